@@ -1,0 +1,345 @@
+//! What every layer is: a synchronous state machine with requests and completions in, commands and replies out.
+//!
+//! A layer does no I/O, reads no clock, starts no thread, and never blocks. Time is an argument. The one exception to
+//! "never blocks" is [`Layer::activate`], which runs once before any request, on devices that answer synchronously.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{Buf, Extent, Lba, Nanos};
+
+/// How long a write may stay in a volatile cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Durability {
+    /// Until the next flush.
+    Volatile,
+    /// Not at all: the completion says that the data is on the medium (FUA).
+    Durable,
+}
+
+/// One I/O operation. Buffers travel with it and come back in the [`IoResult`].
+#[derive(Debug)]
+pub enum Io {
+    /// Fills `buf` from the sectors at `at`; `buf.len()` is the length.
+    Read { at: Lba, buf: Buf },
+    Write { at: Lba, buf: Buf, durability: Durability },
+    /// Makes every write that completed before this was submitted durable.
+    Flush,
+    /// The sectors are not needed any more; they read as zeroes afterwards on a device that says
+    /// [`Geometry::discards`].
+    Discard { extent: Extent },
+    /// The sectors read as zeroes afterwards. `unmap`: the space may be given back.
+    WriteZeroes { extent: Extent, unmap: bool, durability: Durability },
+}
+
+impl Io {
+    /// The sectors it touches; none for a flush.
+    pub fn extent(&self) -> Option<Extent> {
+        let of = |at: Lba, buf: &Buf| Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES);
+        match self {
+            Io::Read { at, buf } | Io::Write { at, buf, .. } => Some(of(*at, buf)),
+            Io::Flush => None,
+            Io::Discard { extent } | Io::WriteZeroes { extent, .. } => Some(*extent),
+        }
+    }
+
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Io::Read { .. } => "read",
+            Io::Write { .. } => "write",
+            Io::Flush => "flush",
+            Io::Discard { .. } => "discard",
+            Io::WriteZeroes { .. } => "write-zeroes",
+        }
+    }
+
+    /// True for everything that changes data.
+    pub const fn modifies(&self) -> bool {
+        matches!(self, Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. })
+    }
+
+    /// Takes the buffer out, to send it back with a result.
+    pub fn take_buf(self) -> Buf {
+        match self {
+            Io::Read { buf, .. } | Io::Write { buf, .. } => buf,
+            Io::Flush | Io::Discard { .. } | Io::WriteZeroes { .. } => Buf::none(),
+        }
+    }
+}
+
+/// What went wrong, in the terms that a front-end can pass on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// The medium could not read or write (EIO).
+    Medium,
+    /// No space on a sparse or thin device (ENOSPC).
+    NoSpace,
+    /// Past the end of the device.
+    OutOfRange,
+    /// The device is read only.
+    ReadOnly,
+    /// Not aligned, empty, or otherwise malformed (EINVAL).
+    Invalid,
+    /// The device cannot do this (ENOTSUP).
+    Unsupported,
+    /// Data was acknowledged and cannot be read back whole: checksum mismatch or a dead log (EIO).
+    Lost,
+    /// The server is stopping (ESHUTDOWN).
+    Shutdown,
+    /// Power is off: only simulated devices say so.
+    PowerCut,
+}
+
+/// A failed operation: what, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+pub struct IoError {
+    pub kind: ErrorKind,
+    pub extent: Option<Extent>,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.kind {
+            ErrorKind::Medium => "I/O error on the medium",
+            ErrorKind::NoSpace => "no space left on the device",
+            ErrorKind::OutOfRange => "past the end of the device",
+            ErrorKind::ReadOnly => "the device is read only",
+            ErrorKind::Invalid => "malformed request",
+            ErrorKind::Unsupported => "the device cannot do this",
+            ErrorKind::Lost => "acknowledged data cannot be read back",
+            ErrorKind::Shutdown => "the server is stopping",
+            ErrorKind::PowerCut => "the power is off",
+        };
+        match self.extent {
+            Some(extent) => write!(f, "{text} at {extent}"),
+            None => f.write_str(text),
+        }
+    }
+}
+
+impl IoError {
+    pub const fn new(kind: ErrorKind) -> IoError {
+        IoError { kind, extent: None }
+    }
+
+    pub const fn at(kind: ErrorKind, extent: Extent) -> IoError {
+        IoError { kind, extent: Some(extent) }
+    }
+}
+
+/// The end of an [`Io`]: its buffer, and how it went.
+#[derive(Debug)]
+pub struct IoResult {
+    pub buf: Buf,
+    pub status: Result<(), IoError>,
+}
+
+impl IoResult {
+    pub const fn ok(buf: Buf) -> IoResult {
+        IoResult { buf, status: Ok(()) }
+    }
+
+    pub const fn err(buf: Buf, error: IoError) -> IoResult {
+        IoResult { buf, status: Err(error) }
+    }
+}
+
+/// Names a request for as long as it is unanswered; chosen by whoever sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a command for as long as it is not completed; chosen by the layer that sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// Which of the things below a layer: the log cache has its log on port 0 and its data disk on port 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub usize);
+
+#[derive(Debug)]
+pub struct Request {
+    pub id: RequestId,
+    pub io: Io,
+}
+
+/// What an administrator tells a layer. A layer that does not know a control ignores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Bring all dirty data home, now and at full speed. Answered by [`Report::Drained`].
+    Drain,
+    /// Stop draining; what is home stays home.
+    DrainCancel,
+    /// Take no more requests, make everything acknowledged durable, mark the layer cleanly stopped.
+    /// Answered by [`Report::Stopped`].
+    Stop,
+    /// The host has recorded [`Report::LogFailed`] where a restart will see it.
+    LogFailureRecorded,
+    /// Start the counters and histograms again.
+    ResetStatistics,
+}
+
+/// What a layer tells its host, unasked or as the answer to a [`Control`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    Drained,
+    Stopped,
+    /// Stopping or draining failed; the text says why, for the administrator.
+    Failed(String),
+    /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
+    /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
+    LogFailed,
+}
+
+/// One event for a layer; each is consumed once.
+#[derive(Debug)]
+pub enum Event {
+    Request(Request),
+    Completed { op: OpId, result: IoResult },
+    /// The deadline of [`Layer::next_deadline`] has come (or a little more than come).
+    Wake,
+    Control(Control),
+}
+
+/// One command of a layer.
+#[derive(Debug)]
+pub enum Command {
+    Submit { port: Port, op: OpId, io: Io },
+    Reply { id: RequestId, result: IoResult },
+    Report(Report),
+}
+
+/// Where a layer puts its commands, in the order in which they are to be carried out.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub commands: Vec<Command>,
+}
+
+impl Outbox {
+    pub fn submit(&mut self, port: Port, op: OpId, io: Io) {
+        self.commands.push(Command::Submit { port, op, io });
+    }
+
+    pub fn reply(&mut self, id: RequestId, result: IoResult) {
+        self.commands.push(Command::Reply { id, result });
+    }
+
+    pub fn report(&mut self, report: Report) {
+        self.commands.push(Command::Report(report));
+    }
+}
+
+/// What a device or a layer looks like from above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Geometry {
+    /// Size in sectors of 512 bytes.
+    pub sectors: u64,
+    /// The smallest unit that can be written, in bytes: 512 or 4096. Requests must be multiples of it.
+    pub logical_block_bytes: u32,
+    /// The unit that the medium writes without reading first, in bytes.
+    pub physical_block_bytes: u32,
+    /// Completed writes may be lost in a power cut until a flush.
+    pub volatile_cache: bool,
+    /// Discards work, and discarded sectors read as zeroes.
+    pub discards: bool,
+    /// Zeroes can be written without sending them, at less cost than writing them.
+    pub fast_zeroes: bool,
+    /// Seeks cost time: a spinning disk.
+    pub rotational: bool,
+    pub read_only: bool,
+}
+
+impl Geometry {
+    /// A plain device of a size: 512-byte blocks, a volatile cache, nothing else.
+    pub const fn plain(sectors: u64) -> Geometry {
+        Geometry {
+            sectors,
+            logical_block_bytes: 512,
+            physical_block_bytes: 512,
+            volatile_cache: true,
+            discards: false,
+            fast_zeroes: false,
+            rotational: false,
+            read_only: false,
+        }
+    }
+}
+
+/// A device that answers at once: for work that runs alone (format, recovery, check, dump, rescue).
+pub trait BlockDevice {
+    fn geometry(&self) -> Geometry;
+
+    /// Carries out one operation and waits for its end.
+    fn run(&mut self, io: Io) -> IoResult;
+
+    fn read(&mut self, at: Lba, bytes: usize) -> Result<Buf, IoError> {
+        let result = self.run(Io::Read { at, buf: Buf::zeroed(bytes) });
+        result.status.map(|()| result.buf)
+    }
+
+    fn write(&mut self, at: Lba, buf: Buf) -> Result<(), IoError> {
+        self.run(Io::Write { at, buf, durability: Durability::Volatile }).status
+    }
+
+    fn flush(&mut self) -> Result<(), IoError> {
+        self.run(Io::Flush).status
+    }
+}
+
+/// The things below a layer while it is activated.
+pub trait Ports {
+    fn geometry(&self, port: Port) -> Geometry;
+    fn run(&mut self, port: Port, io: Io) -> IoResult;
+}
+
+/// One of the [`Ports`] as a [`BlockDevice`].
+pub struct PortDevice<'a> {
+    pub ports: &'a mut dyn Ports,
+    pub port: Port,
+}
+
+impl BlockDevice for PortDevice<'_> {
+    fn geometry(&self) -> Geometry {
+        self.ports.geometry(self.port)
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        self.ports.run(self.port, io)
+    }
+}
+
+/// Why a layer cannot start: what was wrong, where, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ActivateError(pub String);
+
+/// A synchronous state machine over the things below it.
+pub trait Layer {
+    /// Consumes one event at `now`, and pushes every command that it leads to.
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox);
+
+    /// When the layer next wants [`Event::Wake`], if ever. May be in the past: then at once.
+    fn next_deadline(&self) -> Option<Nanos>;
+
+    /// Panics where an invariant does not hold; run after every event under simulation.
+    fn check(&self) {}
+
+    /// What it looks like from above. Valid after [`Layer::activate`].
+    fn geometry(&self) -> Geometry;
+
+    /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.
+    fn activate(&mut self, _below: &mut dyn Ports) -> Result<(), ActivateError> {
+        Ok(())
+    }
+
+    /// The state for `dcd status`, as a JSON object.
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// True while work goes on that nobody has asked for by a request and that is not finished (destaging).
+    fn is_busy(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,3 @@
+//! The layers, one module each.
+
+pub mod slice;

@@ -1,0 +1,17 @@
+//! The engine: layers without clocks, and the stack that joins them.
+//!
+//! Everything here is a synchronous state machine ([`Layer`]): one event in, commands out. Nothing in this crate can
+//! reach the operating system; the drivers (`dcd-io` for real devices, `dcd-sim` for virtual time) carry the commands out.
+
+mod buf;
+mod layer;
+mod stack;
+mod units;
+
+pub mod layers;
+pub mod log_cache;
+
+pub use buf::{Buf, PAGE_BYTES};
+pub use layer::*;
+pub use stack::{DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, Tag, Target};
+pub use units::*;

@@ -1,0 +1,117 @@
+//! How a log cache is set up.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Nanos;
+
+/// When a write is safe: what the user may rely on after a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Promise {
+    /// The contract of a block device: FLUSH and FUA return when the data would survive a power cut.
+    #[default]
+    Flush,
+    /// The paper's immediate report (section 3.6): everything returns from RAM; after a crash the device is exactly as it
+    /// was at some instant at most `delay_max` before it.
+    Ordered,
+    /// Every write is durable when it returns.
+    Always,
+}
+
+/// When destaging runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenPolicy {
+    /// The paper's idle threshold: no request for 1 s when the log is empty, down to 1 ms when it is full (section 3.5.3).
+    #[default]
+    Idle,
+    /// From the high mark down to the low mark, whatever the load; idleness does not matter.
+    HighLow,
+}
+
+/// Which segments are destaged first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhatPolicy {
+    #[default]
+    OldestFirst,
+    /// The paper's choice (section 3.5.3).
+    LastWriteFirst,
+    /// The paper's proposal for the future (section 3.5.3).
+    LeastValidFirst,
+}
+
+/// In which order the blocks of a batch go home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HowPolicy {
+    /// As they lie in the log: the paper's.
+    AsItComes,
+    /// Sorted by LBA, neighbours merged into one write.
+    #[default]
+    Sorted,
+}
+
+/// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Frees a segment as soon as nothing in it is dirty, in any order (breaks rule 1).
+    ReclaimOutOfOrder,
+    /// Recovery accepts records of any epoch (breaks rule 3).
+    IgnoreEpochs,
+    /// Large writes go around the log without looking into it (breaks rule 7).
+    BlindBypass,
+}
+
+/// Everything that can be set on a log cache when it is started; what is fixed by formatting is in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LogCacheConfig {
+    pub promise: Promise,
+    /// `ordered`: how much of the newest past a crash may take.
+    pub delay_max: Nanos,
+    /// Segment buffers in RAM, each of the segment's size (the paper has 2 to 4).
+    pub segment_buffers: usize,
+    /// Writes of at least this many bytes go around the log where that is safe; 0: never.
+    pub bypass_bytes: u64,
+    pub when: WhenPolicy,
+    pub what: WhatPolicy,
+    pub how: HowPolicy,
+    /// Percent of the log in use from which destaging does not wait for idleness.
+    pub high_mark: u8,
+    /// Percent at which `high-low` stops.
+    pub low_mark: u8,
+    /// The idle threshold when the log is empty and when it is full.
+    pub idle_empty: Nanos,
+    pub idle_full: Nanos,
+    /// RAM for blocks on their way home, in bytes.
+    pub destage_memory: usize,
+    /// Data-disk writes in flight while destaging.
+    pub destage_depth: usize,
+    /// Sort and merge only within one flush epoch, with a barrier between epochs.
+    pub ordered_destage: bool,
+    #[serde(skip)]
+    pub canary: Option<Canary>,
+}
+
+impl Default for LogCacheConfig {
+    fn default() -> Self {
+        LogCacheConfig {
+            promise: Promise::Flush,
+            delay_max: Nanos::from_millis(500),
+            segment_buffers: 8,
+            bypass_bytes: 64 << 10,
+            when: WhenPolicy::Idle,
+            what: WhatPolicy::OldestFirst,
+            how: HowPolicy::Sorted,
+            high_mark: 75,
+            low_mark: 50,
+            idle_empty: Nanos::from_secs(1),
+            idle_full: Nanos::from_millis(1),
+            destage_memory: 16 << 20,
+            destage_depth: 32,
+            ordered_destage: false,
+            canary: None,
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The log cache: a write cache that is a log (Disk Caching Disk; Nightingale, Hu, Yang, USENIX ATC 1999).
+
+mod config;
+pub mod table;
+
+pub use config::*;

@@ -1,0 +1,334 @@
+//! A stack: layers over devices, joined by ports. It only passes messages; it has no clock and does no I/O either.
+//!
+//! Whatever enters a layer gets a key from one slab, and the key remembers whom the answer is for: the world outside,
+//! a layer above, or somebody who waits ([`run_blocking`](Stack::run_blocking)). Layers may share what is below them
+//! (two slices of one disk), so the shape is a graph without cycles, built from the bottom up.
+
+use std::collections::VecDeque;
+
+use crate::layer::{
+    ActivateError, BlockDevice, Command, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port,
+    Ports, Report, Request, RequestId,
+};
+use crate::Nanos;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LayerIndex(pub usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIndex(pub usize);
+
+/// Where a port leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    Layer(LayerIndex),
+    Device(DeviceIndex),
+}
+
+/// Names an operation that a device is carrying out; give it back to [`Stack::complete`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// What a stack asks of its driver.
+#[derive(Debug)]
+pub enum Output {
+    Device { device: DeviceIndex, tag: Tag, io: Io },
+    Reply { id: RequestId, result: IoResult },
+    Report { layer: LayerIndex, report: Report },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    Outside(RequestId),
+    Layer(LayerIndex, OpId),
+    Waiting,
+}
+
+/// The operations in flight: a slab whose free places are reused.
+#[derive(Default)]
+struct Origins {
+    places: Vec<Option<Origin>>,
+    free: Vec<u32>,
+}
+
+impl Origins {
+    fn insert(&mut self, origin: Origin) -> u64 {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place as usize] = Some(origin);
+                u64::from(place)
+            }
+            None => {
+                self.places.push(Some(origin));
+                self.places.len() as u64 - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> Origin {
+        let origin = self.places[key as usize].take().expect("an operation is answered once");
+        self.free.push(key as u32);
+        origin
+    }
+}
+
+struct Node {
+    name: String,
+    /// Taken out only while the layer is being activated.
+    layer: Option<Box<dyn Layer>>,
+    ports: Vec<Target>,
+}
+
+/// Puts a stack together from the bottom up.
+#[derive(Default)]
+pub struct StackBuilder {
+    nodes: Vec<Node>,
+    devices: Vec<Geometry>,
+}
+
+impl StackBuilder {
+    pub fn new() -> StackBuilder {
+        StackBuilder::default()
+    }
+
+    pub fn device(&mut self, geometry: Geometry) -> Target {
+        self.devices.push(geometry);
+        Target::Device(DeviceIndex(self.devices.len() - 1))
+    }
+
+    /// Adds a layer over things that were added before it.
+    pub fn layer(&mut self, name: &str, layer: Box<dyn Layer>, ports: &[Target]) -> Target {
+        for port in ports {
+            let known = match port {
+                Target::Layer(index) => index.0 < self.nodes.len(),
+                Target::Device(index) => index.0 < self.devices.len(),
+            };
+            assert!(known, "a layer stands on what was built before it");
+        }
+        self.nodes.push(Node { name: name.to_owned(), layer: Some(layer), ports: ports.to_vec() });
+        Target::Layer(LayerIndex(self.nodes.len() - 1))
+    }
+
+    pub fn finish(self, root: Target) -> Stack {
+        Stack {
+            nodes: self.nodes,
+            devices: self.devices,
+            root,
+            origins: Origins::default(),
+            queue: VecDeque::new(),
+            outbox: Outbox::default(),
+            outputs: Vec::new(),
+            waited: None,
+            checks: false,
+        }
+    }
+}
+
+/// Layers over devices. See the module's documentation.
+pub struct Stack {
+    nodes: Vec<Node>,
+    devices: Vec<Geometry>,
+    root: Target,
+    origins: Origins,
+    queue: VecDeque<(LayerIndex, Event)>,
+    outbox: Outbox,
+    outputs: Vec<Output>,
+    waited: Option<IoResult>,
+    checks: bool,
+}
+
+/// What carries a stack's outputs out while somebody waits: implemented by the drivers.
+pub trait Pump {
+    fn now(&self) -> Nanos;
+
+    /// Carries out the stack's outputs, waits until at least one operation ends or a deadline comes, and tells the stack.
+    fn pump(&mut self, stack: &mut Stack);
+}
+
+impl Stack {
+    /// Runs [`Layer::check`] after every event from now on.
+    pub fn enable_checks(&mut self) {
+        self.checks = true;
+    }
+
+    pub fn root(&self) -> Target {
+        self.root
+    }
+
+    pub fn layer_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn layer_name(&self, layer: LayerIndex) -> &str {
+        &self.nodes[layer.0].name
+    }
+
+    pub fn layer(&self, layer: LayerIndex) -> &dyn Layer {
+        self.nodes[layer.0].layer.as_deref().expect("only an activating layer is away")
+    }
+
+    /// The layers, top last: the order in which they were built.
+    pub fn layers(&self) -> impl Iterator<Item = (LayerIndex, &str)> {
+        self.nodes.iter().enumerate().map(|(index, node)| (LayerIndex(index), node.name.as_str()))
+    }
+
+    pub fn geometry(&self, target: Target) -> Geometry {
+        match target {
+            Target::Layer(index) => self.layer(index).geometry(),
+            Target::Device(index) => self.devices[index.0],
+        }
+    }
+
+    /// A request from outside to the root.
+    pub fn request(&mut self, now: Nanos, request: Request) {
+        self.enter(self.root, Origin::Outside(request.id), request.io);
+        self.settle(now);
+    }
+
+    /// A device has ended an operation.
+    pub fn complete(&mut self, now: Nanos, tag: Tag, result: IoResult) {
+        self.answer(tag.0, result);
+        self.settle(now);
+    }
+
+    pub fn control(&mut self, now: Nanos, layer: LayerIndex, control: Control) {
+        self.queue.push_back((layer, Event::Control(control)));
+        self.settle(now);
+    }
+
+    /// Wakes every layer whose deadline has come.
+    pub fn wake(&mut self, now: Nanos) {
+        for index in 0..self.nodes.len() {
+            let due = self.nodes[index].layer.as_ref().and_then(|layer| layer.next_deadline());
+            if due.is_some_and(|due| due <= now) {
+                self.queue.push_back((LayerIndex(index), Event::Wake));
+            }
+        }
+        self.settle(now);
+    }
+
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.nodes.iter().filter_map(|node| node.layer.as_ref()?.next_deadline()).min()
+    }
+
+    /// Takes what the driver has to carry out, in order, into `outputs` (whose old content must be gone).
+    pub fn take_outputs(&mut self, outputs: &mut Vec<Output>) {
+        debug_assert!(outputs.is_empty());
+        std::mem::swap(&mut self.outputs, outputs);
+    }
+
+    pub fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// True while some layer has background work to finish.
+    pub fn is_busy(&self) -> bool {
+        self.nodes.iter().any(|node| node.layer.as_ref().is_some_and(|layer| layer.is_busy()))
+    }
+
+    /// Operations that entered and are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.origins.places.len() - self.origins.free.len()
+    }
+
+    /// Sends one operation to any part of the stack and waits for its end.
+    pub fn run_blocking(&mut self, pump: &mut dyn Pump, target: Target, io: Io) -> IoResult {
+        assert!(self.waited.is_none(), "one blocking operation at a time");
+        self.enter(target, Origin::Waiting, io);
+        self.settle(pump.now());
+        loop {
+            if let Some(result) = self.waited.take() {
+                return result;
+            }
+            pump.pump(self);
+        }
+    }
+
+    /// Activates every layer from the bottom up; the error names the layer.
+    pub fn activate(&mut self, pump: &mut dyn Pump) -> Result<(), ActivateError> {
+        for index in 0..self.nodes.len() {
+            let mut layer = self.nodes[index].layer.take().expect("a layer is activated once at a time");
+            let mut below = Below { stack: self, pump, layer: index };
+            let result = layer.activate(&mut below);
+            self.nodes[index].layer = Some(layer);
+            result.map_err(|e| ActivateError(format!("layer \"{}\": {e}", self.nodes[index].name)))?;
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, target: Target, origin: Origin, io: Io) {
+        let key = self.origins.insert(origin);
+        match target {
+            Target::Layer(layer) => {
+                self.queue.push_back((layer, Event::Request(Request { id: RequestId(key), io })));
+            }
+            Target::Device(device) => self.outputs.push(Output::Device { device, tag: Tag(key), io }),
+        }
+    }
+
+    fn answer(&mut self, key: u64, result: IoResult) {
+        match self.origins.remove(key) {
+            Origin::Outside(id) => self.outputs.push(Output::Reply { id, result }),
+            Origin::Layer(layer, op) => self.queue.push_back((layer, Event::Completed { op, result })),
+            Origin::Waiting => self.waited = Some(result),
+        }
+    }
+
+    /// Passes messages between the layers until none is left.
+    fn settle(&mut self, now: Nanos) {
+        while let Some((index, event)) = self.queue.pop_front() {
+            let mut outbox = std::mem::take(&mut self.outbox);
+            let layer = self.nodes[index.0].layer.as_mut().expect("an activating layer gets no events");
+            layer.handle(now, event, &mut outbox);
+            if self.checks {
+                layer.check();
+            }
+            for command in outbox.commands.drain(..) {
+                match command {
+                    Command::Submit { port, op, io } => {
+                        let target = self.nodes[index.0].ports[port.0];
+                        self.enter(target, Origin::Layer(index, op), io);
+                    }
+                    Command::Reply { id, result } => self.answer(id.0, result),
+                    Command::Report(report) => self.outputs.push(Output::Report { layer: index, report }),
+                }
+            }
+            self.outbox = outbox;
+        }
+    }
+}
+
+/// The ports of the layer that is being activated.
+struct Below<'a> {
+    stack: &'a mut Stack,
+    pump: &'a mut dyn Pump,
+    layer: usize,
+}
+
+impl Ports for Below<'_> {
+    fn geometry(&self, port: Port) -> Geometry {
+        self.stack.geometry(self.stack.nodes[self.layer].ports[port.0])
+    }
+
+    fn run(&mut self, port: Port, io: Io) -> IoResult {
+        let target = self.stack.nodes[self.layer].ports[port.0];
+        self.stack.run_blocking(self.pump, target, io)
+    }
+}
+
+/// Any part of a stack as a device that answers at once.
+pub struct StackDevice<'a> {
+    pub stack: &'a mut Stack,
+    pub pump: &'a mut dyn Pump,
+    pub target: Target,
+}
+
+impl BlockDevice for StackDevice<'_> {
+    fn geometry(&self) -> Geometry {
+        self.stack.geometry(self.target)
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        self.stack.run_blocking(self.pump, self.target, io)
+    }
+}

@@ -1,0 +1,1 @@
+//! Models of disks: mechanics, queue, built-in cache, and the drive files.

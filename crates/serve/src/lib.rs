@@ -1,0 +1,1 @@
+//! Front-ends: NBD and FUSE, and the control socket.

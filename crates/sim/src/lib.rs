@@ -1,0 +1,1 @@
+//! The virtual driver, simulated devices with faults, the oracle and the crash explorer.
