@@ -1,1 +1,41 @@
 //! Stack files: one TOML file describes a tree of layers over devices, to serve or to simulate.
+//!
+//! [`StackFile::parse`] reads and checks the text; every error names the file, the line and what to do.
+//! [`StackFile::build`] joins the layers over devices that an opener provides: real ones for serving, models for
+//! simulation. The reference of the fields is [`REFERENCE`], which is also what `dcd help stack-file` prints.
+//!
+//! ```toml
+//! export = "cache"
+//!
+//! [serve]
+//! nbd = "unix:disk.sock"
+//! control = "disk.control"
+//!
+//! [device.log]
+//! path = "log.img"
+//!
+//! [device.data]
+//! path = "data.img"
+//!
+//! [layer.cache]
+//! kind = "log-cache"
+//! log = "log"
+//! data = "data"
+//! promise = "flush"
+//! ```
+
+mod build;
+mod error;
+mod fields;
+mod file;
+mod kinds;
+mod reference;
+mod units;
+
+pub use build::{Built, DeviceOpener};
+pub use error::StackFileError;
+pub use fields::Located;
+pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
+pub use kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
+pub use reference::REFERENCE;
+pub use units::{HumanBytes, UnitError, parse_duration, parse_size};

@@ -1,0 +1,126 @@
+//! Joins the layers of a stack file over devices that somebody opens.
+
+use std::collections::BTreeMap;
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::{
+    DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
+};
+
+use crate::error::StackFileError;
+use crate::file::{DeviceSpec, StackFile};
+use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
+
+/// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
+pub trait DeviceOpener {
+    /// Opens (or makes) a device that the stack will know by `index`. The text of an error says what to do.
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String>;
+}
+
+/// A stack, and the names in its file.
+pub struct Built {
+    pub stack: Stack,
+    pub devices: BTreeMap<String, DeviceIndex>,
+    pub layers: BTreeMap<String, LayerIndex>,
+}
+
+impl Built {
+    /// A device or a layer by its name.
+    pub fn target(&self, name: &str) -> Option<Target> {
+        let device = self.devices.get(name).copied().map(Target::Device);
+        device.or_else(|| self.layers.get(name).copied().map(Target::Layer))
+    }
+}
+
+/// A part of the stack that is built, with its size where that is known before activation.
+#[derive(Clone, Copy)]
+struct Part {
+    target: Target,
+    sectors: u64,
+}
+
+impl StackFile {
+    /// Opens the devices and joins the layers. The stack is not active yet: the driver does that.
+    pub fn build(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
+        self.build_for(&self.export, opener)
+    }
+
+    /// As [`StackFile::build`], with another root: only what `root` stands on is opened and built.
+    pub fn build_for(&self, root: &str, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
+        let needed = self.needed(root);
+        let mut builder = StackBuilder::new();
+        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut devices = BTreeMap::new();
+        let mut layers = BTreeMap::new();
+        for device in self.devices.iter().filter(|device| needed.contains(&device.name.as_str())) {
+            let index = DeviceIndex(devices.len());
+            let error = |why| self.error(device.span.clone(), format!("device \"{}\": {why}", device.name));
+            let geometry = opener.open(index, device).map_err(error)?;
+            let target = builder.device(geometry);
+            parts.insert(&device.name, Part { target, sectors: geometry.sectors });
+            devices.insert(device.name.clone(), index);
+        }
+        for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
+            let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
+            let (layer, sectors) = self.make(spec, &below)?;
+            let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
+            let target = builder.layer(&spec.name, layer, &ports);
+            parts.insert(&spec.name, Part { target, sectors });
+            if let Target::Layer(index) = target {
+                layers.insert(spec.name.clone(), index);
+            }
+        }
+        let root = parts[root].target;
+        Ok(Built { stack: builder.finish(root), devices, layers })
+    }
+
+    /// The names of everything that `root` stands on, itself included.
+    fn needed(&self, root: &str) -> Vec<&str> {
+        let Some(name) = self.names().find(|name| *name == root) else { return Vec::new() };
+        let mut needed = vec![name];
+        if let Some(layer) = self.layer(root) {
+            for below in layer.kind.below() {
+                needed.extend(self.needed(&below.text));
+            }
+        }
+        needed
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let devices = self.devices.iter().map(|device| device.name.as_str());
+        devices.chain(self.layers.iter().map(|layer| layer.name.as_str()))
+    }
+
+    /// Makes one layer, and says how large it will be.
+    fn make(&self, spec: &LayerSpec, below: &[Part]) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+        match &spec.kind {
+            LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
+            LayerKind::LogCache { .. } | LayerKind::Disk(_) => {
+                Err(self.error(spec.span.clone(), "this kind of layer cannot be built yet"))
+            }
+        }
+    }
+
+    fn make_slice(
+        &self,
+        spec: &LayerSpec,
+        slice: &SliceSpec,
+        below_sectors: u64,
+    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+        let first = slice.first_bytes / SECTOR_BYTES;
+        let rest = below_sectors.saturating_sub(first);
+        let sectors = slice.size_bytes.map_or(rest, |bytes| bytes / SECTOR_BYTES);
+        if sectors == 0 || sectors > rest {
+            let below = crate::HumanBytes(below_sectors * SECTOR_BYTES);
+            let end = crate::HumanBytes((first + sectors.max(1)) * SECTOR_BYTES);
+            return Err(self.error(
+                spec.span.clone(),
+                format!(
+                    "layer \"{}\": needs {end} of \"{}\", which has {below}: make it smaller",
+                    spec.name, slice.of.text
+                ),
+            ));
+        }
+        Ok((Box::new(Slice::new(Extent::new(Lba(first), sectors))), sectors))
+    }
+}

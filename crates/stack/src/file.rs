@@ -1,0 +1,394 @@
+//! What a stack file says, read and checked: names resolved, layers in the order in which they are built.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use crate::error::{Source, StackFileError, suggestion};
+use crate::fields::{Fields, Located};
+use crate::kinds::{LayerKind, LayerSpec, read_layer};
+
+/// Where the sectors of a device are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSource {
+    /// A file or a block device. `size`: create a missing file with this many bytes.
+    Path { path: PathBuf, size: Option<u64> },
+    /// RAM of this many bytes; its content ends with the process.
+    Memory { size: u64 },
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpec {
+    pub name: String,
+    pub source: DeviceSource,
+    pub read_only: bool,
+    pub(crate) span: Range<usize>,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdAddress {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NbdAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            NbdAddress::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// The front-ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serve {
+    pub nbd: Vec<NbdAddress>,
+    /// The name of the NBD export; clients that ask for no name get it too.
+    pub nbd_name: String,
+    /// A directory on which one image file appears.
+    pub fuse: Option<PathBuf>,
+    /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
+    pub control: Option<PathBuf>,
+}
+
+/// A stack file. See the crate's documentation.
+#[derive(Clone, Debug)]
+pub struct StackFile {
+    pub path: PathBuf,
+    text: String,
+    pub devices: Vec<DeviceSpec>,
+    /// Bottom first: each stands on layers before it.
+    pub layers: Vec<LayerSpec>,
+    /// The device or layer that is served.
+    pub export: String,
+    pub serve: Serve,
+}
+
+impl StackFile {
+    /// Reads a file and parses it.
+    pub fn load(path: &Path) -> Result<StackFile, StackFileError> {
+        let text = std::fs::read_to_string(path).map_err(|e| StackFileError {
+            file: path.to_owned(),
+            position: None,
+            message: format!("cannot be read: {e}"),
+        })?;
+        StackFile::parse(&text, path)
+    }
+
+    /// Parses the text of a stack file; relative paths in it are relative to the directory of `origin`.
+    pub fn parse(text: &str, origin: &Path) -> Result<StackFile, StackFileError> {
+        let source = Source { file: origin, text };
+        let table = DeTable::parse(text)
+            .map_err(|e| source.error(e.span().unwrap_or(0..0), e.message().to_owned()))?;
+        let dir = origin.parent().unwrap_or(Path::new("")).to_owned();
+        let mut fields = Fields::new(source, String::new(), 0..0, table.get_ref());
+        let export = fields.required_text("export", "cache")?;
+        let mut devices = Vec::new();
+        for (name, table) in fields.tables("device")? {
+            devices.push(read_device(name, table, &dir)?);
+        }
+        let mut layers = Vec::new();
+        for (name, table) in fields.tables("layer")? {
+            layers.push(read_layer(name, table, &dir)?);
+        }
+        let serve = match fields.table("serve")? {
+            Some(table) => read_serve(table, &dir)?,
+            None => Serve::default(),
+        };
+        fields.finish()?;
+        let layers = Names::new(source, &devices, &layers)?.order(&export, &devices, layers)?;
+        let file = StackFile {
+            path: origin.to_owned(),
+            text: text.to_owned(),
+            devices,
+            layers,
+            export: export.text,
+            serve,
+        };
+        file.check_sharing()?;
+        Ok(file)
+    }
+
+    pub fn device(&self, name: &str) -> Option<&DeviceSpec> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    pub fn layer(&self, name: &str) -> Option<&LayerSpec> {
+        self.layers.iter().find(|layer| layer.name == name)
+    }
+
+    /// The log caches, bottom first.
+    pub fn log_caches(&self) -> impl Iterator<Item = &LayerSpec> {
+        self.layers.iter().filter(|layer| matches!(layer.kind, LayerKind::LogCache { .. }))
+    }
+
+    /// The device at the bottom of a chain of layers that each have one thing below them; none where it branches.
+    pub fn bottom_device(&self, name: &str) -> Option<&DeviceSpec> {
+        if let Some(device) = self.device(name) {
+            return Some(device);
+        }
+        match self.layer(name)?.kind.below().as_slice() {
+            [below] => self.bottom_device(&below.text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn error(&self, span: Range<usize>, message: impl Into<String>) -> StackFileError {
+        Source { file: &self.path, text: &self.text }.error(span, message)
+    }
+
+    /// Two layers may share what is below them only through slices: otherwise they would overwrite each other.
+    fn check_sharing(&self) -> Result<(), StackFileError> {
+        let mut users: BTreeMap<&str, Vec<&LayerSpec>> = BTreeMap::new();
+        for layer in &self.layers {
+            for below in layer.kind.below() {
+                users.entry(below.text.as_str()).or_default().push(layer);
+            }
+        }
+        for (below, layers) in users {
+            let whole = layers.iter().find(|layer| !matches!(layer.kind, LayerKind::Slice(_)));
+            if let (Some(whole), true) = (whole, layers.len() > 1) {
+                let other = layers.iter().find(|layer| layer.name != whole.name).unwrap_or(whole);
+                return Err(self.error(
+                    whole.span.clone(),
+                    format!(
+                        "layer \"{}\": uses all of \"{below}\", which layer \"{}\" uses too; they would overwrite \
+                         each other: give each its own slice",
+                        whole.name, other.name
+                    ),
+                ));
+            }
+            self.check_slices(below, &layers)?;
+        }
+        self.check_paths()
+    }
+
+    fn check_slices(&self, below: &str, layers: &[&LayerSpec]) -> Result<(), StackFileError> {
+        let mut slices: Vec<_> = layers
+            .iter()
+            .filter_map(|layer| match &layer.kind {
+                LayerKind::Slice(slice) => Some((slice.first_bytes, slice.size_bytes, layer)),
+                _ => None,
+            })
+            .collect();
+        slices.sort_by_key(|(first, ..)| *first);
+        for pair in slices.windows(2) {
+            let ((first, size, layer), (next, _, other)) = (&pair[0], &pair[1]);
+            if size.is_none_or(|size| first + size > *next) {
+                return Err(self.error(
+                    other.span.clone(),
+                    format!(
+                        "layer \"{}\": overlaps layer \"{}\" on \"{below}\": let it start at the end of the other",
+                        other.name, layer.name
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self) -> Result<(), StackFileError> {
+        for (index, device) in self.devices.iter().enumerate() {
+            let DeviceSource::Path { path, .. } = &device.source else { continue };
+            let same = |other: &&DeviceSpec| matches!(&other.source, DeviceSource::Path { path: p, .. } if p == path);
+            if let Some(other) = self.devices[..index].iter().find(same) {
+                return Err(self.error(
+                    device.span.clone(),
+                    format!(
+                        "device \"{}\": is the same file as device \"{}\": describe it once and use slices of it",
+                        device.name, other.name
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_device(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<DeviceSpec, StackFileError> {
+    let path = fields.text("path")?;
+    let memory = fields.size("memory")?;
+    let size = fields.size("size")?;
+    let read_only = fields.flag("read-only")?.unwrap_or(false);
+    for field in ["memory", "size"] {
+        if fields.has(field) {
+            let bytes = if field == "memory" { memory } else { size };
+            if bytes.is_some_and(|bytes| bytes == 0 || bytes % 4096 != 0) {
+                let span = fields.value_span(field);
+                return Err(
+                    fields.error(span, format!("\"{field}\" must be a multiple of 4096 bytes, and not 0"))
+                );
+            }
+        }
+    }
+    let source = match (path, memory) {
+        (Some(path), None) => DeviceSource::Path { path: dir.join(path.text), size },
+        (None, Some(_)) if size.is_some() => {
+            return Err(
+                fields.error_here("\"size\" belongs to \"path\": the size of RAM is given by \"memory\"")
+            );
+        }
+        (None, Some(size)) => DeviceSource::Memory { size },
+        (Some(_), Some(_)) => return Err(fields.error_here("has both \"path\" and \"memory\": keep one")),
+        (None, None) => {
+            return Err(fields.error_here("says not where it is: add path = \"FILE\" or memory = \"64MiB\""));
+        }
+    };
+    fields.finish()?;
+    Ok(DeviceSpec { name: name.text, source, read_only, span: name.span })
+}
+
+fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileError> {
+    let addresses = fields.texts("nbd")?;
+    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(false);
+    let mut nbd = Vec::new();
+    for address in addresses {
+        let parsed = parse_nbd(&address.text, dir, remote);
+        nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
+    }
+    let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
+    let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
+    let control = fields.text("control")?.map(|path| dir.join(path.text));
+    fields.finish()?;
+    Ok(Serve { nbd, nbd_name, fuse, control })
+}
+
+/// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback.
+fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(NbdAddress::Unix(dir.join(path)));
+    }
+    let Some(address) = text.strip_prefix("tcp:") else {
+        return Err(format!("\"{text}\" must start with unix: or tcp:, like \"unix:disk.sock\""));
+    };
+    let address = match address.parse::<u16>() {
+        Ok(port) => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port),
+        Err(_) => address
+            .parse()
+            .map_err(|_| format!("\"{address}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\""))?,
+    };
+    if !address.ip().is_loopback() && !remote {
+        return Err(format!(
+            "{address} can be reached from other hosts, and there is neither encryption nor a password: use a unix \
+             socket through ssh, or accept that with nbd-allow-remote = true"
+        ));
+    }
+    Ok(NbdAddress::Tcp(address))
+}
+
+/// The names in a file, each once, and what stands on what.
+struct Names<'a> {
+    source: Source<'a>,
+    /// Every name, with the place of the layer in the list; none for a device.
+    names: BTreeMap<String, Option<usize>>,
+}
+
+impl<'a> Names<'a> {
+    fn new(
+        source: Source<'a>,
+        devices: &[DeviceSpec],
+        layers: &[LayerSpec],
+    ) -> Result<Names<'a>, StackFileError> {
+        let mut names = BTreeMap::new();
+        let all = devices.iter().map(|device| (&device.name, &device.span, None));
+        let all = all.chain(layers.iter().enumerate().map(|(i, layer)| (&layer.name, &layer.span, Some(i))));
+        for (name, span, place) in all {
+            if names.insert(name.clone(), place).is_some() {
+                return Err(
+                    source.error(span.clone(), format!("the name \"{name}\" is taken: choose another"))
+                );
+            }
+        }
+        Ok(Names { source, names })
+    }
+
+    /// The layers below `export`, bottom first.
+    fn order(
+        &self,
+        export: &Located,
+        devices: &[DeviceSpec],
+        layers: Vec<LayerSpec>,
+    ) -> Result<Vec<LayerSpec>, StackFileError> {
+        let mut order =
+            Order { names: self, layers: &layers, state: vec![State::New; layers.len()], done: vec![] };
+        order.visit(export, &mut Vec::new())?;
+        let done = order.done;
+        let unused = (0..layers.len()).find(|index| !done.contains(index)).map(|index| &layers[index]);
+        if let Some(layer) = unused {
+            let message = format!("layer \"{}\": nothing stands on it: use it or remove it", layer.name);
+            return Err(self.source.error(layer.span.clone(), message));
+        }
+        let used = |device: &DeviceSpec| {
+            export.text == device.name
+                || layers.iter().any(|layer| layer.kind.below().iter().any(|below| below.text == device.name))
+        };
+        if let Some(device) = devices.iter().find(|device| !used(device)) {
+            let message = format!("device \"{}\": no layer uses it: use it or remove it", device.name);
+            return Err(self.source.error(device.span.clone(), message));
+        }
+        let mut layers: Vec<Option<LayerSpec>> = layers.into_iter().map(Some).collect();
+        Ok(done.into_iter().filter_map(|index| layers[index].take()).collect())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Open,
+    Done,
+}
+
+/// A walk down from the export: the bottom comes out first, and a cycle is seen.
+struct Order<'a> {
+    names: &'a Names<'a>,
+    layers: &'a [LayerSpec],
+    state: Vec<State>,
+    done: Vec<usize>,
+}
+
+impl<'a> Order<'a> {
+    fn visit(&mut self, name: &Located, path: &mut Vec<&'a str>) -> Result<(), StackFileError> {
+        let error = |message: String| self.names.source.error(name.span.clone(), message);
+        let Some(place) = self.names.names.get(&name.text) else {
+            let known = self.names.names.keys().map(String::as_str);
+            let advice = match suggestion(&name.text, known.clone()) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None if self.names.names.is_empty() => "the file has no devices and no layers".to_owned(),
+                None => format!("known are: {}", known.collect::<Vec<_>>().join(", ")),
+            };
+            return Err(error(format!("no device or layer has the name \"{}\"; {advice}", name.text)));
+        };
+        let Some(index) = *place else { return Ok(()) };
+        let layer = &self.layers[index];
+        match self.state[index] {
+            State::Done => return Ok(()),
+            State::Open => {
+                path.push(&layer.name);
+                let cycle = path.iter().skip_while(|step| **step != layer.name).copied().collect::<Vec<_>>();
+                return Err(error(format!(
+                    "the layers stand on each other in a circle: {}",
+                    cycle.join(" on ")
+                )));
+            }
+            State::New => {}
+        }
+        self.state[index] = State::Open;
+        path.push(&layer.name);
+        for below in layer.kind.below() {
+            self.visit(below, path)?;
+        }
+        path.pop();
+        self.state[index] = State::Done;
+        self.done.push(index);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

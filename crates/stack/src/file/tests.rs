@@ -1,0 +1,175 @@
+//! What a stack file may say, and how each mistake is named.
+
+use std::path::Path;
+
+use dcd_engine::log_cache::Promise;
+use dcd_engine::{DeviceIndex, Geometry, Nanos};
+
+use super::*;
+use crate::{DeviceOpener, LayerKind};
+
+const LOGICAL: &str = r#"
+export = "cache"
+
+[serve]
+nbd = "unix:disk.sock"
+control = "/run/disk.control"
+
+[device.file]
+path = "disk.img"
+size = "1GiB"
+
+[layer.log]
+kind = "slice"
+of = "file"
+size = "64MiB"
+
+[layer.data]
+kind = "slice"
+of = "file"
+first = "64MiB"
+
+[layer.cache]
+kind = "log-cache"
+log = "log"
+data = "data"
+promise = "ordered"
+delay-max = "250ms"
+bypass = 0
+"#;
+
+fn parse(text: &str) -> Result<StackFile, StackFileError> {
+    StackFile::parse(text, Path::new("/stacks/disk.toml"))
+}
+
+#[test]
+fn a_logical_dcd_is_read_whole() {
+    let file = parse(LOGICAL).unwrap();
+    assert_eq!(file.export, "cache");
+    assert_eq!(file.serve.nbd, [NbdAddress::Unix("/stacks/disk.sock".into())]);
+    assert_eq!(file.serve.control.as_deref(), Some(Path::new("/run/disk.control")));
+    let source = DeviceSource::Path { path: "/stacks/disk.img".into(), size: Some(1 << 30) };
+    assert_eq!(file.device("file").unwrap().source, source);
+    let names: Vec<&str> = file.layers.iter().map(|layer| layer.name.as_str()).collect();
+    assert_eq!(names, ["log", "data", "cache"], "the bottom comes first");
+    let LayerKind::LogCache { config, .. } = &file.layer("cache").unwrap().kind else {
+        panic!("a log cache")
+    };
+    assert_eq!(config.promise, Promise::Ordered);
+    assert_eq!(config.delay_max, Nanos::from_millis(250));
+    assert_eq!(config.bypass_bytes, 0);
+    assert_eq!(config.high_mark, 75, "what is not said is the default");
+    assert_eq!(file.bottom_device("data").unwrap().name, "file");
+    assert!(file.bottom_device("cache").is_none(), "a cache stands on two things");
+}
+
+#[test]
+fn layers_come_bottom_first_in_whatever_order_they_are_written() {
+    let (head, tail) = LOGICAL.split_once("[layer.log]").unwrap();
+    let (slices, cache) = tail.split_once("[layer.cache]").unwrap();
+    let text = format!("{head}[layer.cache]{cache}\n[layer.log]{slices}");
+    let names: Vec<String> = parse(&text).unwrap().layers.into_iter().map(|layer| layer.name).collect();
+    assert_eq!(names, ["log", "data", "cache"]);
+}
+
+#[test]
+fn every_mistake_is_named_with_its_place_and_a_way_out() {
+    // What is replaced, by what, the text that the error points at, and a part of the advice.
+    let cases = [
+        ("promise = \"ordered\"", "promis = \"ordered\"", "promis ", "did you mean \"promise\"?"),
+        ("promise = \"ordered\"", "promise = \"sometimes\"", "\"sometimes", "`ordered`"),
+        ("delay-max = \"250ms\"", "delay-max = \"250\"", "\"250\"", "unit is missing"),
+        ("delay-max = \"250ms\"", "delay-max = 250", "250", "like \"500ms\""),
+        ("size = \"64MiB\"", "size = \"64 parsecs\"", "\"64 parsecs", "like \"64MiB\""),
+        ("size = \"64MiB\"", "size = \"1000\"", "\"1000", "multiple of 4096"),
+        ("size = \"64MiB\"", "size = 0", "0\n\n[layer.data]", "leave it out"),
+        ("size = \"64MiB\"", "size = \"65MiB\"", "data]", "overlaps layer \"log\""),
+        ("size = \"64MiB\"", "", "data]", "overlaps layer \"log\""),
+        ("kind = \"log-cache\"", "kind = \"logcache\"", "\"logcache", "did you mean \"log-cache\"?"),
+        ("data = \"data\"", "data = \"date\"", "\"date", "did you mean \"data\"?"),
+        ("data = \"data\"", "data = \"cache\"", "\"cache\"\npromise", "in a circle: cache on cache"),
+        ("data = \"data\"", "data = \"log\"", "data]", "nothing stands on it"),
+        ("data = \"data\"", "", "cache]", "\"data\" is missing"),
+        ("data = \"data\"", "data = 7", "7", "text in quotes"),
+        ("data = \"data\"", "data = \"data\"\nhigh-mark = 101", "101", "from 1 to 100"),
+        ("data = \"data\"", "data = \"data\"\nlow-mark = 90", "90", "below \"high-mark\""),
+        ("data = \"data\"", "data = \"data\"\nordered-destage = \"yes\"", "\"yes", "true or false"),
+        ("export = \"cache\"", "export = \"cash\"", "\"cash", "did you mean \"cache\"?"),
+        ("export = \"cache\"", "", "\n", "\"export\" is missing"),
+        ("[device.file]", "[device.cache]", "cache]\nkind", "the name \"cache\" is taken"),
+        ("[device.file]", "[device.spare]\nmemory = \"1MiB\"\n[device.file]", "spare", "no layer uses it"),
+        ("path = \"disk.img\"", "", "file]", "says not where it is"),
+        ("path = \"disk.img\"", "path = \"a\"\nmemory = \"1MiB\"", "file]", "keep one"),
+        ("size = \"1GiB\"", "size = \"1000\"", "\"1000", "multiple of 4096"),
+        ("nbd = \"unix:disk.sock\"", "nbd = \"disk.sock\"", "\"disk.sock", "unix: or tcp:"),
+        ("nbd = \"unix:disk.sock\"", "nbd = \"tcp:0.0.0.0:10809\"", "\"tcp", "nbd-allow-remote"),
+        ("nbd = \"unix:disk.sock\"", "nbd = [\"unix:a\", 7]", "7", "text in quotes"),
+        ("[serve]", "[serves]", "serves", "did you mean \"serve\"?"),
+        ("export = \"cache\"", "export = \"cache", "\n\n[serve]", "string"),
+    ];
+    for (old, new, place, advice) in cases {
+        assert!(LOGICAL.contains(old), "the test replaces something");
+        let text = LOGICAL.replacen(old, new, 1);
+        let before = &text[..text.find(place).expect(place)];
+        let (line, column) =
+            (before.matches('\n').count() + 1, before.len() - before.rfind('\n').map_or(0, |at| at + 1) + 1);
+        let error = parse(&text).expect_err(new).to_string();
+        assert!(
+            error.starts_with(&format!("/stacks/disk.toml:{line}:{column}: ")),
+            "{new}: {line}:{column}: {error}"
+        );
+        assert!(error.contains(advice), "{new}: {error}");
+    }
+}
+
+#[test]
+fn two_users_of_one_thing_need_slices() {
+    let whole = "export = \"b\"\n[device.d]\nmemory = \"1MiB\"\n[device.e]\nmemory = \"1MiB\"\n\
+                 [layer.a]\nkind = \"log-cache\"\nlog = \"d\"\ndata = \"e\"\n\
+                 [layer.b]\nkind = \"log-cache\"\nlog = \"d\"\ndata = \"a\"\n";
+    let error = parse(whole).unwrap_err().to_string();
+    assert!(error.contains("all of \"d\"") && error.contains("its own slice"), "{error}");
+    let same = whole.replace("log = \"d\"\ndata = \"a\"", "log = \"f\"\ndata = \"a\"")
+        + "[device.f]\npath = \"x\"\n[device.g]\npath = \"./x\"\n";
+    let same = same.replace("data = \"e\"", "data = \"g\"").replace("[device.e]\nmemory = \"1MiB\"\n", "");
+    let error = parse(&same).unwrap_err().to_string();
+    assert!(error.contains("is the same file as device \"f\""), "{error}");
+}
+
+#[test]
+fn tcp_is_loopback_unless_spelled_out() {
+    let file = parse(&LOGICAL.replace("unix:disk.sock", "tcp:10809")).unwrap();
+    assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
+    let remote = LOGICAL.replace("nbd = \"unix:disk.sock\"", "nbd = \"tcp:[::]:1\"\nnbd-allow-remote = true");
+    assert_eq!(parse(&remote).unwrap().serve.nbd[0].to_string(), "tcp:[::]:1");
+}
+
+/// Devices of one size, and the order in which they were opened.
+struct Sizes(u64, Vec<String>);
+
+impl DeviceOpener for Sizes {
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        assert_eq!(index.0, self.1.len());
+        self.1.push(device.name.clone());
+        if self.0 == 0 {
+            return Err("no such file: create it, or add a size".to_owned());
+        }
+        Ok(Geometry::plain(self.0))
+    }
+}
+
+#[test]
+fn slices_are_built_within_their_device() {
+    let text =
+        LOGICAL.split("[layer.data]").next().unwrap().replace("export = \"cache\"", "export = \"log\"");
+    let file = parse(&text).unwrap();
+    let mut opener = Sizes(1 << 20, Vec::new());
+    let built = file.build(&mut opener).unwrap();
+    assert_eq!(opener.1, ["file"]);
+    assert_eq!(built.target("log"), Some(built.stack.root()));
+    assert!(built.target("nothing").is_none());
+    let error = file.build(&mut Sizes(8, Vec::new())).err().unwrap().to_string();
+    assert!(error.contains("make it smaller"), "{error}");
+    let error = file.build(&mut Sizes(0, Vec::new())).err().unwrap().to_string();
+    assert!(error.starts_with("/stacks/disk.toml:8:9: device \"file\": no such file"), "{error}");
+}

@@ -1,0 +1,147 @@
+//! The kinds of layers that a stack file can name: one table of words, one reader for each.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use dcd_engine::log_cache::LogCacheConfig;
+
+use crate::error::{StackFileError, suggestion};
+use crate::fields::{Fields, Located};
+
+/// One layer: its name, and what it is.
+#[derive(Clone, Debug)]
+pub struct LayerSpec {
+    pub name: String,
+    pub kind: LayerKind,
+    pub(crate) span: Range<usize>,
+}
+
+/// A range of what is below.
+#[derive(Clone, Debug)]
+pub struct SliceSpec {
+    pub(crate) of: Located,
+    pub first_bytes: u64,
+    /// None: to the end.
+    pub size_bytes: Option<u64>,
+}
+
+/// A modelled disk over a device that holds its data.
+#[derive(Clone, Debug)]
+pub struct DiskSpec {
+    pub(crate) of: Located,
+    /// A drive that comes with the program, or else the path of a drive file.
+    pub drive: Located,
+    /// The drive as a path, relative to the stack file.
+    pub drive_path: PathBuf,
+    pub seed: u64,
+}
+
+/// What a layer does.
+#[derive(Clone, Debug)]
+pub enum LayerKind {
+    LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
+    Disk(DiskSpec),
+    Slice(SliceSpec),
+}
+
+impl LayerKind {
+    /// What it stands on, in the order of its ports.
+    pub(crate) fn below(&self) -> Vec<&Located> {
+        match self {
+            LayerKind::LogCache { log, data, .. } => vec![log, data],
+            LayerKind::Disk(disk) => vec![&disk.of],
+            LayerKind::Slice(slice) => vec![&slice.of],
+        }
+    }
+
+    /// The names of what it stands on, in the order of its ports.
+    pub fn below_names(&self) -> Vec<&str> {
+        self.below().into_iter().map(|located| located.text.as_str()).collect()
+    }
+}
+
+type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
+
+/// Every kind: a new one is one line here, one reader below, and one arm in the builder.
+const KINDS: [(&str, Reader); 3] =
+    [("log-cache", read_log_cache), ("disk", read_disk), ("slice", read_slice)];
+
+pub(crate) fn read_layer(
+    name: Located,
+    mut fields: Fields<'_>,
+    dir: &Path,
+) -> Result<LayerSpec, StackFileError> {
+    let kind = fields.required_text("kind", "log-cache")?;
+    let words = KINDS.iter().map(|(word, _)| *word);
+    let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) else {
+        let advice = match suggestion(&kind.text, words.clone()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("known are: {}", words.collect::<Vec<_>>().join(", ")),
+        };
+        return Err(fields.error(kind.span, format!("there is no kind \"{}\"; {advice}", kind.text)));
+    };
+    let kind = read(&mut fields, dir)?;
+    fields.finish()?;
+    Ok(LayerSpec { name: name.text, kind, span: name.span })
+}
+
+fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let log = fields.required_text("log", "log")?;
+    let data = fields.required_text("data", "data")?;
+    let d = LogCacheConfig::default();
+    let config = LogCacheConfig {
+        promise: fields.word("promise")?.unwrap_or(d.promise),
+        delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
+        segment_buffers: fields
+            .number_in("segment-buffers", 2..=1024)?
+            .map_or(d.segment_buffers, |n| n as usize),
+        bypass_bytes: fields.size("bypass")?.unwrap_or(d.bypass_bytes),
+        when: fields.word("when")?.unwrap_or(d.when),
+        what: fields.word("what")?.unwrap_or(d.what),
+        how: fields.word("how")?.unwrap_or(d.how),
+        high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
+        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
+        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
+        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
+        destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
+        destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
+        ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
+        canary: None,
+    };
+    if config.low_mark >= config.high_mark {
+        let span = fields.value_span("low-mark");
+        return Err(fields.error(
+            span,
+            format!("\"low-mark\" ({}) must be below \"high-mark\" ({})", config.low_mark, config.high_mark),
+        ));
+    }
+    Ok(LayerKind::LogCache { log, data, config: Box::new(config) })
+}
+
+fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "data")?;
+    let drive = fields.required_text("drive", "DRIVE")?;
+    let seed = fields.number("seed")?.unwrap_or(0);
+    let drive_path = dir.join(&drive.text);
+    Ok(LayerKind::Disk(DiskSpec { of, drive, drive_path, seed }))
+}
+
+fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "disk")?;
+    let first_bytes = fields.size("first")?.unwrap_or(0);
+    let size_bytes = fields.size("size")?;
+    for (field, bytes) in [("first", Some(first_bytes)), ("size", size_bytes)] {
+        if bytes.is_some_and(|bytes| bytes % 4096 != 0) {
+            let span = fields.value_span(field);
+            return Err(fields.error(span, format!("\"{field}\" must be a multiple of 4096 bytes")));
+        }
+    }
+    if size_bytes == Some(0) {
+        let span = fields.value_span("size");
+        return Err(fields.error(span, "\"size\" is 0: leave it out for all that follows"));
+    }
+    if first_bytes.checked_add(size_bytes.unwrap_or(0)).is_none() {
+        return Err(fields.error_here("\"first\" and \"size\" together are past every device's end"));
+    }
+    Ok(LayerKind::Slice(SliceSpec { of, first_bytes, size_bytes }))
+}

@@ -1,0 +1,59 @@
+//! The reference of stack files, as users read it: `dcd help stack-file`, the manual page, and docs print this text.
+
+/// Every field, with its default.
+pub const REFERENCE: &str = r#"A stack file describes devices, the layers over them, and how the top is served.
+Relative paths are relative to the directory of the file. Sizes are written like
+"64MiB" (K, M, G, T are powers of 1024; KB, MB, GB, TB powers of 1000), spans of
+time like "500ms".
+
+export = "NAME"             the device or layer that is served
+
+[serve]
+nbd = "unix:PATH"           where NBD clients connect: unix:PATH, tcp:PORT (loopback),
+                            tcp:ADDRESS:PORT; or a list of those
+nbd-allow-remote = false    needed for an address that other hosts can reach: there is
+                            no encryption and no password
+nbd-name = ""               name of the NBD export
+fuse = "DIR"                directory on which one image file appears
+control = "PATH"            socket for dcd status, flush and detach
+
+[device.NAME]               a file, a block device, or RAM
+path = "PATH"
+size = "1GiB"               create a missing file with this size
+memory = "64MiB"            instead of path: RAM, gone when the server ends
+read-only = false
+
+[layer.NAME]
+kind = "log-cache"          a write cache that is a log
+log = "NAME"                where the log is: made by dcd format
+data = "NAME"               the disk that is cached
+promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
+                            ordered: after a crash the disk is as it was at most
+                            delay-max ago; always: every write is durable at once
+delay-max = "500ms"         for ordered
+segment-buffers = 8         buffers in RAM, a segment each
+bypass = "64KiB"            writes from this size on go around the log; 0: never
+when = "idle"               idle: destage when the disk is idle; high-low: by the marks
+what = "oldest-first"       oldest-first, last-write-first, least-valid-first
+how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
+high-mark = 75              percent of the log in use from which destaging does not wait
+low-mark = 50               percent at which high-low stops
+idle-empty = "1s"           how long the disk must be idle when the log is empty
+idle-full = "1ms"           and when it is full
+destage-memory = "16MiB"    RAM for blocks on their way home
+destage-depth = 32          data-disk writes in flight while destaging
+ordered-destage = false     the data disk alone is always in a state that a plain disk
+                            could have crashed in, at the price of shorter sweeps
+
+[layer.NAME]
+kind = "slice"              a part of what is below
+of = "NAME"
+first = "0"                 where it begins
+size = "64MiB"              how long it is; left out: to the end
+
+[layer.NAME]
+kind = "disk"               a modelled disk, paced in real time when it is served
+of = "NAME"                 where its data is
+drive = "NAME"              a drive that comes with dcd, or the path of a drive file
+seed = 0                    of the rotational position
+"#;
