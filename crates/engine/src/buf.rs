@@ -99,7 +99,9 @@ impl Buf {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Blank => &mut [],
-            Memory::Owned(pages) => &mut pages.as_mut_slice().as_mut_bytes()[self.start..self.start + self.len],
+            Memory::Owned(pages) => {
+                &mut pages.as_mut_slice().as_mut_bytes()[self.start..self.start + self.len]
+            }
             Memory::Shared(_) => panic!("a shared buffer is read only"),
         }
     }

@@ -22,15 +22,28 @@ pub enum Durability {
 #[derive(Debug)]
 pub enum Io {
     /// Fills `buf` from the sectors at `at`; `buf.len()` is the length.
-    Read { at: Lba, buf: Buf },
-    Write { at: Lba, buf: Buf, durability: Durability },
+    Read {
+        at: Lba,
+        buf: Buf,
+    },
+    Write {
+        at: Lba,
+        buf: Buf,
+        durability: Durability,
+    },
     /// Makes every write that completed before this was submitted durable.
     Flush,
     /// The sectors are not needed any more; they read as zeroes afterwards on a device that says
     /// [`Geometry::discards`].
-    Discard { extent: Extent },
+    Discard {
+        extent: Extent,
+    },
     /// The sectors read as zeroes afterwards. `unmap`: the space may be given back.
-    WriteZeroes { extent: Extent, unmap: bool, durability: Durability },
+    WriteZeroes {
+        extent: Extent,
+        unmap: bool,
+        durability: Durability,
+    },
 }
 
 impl Io {
@@ -196,7 +209,10 @@ pub enum Report {
 #[derive(Debug)]
 pub enum Event {
     Request(Request),
-    Completed { op: OpId, result: IoResult },
+    Completed {
+        op: OpId,
+        result: IoResult,
+    },
     /// The deadline of [`Layer::next_deadline`] has come (or a little more than come).
     Wake,
     Control(Control),

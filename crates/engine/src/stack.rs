@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
+use crate::Nanos;
 use crate::layer::{
     ActivateError, BlockDevice, Command, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port,
     Ports, Report, Request, RequestId,
 };
-use crate::Nanos;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerIndex(pub usize);

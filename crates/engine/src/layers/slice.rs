@@ -2,7 +2,8 @@
 //! section 2): the cache-disk and the data disk are partitions of one spindle.
 
 use crate::layer::{
-    ActivateError, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port, Ports, RequestId,
+    ActivateError, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port, Ports,
+    RequestId,
 };
 use crate::{Extent, Lba, Nanos};
 
@@ -68,7 +69,8 @@ impl Layer for Slice {
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let geometry = below.geometry(BELOW);
-        let fits = self.extent.start.0.checked_add(self.extent.sectors).is_some_and(|end| end <= geometry.sectors);
+        let fits =
+            self.extent.start.0.checked_add(self.extent.sectors).is_some_and(|end| end <= geometry.sectors);
         if !fits || self.extent.sectors == 0 {
             return Err(ActivateError(format!(
                 "the slice {} does not fit on a device of {} sectors: make it smaller or move it",

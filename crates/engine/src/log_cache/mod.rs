@@ -1,6 +1,7 @@
 //! The log cache: a write cache that is a log (Disk Caching Disk; Nightingale, Hu, Yang, USENIX ATC 1999).
 
 mod config;
+pub mod format;
 pub mod table;
 
 pub use config::*;

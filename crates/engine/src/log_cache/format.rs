@@ -1,0 +1,542 @@
+//! The bytes on the log device. docs/format.md is their description; this file is their only implementation.
+//!
+//! Block 0 and block 2 (of 4096 bytes) hold the two copies of the [`Superblock`]; segments of a fixed length follow
+//! from byte 16384 on. A segment holds records; a record is one header block and its payload.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// The version of everything on the log device. Another version is refused by name.
+pub const FORMAT_VERSION: u16 = 1;
+/// "DCDCACHE" in ASCII.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";
+/// "dcdR" in ASCII.
+pub const RECORD_MAGIC: [u8; 4] = *b"dcdR";
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the two copies of the superblock lie; apart, so that one torn write of 4 KiB cannot touch both.
+pub const SUPERBLOCK_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
+/// Where the first segment begins.
+pub const FIRST_SEGMENT_SECTOR: u64 = 32;
+/// Segments from 16 KiB (tests) to 16 MiB.
+pub const SEGMENT_BYTES_MIN: u32 = 16 << 10;
+pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
+/// A ring needs a head, a tail and room between them.
+pub const SEGMENTS_MIN: u32 = 4;
+/// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
+pub const FINGERPRINT_END_BLOCKS: usize = 256;
+pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;
+
+/// How the cache was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing is served; the log may hold dirty data, all of it below `durable_seq`.
+    Stopped = 1,
+    /// Served, or crashed while it was.
+    Active = 2,
+    /// Drained and detached: the data disk is plain, the log holds nothing.
+    Detached = 3,
+}
+
+/// One copy of the superblock, as it lies on the log device.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SuperblockBytes {
+    pub magic: [u8; 8],
+    pub version: U16,
+    pub state: U16,
+    /// CRC32C of the whole block with this field zero.
+    pub crc: U32,
+    pub generation: U64,
+    pub cache_uuid: [u8; 16],
+    pub data_uuid: [u8; 16],
+    pub log_sectors: U64,
+    pub data_sectors: U64,
+    pub segment_bytes: U32,
+    pub segments: U32,
+    pub log_block_bytes: U32,
+    pub reserved0: U32,
+    pub epoch: U64,
+    pub epoch_start_seq: U64,
+    pub tail_seq: U64,
+    pub tail_sector: U64,
+    pub durable_seq: U64,
+    pub flush_epoch: U64,
+    pub fingerprint_known: [u8; FINGERPRINT_BLOCKS / 8],
+    pub fingerprint: [U32; FINGERPRINT_BLOCKS],
+    pub reserved1: [u8; SUPERBLOCK_BYTES - 136 - FINGERPRINT_BLOCKS / 8 - 4 * FINGERPRINT_BLOCKS],
+}
+
+const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
+
+/// Why a block is not a usable superblock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    #[error("no dcd superblock there")]
+    NoMagic,
+    #[error(
+        "format version {0}, and this program knows version {FORMAT_VERSION}: use the release that wrote it"
+    )]
+    Version(u16),
+    #[error("the superblock's checksum does not match: it is torn or damaged")]
+    Checksum,
+    #[error("the superblock's field \"{0}\" is out of range")]
+    Field(&'static str),
+}
+
+/// The superblock in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    pub state: State,
+    /// Counts the writes of the superblock; the copy with the higher one is live. Copy `generation % 2` holds it.
+    pub generation: u64,
+    pub cache_uuid: [u8; 16],
+    pub data_uuid: [u8; 16],
+    pub log_sectors: u64,
+    pub data_sectors: u64,
+    pub segment_bytes: u32,
+    pub segments: u32,
+    /// Bytes of a record header, and the alignment of records: 512 or 4096.
+    pub log_block_bytes: u32,
+    /// The activation that is running, or ran last. Strictly increasing.
+    pub epoch: u64,
+    /// The first sequence number of that activation: records from here on must be of this epoch.
+    pub epoch_start_seq: u64,
+    /// The oldest record that may be needed, and the sector where to begin looking for it.
+    pub tail_seq: u64,
+    pub tail_sector: u64,
+    /// Every record before this sequence number was durable when the superblock was written: a bad one is damage.
+    pub durable_seq: u64,
+    pub flush_epoch: u64,
+    /// CRC32C of each 4 KiB block of the data disk's first and last MiB, where it is known.
+    pub fingerprint: Vec<Option<u32>>,
+}
+
+impl Superblock {
+    pub fn encode(&self) -> SuperblockBytes {
+        let mut bytes = SuperblockBytes::new_zeroed();
+        bytes.magic = SUPERBLOCK_MAGIC;
+        bytes.version = FORMAT_VERSION.into();
+        bytes.state = (self.state as u16).into();
+        bytes.generation = self.generation.into();
+        bytes.cache_uuid = self.cache_uuid;
+        bytes.data_uuid = self.data_uuid;
+        bytes.log_sectors = self.log_sectors.into();
+        bytes.data_sectors = self.data_sectors.into();
+        bytes.segment_bytes = self.segment_bytes.into();
+        bytes.segments = self.segments.into();
+        bytes.log_block_bytes = self.log_block_bytes.into();
+        bytes.epoch = self.epoch.into();
+        bytes.epoch_start_seq = self.epoch_start_seq.into();
+        bytes.tail_seq = self.tail_seq.into();
+        bytes.tail_sector = self.tail_sector.into();
+        bytes.durable_seq = self.durable_seq.into();
+        bytes.flush_epoch = self.flush_epoch.into();
+        for (index, crc) in self.fingerprint.iter().enumerate() {
+            if let Some(crc) = crc {
+                bytes.fingerprint_known[index / 8] |= 1 << (index % 8);
+                bytes.fingerprint[index] = (*crc).into();
+            }
+        }
+        bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
+        bytes
+    }
+
+    /// Reads one copy; every field is checked, as the device may be anybody's.
+    pub fn decode(block: &[u8]) -> Result<Superblock, SuperblockError> {
+        let bytes = SuperblockBytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
+        if bytes.magic != SUPERBLOCK_MAGIC {
+            return Err(SuperblockError::NoMagic);
+        }
+        let mut unsigned = bytes.clone();
+        unsigned.crc = 0.into();
+        if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
+            return Err(SuperblockError::Checksum);
+        }
+        if bytes.version.get() != FORMAT_VERSION {
+            return Err(SuperblockError::Version(bytes.version.get()));
+        }
+        let state = match bytes.state.get() {
+            1 => State::Stopped,
+            2 => State::Active,
+            3 => State::Detached,
+            _ => return Err(SuperblockError::Field("state")),
+        };
+        let known = |i: usize| bytes.fingerprint_known[i / 8] & (1 << (i % 8)) != 0;
+        let superblock = Superblock {
+            state,
+            generation: bytes.generation.get(),
+            cache_uuid: bytes.cache_uuid,
+            data_uuid: bytes.data_uuid,
+            log_sectors: bytes.log_sectors.get(),
+            data_sectors: bytes.data_sectors.get(),
+            segment_bytes: bytes.segment_bytes.get(),
+            segments: bytes.segments.get(),
+            log_block_bytes: bytes.log_block_bytes.get(),
+            epoch: bytes.epoch.get(),
+            epoch_start_seq: bytes.epoch_start_seq.get(),
+            tail_seq: bytes.tail_seq.get(),
+            tail_sector: bytes.tail_sector.get(),
+            durable_seq: bytes.durable_seq.get(),
+            flush_epoch: bytes.flush_epoch.get(),
+            fingerprint: (0..FINGERPRINT_BLOCKS)
+                .map(|i| known(i).then(|| bytes.fingerprint[i].get()))
+                .collect(),
+        };
+        superblock.validate()?;
+        Ok(superblock)
+    }
+
+    fn validate(&self) -> Result<(), SuperblockError> {
+        let field = |ok: bool, name| if ok { Ok(()) } else { Err(SuperblockError::Field(name)) };
+        let segment = self.segment_bytes;
+        field(matches!(self.log_block_bytes, 512 | 4096), "log block bytes")?;
+        field(
+            (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment) && segment.is_power_of_two(),
+            "segment bytes",
+        )?;
+        field(self.segments >= SEGMENTS_MIN, "segments")?;
+        field(self.end_sector() <= self.log_sectors && self.log_sectors < 1 << 40, "log sectors")?;
+        field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
+        field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
+        field((self.tail_sector - FIRST_SEGMENT_SECTOR) % self.log_block_sectors() == 0, "tail sector")?;
+        field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
+        field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
+        // A quarter of the number space is left, so that no sum on a sequence number can overflow.
+        let limit = u64::MAX / 4 * 3;
+        field(self.durable_seq < limit && self.epoch < limit && self.generation < limit, "counters")?;
+        Ok(())
+    }
+
+    pub const fn segment_sectors(&self) -> u64 {
+        self.segment_bytes as u64 / SECTOR_BYTES
+    }
+
+    pub const fn log_block_sectors(&self) -> u64 {
+        self.log_block_bytes as u64 / SECTOR_BYTES
+    }
+
+    /// The first sector of a segment.
+    pub const fn segment_start(&self, segment: u32) -> u64 {
+        FIRST_SEGMENT_SECTOR + segment as u64 * self.segment_sectors()
+    }
+
+    /// The segment that a sector lies in.
+    pub const fn segment_of(&self, sector: u64) -> u32 {
+        ((sector - FIRST_SEGMENT_SECTOR) / self.segment_sectors()) as u32
+    }
+
+    /// The end of the last segment.
+    pub const fn end_sector(&self) -> u64 {
+        FIRST_SEGMENT_SECTOR + self.segments as u64 * self.segment_sectors()
+    }
+
+    /// The fingerprint's index for a line (4 KiB block) of the data disk, if it is in the first or last MiB.
+    pub fn fingerprint_index(&self, line: u64) -> Option<usize> {
+        fingerprint_index(self.data_sectors, line)
+    }
+}
+
+/// See [`Superblock::fingerprint_index`]. On a disk under 2 MiB the first part has precedence.
+pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
+    let lines = data_sectors / LINE_SECTORS;
+    let ends = FINGERPRINT_END_BLOCKS as u64;
+    if line >= lines {
+        None
+    } else if line < ends {
+        Some(line as usize)
+    } else if line + ends >= lines {
+        Some((line + 2 * ends - lines) as usize)
+    } else {
+        None
+    }
+}
+
+/// What an entry of a record says about its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// They hold the next part of the payload. At most one line, never across two lines.
+    Data = 1,
+    /// They are not needed any more, and read as zeroes.
+    Discard = 2,
+    /// They read as zeroes.
+    Zeroes = 3,
+    /// They read as zeroes, and the space may be given back.
+    ZeroesUnmap = 4,
+    /// Older records say nothing about them any more: the data disk has the newest copy.
+    Invalidate = 5,
+}
+
+impl Kind {
+    pub const fn from_u8(kind: u8) -> Option<Kind> {
+        Some(match kind {
+            1 => Kind::Data,
+            2 => Kind::Discard,
+            3 => Kind::Zeroes,
+            4 => Kind::ZeroesUnmap,
+            5 => Kind::Invalidate,
+            _ => return None,
+        })
+    }
+}
+
+/// An entry of a record header.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct EntryBytes {
+    /// The kind in the highest 8 bits, the LBA below.
+    pub kind_and_lba: U64,
+    pub sectors: U32,
+    /// CRC32C of the sectors' payload; 0 where there is none.
+    pub crc: U32,
+}
+
+/// The fixed part of a record header; entries follow, and the rest of the header block is zero.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct HeaderBytes {
+    pub magic: [u8; 4],
+    pub version: U16,
+    pub flags: U16,
+    /// CRC32C of the whole header block with this field zero.
+    pub crc: U32,
+    pub entry_count: U32,
+    pub cache_uuid: [u8; 16],
+    pub epoch: U64,
+    pub seq: U64,
+    /// The sector of the log device that the header was written to: a misdirected record is not believed.
+    pub sector: U64,
+    pub oldest_live_seq: U64,
+    pub durable_seq: U64,
+    pub flush_epoch: U64,
+    /// Sectors of the record, header included.
+    pub sectors: U32,
+    pub reserved: [u8; 12],
+}
+
+pub const HEADER_FIXED_BYTES: usize = 96;
+pub const ENTRY_BYTES: usize = 16;
+const _: () = assert!(size_of::<HeaderBytes>() == HEADER_FIXED_BYTES);
+const _: () = assert!(size_of::<EntryBytes>() == ENTRY_BYTES);
+
+/// The request that this record holds goes on in the next record; without that one it did not happen.
+pub const FLAG_CONTINUES: u16 = 1;
+
+/// How many entries a header block has room for.
+pub const fn entries_max(log_block_bytes: u32) -> usize {
+    (log_block_bytes as usize - HEADER_FIXED_BYTES) / ENTRY_BYTES
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub kind: Kind,
+    pub extent: Extent,
+    pub crc: u32,
+}
+
+/// A record header in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub epoch: u64,
+    pub seq: u64,
+    /// Where the record lies on the log device.
+    pub sector: u64,
+    /// Records before this one are home, and the data disk was flushed since.
+    pub oldest_live_seq: u64,
+    /// Records before this one were durable in the log when this one was sealed.
+    pub durable_seq: u64,
+    /// How many flushes the client had made: for ordered destage.
+    pub flush_epoch: u64,
+    /// Sectors of the record, header included.
+    pub sectors: u32,
+    pub continues: bool,
+    pub entries: Vec<Entry>,
+}
+
+/// Writes a record header into its block, `block.len()` being the log block.
+pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
+    assert!(header.entries.len() <= entries_max(block.len() as u32), "a record's entries fit its header");
+    block.fill(0);
+    let fixed = HeaderBytes {
+        magic: RECORD_MAGIC,
+        version: FORMAT_VERSION.into(),
+        flags: (if header.continues { FLAG_CONTINUES } else { 0 }).into(),
+        crc: 0.into(),
+        entry_count: (header.entries.len() as u32).into(),
+        cache_uuid,
+        epoch: header.epoch.into(),
+        seq: header.seq.into(),
+        sector: header.sector.into(),
+        oldest_live_seq: header.oldest_live_seq.into(),
+        durable_seq: header.durable_seq.into(),
+        flush_epoch: header.flush_epoch.into(),
+        sectors: header.sectors.into(),
+        reserved: [0; 12],
+    };
+    block[..HEADER_FIXED_BYTES].copy_from_slice(fixed.as_bytes());
+    for (entry, target) in
+        header.entries.iter().zip(block[HEADER_FIXED_BYTES..].chunks_exact_mut(ENTRY_BYTES))
+    {
+        let bytes = EntryBytes {
+            kind_and_lba: ((entry.kind as u64) << 56 | entry.extent.start.0).into(),
+            sectors: (entry.extent.sectors as u32).into(),
+            crc: entry.crc.into(),
+        };
+        target.copy_from_slice(bytes.as_bytes());
+    }
+    let crc = crc32c::crc32c(block);
+    block[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Reads a record header from its block, and checks everything that can be checked without the payload: magic, version,
+/// checksum, cache, position, lengths. `None` where it is not a whole header of this cache at this place.
+pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Option<Header> {
+    let (fixed, rest) = HeaderBytes::read_from_prefix(block).ok()?;
+    if fixed.magic != RECORD_MAGIC
+        || fixed.version.get() != FORMAT_VERSION
+        || fixed.cache_uuid != superblock.cache_uuid
+        || fixed.sector.get() != sector
+    {
+        return None;
+    }
+    let crc = crc32c::crc32c(&block[..8]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    if crc32c::crc32c_append(crc, &block[12..]) != fixed.crc.get() {
+        return None;
+    }
+    let count = fixed.entry_count.get() as usize;
+    if count > entries_max(superblock.log_block_bytes) {
+        return None;
+    }
+    let mut entries = Vec::with_capacity(count);
+    let mut payload_sectors = 0;
+    for bytes in rest.chunks_exact(ENTRY_BYTES).take(count) {
+        let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock.data_sectors)?;
+        payload_sectors += if entry.kind == Kind::Data { entry.extent.sectors } else { 0 };
+        entries.push(entry);
+    }
+    let block_sectors = superblock.log_block_sectors();
+    let sectors = u64::from(fixed.sectors.get());
+    let segment_end = superblock.segment_start(superblock.segment_of(sector)) + superblock.segment_sectors();
+    let whole = block_sectors + payload_sectors.next_multiple_of(block_sectors) == sectors;
+    if !whole || sector + sectors > segment_end {
+        return None;
+    }
+    Some(Header {
+        epoch: fixed.epoch.get(),
+        seq: fixed.seq.get(),
+        sector,
+        oldest_live_seq: fixed.oldest_live_seq.get(),
+        durable_seq: fixed.durable_seq.get(),
+        flush_epoch: fixed.flush_epoch.get(),
+        sectors: sectors as u32,
+        continues: fixed.flags.get() & FLAG_CONTINUES != 0,
+        entries,
+    })
+}
+
+fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
+    let kind = Kind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
+    let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
+    let first_line = extent.start.0 / LINE_SECTORS;
+    let in_line = extent.sectors > 0 && (extent.end().0 - 1) / LINE_SECTORS == first_line;
+    let fits = extent.sectors > 0 && extent.end().0 <= data_sectors && (kind != Kind::Data || in_line);
+    fits.then_some(Entry { kind, extent, crc: bytes.crc.get() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn superblock() -> Superblock {
+        Superblock {
+            state: State::Stopped,
+            generation: 7,
+            cache_uuid: [1; 16],
+            data_uuid: [2; 16],
+            log_sectors: 32 + 8 * 128,
+            data_sectors: 1 << 20,
+            segment_bytes: 64 << 10,
+            segments: 8,
+            log_block_bytes: 512,
+            epoch: 3,
+            epoch_start_seq: 5,
+            tail_seq: 4,
+            tail_sector: 32,
+            durable_seq: 6,
+            flush_epoch: 9,
+            fingerprint: (0..FINGERPRINT_BLOCKS as u32).map(|i| (i % 3 != 0).then_some(i * 77)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_superblock_comes_back_and_every_flipped_bit_is_noticed() {
+        let original = superblock();
+        let bytes = original.encode();
+        assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), original);
+        let mut block = bytes.as_bytes().to_vec();
+        for bit in 0..block.len() * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&block).is_err(), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn hostile_fields_are_refused() {
+        let cases: [(&str, fn(&mut Superblock)); 8] = [
+            ("segment bytes", |s| s.segment_bytes = 3),
+            ("segments", |s| s.segments = 0),
+            ("log sectors", |s| s.segments = u32::MAX),
+            ("log block bytes", |s| s.log_block_bytes = 0),
+            ("tail sector", |s| s.tail_sector = u64::MAX),
+            ("tail sequence number", |s| s.tail_seq = 0),
+            ("counters", |s| s.durable_seq = u64::MAX),
+            ("data sectors", |s| s.data_sectors = 0),
+        ];
+        for (name, spoil) in cases {
+            let mut bad = superblock();
+            spoil(&mut bad);
+            assert_eq!(Superblock::decode(bad.encode().as_bytes()), Err(SuperblockError::Field(name)));
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_and_every_flipped_bit_is_noticed() {
+        let superblock = superblock();
+        let data = |lba, sectors| Entry { kind: Kind::Data, extent: Extent::new(Lba(lba), sectors), crc: 5 };
+        let header = Header {
+            epoch: 3,
+            seq: 11,
+            sector: 40,
+            oldest_live_seq: 4,
+            durable_seq: 6,
+            flush_epoch: 2,
+            sectors: 1 + 8 + 3,
+            continues: true,
+            entries: vec![data(16, 8), data(5, 3)],
+        };
+        let mut block = vec![0xaa; 512];
+        encode_header(&mut block, superblock.cache_uuid, &header);
+        assert_eq!(decode_header(&block, &superblock, 40), Some(header));
+        assert_eq!(decode_header(&block, &superblock, 41), None, "misdirected");
+        for bit in 0..block.len() * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_header(&block, &superblock, 40), None, "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_covers_both_ends() {
+        let lines = 10_000;
+        let sectors = lines * LINE_SECTORS;
+        assert_eq!(fingerprint_index(sectors, 0), Some(0));
+        assert_eq!(fingerprint_index(sectors, 255), Some(255));
+        assert_eq!(fingerprint_index(sectors, 256), None);
+        assert_eq!(fingerprint_index(sectors, lines - 256), Some(256));
+        assert_eq!(fingerprint_index(sectors, lines - 1), Some(511));
+        assert_eq!(fingerprint_index(sectors, lines), None);
+    }
+}
