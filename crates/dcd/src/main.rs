@@ -1,1 +1,22 @@
-fn main() {}
+//! The command line: one file a subcommand under `commands`, one definition of each flag for parser, help, completions
+//! and manual pages.
+
+mod attachment;
+mod cli;
+mod commands;
+mod failure;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("dcd: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! [`StackFile::parse`] reads and checks the text; every error names the file, the line and what to do.
 //! [`StackFile::build`] joins the layers over devices that an opener provides: real ones for serving, models for
-//! simulation. The reference of the fields is [`REFERENCE`], which is also what `dcd help stack-file` prints.
+//! simulation. The reference of the fields is [`REFERENCE`], which is also what `dcd stack-file` prints.
 //!
 //! ```toml
 //! export = "cache"

@@ -1,4 +1,4 @@
-//! The reference of stack files, as users read it: `dcd help stack-file`, the manual page, and docs print this text.
+//! The reference of stack files, as users read it: `dcd stack-file`, the manual page, and docs print this text.
 
 /// Every field, with its default.
 pub const REFERENCE: &str = r#"A stack file describes devices, the layers over them, and how the top is served.

@@ -80,7 +80,7 @@ impl fmt::Display for HumanBytes {
         let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
         let text = match units.iter().find(|(_, size)| self.0 >= *size) {
             None => format!("{} B", self.0),
-            Some((unit, size)) if self.0 % size == 0 => format!("{} {unit}", self.0 / size),
+            Some((unit, size)) if self.0.is_multiple_of(*size) => format!("{} {unit}", self.0 / size),
             Some((unit, size)) => format!("{:.1} {unit}", self.0 as f64 / *size as f64),
         };
         f.pad(&text)

@@ -1,0 +1,167 @@
+//! May this cache be used with this data disk? Pure functions of what the record says and what the log says.
+
+use std::path::Path;
+
+use dcd_engine::Extent;
+use dcd_stack::HumanBytes;
+
+use super::{Attachment, AttachmentState, Attachments};
+
+/// Why something was refused, and what to do: printed as two lines, exit code 3.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}\n  what to do: {action}")]
+pub struct Refusal {
+    pub reason: String,
+    pub action: String,
+}
+
+impl Refusal {
+    pub fn new(reason: impl Into<String>, action: impl Into<String>) -> Refusal {
+        Refusal { reason: reason.into(), action: action.into() }
+    }
+}
+
+/// What was found where the log should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogSeen {
+    /// No such device, or no superblock on it; the text says which.
+    Missing(String),
+    Present {
+        uuid: String,
+        epoch: u64,
+        detached: bool,
+    },
+}
+
+/// What may be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Record and log agree.
+    Known,
+    /// The disk has no record, as when it was moved here from another host. The log's own fingerprint of the disk is
+    /// what protects it; the record is made anew.
+    Unrecorded,
+}
+
+/// May the log at `log` be served over `extent` of a disk with these attachments?
+pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen) -> Result<Start, Refusal> {
+    let log = log.display();
+    let attachment = match (all.of(extent), all.overlapping(extent)) {
+        (Some(attachment), _) => Some(attachment),
+        (None, Some(other)) => return Err(overlap(other, extent)),
+        (None, None) => None,
+    };
+    let (uuid, epoch) = match seen {
+        LogSeen::Missing(why) => return Err(missing(attachment, why)),
+        LogSeen::Present { detached: true, .. } => {
+            return Err(Refusal::new(
+                format!("the log {log} was detached: its cache is not in use any more"),
+                "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
+            ));
+        }
+        LogSeen::Present { uuid, epoch, .. } => (uuid, *epoch),
+    };
+    let Some(attachment) = attachment else { return Ok(Start::Unrecorded) };
+    if attachment.cache_uuid != *uuid {
+        return Err(Refusal::new(
+            format!(
+                "another cache is attached to the data disk: {} (its log was {}), and {log} has {uuid}",
+                attachment.cache_uuid,
+                attachment.log.display()
+            ),
+            "name the right log in the stack file, or detach the other cache first (\"dcd detach\")",
+        ));
+    }
+    if attachment.state == AttachmentState::Abandoned {
+        return Err(Refusal::new(
+            format!("the data disk has been written without the log {log} since it failed or was left out"),
+            format!(
+                "never use this log again: replaying it would put old data over new. Make a new one with \"dcd \
+                 format\"; {}",
+                attachment.at_risk()
+            ),
+        ));
+    }
+    if epoch < attachment.epoch {
+        return Err(Refusal::new(
+            format!(
+                "the log {log} is an old copy: it knows activation {epoch}, and the data disk has seen {}",
+                attachment.epoch
+            ),
+            "use the original log. If it is gone, \"dcd rescue\" lists what this copy holds, and serving with \
+             --without-cache --force goes on without the newest writes",
+        ));
+    }
+    Ok(Start::Known)
+}
+
+fn overlap(other: &Attachment, extent: Extent) -> Refusal {
+    Refusal::new(
+        format!(
+            "the cache {} is attached to {} of the data disk, which overlaps {extent}",
+            other.cache_uuid,
+            other.extent()
+        ),
+        "give the stack file the slice that was formatted, or detach the other cache first (\"dcd detach\")",
+    )
+}
+
+fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
+    match attachment {
+        None => Refusal::new(
+            format!("there is no log: {why}"),
+            "make one with \"dcd format\", or correct its path in the stack file",
+        ),
+        Some(attachment) if !attachment.may_lose_data() => Refusal::new(
+            format!("the log is missing ({why}); the data disk is complete without it"),
+            "bring the log back, or serve the plain disk with --without-cache",
+        ),
+        Some(attachment) => Refusal::new(
+            format!(
+                "the log is missing ({why}), and the data disk is incomplete without it; it was {}",
+                attachment.log.display()
+            ),
+            format!("bring the log back. To give it up: --without-cache --force; {}", attachment.at_risk()),
+        ),
+    }
+}
+
+/// May the data disk be served without its cache? `force` accepts that data is lost.
+pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
+    match all.overlapping(extent) {
+        Some(attachment) if attachment.may_lose_data() && !force => Err(Refusal::new(
+            format!("the data disk is incomplete without its cache {}", attachment.cache_uuid),
+            format!(
+                "serve it with the log ({}); or add --force: {}",
+                attachment.log.display(),
+                attachment.at_risk()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// May a new cache be attached to `extent` of a disk with these attachments?
+pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
+    match all.overlapping(extent) {
+        Some(attachment) if attachment.state != AttachmentState::Abandoned || attachment.may_lose_data() => {
+            if force {
+                return Ok(());
+            }
+            Err(Refusal::new(
+                format!(
+                    "a cache is attached to the data disk already: {}, with its log of {} at {}",
+                    attachment.cache_uuid,
+                    HumanBytes(attachment.log_bytes),
+                    attachment.log.display()
+                ),
+                format!("detach it first (\"dcd detach\"), or add --force: {}", attachment.at_risk()),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "admit_tests.rs"]
+pub mod tests;

@@ -1,0 +1,122 @@
+//! Every pair of a record and a log, and the verdict on it.
+
+use dcd_engine::Lba;
+
+use super::*;
+
+const EXTENT: Extent = Extent::new(Lba(0), 2048);
+
+pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
+    Attachment {
+        cache_uuid: "right".to_owned(),
+        log: "/disks/log".into(),
+        first_sector: extent.start.0,
+        sectors: extent.sectors,
+        epoch: 7,
+        state,
+        dirty_bytes: None,
+        log_bytes: 64 << 20,
+    }
+}
+
+fn recorded(state: AttachmentState) -> Attachments {
+    Attachments(vec![attachment(state, EXTENT)])
+}
+
+fn present(uuid: &str, epoch: u64) -> LogSeen {
+    LogSeen::Present { uuid: uuid.to_owned(), epoch, detached: false }
+}
+
+fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
+    admit_start(all, EXTENT, Path::new("/disks/log"), seen)
+}
+
+#[test]
+fn the_right_log_starts_clean_or_dirty_also_after_a_crash_before_the_record() {
+    for state in [AttachmentState::Clean, AttachmentState::Dirty] {
+        for epoch in [7, 8] {
+            assert_eq!(start(&recorded(state), &present("right", epoch)), Ok(Start::Known));
+        }
+    }
+}
+
+#[test]
+fn a_disk_from_another_host_starts_unrecorded() {
+    assert_eq!(start(&Attachments::default(), &present("right", 1)), Ok(Start::Unrecorded));
+}
+
+#[test]
+fn the_wrong_log_is_refused() {
+    let refusal = start(&recorded(AttachmentState::Clean), &present("wrong", 9)).unwrap_err();
+    assert!(refusal.reason.contains("right") && refusal.reason.contains("wrong"), "{refusal}");
+}
+
+#[test]
+fn an_old_snapshot_of_the_log_is_refused() {
+    let refusal = start(&recorded(AttachmentState::Dirty), &present("right", 6)).unwrap_err();
+    assert!(refusal.reason.contains("old copy"), "{refusal}");
+}
+
+#[test]
+fn a_log_that_failed_is_refused_for_ever() {
+    let refusal = start(&recorded(AttachmentState::Abandoned), &present("right", 99)).unwrap_err();
+    assert!(refusal.action.contains("never use this log again"), "{refusal}");
+}
+
+#[test]
+fn a_detached_log_is_refused() {
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, detached: true };
+    for all in [Attachments::default(), recorded(AttachmentState::Clean)] {
+        assert!(start(&all, &seen).unwrap_err().reason.contains("was detached"));
+    }
+}
+
+#[test]
+fn a_missing_log_names_the_bytes_at_risk() {
+    let gone = LogSeen::Missing("no such file".to_owned());
+    let clean = start(&recorded(AttachmentState::Clean), &gone).unwrap_err();
+    assert!(clean.action.contains("--without-cache") && !clean.action.contains("--force"), "{clean}");
+    let dirty = start(&recorded(AttachmentState::Dirty), &gone).unwrap_err();
+    assert!(dirty.action.contains("--force") && dirty.action.contains("up to 64 MiB"), "{dirty}");
+    let mut known = recorded(AttachmentState::Dirty);
+    known.0[0].dirty_bytes = Some(3 << 20);
+    assert!(start(&known, &gone).unwrap_err().action.contains("3 MiB of acknowledged writes"));
+    assert!(start(&Attachments::default(), &gone).unwrap_err().action.contains("dcd format"));
+}
+
+#[test]
+fn another_part_of_the_disk_may_overlap_nothing() {
+    let all = recorded(AttachmentState::Clean);
+    let shifted = Extent::new(Lba(1024), 2048);
+    let refusal = admit_start(&all, shifted, Path::new("l"), &present("right", 7)).unwrap_err();
+    assert!(refusal.reason.contains("overlaps"), "{refusal}");
+    let beside = Extent::new(Lba(2048), 2048);
+    assert_eq!(admit_start(&all, beside, Path::new("l"), &present("right", 7)), Ok(Start::Unrecorded));
+}
+
+#[test]
+fn only_a_complete_disk_is_served_without_its_cache() {
+    let cases = [
+        (AttachmentState::Clean, true),
+        (AttachmentState::Dirty, false),
+        (AttachmentState::Abandoned, false),
+    ];
+    for (state, complete) in cases {
+        assert_eq!(admit_without_cache(&recorded(state), EXTENT, false).is_ok(), complete, "{state:?}");
+        assert!(admit_without_cache(&recorded(state), EXTENT, true).is_ok());
+    }
+    assert!(admit_without_cache(&Attachments::default(), EXTENT, false).is_ok());
+}
+
+#[test]
+fn a_second_cache_is_refused_unless_the_first_has_nothing_to_say() {
+    for state in [AttachmentState::Clean, AttachmentState::Dirty, AttachmentState::Abandoned] {
+        let refusal = admit_attach(&recorded(state), EXTENT, false).unwrap_err();
+        assert!(refusal.action.contains("--force"), "{refusal}");
+        assert!(admit_attach(&recorded(state), EXTENT, true).is_ok());
+    }
+    let mut abandoned = recorded(AttachmentState::Abandoned);
+    abandoned.0[0].dirty_bytes = Some(0);
+    assert!(admit_attach(&abandoned, EXTENT, false).is_ok());
+    assert!(admit_attach(&Attachments::default(), EXTENT, false).is_ok());
+}

@@ -1,0 +1,185 @@
+//! The attachment record: what a data disk has to say about its cache, kept beside the disk and not on it.
+//!
+//! The data disk keeps its layout, so nothing on it tells that a cache holds newer data. The record does: which cache,
+//! where its log was, the last activation, and whether the data disk alone is complete. It is written before anything
+//! that it must not miss, and whole or not at all (a new file, synced, renamed over the old one).
+//!
+//! ```text
+//!            attach                    activate
+//!   (none) ─────────▶ Clean ───────────────────────▶ Dirty
+//!     ▲                 ▲   stop, nothing dirty         │ stop, some dirty: Dirty with the bytes known
+//!     │ detach          └───────────────────────────────┤
+//!     └─────────────────────────────────────────────────┤ log device failed
+//!                            Abandoned ◀────────────────┘ or served without the cache
+//! ```
+//!
+//! An `Abandoned` log is never used again: the data disk has been written since without it.
+
+mod admit;
+mod place;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use dcd_engine::{Extent, Lba};
+use serde::{Deserialize, Serialize};
+
+pub use admit::{LogSeen, Refusal, Start, admit_attach, admit_start, admit_without_cache};
+pub use store::{RecordError, RecordFile};
+
+/// Whether the data disk is complete without its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttachmentState {
+    /// Everything is home: the data disk alone is complete.
+    Clean,
+    /// The log has, or may have, data that the data disk lacks.
+    Dirty,
+    /// The log failed, or the data disk was served without it: it is out of date for ever.
+    Abandoned,
+}
+
+/// One cache on one data disk, or on a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Attachment {
+    pub cache_uuid: String,
+    /// Where the log was when it was last seen; for messages only.
+    pub log: PathBuf,
+    /// The part of the data disk that is cached.
+    pub first_sector: u64,
+    pub sectors: u64,
+    /// The log's last activation that the data disk knows of.
+    pub epoch: u64,
+    pub state: AttachmentState,
+    /// How much the log held that the data disk lacked, when that was last known.
+    pub dirty_bytes: Option<u64>,
+    /// The size of the log: no more than this can be dirty.
+    pub log_bytes: u64,
+}
+
+impl Attachment {
+    pub const fn extent(&self) -> Extent {
+        Extent::new(Lba(self.first_sector), self.sectors)
+    }
+
+    /// The bytes at risk, for messages: what is known, or the bound.
+    pub fn at_risk(&self) -> String {
+        use dcd_stack::HumanBytes;
+        match (self.state, self.dirty_bytes) {
+            (AttachmentState::Clean, _) | (_, Some(0)) => "no data is at risk".to_owned(),
+            (_, Some(bytes)) => format!("{} of acknowledged writes would be lost", HumanBytes(bytes)),
+            (_, None) => {
+                let most = HumanBytes(self.log_bytes);
+                format!(
+                    "up to {most} of acknowledged writes would be lost (the log's size; how much is not known)"
+                )
+            }
+        }
+    }
+
+    /// False where the data disk is known to be complete.
+    pub fn may_lose_data(&self) -> bool {
+        self.state != AttachmentState::Clean && self.dirty_bytes != Some(0)
+    }
+}
+
+/// The attachments of one data disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachments(pub Vec<Attachment>);
+
+impl Attachments {
+    /// The attachment of exactly this part.
+    pub fn of(&self, extent: Extent) -> Option<&Attachment> {
+        self.0.iter().find(|attachment| attachment.extent() == extent)
+    }
+
+    /// An attachment that shares sectors with this part.
+    pub fn overlapping(&self, extent: Extent) -> Option<&Attachment> {
+        self.0.iter().find(|attachment| attachment.extent().overlaps(extent))
+    }
+
+    /// Puts an attachment in the place of everything that shares sectors with it.
+    pub fn put(&mut self, attachment: Attachment) {
+        self.remove(attachment.extent());
+        self.0.push(attachment);
+    }
+
+    pub fn remove(&mut self, extent: Extent) {
+        self.0.retain(|attachment| !attachment.extent().overlaps(extent));
+    }
+}
+
+/// A UUID as text, in the usual groups.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The record of the disk at `device`, for one part of it: what a command works with.
+pub struct Record {
+    file: RecordFile,
+    extent: Extent,
+}
+
+impl Record {
+    pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
+        Ok(Record { file: RecordFile::of(device)?, extent })
+    }
+
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    pub fn load(&self) -> Result<Attachments, RecordError> {
+        self.file.load()
+    }
+
+    /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
+    pub fn update(&self, change: impl FnOnce(Option<Attachment>) -> Attachment) -> Result<(), RecordError> {
+        let mut all = self.file.load()?;
+        let changed = change(all.of(self.extent).cloned());
+        assert_eq!(changed.extent(), self.extent, "an attachment keeps its part of the disk");
+        all.put(changed);
+        self.file.store(&all)
+    }
+
+    /// Forgets the cache: the part is a plain disk.
+    pub fn remove(&self) -> Result<(), RecordError> {
+        let mut all = self.file.load()?;
+        all.remove(self.extent);
+        self.file.store(&all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_reads_as_usual() {
+        let uuid = *b"\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77";
+        assert_eq!(uuid_text(uuid), "01234567-89ab-cdef-0011-223344556677");
+    }
+
+    #[test]
+    fn an_update_is_seen_by_the_next_reader_and_removal_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data.img");
+        std::fs::write(&data, b"x").unwrap();
+        let extent = Extent::new(Lba(0), 2048);
+        let record = Record::open(&data, extent).unwrap();
+        let first = admit::tests::attachment(AttachmentState::Clean, extent);
+        record
+            .update(|old| {
+                assert!(old.is_none());
+                first.clone()
+            })
+            .unwrap();
+        record.update(|old| Attachment { state: AttachmentState::Dirty, epoch: 9, ..old.unwrap() }).unwrap();
+        let seen = Record::open(&data, extent).unwrap().load().unwrap();
+        assert_eq!(seen.0, [Attachment { state: AttachmentState::Dirty, epoch: 9, ..first }]);
+        record.remove().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only the data file is left");
+    }
+}

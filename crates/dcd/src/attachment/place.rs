@@ -1,0 +1,103 @@
+//! Where the record of a data disk is kept.
+//!
+//! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
+//! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
+//! `/dev/disk/by-id`, or else its device number.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
+const STATE_DIR: &str = "/var/lib/dcd";
+const BY_ID: &str = "/dev/disk/by-id";
+/// What a record's name ends with.
+const SUFFIX: &str = ".dcd";
+
+/// The path for a new record, and all paths under which an older one may be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Places {
+    pub preferred: PathBuf,
+    pub all: Vec<PathBuf>,
+}
+
+pub fn places(device: &Path) -> std::io::Result<Places> {
+    let device = fs::canonicalize(device)?;
+    let metadata = fs::metadata(&device)?;
+    if !metadata.file_type().is_block_device() {
+        let mut name = device.file_name().unwrap_or_default().to_owned();
+        name.push(SUFFIX);
+        let beside = device.with_file_name(name);
+        return Ok(Places { preferred: beside.clone(), all: vec![beside] });
+    }
+    let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
+    let names = stable_names(&device, Path::new(BY_ID));
+    Ok(block_places(&state_dir, names, metadata.rdev()))
+}
+
+fn block_places(state_dir: &Path, mut names: Vec<String>, device_number: u64) -> Places {
+    names.sort_by_key(|name| (rank(name), name.clone()));
+    names.push(number_name(device_number));
+    let all: Vec<PathBuf> = names.iter().map(|name| state_dir.join(format!("{name}{SUFFIX}"))).collect();
+    Places { preferred: all[0].clone(), all }
+}
+
+/// Names made from what is burnt into the drive come before names made from how it is connected.
+fn rank(name: &str) -> usize {
+    let order = ["wwn-", "nvme-eui.", "nvme-", "ata-", "scsi-", "dm-uuid-", "md-uuid-"];
+    order.iter().position(|prefix| name.starts_with(prefix)).unwrap_or(order.len())
+}
+
+fn stable_names(device: &Path, by_id: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(by_id) else { return Vec::new() };
+    let leads_here =
+        |entry: &fs::DirEntry| fs::canonicalize(entry.path()).is_ok_and(|target| target == device);
+    entries.flatten().filter(leads_here).filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// `block-MAJOR-MINOR`, with the numbers as the kernel packs them.
+fn number_name(device: u64) -> String {
+    let major = (device >> 8) & 0xfff | (device >> 32) & !0xfff;
+    let minor = device & 0xff | (device >> 12) & 0xffff_ff00;
+    format!("block-{major}-{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_record_beside_itself_also_behind_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        fs::write(dir.join("disk.img"), b"").unwrap();
+        std::os::unix::fs::symlink(dir.join("disk.img"), dir.join("link")).unwrap();
+        for name in ["disk.img", "link"] {
+            assert_eq!(places(&dir.join(name)).unwrap().preferred, dir.join("disk.img.dcd"));
+        }
+        assert!(places(&dir.join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_block_device_has_a_stable_name() {
+        let names = vec!["ata-Disk_123".to_owned(), "usb-x".to_owned(), "wwn-0x5000".to_owned()];
+        let places = block_places(Path::new("/s"), names, 0x811);
+        let expected: Vec<PathBuf> = ["wwn-0x5000", "ata-Disk_123", "usb-x", "block-8-17"]
+            .map(|n| format!("/s/{n}.dcd").into())
+            .into();
+        assert_eq!((places.preferred, places.all), (expected[0].clone(), expected));
+    }
+
+    #[test]
+    fn links_by_id_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        let by_id = dir.join("by-id");
+        fs::create_dir(&by_id).unwrap();
+        for device in ["sda", "sdb"] {
+            fs::write(dir.join(device), b"").unwrap();
+            std::os::unix::fs::symlink(format!("../{device}"), by_id.join(format!("wwn-{device}"))).unwrap();
+        }
+        assert_eq!(stable_names(&dir.join("sdb"), &by_id), ["wwn-sdb"]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Every command and flag. The parser, `--help`, the completions and the manual pages all come from here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::EXIT_CODES;
+
+/// A write cache for block devices: a small fast log before a slow disk.
+#[derive(Debug, Parser)]
+#[command(name = "dcd", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Format(Format),
+    Serve(Serve),
+    Status(Status),
+    Flush(Flush),
+    Detach(Detach),
+    Check(Check),
+    Dump(Dump),
+    Rescue(Rescue),
+    Simulate(Simulate),
+    StackFile(StackFileHelp),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Make the log of a cache, and attach it to a data disk
+///
+/// The data disk is not written: it keeps its layout and its data. What is on the log device is overwritten, which is
+/// refused without --force when that is a file system, a partition table, another cache, or anything else that is
+/// recognised.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd format disk.toml
+      the log and data disk of the log-cache layer in a stack file
+  dcd format --log /dev/nvme0n1p3 --data /dev/sdb --stack disk.toml
+      a partition as the log of a disk; writes a stack file to serve it
+  dcd format --log fast.img --log-size 256MiB --data slow.img
+      files; the log is created")]
+pub struct Format {
+    /// A stack file that says where log and data are
+    #[arg(value_name = "STACK", conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_all = ["log", "data"])]
+    pub file: Option<PathBuf>,
+    /// The log-cache layer to format, when the stack file has several
+    #[arg(long, value_name = "LAYER", requires = "file")]
+    pub layer: Option<String>,
+    /// The log: a block device or a file
+    #[arg(long, value_name = "PATH", requires = "data")]
+    pub log: Option<PathBuf>,
+    /// Create the log as a file of this size
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
+    pub log_size: Option<u64>,
+    /// The data disk: a block device or a file
+    #[arg(long, value_name = "PATH", requires = "log")]
+    pub data: Option<PathBuf>,
+    /// Write a stack file that serves the cache
+    #[arg(long, value_name = "FILE", requires = "log")]
+    pub stack: Option<PathBuf>,
+    /// Bytes in a segment of the log (a power of two, 16KiB to 16MiB)
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "512KiB")]
+    pub segment_size: u64,
+    /// Overwrite what is on the log device, give up the cache that the data disk has
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Serve a stack until it is told to stop (SIGTERM, SIGINT)
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd serve disk.toml
+  nbd-client -unix disk.sock /dev/nbd0      use it as a block device
+  losetup --direct-io=on -f --show mnt/disk the same over FUSE")]
+pub struct Serve {
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// Serve the plain data disk, without its cache, and give the cache up for good
+    #[arg(long)]
+    pub without_cache: bool,
+    /// With --without-cache: although acknowledged writes are lost
+    #[arg(long, requires = "without_cache")]
+    pub force: bool,
+    /// Print a line when clients can connect, and nothing else
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Show the state of a served stack in one line
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd status disk.toml
+  dcd status disk.toml --json | jq .layers")]
+pub struct Status {
+    /// The stack file, or the control socket itself
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// Everything, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Bring all dirty data home, with progress; Ctrl-C stops it and loses nothing
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd flush disk.toml")]
+pub struct Flush {
+    /// The stack file, or the control socket itself
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// No progress, only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Bring all dirty data home and take the cache off: the data disk is plain again
+///
+/// The stack must not be served: stop its server first. After this, the data disk is used directly, and the log holds
+/// nothing of value.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd detach disk.toml")]
+pub struct Detach {
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// The log-cache layer to detach, when the stack file has several
+    #[arg(long, value_name = "LAYER")]
+    pub layer: Option<String>,
+    /// No progress, only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// The log that an offline command looks at.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// A stack file, or the log device itself
+    #[arg(value_name = "STACK|LOG")]
+    pub file: PathBuf,
+    /// The log-cache layer, when the stack file has several
+    #[arg(long, value_name = "LAYER")]
+    pub layer: Option<String>,
+}
+
+/// Verify a log without changing anything: superblocks, every record, every checksum
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd check disk.toml
+  dcd check /dev/nvme0n1p3 --json")]
+pub struct Check {
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what is in a log, record by record, without changing anything
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd dump disk.toml | less")]
+pub struct Dump {
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Write the dirty data of a log home, offline, and list what cannot be read
+///
+/// For a log that a server refuses to start with: damaged, partly unreadable, or needed without a server. What can be
+/// read goes home; what cannot is listed and the exit code is 4.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd rescue disk.toml --list
+      what would be written, and what cannot be read
+  dcd rescue disk.toml --force
+      go on past damage: the blocks listed keep their old content")]
+pub struct Rescue {
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// The log-cache layer, when the stack file has several
+    #[arg(long, value_name = "LAYER")]
+    pub layer: Option<String>,
+    /// Write nothing, only list
+    #[arg(long)]
+    pub list: bool,
+    /// Write what can be read although something else is lost
+    #[arg(long)]
+    pub force: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Run a stack in virtual time against a workload
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd simulate disk.toml --workload random-writes --requests 20000
+  dcd simulate disk.toml --workload fsync-writes --seed 7 --json")]
+pub struct Simulate {
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// The workload
+    #[arg(long, value_name = "NAME")]
+    pub workload: Workload,
+    /// How many requests
+    #[arg(long, default_value_t = 10_000)]
+    pub requests: u64,
+    /// Seed of the workload; the same seed gives the same run
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// 4 KiB writes anywhere, a flush after every 16
+    RandomWrites,
+    /// 4 KiB writes anywhere, a flush after each
+    FsyncWrites,
+    /// Half reads, half writes, 4 KiB, in bursts with pauses
+    Mixed,
+    /// 256 KiB writes from the start to the end
+    Sequential,
+}
+
+/// Print the reference of stack files
+#[derive(Debug, Args)]
+pub struct StackFileHelp {}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd completions bash > /usr/share/bash-completion/completions/dcd")]
+pub struct Completions {
+    pub shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd man /usr/local/share/man/man1")]
+pub struct Man {
+    pub directory: PathBuf,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    dcd_stack::parse_size(text).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_agree_with_each_other() {
+        super::Cli::command().debug_assert();
+    }
+}
