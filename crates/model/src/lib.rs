@@ -1,1 +1,27 @@
 //! Models of disks: mechanics, queue, built-in cache, and the drive files.
+//!
+//! A [`Disk`] is a layer over a device that only keeps the bytes: it decides *when* an operation ends, and the device
+//! below it decides *what* is read. A [`Drive`] is the data sheet, one TOML file each; [`Controller`] is the machine
+//! that follows from it, and can be used without the layer by whoever only wants service times.
+//!
+//! Like every layer it has no clock, and nothing in it is random: the same requests at the same times get the same
+//! answers at the same times.
+
+mod cache;
+mod controller;
+mod disk;
+pub mod drive;
+mod geometry;
+mod histogram;
+mod mechanics;
+mod queue;
+mod seek;
+mod statistics;
+
+pub use controller::{Access, Controller, Served, Service};
+pub use disk::{Disk, DiskConfig};
+pub use drive::{Drive, DriveError};
+pub use geometry::{Spot, Track, Zone};
+pub use histogram::Histogram;
+pub use mechanics::{Arm, Passage};
+pub use queue::Scheduler;

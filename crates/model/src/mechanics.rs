@@ -1,0 +1,167 @@
+//! The moving parts: an arm that takes time to reach a track, and sectors that pass by as the platters turn.
+//!
+//! There is no state here. The rotation follows from the time, and the arm is an argument.
+
+use dcd_engine::{Lba, Nanos};
+
+use crate::geometry::{Geometry, Spot};
+use crate::seek::SeekCurve;
+
+/// The track on which the heads are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arm {
+    pub cylinder: u32,
+    pub head: u32,
+}
+
+impl From<&Spot> for Arm {
+    fn from(spot: &Spot) -> Arm {
+        Arm { cylinder: spot.cylinder, head: spot.head }
+    }
+}
+
+/// What became of a transfer: when its last sector had passed, and where the time went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// When the first sector's start was under the head.
+    pub first: Nanos,
+    pub end: Nanos,
+    /// Arm movements and head switches.
+    pub seek: Nanos,
+    pub rotation: Nanos,
+    pub transfer: Nanos,
+    /// Where the heads are at the end.
+    pub arm: Arm,
+}
+
+/// How far the heads get when they read on until somebody stops them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadOn {
+    pub sectors: u64,
+    /// When the last whole sector had passed, and the track on which it lies.
+    pub at: Nanos,
+    pub arm: Arm,
+    /// The track on which the heads are at the moment of stopping: the next one if they were on the way.
+    pub stopped_on: Arm,
+}
+
+/// The times of the arm.
+#[derive(Clone, Debug)]
+pub(crate) struct Mechanics {
+    pub geometry: Geometry,
+    pub seek: SeekCurve,
+    pub head_switch: u64,
+    /// What a write waits longer than a read after the arm has moved.
+    pub write_settle: u64,
+    /// The same after a head switch or a move to the next cylinder.
+    pub write_settle_track: u64,
+}
+
+impl Mechanics {
+    /// The time until the heads can read or write on the track of `to`.
+    pub fn approach(&self, from: Arm, to: &Spot, write: bool) -> u64 {
+        let distance = from.cylinder.abs_diff(to.cylinder);
+        let switches = from.head != to.head;
+        let moved = match (distance, switches) {
+            (0, false) => return 0,
+            (0, true) => self.head_switch,
+            (_, false) => self.seek.time(distance),
+            (_, true) => self.seek.time(distance).max(self.head_switch),
+        };
+        match (write, distance) {
+            (false, _) => moved,
+            (true, 0 | 1) => moved + self.write_settle_track,
+            (true, _) => moved + self.write_settle,
+        }
+    }
+
+    /// Moves `sectors` from `spot` on; the heads are free to go there from `at` on, and the first sector is not passed
+    /// before `data_at` (a write has to wait for its data).
+    pub fn transfer(
+        &self,
+        arm: Arm,
+        spot: Spot,
+        at: Nanos,
+        data_at: Nanos,
+        sectors: u64,
+        write: bool,
+    ) -> Passage {
+        let mut spot = spot;
+        let mut left = sectors;
+        let mut seek = self.approach(arm, &spot, write);
+        let (mut rotation, mut transfer) = (0, 0);
+        let on_track = Nanos(at.0 + seek);
+        let mut now = on_track.max(data_at).0;
+        // Waiting for data while the disk turns is rotation to whoever asks where the time went.
+        rotation += now - on_track.0;
+        let mut first = None;
+        loop {
+            let wait = self.geometry.rotation_to(&spot, Nanos(now));
+            rotation += wait;
+            now += wait;
+            first.get_or_insert(Nanos(now));
+            let count = left.min(u64::from(spot.sectors_per_track - spot.sector)) as u32;
+            let passing = self.passing(&spot, count);
+            transfer += passing;
+            now += passing;
+            left -= u64::from(count);
+            if left == 0 {
+                break;
+            }
+            let next = self.geometry.next_track(&spot).expect("a request ends before the drive does");
+            let moving = self.approach(Arm::from(&spot), &next, write);
+            seek += moving;
+            now += moving;
+            spot = next;
+        }
+        Passage {
+            first: first.unwrap_or(Nanos(now)),
+            end: Nanos(now),
+            seek: Nanos(seek),
+            rotation: Nanos(rotation),
+            transfer: Nanos(transfer),
+            arm: Arm::from(&spot),
+        }
+    }
+
+    /// Reads on from `next`, from `at` on, at most `sectors`, until `until`.
+    pub fn read_on(&self, arm: Arm, next: Lba, at: Nanos, sectors: u64, until: Nanos) -> ReadOn {
+        let mut result = ReadOn { sectors: 0, at, arm, stopped_on: arm };
+        let mut left = sectors.min(self.geometry.sectors().saturating_sub(next.0));
+        if left == 0 || at >= until {
+            return result;
+        }
+        let mut spot = self.geometry.locate(next);
+        loop {
+            let mut start = result.at.0 + self.approach(result.arm, &spot, false);
+            result.stopped_on = Arm::from(&spot);
+            start += self.geometry.rotation_to(&spot, Nanos(start));
+            if start >= until.0 {
+                return result;
+            }
+            let offset = self.geometry.offset(spot.sector, spot.sectors_per_track);
+            let reach = self.geometry.sectors_within(offset + (until.0 - start), spot.sectors_per_track);
+            let whole = spot.sectors_per_track - spot.sector;
+            let count = left.min(u64::from(whole)).min(u64::from(reach - spot.sector)) as u32;
+            if count > 0 {
+                result.sectors += u64::from(count);
+                result.at = Nanos(start + self.passing(&spot, count));
+                result.arm = Arm::from(&spot);
+                left -= u64::from(count);
+            }
+            if left == 0 || count < whole {
+                return result;
+            }
+            match self.geometry.next_track(&spot) {
+                Some(next) => spot = next,
+                None => return result,
+            }
+        }
+    }
+
+    /// The time in which `count` sectors of one track pass.
+    pub fn passing(&self, spot: &Spot, count: u32) -> u64 {
+        self.geometry.offset(spot.sector + count, spot.sectors_per_track)
+            - self.geometry.offset(spot.sector, spot.sectors_per_track)
+    }
+}

@@ -1,0 +1,112 @@
+//! The drive's command queue: requests wait here, and a scheduler picks the next one.
+//!
+//! A drive knows only as many commands as its queue is deep; what comes on top waits outside, in order, and enters as
+//! places become free. Requests that are in the queue at the same time may be served in any order, as on a real drive:
+//! who needs an order waits for completions. Only a flush stays behind the writes that came before it.
+
+use std::collections::VecDeque;
+
+use dcd_engine::{Extent, Nanos, Request};
+use serde::{Deserialize, Serialize};
+
+use crate::controller::{Access, Controller};
+use crate::geometry::Spot;
+
+/// How long a command is passed over by nearer ones before its turn comes whatever it costs. Several times what a full
+/// queue of 64 needs, so that it changes nothing but starvation.
+const PASSED_OVER_MAX: Nanos = Nanos::from_secs(2);
+
+/// Which of the waiting requests is served next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// First come, first served.
+    Fcfs,
+    /// Shortest positioning time first: arm and rotation, as drives with command queueing do.
+    #[default]
+    Sptf,
+}
+
+/// What a request asks of the drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Transfer { access: Access, extent: Extent, spot: Spot },
+    Flush,
+}
+
+impl Work {
+    const fn writes(&self) -> bool {
+        matches!(self, Work::Transfer { access: Access::Write | Access::WriteZeroes, .. })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub request: Request,
+    pub work: Work,
+    pub arrival: Nanos,
+    /// When the drive got the command; later than its arrival where the queue was full.
+    pub known: Nanos,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    scheduler: Scheduler,
+    depth: usize,
+    pending: VecDeque<Pending>,
+}
+
+impl Queue {
+    pub fn new(scheduler: Scheduler, depth: usize) -> Queue {
+        Queue { scheduler, depth, pending: VecDeque::with_capacity(depth) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub fn scheduler(&self) -> Scheduler {
+        self.scheduler
+    }
+
+    pub fn push(&mut self, request: Request, work: Work, now: Nanos) {
+        self.pending.push_back(Pending { request, work, arrival: now, known: now });
+    }
+
+    /// Takes the request to serve next. `start` tells from when on the drive is free for it.
+    pub fn take(&mut self, free_at: Nanos, controller: &mut Controller) -> Option<(Nanos, Pending)> {
+        let oldest = self.pending.front()?;
+        let start = free_at.max(oldest.arrival);
+        let index = match self.scheduler {
+            Scheduler::Fcfs => 0,
+            Scheduler::Sptf if self.pending.len() == 1 => 0,
+            Scheduler::Sptf if start.since(oldest.known) > PASSED_OVER_MAX => 0,
+            Scheduler::Sptf => self.nearest(start, controller),
+        };
+        let taken = self.pending.remove(index)?;
+        if let Some(entering) = self.pending.get_mut(self.depth - 1) {
+            entering.known = entering.known.max(start);
+        }
+        Some((start, taken))
+    }
+
+    fn nearest(&self, start: Nanos, controller: &mut Controller) -> usize {
+        controller.catch_up(start);
+        let mut best = (u64::MAX, 0);
+        let mut behind_writes = false;
+        for (index, pending) in self.pending.iter().take(self.depth).enumerate() {
+            let time = match &pending.work {
+                Work::Flush if behind_writes => continue,
+                Work::Flush => 0,
+                Work::Transfer { access, extent, spot } => {
+                    controller.positioning(start, pending.known, *access, *extent, spot)
+                }
+            };
+            behind_writes |= pending.work.writes();
+            if time < best.0 {
+                best = (time, index);
+            }
+        }
+        best.1
+    }
+}

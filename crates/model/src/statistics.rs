@@ -1,0 +1,119 @@
+//! What a disk counts for `status`: requests, times, and how late the driver was.
+
+use dcd_engine::Nanos;
+use serde_json::{Value, json};
+
+use crate::controller::{Access, Served, Service};
+use crate::histogram::Histogram;
+use crate::queue::{Pending, Work};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Statistics {
+    reads: u64,
+    writes: u64,
+    zeroes: u64,
+    flushes: u64,
+    sectors_read: u64,
+    sectors_written: u64,
+    from_cache: u64,
+    from_stream: u64,
+    /// On the disk's own timeline, from arrival to the end of service.
+    read_response: Histogram,
+    write_response: Histogram,
+    flush_response: Histogram,
+    busy: u128,
+    seek: u128,
+    rotation: u128,
+    transfer: u128,
+    queue_depth_max: usize,
+    late_count: u64,
+    late_sum: u128,
+    late_max: Nanos,
+}
+
+impl Statistics {
+    /// A request was served from `start` on.
+    pub fn served(&mut self, start: Nanos, service: &Service, pending: &Pending) {
+        let response = service.end.since(pending.arrival);
+        self.busy += u128::from(service.end.since(start).0);
+        self.seek += u128::from(service.seek.0);
+        self.rotation += u128::from(service.rotation.0);
+        self.transfer += u128::from(service.transfer.0);
+        match pending.work {
+            Work::Flush => {
+                self.flushes += 1;
+                self.flush_response.add(response);
+            }
+            Work::Transfer { access: Access::Read, extent, .. } => {
+                self.reads += 1;
+                self.sectors_read += extent.sectors;
+                self.from_cache += u64::from(service.served == Served::Cache);
+                self.from_stream += u64::from(service.served == Served::Stream);
+                self.read_response.add(response);
+            }
+            Work::Transfer { access, extent, .. } => {
+                self.writes += u64::from(access == Access::Write);
+                self.zeroes += u64::from(access == Access::WriteZeroes);
+                self.sectors_written += extent.sectors;
+                self.write_response.add(response);
+            }
+        }
+    }
+
+    /// The driver took note of the end of a service this long after it.
+    pub fn late(&mut self, late: Nanos) {
+        if late > Nanos::ZERO {
+            self.late_count += 1;
+            self.late_sum += u128::from(late.0);
+            self.late_max = self.late_max.max(late);
+        }
+    }
+
+    /// So many requests are waiting or being served.
+    pub fn queued(&mut self, depth: usize) {
+        self.queue_depth_max = self.queue_depth_max.max(depth);
+    }
+
+    pub fn to_json(&self) -> Value {
+        let late_mean = self.late_sum / u128::from(self.late_count.max(1));
+        json!({
+            "requests": {
+                "read": self.reads,
+                "write": self.writes,
+                "write_zeroes": self.zeroes,
+                "flush": self.flushes,
+            },
+            "sectors": { "read": self.sectors_read, "written": self.sectors_written },
+            "cache": { "hits": self.from_cache, "read_ahead_hits": self.from_stream },
+            "response_ms": {
+                "read": response(&self.read_response),
+                "write": response(&self.write_response),
+                "flush": response(&self.flush_response),
+            },
+            "busy_ms": millis(self.busy),
+            "seek_ms": millis(self.seek),
+            "rotation_ms": millis(self.rotation),
+            "transfer_ms": millis(self.transfer),
+            "queue_depth_max": self.queue_depth_max,
+            "late": {
+                "count": self.late_count,
+                "mean_ms": millis(late_mean),
+                "max_ms": self.late_max.as_millis_f64(),
+            },
+        })
+    }
+}
+
+fn response(times: &Histogram) -> Value {
+    json!({
+        "mean": times.mean().as_millis_f64(),
+        "p50": times.quantile(0.5).as_millis_f64(),
+        "p90": times.quantile(0.9).as_millis_f64(),
+        "p99": times.quantile(0.99).as_millis_f64(),
+        "max": times.max().as_millis_f64(),
+    })
+}
+
+fn millis(nanos: u128) -> f64 {
+    nanos as f64 / 1e6
+}
