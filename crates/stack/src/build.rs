@@ -6,10 +6,11 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
+use dcd_model::{Disk, Drive};
 
 use crate::error::StackFileError;
 use crate::file::{DeviceSpec, StackFile};
-use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
+use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
@@ -95,7 +96,8 @@ impl StackFile {
     fn make(&self, spec: &LayerSpec, below: &[Part]) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
-            LayerKind::LogCache { .. } | LayerKind::Disk(_) => {
+            LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
+            LayerKind::LogCache { .. } => {
                 Err(self.error(spec.span.clone(), "this kind of layer cannot be built yet"))
             }
         }
@@ -122,5 +124,27 @@ impl StackFile {
             ));
         }
         Ok((Box::new(Slice::new(Extent::new(Lba(first), sectors))), sectors))
+    }
+
+    fn make_disk(
+        &self,
+        spec: &LayerSpec,
+        disk: &DiskSpec,
+        below_sectors: u64,
+    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+        let error = |why: String| {
+            self.error(disk.drive.span.clone(), format!("layer \"{}\": \"drive\": {why}", spec.name))
+        };
+        let builtin = dcd_model::drive::names().any(|name| name == disk.drive.text);
+        let drive = if builtin || !disk.drive_path.exists() {
+            dcd_model::drive::builtin(&disk.drive.text)
+        } else {
+            let text = std::fs::read_to_string(&disk.drive_path)
+                .map_err(|e| error(format!("{} cannot be read: {e}", disk.drive_path.display())))?;
+            Drive::parse(&text)
+        };
+        let drive = drive.map_err(|e| error(e.to_string()))?;
+        let sectors = disk.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
+        Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
     }
 }

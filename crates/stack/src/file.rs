@@ -139,6 +139,23 @@ impl StackFile {
         }
     }
 
+    /// The same stack without a log cache: what stood on the cache stands on its data disk.
+    pub fn without_cache(&self, cache: &str) -> StackFile {
+        let mut file = self.clone();
+        let Some(LayerKind::LogCache { data, .. }) = self.layer(cache).map(|layer| &layer.kind) else {
+            return file;
+        };
+        file.layers.retain(|layer| layer.name != cache);
+        let belows = file.layers.iter_mut().flat_map(|layer| layer.kind.below_mut());
+        for below in belows.filter(|below| below.text == cache) {
+            below.text.clone_from(&data.text);
+        }
+        if file.export == cache {
+            file.export.clone_from(&data.text);
+        }
+        file
+    }
+
     pub(crate) fn error(&self, span: Range<usize>, message: impl Into<String>) -> StackFileError {
         Source { file: &self.path, text: &self.text }.error(span, message)
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogCacheConfig;
+use dcd_model::DiskConfig;
 
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
@@ -33,7 +34,7 @@ pub struct DiskSpec {
     pub drive: Located,
     /// The drive as a path, relative to the stack file.
     pub drive_path: PathBuf,
-    pub seed: u64,
+    pub config: DiskConfig,
 }
 
 /// What a layer does.
@@ -51,6 +52,14 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
+        }
+    }
+
+    pub(crate) fn below_mut(&mut self) -> Vec<&mut Located> {
+        match self {
+            LayerKind::LogCache { log, data, .. } => vec![log, data],
+            LayerKind::Disk(disk) => vec![&mut disk.of],
+            LayerKind::Slice(slice) => vec![&mut slice.of],
         }
     }
 
@@ -120,10 +129,15 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
 
 fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFileError> {
     let of = fields.required_text("of", "data")?;
-    let drive = fields.required_text("drive", "DRIVE")?;
-    let seed = fields.number("seed")?.unwrap_or(0);
+    let d = DiskConfig::default();
+    let drive = fields.required_text("drive", &d.drive)?;
+    let config = DiskConfig {
+        drive: drive.text.clone(),
+        size: fields.size("size")?,
+        queue: fields.word("queue")?.unwrap_or(d.queue),
+    };
     let drive_path = dir.join(&drive.text);
-    Ok(LayerKind::Disk(DiskSpec { of, drive, drive_path, seed }))
+    Ok(LayerKind::Disk(DiskSpec { of, drive, drive_path, config }))
 }
 
 fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {

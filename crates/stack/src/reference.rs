@@ -54,6 +54,7 @@ size = "64MiB"              how long it is; left out: to the end
 [layer.NAME]
 kind = "disk"               a modelled disk, paced in real time when it is served
 of = "NAME"                 where its data is
-drive = "NAME"              a drive that comes with dcd, or the path of a drive file
-seed = 0                    of the rotational position
+drive = "NAME"              barracuda-1996, nearline-2018, or the path of a drive file
+queue = "sptf"              in which order the drive serves what waits: fcfs, sptf
+size = "4GiB"               how much of the drive is used; left out: all that is below
 "#;

@@ -173,3 +173,31 @@ fn slices_are_built_within_their_device() {
     let error = file.build(&mut Sizes(0, Vec::new())).err().unwrap().to_string();
     assert!(error.starts_with("/stacks/disk.toml:8:9: device \"file\": no such file"), "{error}");
 }
+
+#[test]
+fn without_its_cache_a_stack_serves_the_data_disk() {
+    let file = parse(LOGICAL).unwrap().without_cache("cache");
+    assert_eq!(file.export, "data");
+    assert_eq!(file.log_caches().count(), 0);
+    let mut opener = Sizes(1 << 20, Vec::new());
+    let built = file.build(&mut opener).unwrap();
+    assert_eq!(built.layers.keys().collect::<Vec<_>>(), ["data"], "the log is not even opened");
+}
+
+const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
+                    of = \"file\"\nqueue = \"fcfs\"\n";
+
+#[test]
+fn a_disk_has_a_drive_from_the_program_or_from_a_file() {
+    let build = |text: &str, origin: &Path| {
+        StackFile::parse(text, origin)?.build(&mut Sizes(1 << 17, Vec::new())).map(|built| built.layers.len())
+    };
+    let named = |drive: &str| format!("{DISK}drive = \"{drive}\"\n");
+    assert_eq!(build(&named("barracuda-1996"), Path::new("s.toml")), Ok(1));
+    let error = build(&named("floppy"), Path::new("s.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("s.toml:8:9: layer \"disk\"") && error.contains("barracuda-1996"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("my.toml"), "rpm = \"fast\"").unwrap();
+    let error = build(&named("my.toml"), &dir.path().join("s.toml")).unwrap_err().to_string();
+    assert!(error.contains("not a drive file"), "{error}");
+}

@@ -1,0 +1,57 @@
+# Everything a developer or a packager runs. `make` alone lists the targets.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+
+# What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
+DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs
+
+.PHONY: help build test lint fmt bench demo install packages clean
+
+help:
+	@echo 'make build     the program, optimised: target/release/dcd'
+	@echo 'make test      format, lints, all tests; installs what they use where it can'
+	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
+	@echo 'make bench     the measurements of docs/benchmarks.md'
+	@echo 'make lint fmt  check, or make, the format; warnings are errors'
+	@echo 'make install   the program, manual pages and completions, under $(PREFIX)'
+
+build:
+	$(CARGO) build --release --locked -p dcd
+
+test: packages
+	./scripts/test.sh
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+bench: packages build
+	./scripts/bench.sh
+
+demo: packages build
+	./demo/demo.sh target/release/dcd
+
+install: build
+	install -D -m 755 target/release/dcd $(DESTDIR)$(PREFIX)/bin/dcd
+	target/release/dcd man target/man
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 target/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	target/release/dcd completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dcd
+	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	target/release/dcd completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dcd
+	install -D -m 644 packaging/dcd@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
+	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
+
+# Installs what is missing, where that is possible: as root, on Debian and its kin. Never fails.
+packages:
+	@./scripts/packages.sh $(DEBIAN_PACKAGES)
+
+clean:
+	$(CARGO) clean
