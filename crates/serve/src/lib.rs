@@ -1,1 +1,6 @@
-//! Front-ends: NBD and FUSE, and the control socket.
+//! Front-ends: what stands between clients and the root of a stack.
+//!
+//! - [`nbd`]: sessions of the NBD protocol on any byte stream;
+//! - [`control`]: the control socket of a running server, and its client.
+
+pub mod nbd;

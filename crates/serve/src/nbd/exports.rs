@@ -1,0 +1,116 @@
+//! The exports of a server: a table from names to views of the one stack that it serves.
+//!
+//! A name is a key and nothing else; it never becomes a path. All names lead to the same data, some read only.
+
+use std::collections::BTreeMap;
+
+use dcd_engine::{Geometry, SECTOR_BYTES};
+
+use super::protocol as p;
+
+/// The longest payload of a request or a reply: what every server must take, and the most that one request can make
+/// this one allocate.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+/// The least that is recommended to clients as the unit of their requests: a line of the log cache.
+const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// One name in the table.
+#[derive(Clone, Debug)]
+pub struct Export {
+    pub name: String,
+    pub description: String,
+    pub geometry: Geometry,
+    pub read_only: bool,
+}
+
+impl Export {
+    /// Size in bytes: a multiple of the smallest block, as the protocol demands.
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.geometry.sectors.saturating_mul(SECTOR_BYTES);
+        bytes - bytes % u64::from(self.block_bytes_min())
+    }
+
+    pub fn block_bytes_min(&self) -> u32 {
+        self.geometry.logical_block_bytes
+    }
+
+    pub fn block_bytes_preferred(&self) -> u32 {
+        self.geometry.physical_block_bytes.max(self.block_bytes_min()).max(PREFERRED_BYTES_MIN)
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.geometry.read_only
+    }
+
+    /// The transmission flags: only what is really done.
+    pub fn flags(&self) -> u16 {
+        // One stack serves every connection, so a flush on one covers what was replied to on all of them.
+        let mut flags =
+            p::TFLAG_HAS_FLAGS | p::TFLAG_SEND_FLUSH | p::TFLAG_SEND_FUA | p::TFLAG_CAN_MULTI_CONN;
+        if self.geometry.rotational {
+            flags |= p::TFLAG_ROTATIONAL;
+        }
+        if self.is_read_only() {
+            return flags | p::TFLAG_READ_ONLY;
+        }
+        if self.geometry.discards {
+            flags |= p::TFLAG_SEND_TRIM;
+        }
+        flags | p::TFLAG_SEND_WRITE_ZEROES | p::TFLAG_SEND_FAST_ZERO
+    }
+}
+
+/// The table of exports. The empty name is the default export of the protocol: the first that was added.
+#[derive(Clone, Debug, Default)]
+pub struct NbdExports {
+    table: BTreeMap<String, Export>,
+    default: Option<String>,
+}
+
+impl NbdExports {
+    pub fn new() -> NbdExports {
+        NbdExports::default()
+    }
+
+    /// A table of one export, which is also the default one.
+    pub fn single(name: &str, geometry: Geometry, read_only: bool) -> NbdExports {
+        let mut exports = NbdExports::new();
+        exports.add(name, geometry, read_only, "");
+        exports
+    }
+
+    /// Adds a name. A name that is there already is replaced.
+    ///
+    /// # Panics
+    /// On a name or a description longer than the protocol allows, and on a geometry that it cannot express.
+    pub fn add(&mut self, name: &str, geometry: Geometry, read_only: bool, description: &str) {
+        assert!(
+            name.len() <= p::STRING_BYTES_MAX,
+            "an export name has at most {} bytes",
+            p::STRING_BYTES_MAX
+        );
+        assert!(description.len() <= p::STRING_BYTES_MAX, "a description has the same limit");
+        let block = geometry.logical_block_bytes;
+        assert!(
+            block.is_power_of_two() && (512..=65536).contains(&block),
+            "a block is a power of two from 512 to 65536 bytes"
+        );
+        self.default.get_or_insert_with(|| name.to_owned());
+        let export =
+            Export { name: name.to_owned(), description: description.to_owned(), geometry, read_only };
+        self.table.insert(name.to_owned(), export);
+    }
+
+    /// Looks a name up as a client sent it: the empty name means the default export.
+    pub fn find(&self, name: &str) -> Option<&Export> {
+        match self.table.get(name) {
+            None if name.is_empty() => self.table.get(self.default.as_deref()?),
+            found => found,
+        }
+    }
+
+    /// All exports in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Export> {
+        self.table.values()
+    }
+}

@@ -1,0 +1,24 @@
+//! NBD: the network block device protocol, served by one sans-IO session a connection.
+//!
+//! The driver moves the bytes. A session is given the bytes that came in, and answers with bytes and requests; it can
+//! therefore be tested byte by byte, and a client's lies end in its own session.
+//!
+//! Done: fixed newstyle with NO_ZEROES; EXPORT_NAME, GO, INFO (size, name, description, block sizes), LIST, ABORT;
+//! simple replies; READ, WRITE, FLUSH, FUA, TRIM, WRITE_ZEROES with NO_HOLE and FAST_ZERO, DISC; any number of
+//! connections to one export. Refused in a way that keeps the stream in step: TLS, structured replies, metadata
+//! contexts, extended headers.
+
+mod exports;
+mod flight;
+mod negotiation;
+pub mod protocol;
+mod session;
+mod transmission;
+
+#[cfg(test)]
+mod tests;
+
+pub use exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
+pub use session::{
+    FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX,
+};

@@ -1,0 +1,171 @@
+//! The handshake: fixed newstyle, options until one of them starts the transmission or ends the connection.
+//!
+//! Options are answered one by one from their header and their data; the caller does the framing and has bounded the
+//! length before a byte of the data was kept. What is not known is answered with an error of the protocol and leaves
+//! the stream in step; what breaks the framing ends the connection.
+
+use dcd_io::{Actions, Piece};
+
+use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
+use super::protocol as p;
+
+/// What an option leads to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The next option.
+    Continue,
+    /// The transmission phase on this export.
+    Transmit(Export),
+    /// The end of the connection, once what was sent has gone out.
+    Close,
+}
+
+/// The greeting, before the client has said anything.
+pub fn greeting() -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(18);
+    bytes.extend_from_slice(&p::INIT_MAGIC.to_be_bytes());
+    bytes.extend_from_slice(&p::OPTION_MAGIC.to_be_bytes());
+    bytes.extend_from_slice(&(p::FLAG_FIXED_NEWSTYLE | p::FLAG_NO_ZEROES).to_be_bytes());
+    bytes
+}
+
+/// What the client has said of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientFlags {
+    pub fixed_newstyle: bool,
+    pub no_zeroes: bool,
+}
+
+impl ClientFlags {
+    /// None where a bit is set whose meaning is unknown: the protocol then ends the connection.
+    pub fn parse(bits: u32) -> Option<ClientFlags> {
+        let known = p::FLAG_C_FIXED_NEWSTYLE | p::FLAG_C_NO_ZEROES;
+        (bits & !known == 0).then_some(ClientFlags {
+            fixed_newstyle: bits & p::FLAG_C_FIXED_NEWSTYLE != 0,
+            no_zeroes: bits & p::FLAG_C_NO_ZEROES != 0,
+        })
+    }
+}
+
+/// Answers one option.
+pub fn answer(
+    exports: &NbdExports,
+    flags: ClientFlags,
+    option: u32,
+    data: &[u8],
+    actions: &mut Actions,
+) -> Outcome {
+    let mut say = |kind, text: &[u8]| actions.send.push(Piece::Bytes(p::option_reply(option, kind, text)));
+    match option {
+        p::OPT_EXPORT_NAME => return export_name(exports, flags, data, actions),
+        // A client of the old newstyle cannot read option replies.
+        _ if !flags.fixed_newstyle => return Outcome::Close,
+        p::OPT_ABORT => {
+            say(p::REP_ACK, &[]);
+            return Outcome::Close;
+        }
+        p::OPT_LIST if data.is_empty() => {
+            for export in exports.iter() {
+                say(p::REP_SERVER, &server_entry(export));
+            }
+            say(p::REP_ACK, &[]);
+        }
+        p::OPT_LIST => say(p::REP_ERR_INVALID, b"LIST takes no data"),
+        p::OPT_STARTTLS if data.is_empty() => {
+            say(p::REP_ERR_UNSUP, b"this server has no TLS; use a unix socket, or a tunnel such as ssh");
+        }
+        p::OPT_STARTTLS => say(p::REP_ERR_INVALID, b"STARTTLS takes no data"),
+        p::OPT_INFO | p::OPT_GO => return info(exports, option, data, actions),
+        _ => say(p::REP_ERR_UNSUP, b"unknown option"),
+    }
+    Outcome::Continue
+}
+
+/// The oldest way into the transmission phase: no error can be told, so an unknown name ends the connection.
+fn export_name(exports: &NbdExports, flags: ClientFlags, name: &[u8], actions: &mut Actions) -> Outcome {
+    let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
+        return Outcome::Close;
+    };
+    let mut reply = Vec::with_capacity(10 + p::EXPORT_NAME_PADDING_BYTES);
+    reply.extend_from_slice(&export.bytes().to_be_bytes());
+    reply.extend_from_slice(&export.flags().to_be_bytes());
+    if !flags.no_zeroes {
+        reply.resize(reply.len() + p::EXPORT_NAME_PADDING_BYTES, 0);
+    }
+    actions.send.push(Piece::Bytes(reply));
+    Outcome::Transmit(export.clone())
+}
+
+fn server_entry(export: &Export) -> Vec<u8> {
+    let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
+    entry.extend_from_slice(export.name.as_bytes());
+    entry.extend_from_slice(export.description.as_bytes());
+    entry
+}
+
+/// The data of INFO and GO: a name, and the kinds of information that the client would like.
+struct InfoRequest<'a> {
+    name: &'a [u8],
+    kinds: &'a [u8],
+}
+
+impl<'a> InfoRequest<'a> {
+    /// None where the lengths inside do not add up to the length of the option.
+    fn parse(data: &'a [u8]) -> Option<InfoRequest<'a>> {
+        let (length, rest) = data.split_first_chunk::<4>()?;
+        let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        let (count, kinds) = rest.split_first_chunk::<2>()?;
+        (kinds.len() == 2 * usize::from(u16::from_be_bytes(*count))).then_some(InfoRequest { name, kinds })
+    }
+
+    fn asks_for(&self, kind: u16) -> bool {
+        self.kinds.chunks_exact(2).any(|bytes| p::u16_at(bytes, 0) == kind)
+    }
+}
+
+fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -> Outcome {
+    let mut say = |kind, data: &[u8]| actions.send.push(Piece::Bytes(p::option_reply(option, kind, data)));
+    let Some(request) = InfoRequest::parse(data) else {
+        say(p::REP_ERR_INVALID, b"the lengths in this option do not add up");
+        return Outcome::Continue;
+    };
+    if request.name.len() > p::STRING_BYTES_MAX {
+        say(p::REP_ERR_TOO_BIG, b"an export name has at most 4096 bytes");
+        return Outcome::Continue;
+    }
+    let Ok(name) = std::str::from_utf8(request.name) else {
+        say(p::REP_ERR_INVALID, b"an export name is UTF-8");
+        return Outcome::Continue;
+    };
+    let Some(export) = exports.find(name) else {
+        say(p::REP_ERR_UNKNOWN, b"no export has this name; `nbdinfo --list` shows those that there are");
+        return Outcome::Continue;
+    };
+
+    let mut item = |kind: u16, fields: &[&[u8]]| {
+        let mut item = kind.to_be_bytes().to_vec();
+        fields.iter().for_each(|field| item.extend_from_slice(field));
+        say(p::REP_INFO, &item);
+    };
+    item(p::INFO_EXPORT, &[&export.bytes().to_be_bytes(), &export.flags().to_be_bytes()]);
+    // Sent to everybody: a client that knows it cannot send what would be refused.
+    item(
+        p::INFO_BLOCK_SIZE,
+        &[
+            &export.block_bytes_min().to_be_bytes(),
+            &export.block_bytes_preferred().to_be_bytes(),
+            &PAYLOAD_BYTES_MAX.to_be_bytes(),
+        ],
+    );
+    if request.asks_for(p::INFO_NAME) {
+        item(p::INFO_NAME, &[export.name.as_bytes()]);
+    }
+    if request.asks_for(p::INFO_DESCRIPTION) && !export.description.is_empty() {
+        item(p::INFO_DESCRIPTION, &[export.description.as_bytes()]);
+    }
+    say(p::REP_ACK, &[]);
+    match option {
+        p::OPT_GO => Outcome::Transmit(export.clone()),
+        _ => Outcome::Continue,
+    }
+}

@@ -1,0 +1,173 @@
+//! The numbers and fixed-size messages of the NBD protocol; everything on the wire is big-endian.
+//!
+//! Names follow the protocol text, so that a reader can hold the two side by side.
+
+use dcd_engine::ErrorKind;
+
+/// "NBDMAGIC", the first bytes of every server.
+pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// "IHAVEOPT", before every option.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+pub const FLAG_NO_ZEROES: u16 = 1 << 1;
+pub const FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
+pub const FLAG_C_NO_ZEROES: u32 = 1 << 1;
+
+pub const OPT_EXPORT_NAME: u32 = 1;
+pub const OPT_ABORT: u32 = 2;
+pub const OPT_LIST: u32 = 3;
+pub const OPT_STARTTLS: u32 = 5;
+pub const OPT_INFO: u32 = 6;
+pub const OPT_GO: u32 = 7;
+
+pub const REP_ACK: u32 = 1;
+pub const REP_SERVER: u32 = 2;
+pub const REP_INFO: u32 = 3;
+pub const REP_ERR_UNSUP: u32 = (1 << 31) + 1;
+pub const REP_ERR_INVALID: u32 = (1 << 31) + 3;
+pub const REP_ERR_UNKNOWN: u32 = (1 << 31) + 6;
+pub const REP_ERR_TOO_BIG: u32 = (1 << 31) + 9;
+
+pub const INFO_EXPORT: u16 = 0;
+pub const INFO_NAME: u16 = 1;
+pub const INFO_DESCRIPTION: u16 = 2;
+pub const INFO_BLOCK_SIZE: u16 = 3;
+
+pub const TFLAG_HAS_FLAGS: u16 = 1 << 0;
+pub const TFLAG_READ_ONLY: u16 = 1 << 1;
+pub const TFLAG_SEND_FLUSH: u16 = 1 << 2;
+pub const TFLAG_SEND_FUA: u16 = 1 << 3;
+pub const TFLAG_ROTATIONAL: u16 = 1 << 4;
+pub const TFLAG_SEND_TRIM: u16 = 1 << 5;
+pub const TFLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
+pub const TFLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+pub const TFLAG_SEND_FAST_ZERO: u16 = 1 << 11;
+
+pub const CMD_READ: u16 = 0;
+pub const CMD_WRITE: u16 = 1;
+pub const CMD_DISC: u16 = 2;
+pub const CMD_FLUSH: u16 = 3;
+pub const CMD_TRIM: u16 = 4;
+pub const CMD_WRITE_ZEROES: u16 = 6;
+
+pub const CMD_FLAG_FUA: u16 = 1 << 0;
+pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
+pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
+
+/// Bytes of the zeroes after the export flags that a client may decline (NO_ZEROES).
+pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
+/// Longest string that the protocol text allows.
+pub const STRING_BYTES_MAX: usize = 4096;
+
+pub const CLIENT_FLAGS_BYTES: usize = 4;
+pub const OPTION_HEADER_BYTES: usize = 16;
+pub const REQUEST_HEADER_BYTES: usize = 28;
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+
+/// An error number of the protocol; the values are those of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Errno {
+    Perm = 1,
+    Io = 5,
+    Inval = 22,
+    NoSpc = 28,
+    NotSup = 95,
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// What a client is told. The protocol reserves ENOTSUP for fast zeroes, and tells writes past the end (ENOSPC)
+    /// from reads past the end (EINVAL).
+    pub fn of(kind: ErrorKind, writes_data: bool, fast_zero: bool) -> Errno {
+        match kind {
+            ErrorKind::Medium | ErrorKind::Lost | ErrorKind::PowerCut => Errno::Io,
+            ErrorKind::NoSpace => Errno::NoSpc,
+            ErrorKind::OutOfRange if writes_data => Errno::NoSpc,
+            ErrorKind::OutOfRange | ErrorKind::Invalid => Errno::Inval,
+            ErrorKind::ReadOnly => Errno::Perm,
+            ErrorKind::Unsupported if fast_zero => Errno::NotSup,
+            ErrorKind::Unsupported => Errno::Inval,
+            ErrorKind::Shutdown => Errno::Shutdown,
+        }
+    }
+}
+
+/// Takes `N` bytes at `at`. The callers hold arrays and slices that are long enough.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("a slice of N bytes is an array of N bytes")
+}
+
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(field(bytes, at))
+}
+
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(field(bytes, at))
+}
+
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(field(bytes, at))
+}
+
+/// What precedes the data of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionHeader {
+    pub magic: u64,
+    pub option: u32,
+    pub length: u32,
+}
+
+impl OptionHeader {
+    pub fn parse(bytes: &[u8; OPTION_HEADER_BYTES]) -> OptionHeader {
+        OptionHeader { magic: u64_at(bytes, 0), option: u32_at(bytes, 8), length: u32_at(bytes, 12) }
+    }
+}
+
+/// A request in the transmission phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    pub magic: u32,
+    pub flags: u16,
+    pub command: u16,
+    pub cookie: u64,
+    pub offset: u64,
+    pub length: u32,
+}
+
+impl RequestHeader {
+    pub fn parse(bytes: &[u8; REQUEST_HEADER_BYTES]) -> RequestHeader {
+        RequestHeader {
+            magic: u32_at(bytes, 0),
+            flags: u16_at(bytes, 4),
+            command: u16_at(bytes, 6),
+            cookie: u64_at(bytes, 8),
+            offset: u64_at(bytes, 16),
+            length: u32_at(bytes, 24),
+        }
+    }
+}
+
+/// The reply to one request; a read's data follows it.
+pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
+    let mut reply = [0; SIMPLE_REPLY_BYTES];
+    reply[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+    reply[4..8].copy_from_slice(&error.to_be_bytes());
+    reply[8..16].copy_from_slice(&cookie.to_be_bytes());
+    reply
+}
+
+/// The reply to one option, whole.
+pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
+    let mut reply = Vec::with_capacity(20 + data.len());
+    reply.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    reply.extend_from_slice(&option.to_be_bytes());
+    reply.extend_from_slice(&kind.to_be_bytes());
+    reply.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    reply.extend_from_slice(data);
+    reply
+}

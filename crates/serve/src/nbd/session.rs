@@ -1,0 +1,376 @@
+//! One NBD connection, sans-IO: the framing of the byte stream, and the states that it goes through.
+//!
+//! | phase | needs | leads to |
+//! |---|---|---|
+//! | `ClientFlags` | 4 bytes | `OptionHeader`, `Ended` on an unknown flag |
+//! | `OptionHeader` | 16 bytes | `OptionData`, `Ended` on a wrong magic, a long option, too many options |
+//! | `OptionData` | the option's length | `OptionHeader`, `RequestHeader` (GO, EXPORT_NAME), `Ended` |
+//! | `RequestHeader` | 28 bytes | itself, `Payload`, `Skip`, `Draining` (DISC), `Ended` on a wrong magic or a long payload |
+//! | `Payload` | the data of a write | `RequestHeader` |
+//! | `Skip` | the data of a write that is refused | `RequestHeader` |
+//! | `Draining` | nothing; bytes are ignored | `Ended` when the last request is answered |
+//! | `Ended` | nothing; bytes are ignored | |
+//!
+//! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
+//! [`FLIGHT_REQUESTS_MAX`] and [`FLIGHT_BYTES_MAX`]. Bytes that arrive beyond that wait in a backlog, which is no
+//! longer than what the driver reads at once, since [`Session::is_saturated`] holds while there is one.
+
+use std::sync::Arc;
+
+use dcd_engine::{Buf, Durability, Io, IoResult};
+use dcd_io::{Actions, Piece, Session, SessionFactory};
+
+use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
+use super::flight::{Flight, Kind, Pending};
+use super::negotiation::{self, ClientFlags, Outcome};
+use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
+use super::transmission::{Transmission, Work};
+
+/// The longest option that is read; a name of 4096 bytes and thousands of info requests fit. A longer one ends the
+/// connection: reading 4 GiB to stay polite is a way to be kept busy.
+pub const OPTION_BYTES_MAX: u32 = 64 << 10;
+/// Options that one client may send: a handshake takes a handful.
+pub const OPTIONS_MAX: u32 = 1024;
+/// Requests of one connection in the engine; clients keep 16 to 128.
+pub const FLIGHT_REQUESTS_MAX: usize = 512;
+/// Bytes of one connection in the engine, exceeded by at most one request.
+pub const FLIGHT_BYTES_MAX: usize = 64 << 20;
+/// Write buffers that are kept for the next requests, and the longest that is worth keeping.
+const SPARE_BUFS_MAX: usize = 64;
+const SPARE_BUF_BYTES_MAX: usize = 64 << 10;
+/// Small replies are gathered in one piece up to this length.
+const GATHER_BYTES_MAX: usize = 4096;
+
+enum Phase {
+    ClientFlags,
+    OptionHeader,
+    OptionData { option: u32, length: usize },
+    RequestHeader,
+    Payload { cookie: u64, offset: u64, durability: Durability, buf: Buf, filled: usize },
+    Skip { cookie: u64, error: Errno, left: u64 },
+    Draining,
+    Ended,
+}
+
+/// One NBD connection.
+pub struct NbdSession {
+    exports: Arc<NbdExports>,
+    phase: Phase,
+    flags: ClientFlags,
+    options: u32,
+    /// The export of the transmission phase.
+    transmission: Option<Transmission>,
+    /// The beginning of a header or an option whose rest has not come.
+    partial: Vec<u8>,
+    /// What arrived while too much was in flight, from `backlog_start` on.
+    backlog: Vec<u8>,
+    backlog_start: usize,
+    flight: Flight,
+    spare: Vec<Buf>,
+}
+
+/// Makes the sessions of a listening socket.
+pub struct NbdFactory {
+    exports: Arc<NbdExports>,
+}
+
+impl NbdFactory {
+    pub fn new(exports: NbdExports) -> NbdFactory {
+        NbdFactory { exports: Arc::new(exports) }
+    }
+}
+
+impl SessionFactory for NbdFactory {
+    fn connect(&mut self) -> Box<dyn Session> {
+        Box::new(NbdSession::new(Arc::clone(&self.exports)))
+    }
+}
+
+impl Session for NbdSession {
+    fn start(&mut self, actions: &mut Actions) {
+        actions.send.push(Piece::Bytes(negotiation::greeting()));
+    }
+
+    fn receive(&mut self, bytes: &[u8], actions: &mut Actions) {
+        if self.has_backlog() {
+            self.backlog.extend_from_slice(bytes);
+            return;
+        }
+        let left = self.consume(bytes, actions);
+        self.backlog.extend_from_slice(&bytes[bytes.len() - left..]);
+    }
+
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
+        if self.answer(token, result, actions) {
+            self.consume_backlog(actions);
+        }
+        if matches!(self.phase, Phase::Draining) && self.flight.requests() == 0 {
+            self.end(actions);
+        }
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.has_backlog() || self.must_wait()
+    }
+
+    fn is_established(&self) -> bool {
+        self.transmission.is_some()
+    }
+}
+
+impl NbdSession {
+    pub fn new(exports: Arc<NbdExports>) -> NbdSession {
+        NbdSession {
+            exports,
+            phase: Phase::ClientFlags,
+            flags: ClientFlags { fixed_newstyle: false, no_zeroes: false },
+            options: 0,
+            transmission: None,
+            partial: Vec::new(),
+            backlog: Vec::new(),
+            backlog_start: 0,
+            flight: Flight::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.backlog_start < self.backlog.len()
+    }
+
+    /// True between two requests while too much is in flight. In the middle of a payload it is false: the rest of a
+    /// request that was let in must be read.
+    fn must_wait(&self) -> bool {
+        let full = self.flight.requests() >= FLIGHT_REQUESTS_MAX || self.flight.bytes() >= FLIGHT_BYTES_MAX;
+        full && matches!(self.phase, Phase::RequestHeader)
+    }
+
+    /// Takes bytes until it has to wait for the engine; returns how many are left.
+    fn consume(&mut self, mut bytes: &[u8], actions: &mut Actions) -> usize {
+        while !bytes.is_empty() && !self.must_wait() {
+            match &mut self.phase {
+                Phase::ClientFlags => {
+                    if let Some(flags) = gather::<{ p::CLIENT_FLAGS_BYTES }>(&mut self.partial, &mut bytes) {
+                        self.client_flags(u32::from_be_bytes(flags), actions);
+                    }
+                }
+                Phase::OptionHeader => {
+                    if let Some(header) = gather(&mut self.partial, &mut bytes) {
+                        self.option_header(OptionHeader::parse(&header), actions);
+                    }
+                }
+                &mut Phase::OptionData { option, length } => {
+                    let part = split(&mut bytes, length - self.partial.len());
+                    self.partial.extend_from_slice(part);
+                    if self.partial.len() == length {
+                        self.option(option, actions);
+                    }
+                }
+                Phase::RequestHeader => {
+                    if let Some(header) = gather(&mut self.partial, &mut bytes) {
+                        self.request(RequestHeader::parse(&header), actions);
+                    }
+                }
+                Phase::Payload { buf, filled, .. } => {
+                    let part = split(&mut bytes, buf.len() - *filled);
+                    buf.bytes_mut()[*filled..*filled + part.len()].copy_from_slice(part);
+                    *filled += part.len();
+                    if *filled == buf.len() {
+                        self.write(actions);
+                    }
+                }
+                Phase::Skip { cookie, error, left } => {
+                    *left -= split(&mut bytes, usize::try_from(*left).unwrap_or(usize::MAX)).len() as u64;
+                    if *left == 0 {
+                        let (cookie, error) = (*cookie, *error);
+                        self.phase = Phase::RequestHeader;
+                        push_reply(actions, error as u32, cookie);
+                    }
+                }
+                Phase::Draining | Phase::Ended => return 0,
+            }
+        }
+        bytes.len()
+    }
+
+    fn consume_backlog(&mut self, actions: &mut Actions) {
+        if !self.has_backlog() || self.must_wait() {
+            return;
+        }
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let left = self.consume(&backlog[self.backlog_start..], actions);
+        self.backlog_start = backlog.len() - left;
+        if left == 0 {
+            backlog.clear();
+            self.backlog_start = 0;
+        }
+        self.backlog = backlog;
+    }
+
+    fn end(&mut self, actions: &mut Actions) {
+        self.phase = Phase::Ended;
+        actions.close = true;
+    }
+
+    fn client_flags(&mut self, bits: u32, actions: &mut Actions) {
+        match ClientFlags::parse(bits) {
+            Some(flags) => {
+                self.flags = flags;
+                self.phase = Phase::OptionHeader;
+            }
+            None => self.end(actions),
+        }
+    }
+
+    fn option_header(&mut self, header: OptionHeader, actions: &mut Actions) {
+        self.options += 1;
+        if header.magic != p::OPTION_MAGIC || header.length > OPTION_BYTES_MAX || self.options > OPTIONS_MAX {
+            return self.end(actions);
+        }
+        self.phase = Phase::OptionData { option: header.option, length: header.length as usize };
+        if header.length == 0 {
+            self.option(header.option, actions);
+        }
+    }
+
+    /// An option whose data is whole.
+    fn option(&mut self, option: u32, actions: &mut Actions) {
+        let data = std::mem::take(&mut self.partial);
+        match negotiation::answer(&self.exports, self.flags, option, &data, actions) {
+            Outcome::Continue => self.phase = Phase::OptionHeader,
+            Outcome::Close => self.end(actions),
+            Outcome::Transmit(export) => {
+                self.transmission = Some(Transmission::new(&export));
+                self.phase = Phase::RequestHeader;
+            }
+        }
+    }
+
+    fn request(&mut self, header: RequestHeader, actions: &mut Actions) {
+        if header.magic != p::REQUEST_MAGIC {
+            return self.end(actions);
+        }
+        // A payload that was announced is on its way, whatever becomes of the request.
+        let payload = if header.command == p::CMD_WRITE { header.length } else { 0 };
+        if payload > PAYLOAD_BYTES_MAX {
+            return self.end(actions);
+        }
+        let transmission = self.transmission.as_ref().expect("requests come after an export was chosen");
+        match transmission.check(&header) {
+            Ok(Work::Write { durability }) => {
+                let buf = self.buf(payload as usize);
+                let (cookie, offset) = (header.cookie, header.offset);
+                self.phase = Phase::Payload { cookie, offset, durability, buf, filled: 0 };
+            }
+            Ok(Work::Read { at }) => {
+                let bytes = header.length as usize;
+                let token = self.flight.insert(Pending { cookie: header.cookie, bytes, kind: Kind::Read });
+                let buf = self.buf(bytes);
+                actions.requests.push((token, Io::Read { at, buf }));
+            }
+            Ok(Work::Other { kind, io }) => {
+                let token = self.flight.insert(Pending { cookie: header.cookie, bytes: 0, kind });
+                actions.requests.push((token, io));
+            }
+            Ok(Work::Nothing) => push_reply(actions, 0, header.cookie),
+            Ok(Work::Disconnect) if self.flight.requests() == 0 => self.end(actions),
+            Ok(Work::Disconnect) => self.phase = Phase::Draining,
+            Err(error) if payload > 0 => {
+                self.phase = Phase::Skip { cookie: header.cookie, error, left: u64::from(payload) };
+            }
+            Err(error) => push_reply(actions, error as u32, header.cookie),
+        }
+    }
+
+    /// A write whose payload is whole.
+    fn write(&mut self, actions: &mut Actions) {
+        let Phase::Payload { cookie, offset, durability, buf, .. } =
+            std::mem::replace(&mut self.phase, Phase::RequestHeader)
+        else {
+            unreachable!("a payload ends in its phase");
+        };
+        let token = self.flight.insert(Pending { cookie, bytes: buf.len(), kind: Kind::Write });
+        let at = Transmission::lba(offset);
+        actions.requests.push((token, Io::Write { at, buf, durability }));
+    }
+
+    /// Passes the end of a request on to the client. False where the request goes on.
+    fn answer(&mut self, token: u64, result: IoResult, actions: &mut Actions) -> bool {
+        let pending = self.flight.get_mut(token);
+        if pending.kind == Kind::TrimThenFlush && result.status.is_ok() {
+            pending.kind = Kind::Flush;
+            actions.requests.push((token, Io::Flush));
+            return false;
+        }
+        let Pending { cookie, bytes, kind } = self.flight.remove(token);
+        if let Err(error) = result.status {
+            let writes_data = matches!(kind, Kind::Write | Kind::Zeroes { .. });
+            let fast_zero = matches!(kind, Kind::Zeroes { fast: true });
+            push_reply(actions, Errno::of(error.kind, writes_data, fast_zero) as u32, cookie);
+        } else if kind == Kind::Read && result.buf.bytes().len() != bytes {
+            // A short or blank buffer would put the stream out of step, and the client reads someone else's bytes.
+            push_reply(actions, Errno::Io as u32, cookie);
+        } else {
+            push_reply(actions, 0, cookie);
+            if kind == Kind::Read {
+                actions.send.push(Piece::Buf(result.buf));
+                return true;
+            }
+        }
+        self.keep(result.buf);
+        true
+    }
+
+    /// A buffer of `bytes`: one that a write has brought back, or a new one.
+    ///
+    /// What an old one holds came from the same client, so nothing of another one can leak through it.
+    fn buf(&mut self, bytes: usize) -> Buf {
+        match self.spare.pop() {
+            Some(buf) if buf.len() == bytes => buf,
+            other => {
+                if other.is_some() {
+                    // The client has changed its request size.
+                    self.spare.clear();
+                }
+                Buf::zeroed(bytes)
+            }
+        }
+    }
+
+    fn keep(&mut self, mut buf: Buf) {
+        let worth = !buf.is_blank() && !buf.is_empty() && buf.len() <= SPARE_BUF_BYTES_MAX;
+        if worth && self.spare.len() < SPARE_BUFS_MAX && buf.reclaim() {
+            self.spare.push(buf);
+        }
+    }
+}
+
+/// Takes up to `want` bytes off the front.
+fn split<'a>(bytes: &mut &'a [u8], want: usize) -> &'a [u8] {
+    let (part, rest) = bytes.split_at(want.min(bytes.len()));
+    *bytes = rest;
+    part
+}
+
+/// Takes `N` bytes, the first of which may have come earlier.
+fn gather<const N: usize>(partial: &mut Vec<u8>, bytes: &mut &[u8]) -> Option<[u8; N]> {
+    if partial.is_empty() {
+        if let Some((whole, rest)) = bytes.split_first_chunk::<N>() {
+            *bytes = rest;
+            return Some(*whole);
+        }
+    }
+    partial.extend_from_slice(split(bytes, N - partial.len()));
+    let whole = partial.as_slice().try_into().ok()?;
+    partial.clear();
+    Some(whole)
+}
+
+/// Replies without data share a piece.
+fn push_reply(actions: &mut Actions, error: u32, cookie: u64) {
+    let reply = p::simple_reply(error, cookie);
+    match actions.send.last_mut() {
+        Some(Piece::Bytes(bytes)) if bytes.len() < GATHER_BYTES_MAX => bytes.extend_from_slice(&reply),
+        _ => actions.send.push(Piece::Bytes(reply.to_vec())),
+    }
+}

@@ -1,0 +1,117 @@
+//! What a request means: every number that a client sends is checked here, before anything is allocated or changed.
+
+use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
+
+use super::exports::{Export, PAYLOAD_BYTES_MAX};
+use super::flight::Kind;
+use super::protocol::{self as p, Errno, RequestHeader};
+
+/// A request that was found good.
+#[derive(Debug)]
+pub enum Work {
+    Read {
+        at: Lba,
+    },
+    Write {
+        durability: Durability,
+    },
+    Other {
+        kind: Kind,
+        io: Io,
+    },
+    /// A request of length zero: done.
+    Nothing,
+    Disconnect,
+}
+
+/// The limits of the export that the client has chosen.
+#[derive(Debug)]
+pub struct Transmission {
+    bytes: u64,
+    block: u64,
+    flags: u16,
+    fast_zeroes: bool,
+}
+
+impl Transmission {
+    pub fn new(export: &Export) -> Transmission {
+        Transmission {
+            bytes: export.bytes(),
+            block: u64::from(export.block_bytes_min()),
+            flags: export.flags(),
+            fast_zeroes: export.geometry.fast_zeroes,
+        }
+    }
+
+    /// The sector of a byte offset that [`Transmission::check`] has found aligned.
+    pub fn lba(offset: u64) -> Lba {
+        Lba(offset / SECTOR_BYTES)
+    }
+
+    /// Checks the command, its flags, and its range, in this order.
+    pub fn check(&self, header: &RequestHeader) -> Result<Work, Errno> {
+        let modifies = matches!(header.command, p::CMD_WRITE | p::CMD_TRIM | p::CMD_WRITE_ZEROES);
+        if modifies && self.flags & p::TFLAG_READ_ONLY != 0 {
+            return Err(Errno::Perm);
+        }
+        self.check_flags(header)?;
+        match header.command {
+            p::CMD_DISC => return Ok(Work::Disconnect),
+            p::CMD_FLUSH if header.offset != 0 || header.length != 0 => return Err(Errno::Inval),
+            p::CMD_FLUSH => return Ok(Work::Other { kind: Kind::Flush, io: Io::Flush }),
+            _ => {}
+        }
+        let extent = self.extent(header)?;
+        if extent.sectors == 0 {
+            return Ok(Work::Nothing);
+        }
+        let fua = header.flags & p::CMD_FLAG_FUA != 0;
+        let durability = if fua { Durability::Durable } else { Durability::Volatile };
+        Ok(match header.command {
+            p::CMD_READ if header.length > PAYLOAD_BYTES_MAX => return Err(Errno::Inval),
+            p::CMD_READ => Work::Read { at: extent.start },
+            p::CMD_WRITE => Work::Write { durability },
+            p::CMD_TRIM => {
+                let kind = if fua { Kind::TrimThenFlush } else { Kind::Trim };
+                Work::Other { kind, io: Io::Discard { extent } }
+            }
+            _ => {
+                let fast = header.flags & p::CMD_FLAG_FAST_ZERO != 0;
+                if fast && !self.fast_zeroes {
+                    return Err(Errno::NotSup);
+                }
+                let unmap = header.flags & p::CMD_FLAG_NO_HOLE == 0;
+                Work::Other { kind: Kind::Zeroes { fast }, io: Io::WriteZeroes { extent, unmap, durability } }
+            }
+        })
+    }
+
+    /// Unknown commands, commands that were not offered, and flags that the command does not have.
+    fn check_flags(&self, header: &RequestHeader) -> Result<(), Errno> {
+        let (offered, flags) = match header.command {
+            // FUA is allowed on every command, also where it has no effect.
+            p::CMD_READ | p::CMD_WRITE | p::CMD_DISC | p::CMD_FLUSH => (true, p::CMD_FLAG_FUA),
+            p::CMD_TRIM => (self.flags & p::TFLAG_SEND_TRIM != 0, p::CMD_FLAG_FUA),
+            p::CMD_WRITE_ZEROES => {
+                let flags = p::CMD_FLAG_FUA | p::CMD_FLAG_NO_HOLE | p::CMD_FLAG_FAST_ZERO;
+                (self.flags & p::TFLAG_SEND_WRITE_ZEROES != 0, flags)
+            }
+            _ => (false, 0),
+        };
+        if offered && header.flags & !flags == 0 { Ok(()) } else { Err(Errno::Inval) }
+    }
+
+    /// The sectors of a request, where they are aligned and inside the export.
+    fn extent(&self, header: &RequestHeader) -> Result<Extent, Errno> {
+        let length = u64::from(header.length);
+        let inside = header.offset.checked_add(length).is_some_and(|end| end <= self.bytes);
+        if !inside {
+            let writes_data = matches!(header.command, p::CMD_WRITE | p::CMD_WRITE_ZEROES);
+            return Err(if writes_data { Errno::NoSpc } else { Errno::Inval });
+        }
+        if header.offset % self.block != 0 || length % self.block != 0 {
+            return Err(Errno::Inval);
+        }
+        Ok(Extent::new(Transmission::lba(header.offset), length / SECTOR_BYTES))
+    }
+}
