@@ -3,4 +3,5 @@
 //! - [`nbd`]: sessions of the NBD protocol on any byte stream;
 //! - [`control`]: the control socket of a running server, and its client.
 
+pub mod control;
 pub mod nbd;

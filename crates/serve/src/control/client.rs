@@ -1,0 +1,154 @@
+//! The client's side: blocking, for the command line.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// The longest answer that is read: a status of very many layers is far below it.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// Why a call did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("nobody listens on {path}: is the stack served? (`dcd serve STACK`)")]
+    NotServed { path: PathBuf },
+    #[error("control socket {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("the server closed {path} before it answered; its own messages say why")]
+    Closed { path: PathBuf },
+    #[error(
+        "{path} answered with something that is not an answer ({detail}): is it the control socket of dcd?"
+    )]
+    Malformed { path: PathBuf, detail: String },
+    #[error("{0}")]
+    Refused(String),
+    #[error("the call was given up")]
+    GivenUp,
+}
+
+/// A connection to a server's control socket.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+    next_id: u64,
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Result<Client, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotServed { path: path.to_owned() }
+            }
+            _ => ClientError::Io { path: path.to_owned(), source },
+        })?;
+        Ok(Client { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1 })
+    }
+
+    /// Makes one call and waits for its end. `progress` sees what the server reports until then; where it breaks, the
+    /// call is given up and the connection must be dropped, by which the server learns of it.
+    pub fn call(
+        &mut self,
+        verb: &str,
+        args: Value,
+        mut progress: impl FnMut(&Value) -> ControlFlow<()>,
+    ) -> Result<Value, ClientError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = json!({ "id": id, "verb": verb, "args": args }).to_string();
+        line.push('\n');
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(|source| self.io(source))?;
+        loop {
+            let mut answer = self.answer()?;
+            let object = answer.as_object_mut().ok_or_else(|| self.malformed("not an object"))?;
+            if let Some(text) = object.get("error") {
+                // An error without an id is the answer to a line that the server could not read.
+                return Err(ClientError::Refused(text.as_str().unwrap_or("unknown error").to_owned()));
+            }
+            if object.get("id") != Some(&json!(id)) {
+                return Err(self.malformed("the answer to another call"));
+            }
+            if let Some(result) = object.remove("result") {
+                return Ok(result);
+            }
+            let seen = object.get("progress").ok_or_else(|| self.malformed("neither result nor progress"))?;
+            if progress(seen).is_break() {
+                return Err(ClientError::GivenUp);
+            }
+        }
+    }
+
+    fn answer(&mut self) -> Result<Value, ClientError> {
+        let mut line = Vec::new();
+        let read = (&mut self.stream).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
+        read.map_err(|source| self.io(source))?;
+        if line.is_empty() {
+            return Err(ClientError::Closed { path: self.path.clone() });
+        }
+        serde_json::from_slice(&line).map_err(|error| self.malformed(&error.to_string()))
+    }
+
+    fn io(&self, source: io::Error) -> ClientError {
+        ClientError::Io { path: self.path.clone(), source }
+    }
+
+    fn malformed(&self, detail: &str) -> ClientError {
+        ClientError::Malformed { path: self.path.clone(), detail: detail.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Answers one line of one client with `answer`, and returns what the client said.
+    fn serve_once(path: &Path, answer: &'static str) -> thread::JoinHandle<String> {
+        let listener = UnixListener::bind(path).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            line
+        })
+    }
+
+    fn call_answered(answer: &'static str) -> (Result<Value, ClientError>, Vec<Value>, Value) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let server = serve_once(&path, answer);
+        let mut seen = Vec::new();
+        let result = Client::connect(&path).unwrap().call("flush", json!({ "a": 1 }), |value| {
+            seen.push(value.clone());
+            ControlFlow::Continue(())
+        });
+        (result, seen, serde_json::from_str(&server.join().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn a_call_returns_its_result_after_its_progress() {
+        let (result, seen, said) =
+            call_answered("{\"id\":1,\"progress\":7}\n{\"id\":1,\"result\":{\"b\":2}}\n");
+        assert_eq!(result.unwrap(), json!({ "b": 2 }));
+        assert_eq!(seen, [json!(7)]);
+        assert_eq!(said, json!({ "id": 1, "verb": "flush", "args": { "a": 1 } }));
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let error = |answer| call_answered(answer).0.unwrap_err();
+        assert!(matches!(error("{\"id\":1,\"error\":\"no\"}\n"), ClientError::Refused(text) if text == "no"));
+        assert!(matches!(error(""), ClientError::Closed { .. }));
+        assert!(matches!(error("{\"id\":1,\"progress\":1}\n"), ClientError::Closed { .. }));
+        assert!(matches!(error("{\"id\":2,\"result\":1}\n"), ClientError::Malformed { .. }));
+        assert!(matches!(error("NBDMAGIC\n"), ClientError::Malformed { .. }));
+        let nowhere = Client::connect(Path::new("/nonexistent/control.sock")).unwrap_err();
+        assert!(matches!(nowhere, ClientError::NotServed { .. }));
+    }
+}
