@@ -162,10 +162,10 @@ impl Disk {
 fn is_aligned(io: &Io, extent: Extent, block_bytes: u32) -> bool {
     let block = u64::from(block_bytes) / SECTOR_BYTES;
     let whole_sectors = match io {
-        Io::Read { buf, .. } | Io::Write { buf, .. } => buf.len() as u64 % SECTOR_BYTES == 0,
+        Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
         _ => true,
     };
-    whole_sectors && extent.start.0 % block == 0 && extent.sectors % block == 0
+    whole_sectors && extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block)
 }
 
 impl Layer for Disk {
@@ -204,7 +204,7 @@ impl Layer for Disk {
         let block = u64::from(logical_block_bytes);
         let bytes = self.size.unwrap_or(below.sectors * SECTOR_BYTES);
         let complain = |text: String| Err(ActivateError(text));
-        if bytes == 0 || bytes % block != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(block) {
             return complain(format!(
                 "a size of {bytes} bytes is not a multiple of the block of {block} bytes: set `size` to one"
             ));

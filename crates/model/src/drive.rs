@@ -268,10 +268,10 @@ const fn sector_bytes() -> u32 {
 
 impl DriveFile {
     fn into_drive(self) -> Result<Drive, DriveError> {
-        if !(self.rpm >= 100.0 && self.rpm <= 100_000.0) {
+        if !(100.0..=100_000.0).contains(&self.rpm) {
             return Err(wrong("rpm", format!("{} revolutions per minute", self.rpm), "write 100 to 100000"));
         }
-        if !(self.bus_mb_per_s >= 0.01 && self.bus_mb_per_s <= 100_000.0) {
+        if !(0.01..=100_000.0).contains(&self.bus_mb_per_s) {
             let problem = format!("{} MB/s", self.bus_mb_per_s);
             return Err(wrong("bus-mb-per-s", problem, "write 0.01 to 100000 (1 MB is 1000000 bytes)"));
         }
@@ -401,7 +401,7 @@ fn block_bytes(field: &str, bytes: u32) -> Result<(), DriveError> {
 }
 
 fn time(field: &str, ms: f64) -> Result<Nanos, DriveError> {
-    if ms >= 0.0 && ms <= TIME_MS_MAX {
+    if (0.0..=TIME_MS_MAX).contains(&ms) {
         return Ok(Nanos((ms * 1e6).round() as u64));
     }
     Err(wrong(field, format!("a time of {ms} ms"), format!("write 0 to {TIME_MS_MAX} milliseconds")))
