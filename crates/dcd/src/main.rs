@@ -4,7 +4,10 @@
 mod attachment;
 mod cli;
 mod commands;
+mod demo;
 mod failure;
+mod offline;
+mod probe;
 
 use std::process::ExitCode;
 

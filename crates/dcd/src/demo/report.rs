@@ -1,0 +1,253 @@
+//! The results of a demonstration: a table for the terminal, and a page of HTML with histograms of response times.
+//!
+//! Everything is computed from what was measured: one [`Phase`] for each disk and each thing that was done on it.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+
+use super::svg::{COLOURS, Series, escape, histogram};
+
+/// What one phase on one disk took.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    pub disk: String,
+    pub phase: String,
+    pub seconds: f64,
+    pub read: Times,
+    pub write: Times,
+    pub flush: Times,
+    /// Requests that reached the disk below, destaging included.
+    pub disk_requests: u64,
+}
+
+/// Response times of one kind of request, as the users of the block device saw them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Times {
+    pub count: u64,
+    pub mean_ms: f64,
+    /// The upper end of each bucket in milliseconds, and how many fell into it.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl Times {
+    fn merge<'a>(all: impl Iterator<Item = &'a Times>) -> Times {
+        let mut merged = Times::default();
+        let mut sum = 0.0;
+        for times in all {
+            merged.count += times.count;
+            sum += times.mean_ms * times.count as f64;
+            merged.buckets.extend(&times.buckets);
+        }
+        merged.mean_ms = if merged.count == 0 { 0.0 } else { sum / merged.count as f64 };
+        merged
+    }
+}
+
+/// All results. The first disk is what the others are compared with.
+pub struct Results {
+    phases: Vec<Phase>,
+    disks: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Results {
+    /// One JSON object a line.
+    pub fn parse(lines: &str) -> Result<Results, serde_json::Error> {
+        let phases: Vec<Phase> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        Ok(Results::new(phases))
+    }
+
+    pub fn new(phases: Vec<Phase>) -> Results {
+        let mut results = Results { phases: Vec::new(), disks: Vec::new(), names: Vec::new() };
+        for phase in phases {
+            if !results.disks.contains(&phase.disk) {
+                results.disks.push(phase.disk.clone());
+            }
+            if !results.names.contains(&phase.phase) {
+                results.names.push(phase.phase.clone());
+            }
+            results.phases.push(phase);
+        }
+        results
+    }
+
+    fn get(&self, disk: &str, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.disk == disk && phase.phase == name)
+    }
+
+    fn of_disk<'a>(&'a self, disk: &'a str) -> impl Iterator<Item = &'a Phase> {
+        self.phases.iter().filter(move |phase| phase.disk == disk)
+    }
+
+    /// How many times faster than on the first disk; none for the first itself.
+    pub fn ratio(&self, disk: &str, name: &str) -> Option<f64> {
+        let base = self.disks.first().filter(|base| *base != disk)?;
+        let (base, other) = (self.get(base, name)?, self.get(disk, name)?);
+        Some(base.seconds / other.seconds)
+    }
+
+    /// The rows of both tables: a header, a row for each phase, and the sums over all phases.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![std::iter::once(String::new()).chain(self.disks.iter().cloned()).collect()];
+        for name in &self.names {
+            let cell = |disk: &String| match (self.get(disk, name), self.ratio(disk, name)) {
+                (Some(phase), Some(ratio)) => format!("{:.2} s  {ratio:.1}x", phase.seconds),
+                (Some(phase), None) => format!("{:.2} s", phase.seconds),
+                (None, _) => "-".to_owned(),
+            };
+            rows.push(std::iter::once(name.clone()).chain(self.disks.iter().map(cell)).collect());
+        }
+        let times = |pick: fn(&Phase) -> &Times| {
+            move |disk: &String| {
+                let times = Times::merge(self.of_disk(disk).map(pick));
+                format!("{}, {:.2} ms", times.count, times.mean_ms)
+            }
+        };
+        let mut sum = |name: &str, cell: &dyn Fn(&String) -> String| {
+            rows.push(std::iter::once(name.to_owned()).chain(self.disks.iter().map(cell)).collect());
+        };
+        sum("writes, mean response", &times(|phase| &phase.write));
+        sum("reads, mean response", &times(|phase| &phase.read));
+        sum("flushes, mean response", &times(|phase| &phase.flush));
+        sum("requests to the disk", &|disk| {
+            self.of_disk(disk).map(|phase| phase.disk_requests).sum::<u64>().to_string()
+        });
+        rows
+    }
+
+    /// The table for the terminal.
+    pub fn table(&self) -> String {
+        let rows = self.rows();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+        let mut text = String::new();
+        for (index, row) in rows.iter().enumerate() {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let _ = writeln!(text, "{}", cells.join("   ").trim_end());
+            if index == 0 {
+                let _ =
+                    writeln!(text, "{}", "-".repeat(widths.iter().sum::<usize>() + 3 * (widths.len() - 1)));
+            }
+        }
+        text
+    }
+
+    /// The page: the same table, what the promises mean, and the histograms.
+    pub fn html(&self, title: &str, setting: &str) -> String {
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{0}</title>\n<style>{STYLE}</style>\n\
+             <h1>{0}</h1>\n<p>{1}</p>\n<table>\n",
+            escape(title),
+            escape(setting)
+        );
+        for (index, row) in self.rows().iter().enumerate() {
+            let tag = if index == 0 { "th" } else { "td" };
+            let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            let _ = writeln!(page, "<tr>{cells}</tr>");
+        }
+        page.push_str("</table>\n<p>");
+        page.push_str(&escape(PROMISES).replace('\n', "<br>\n"));
+        page.push_str("</p>\n<p class=\"legend\">");
+        for (disk, colour) in self.disks.iter().zip(COLOURS.iter().cycle()) {
+            let _ = write!(page, "<span style=\"background:{colour}\"></span> {} ", escape(disk));
+        }
+        page.push_str("</p>\n");
+        let kinds: [(&str, fn(&Phase) -> &Times); 2] = [("writes", |p| &p.write), ("reads", |p| &p.read)];
+        for (kind, pick) in kinds {
+            let all: Vec<Times> =
+                self.disks.iter().map(|disk| Times::merge(self.of_disk(disk).map(pick))).collect();
+            if all.iter().all(|times| times.count == 0) {
+                continue;
+            }
+            page.push_str(&self.picture(&format!("Response times of {kind}, all phases"), &all));
+            for name in &self.names {
+                let of = |disk: &String| {
+                    self.get(disk, name).map_or(Times::default(), |phase| pick(phase).clone())
+                };
+                let times: Vec<Times> = self.disks.iter().map(of).collect();
+                if times.iter().any(|times| times.count > 0) {
+                    page.push_str(&self.picture(&format!("Response times of {kind}, {name}"), &times));
+                }
+            }
+        }
+        page.push_str("</html>\n");
+        page
+    }
+
+    fn picture(&self, title: &str, times: &[Times]) -> String {
+        let series: Vec<Series<'_>> = self
+            .disks
+            .iter()
+            .zip(times)
+            .map(|(disk, times)| Series { name: disk, buckets: &times.buckets })
+            .collect();
+        histogram(title, &series)
+    }
+}
+
+/// What each column means after a power cut; printed beside every table of results.
+pub const PROMISES: &str = "\
+What survives a power cut: on the plain disk and with the promise \"flush\", everything written before the last flush \
+that returned, as on any disk.
+With the promise \"always\", every write that returned.";
+
+const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
+table{border-collapse:collapse}td,th{padding:.3em 1em .3em 0;text-align:left;border-bottom:1px solid #ddd}\
+svg{width:100%;height:auto}.grid{stroke:#e4e4e4}.axis{font:11px sans-serif;fill:#555}.title{font:bold 13px sans-serif}\
+.legend span{display:inline-block;width:.8em;height:.8em;margin-left:1em}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phase(disk: &str, name: &str, seconds: f64, mean_ms: f64) -> Phase {
+        let times = Times { count: 10, mean_ms, buckets: vec![(mean_ms, 10)] };
+        Phase {
+            disk: disk.to_owned(),
+            phase: name.to_owned(),
+            seconds,
+            read: Times::default(),
+            write: times,
+            flush: Times::default(),
+            disk_requests: 30,
+        }
+    }
+
+    fn results() -> Results {
+        Results::new(vec![
+            phase("plain", "untar", 8.0, 4.0),
+            phase("plain", "copy", 2.0, 8.0),
+            phase("dcd", "untar", 1.0, 0.5),
+        ])
+    }
+
+    #[test]
+    fn ratios_are_against_the_first_disk() {
+        let results = results();
+        assert_eq!(results.ratio("dcd", "untar"), Some(8.0));
+        assert_eq!(results.ratio("plain", "untar"), None);
+        assert_eq!(results.ratio("dcd", "copy"), None, "not measured");
+    }
+
+    #[test]
+    fn the_table_has_every_disk_and_phase() {
+        let table = results().table();
+        assert!(table.contains("1.00 s  8.0x"), "{table}");
+        assert!(table.contains("20, 6.00 ms"), "means are weighted by counts: {table}");
+        assert!(table.lines().any(|line| line.starts_with("copy") && line.ends_with('-')), "{table}");
+        assert!(table.lines().any(|line| line.starts_with("requests to the disk") && line.contains("60")));
+    }
+
+    #[test]
+    fn the_page_stands_alone() {
+        let html = results().html("T", "S");
+        assert_eq!(html.matches("<svg").count(), 3, "writes in all, untar, copy; there were no reads");
+        for outside in ["http:", "https:", "src=", "@import", "url("] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+    }
+}
