@@ -1,0 +1,221 @@
+//! Lines: an open-addressed hash table from line to entry.
+//!
+//! Linear probing where the entries of a run are kept in the order of their home slots (Robin Hood hashing): a search for a
+//! line that is not there ends as soon as it meets one that is at home further on, which keeps misses short at a high
+//! load, and a scan can go by home slot: moving entries about never hides one from it. Removal shifts the rest of the
+//! run back, so there are no tombstones and the table does not age.
+
+use super::Line;
+use super::packed::Packed;
+
+/// Lines to slots at most: 7/8 is 18.3 bytes a line; at 9/10 an insert into a full table moves half as many entries again.
+const LOAD_LINES: usize = 7;
+const LOAD_SLOTS: usize = 8;
+
+pub(super) struct Lines {
+    slots: Box<[Packed]>,
+    used: usize,
+    lines_max: usize,
+    seed: u64,
+}
+
+/// What a search found.
+pub(super) enum Found {
+    At(usize),
+    /// Not there; an entry for the line belongs in this slot.
+    Absent(usize),
+}
+
+impl Lines {
+    pub fn new(lines_max: usize, seed: u64) -> Lines {
+        // One slot at least stays empty: every search ends there.
+        let slots = (lines_max * LOAD_SLOTS).div_ceil(LOAD_LINES).max(lines_max + 1);
+        Lines { slots: vec![Packed::EMPTY; slots].into_boxed_slice(), used: 0, lines_max, seed }
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    pub fn lines_max(&self) -> usize {
+        self.lines_max
+    }
+
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    /// The slot where `key` is at home. Two rounds of multiply and fold, then scaled to the number of slots, which need
+    /// not be a power of two.
+    #[inline]
+    fn home(&self, key: u64) -> usize {
+        let product = u128::from(key ^ self.seed) * 0x9e37_79b9_7f4a_7c15;
+        let folded = (product as u64) ^ ((product >> 64) as u64);
+        let mixed = (folded ^ (folded >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        ((u128::from(mixed) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    /// How far from home the entry of `key` is when it lies in `slot`.
+    #[inline]
+    fn distance(&self, key: u64, slot: usize) -> usize {
+        let home = self.home(key);
+        if slot >= home { slot - home } else { slot + self.slots.len() - home }
+    }
+
+    #[inline]
+    fn after(&self, slot: usize) -> usize {
+        if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
+    }
+
+    #[inline]
+    pub fn find(&self, line: Line) -> Found {
+        let mut slot = self.home(line.0);
+        let mut distance = 0;
+        loop {
+            let entry = self.slots[slot];
+            if entry.is_empty() {
+                return Found::Absent(slot);
+            }
+            if entry.key() == line.0 {
+                return Found::At(slot);
+            }
+            if self.distance(entry.key(), slot) < distance {
+                return Found::Absent(slot);
+            }
+            slot = self.after(slot);
+            distance += 1;
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, line: Line) -> Option<Packed> {
+        match self.find(line) {
+            Found::At(slot) => Some(self.slots[slot]),
+            Found::Absent(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn at(&self, slot: usize) -> Packed {
+        self.slots[slot]
+    }
+
+    /// Replaces the entry in `slot` by another of the same line, or takes it out.
+    #[inline]
+    pub fn put(&mut self, slot: usize, entry: Option<Packed>) {
+        match entry {
+            Some(entry) => {
+                debug_assert_eq!(entry.key(), self.slots[slot].key());
+                self.slots[slot] = entry;
+            }
+            None => self.remove(slot),
+        }
+    }
+
+    /// Adds an entry for a line that `find` did not find, in the slot that it named.
+    #[inline]
+    pub fn add(&mut self, slot: usize, entry: Packed) {
+        assert!(self.used < self.lines_max, "the lookup table is full: has_room() was not asked");
+        self.used += 1;
+        let (mut slot, mut moving) = (slot, entry);
+        while !moving.is_empty() {
+            std::mem::swap(&mut self.slots[slot], &mut moving);
+            slot = self.after(slot);
+        }
+    }
+
+    fn remove(&mut self, slot: usize) {
+        self.used -= 1;
+        let mut hole = slot;
+        loop {
+            let next = self.after(hole);
+            let entry = self.slots[next];
+            if entry.is_empty() || self.distance(entry.key(), next) == 0 {
+                self.slots[hole] = Packed::EMPTY;
+                return;
+            }
+            self.slots[hole] = entry;
+            hole = next;
+        }
+    }
+
+    /// Calls `f` with every entry whose home is one of `homes` slots from `start` on; returns where to go on, or `None`
+    /// behind the last slot. An entry's home never changes: whatever is added or taken out between two calls, a line that
+    /// stays is met exactly once in a pass.
+    pub fn scan(&self, start: usize, homes: usize, mut f: impl FnMut(Packed)) -> Option<usize> {
+        let slots = self.slots.len();
+        let end = start.saturating_add(homes).min(slots);
+        // Positions run on over the end of the table, where the last runs continue in the first slots.
+        let mut position = start;
+        while position < end + slots {
+            let slot = if position < slots { position } else { position - slots };
+            let entry = self.slots[slot];
+            if entry.is_empty() {
+                if position >= end {
+                    break;
+                }
+            } else {
+                let distance = self.distance(entry.key(), slot);
+                if position >= distance + end {
+                    break;
+                }
+                if position >= distance + start {
+                    f(entry);
+                }
+            }
+            position += 1;
+        }
+        (end < slots).then_some(end)
+    }
+
+    /// Lets `f` change or drop every entry, in one pass that also closes the holes.
+    #[inline]
+    pub fn sweep(&mut self, mut f: impl FnMut(Packed) -> Option<Packed>) {
+        if self.used == 0 {
+            return;
+        }
+        let slots = self.slots.len();
+        let Some(empty) = self.slots.iter().position(|entry| entry.is_empty()) else {
+            unreachable!("one slot is always empty");
+        };
+        // Every entry moves back to the first slot that is free from its home on; nothing can move over an empty slot.
+        let wrap = |position: usize| if position < slots { position } else { position - slots };
+        let mut free = empty + 1;
+        for position in empty + 1..empty + slots {
+            let entry = self.slots[wrap(position)];
+            if entry.is_empty() {
+                free = position + 1;
+                continue;
+            }
+            let kept = f(entry);
+            if kept == Some(entry) && free == position {
+                free += 1;
+                continue;
+            }
+            self.slots[wrap(position)] = Packed::EMPTY;
+            let Some(kept) = kept else {
+                self.used -= 1;
+                continue;
+            };
+            let home = position - self.distance(kept.key(), wrap(position));
+            let target = free.max(home);
+            self.slots[wrap(target)] = kept;
+            free = target + 1;
+        }
+    }
+
+    /// Panics where an entry cannot be found from its home, or the count is wrong.
+    pub fn check(&self) {
+        let mut used = 0;
+        for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
+            used += 1;
+            assert!(matches!(self.find(entry.line()), Found::At(at) if at == slot), "a line cannot be found");
+        }
+        assert_eq!(used, self.used);
+        assert!(self.used <= self.lines_max);
+    }
+}

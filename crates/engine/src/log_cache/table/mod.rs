@@ -1,0 +1,453 @@
+//! The data lookup table: where in the log the newest copy of each cached sector is (Nightingale et al. 1999, section 3.3).
+//!
+//! The unit is a *line* of 4 KiB. Nearly every line is one *piece*: written in one go, one address, one checksum. Such a
+//! line is sixteen bytes in a hash table (`lines.rs`). A line written in several goes is *broken*: its pieces, at the grain
+//! of a sector, are a short list of fragments (`fragments.rs`). The paper's fragment is 1 KiB, because its clients
+//! aligned to that; ours is a sector, because nothing promises more.
+//!
+//! Two rules hold throughout:
+//! - the masks of a line's pieces never overlap: a sector has one newest copy, and an older copy is forgotten in the step
+//!   that brings the newer one;
+//! - whatever loses a sector is reported to the caller ([`Lost`]), who counts what is dirty in each segment of the log.
+//!
+//! What reads as zeroes because of a discard is kept apart, in [`ZeroRanges`].
+//!
+//! Memory is bounded from the start: the slots for `lines_max` lines are taken at once (18.3 bytes a line), the room for
+//! broken lines grows in steps of 16 KiB up to two fragments a line of `lines_max`. The caller asks
+//! [`LookupTable::has_room`] before a write and treats "no" as a full log.
+
+mod fragments;
+mod lines;
+mod packed;
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+use std::ops::{Deref, Range};
+
+use crate::{Extent, LINE_SECTORS, Lba};
+use fragments::Fragments;
+use lines::{Found, Lines};
+use packed::{Packed, WIDE_MAX};
+
+pub use ranges::{RANGES_MAX, RangeGone, RangeInfo, RangeKind, RangePart, ZeroRanges};
+
+/// Pieces a line can have: one for each sector.
+pub const PIECES_MAX: usize = LINE_SECTORS as usize;
+
+/// Fragments there may be for each line of the capacity. Two: a log full of half lines just fits.
+const FRAGMENTS_PER_LINE: usize = 2;
+/// One fragment for every so many lines has its memory from the start: one byte a line.
+const LINES_PER_RESERVED_FRAGMENT: usize = 16;
+/// Fragments that one insert may take: a whole line that breaks needs a node for each of its two pieces.
+const FRAGMENTS_PER_INSERT: usize = 2;
+
+/// Any odd-looking constant; a run must repeat, so it does not come from the OS.
+const SEED: u64 = 0x5851_f42d_4c95_7f2d;
+
+/// A sector of the log device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(pub u64);
+
+/// The number of a cache line on the cached device: its LBA divided by the sectors of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line(pub u64);
+
+impl Line {
+    pub const fn of(lba: Lba) -> Line {
+        Line(lba.0 / LINE_SECTORS)
+    }
+
+    pub const fn start(self) -> Lba {
+        Lba(self.0 * LINE_SECTORS)
+    }
+
+    pub const fn extent(self) -> Extent {
+        Extent::new(self.start(), LINE_SECTORS)
+    }
+
+    /// The lines that `extent` touches.
+    pub fn touching(extent: Extent) -> Range<u64> {
+        if extent.sectors == 0 {
+            return 0..0;
+        }
+        extent.start.0 / LINE_SECTORS..(extent.end().0 - 1) / LINE_SECTORS + 1
+    }
+
+    /// Which sectors of the line `extent` covers.
+    pub fn mask_of(self, extent: Extent) -> u8 {
+        match self.extent().intersection(extent) {
+            Some(common) => sectors_mask((common.start - self.start()) as u8, common.sectors as u8),
+            None => 0,
+        }
+    }
+}
+
+/// The bits of `count` sectors from `first` on.
+pub const fn sectors_mask(first: u8, count: u8) -> u8 {
+    (((1u16 << count) - 1) << first) as u8
+}
+
+/// Sectors of one line that were written together, and so have one address and one checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where in the log the piece's first sector is, as it was written.
+    pub place: Place,
+    /// The extent as it was written, in sectors of the line. `crc` is over all of it, also over what is no longer valid.
+    pub first: u8,
+    pub count: u8,
+    pub crc: u32,
+    /// The sectors of the line for which this is still the newest copy.
+    pub mask: u8,
+    /// Not yet home on the data disk.
+    pub dirty: bool,
+}
+
+impl Piece {
+    /// A piece just written: all of it is valid and dirty.
+    pub fn written(place: Place, first: u8, count: u8, crc: u32) -> Piece {
+        Piece { place, first, count, crc, mask: sectors_mask(first, count), dirty: true }
+    }
+
+    /// How many sectors are still valid.
+    pub fn sectors(&self) -> u8 {
+        self.mask.count_ones() as u8
+    }
+
+    /// Where in the log the given sector of the line is; it must be one of the piece's.
+    pub fn place_of(&self, sector: u8) -> Place {
+        assert!(self.first <= sector && sector < self.first + self.count);
+        Place(self.place.0 + u64::from(sector - self.first))
+    }
+
+    fn check(&self) {
+        assert!(
+            1 <= self.count && self.count <= 8 && self.first <= 8 - self.count,
+            "not within a line: {self:?}"
+        );
+        assert!(self.mask != 0, "a piece with nothing valid: {self:?}");
+        assert!(self.mask & !sectors_mask(self.first, self.count) == 0, "valid but never written: {self:?}");
+        assert!(self.place.0 + 8 <= WIDE_MAX, "beyond any log: {self:?}");
+    }
+}
+
+/// A piece that lost sectors to something newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The piece's place, as it was inserted.
+    pub place: Place,
+    /// How many sectors it lost, at least one.
+    pub sectors: u8,
+    pub dirty: bool,
+    /// Nothing of the piece is left.
+    pub gone: bool,
+}
+
+/// The pieces of one line, in no order.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    pieces: [Piece; PIECES_MAX],
+    count: u8,
+}
+
+impl Pieces {
+    const NONE: Pieces = Pieces {
+        pieces: [Piece { place: Place(0), first: 0, count: 0, crc: 0, mask: 0, dirty: false }; PIECES_MAX],
+        count: 0,
+    };
+
+    /// The sectors of the line that are in the log.
+    pub fn mask(&self) -> u8 {
+        self.iter().fold(0, |mask, piece| mask | piece.mask)
+    }
+}
+
+impl Deref for Pieces {
+    type Target = [Piece];
+    fn deref(&self) -> &[Piece] {
+        &self.pieces[..usize::from(self.count)]
+    }
+}
+
+/// What is in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub lines: u64,
+    pub pieces: u64,
+    pub sectors: u64,
+    pub dirty_sectors: u64,
+}
+
+impl Counts {
+    fn add(&mut self, piece: &Piece) {
+        self.pieces += 1;
+        self.sectors += u64::from(piece.sectors());
+        if piece.dirty {
+            self.dirty_sectors += u64::from(piece.sectors());
+        }
+    }
+
+    fn subtract(&mut self, lost: &Lost) {
+        self.pieces -= u64::from(lost.gone);
+        self.sectors -= u64::from(lost.sectors);
+        if lost.dirty {
+            self.dirty_sectors -= u64::from(lost.sectors);
+        }
+    }
+}
+
+/// The table. See the module.
+pub struct LookupTable {
+    lines: Lines,
+    fragments: Fragments,
+    counts: Counts,
+}
+
+impl LookupTable {
+    /// A table for at most `lines_max` lines; give it the number of lines that the log can hold.
+    pub fn with_capacity(lines_max: usize) -> LookupTable {
+        LookupTable::with_seed(lines_max, SEED)
+    }
+
+    /// The same with a seed of the caller's for the hash, so that a client cannot choose addresses that collide.
+    pub fn with_seed(lines_max: usize, seed: u64) -> LookupTable {
+        let fragments_max = (lines_max * FRAGMENTS_PER_LINE).max(FRAGMENTS_PER_INSERT);
+        LookupTable {
+            lines: Lines::new(lines_max, seed),
+            fragments: Fragments::new(fragments_max, lines_max / LINES_PER_RESERVED_FRAGMENT),
+            counts: Counts::default(),
+        }
+    }
+
+    /// RAM in use, everything counted.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<LookupTable>() + self.lines.memory_bytes() + self.fragments.memory_bytes()
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts { lines: self.lines.used() as u64, ..self.counts }
+    }
+
+    pub fn lines_max(&self) -> usize {
+        self.lines.lines_max()
+    }
+
+    /// Whether so many calls of `insert` are sure to find room.
+    pub fn has_room(&self, inserts: usize) -> bool {
+        self.lines.lines_max() - self.lines.used() >= inserts
+            && self.fragments.nodes_max() - self.fragments.used() >= inserts * FRAGMENTS_PER_INSERT
+    }
+
+    /// Makes `piece` the newest copy of its sectors. Reports what older pieces lost by it. Panics where there is no room.
+    #[inline]
+    pub fn insert(&mut self, line: Line, piece: Piece, mut lost: impl FnMut(Lost)) {
+        piece.check();
+        assert!(line.0 <= WIDE_MAX, "beyond any disk: {line:?}");
+        match self.lines.find(line) {
+            Found::Absent(slot) => self.lines.add(slot, Packed::whole(line.0, &piece)),
+            Found::At(slot) => {
+                let rest = self.strip(self.lines.at(slot), |_| piece.mask, &mut lost);
+                let entry = match rest {
+                    Some(rest) => self.fragments.join(rest, &piece),
+                    None => Packed::whole(line.0, &piece),
+                };
+                self.lines.put(slot, Some(entry));
+            }
+        }
+        self.counts.add(&piece);
+    }
+
+    /// What of the line is in the log.
+    #[inline]
+    pub fn lookup(&self, line: Line) -> Pieces {
+        let mut pieces = Pieces::NONE;
+        if let Some(entry) = self.lines.get(line) {
+            self.fragments.each(entry, |piece| {
+                pieces.pieces[usize::from(pieces.count)] = piece;
+                pieces.count += 1;
+            });
+        }
+        pieces
+    }
+
+    /// Forgets the given sectors of a line.
+    pub fn remove_sectors(&mut self, line: Line, mask: u8, mut lost: impl FnMut(Lost)) {
+        if let Found::At(slot) = self.lines.find(line) {
+            let rest = self.strip(self.lines.at(slot), |_| mask, &mut lost);
+            self.lines.put(slot, rest);
+        }
+    }
+
+    /// Forgets everything in `extent`. Costs a pass over the table at most, however long the extent is.
+    pub fn remove_extent(&mut self, extent: Extent, mut lost: impl FnMut(Lost)) {
+        let lines = Line::touching(extent);
+        if !self.is_shorter_than_table(&lines) {
+            let (fragments, counts) = (&mut self.fragments, &mut self.counts);
+            self.lines.sweep(|entry| {
+                let mask = entry.line().mask_of(extent);
+                if mask == 0 { Some(entry) } else { strip(fragments, counts, entry, |_| mask, &mut lost) }
+            });
+            return;
+        }
+        for line in lines.map(Line) {
+            self.remove_sectors(line, line.mask_of(extent), &mut lost);
+        }
+    }
+
+    /// Notes that the piece at `place` is home. Returns how many sectors became clean by it: those that are still valid.
+    /// `None`: the table no longer points at that copy, or it was clean already.
+    pub fn mark_clean(&mut self, line: Line, place: Place) -> Option<u8> {
+        let Found::At(slot) = self.lines.find(line) else {
+            return None;
+        };
+        let mut cleaned = None;
+        let entry = self.fragments.edit(self.lines.at(slot), |piece| {
+            if piece.place == place && piece.dirty {
+                cleaned = Some(piece.sectors());
+                return Some(Piece { dirty: false, ..piece });
+            }
+            Some(piece)
+        });
+        self.lines.put(slot, entry);
+        self.counts.dirty_sectors -= u64::from(cleaned.unwrap_or(0));
+        cleaned
+    }
+
+    /// Whether any sector of the line is in the log.
+    pub fn contains_line(&self, line: Line) -> bool {
+        self.lines.get(line).is_some()
+    }
+
+    /// Whether any sector of the extent is in the log, dirty or clean.
+    pub fn contains_any(&self, extent: Extent) -> bool {
+        self.any_in(extent, |_| true)
+    }
+
+    /// Whether any sector of the extent is in the log and not yet home.
+    pub fn contains_dirty(&self, extent: Extent) -> bool {
+        self.any_in(extent, |piece| piece.dirty)
+    }
+
+    /// How many sectors of the extent are in the log and not yet home.
+    pub fn dirty_in(&self, extent: Extent) -> u64 {
+        let mut dirty = 0;
+        self.search(extent, |mask, piece| {
+            dirty += if piece.dirty { u64::from((piece.mask & mask).count_ones()) } else { 0 };
+            false
+        });
+        dirty
+    }
+
+    /// Forgets the clean pieces in the given parts of the log, which are about to be overwritten; one pass over the table.
+    /// Panics at a dirty piece there: its only copy would be lost.
+    pub fn purge(&mut self, released: &[Range<Place>]) {
+        let inside = |place: Place| released.iter().any(|part| part.start <= place && place < part.end);
+        let (fragments, counts) = (&mut self.fragments, &mut self.counts);
+        self.lines.sweep(|entry| {
+            let select = |piece: &Piece| if inside(piece.place) { u8::MAX } else { 0 };
+            strip(fragments, counts, entry, select, &mut |lost: Lost| {
+                assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place);
+            })
+        });
+    }
+
+    /// How many slots there are: what `scan` counts in.
+    pub fn slots(&self) -> usize {
+        self.lines.slots()
+    }
+
+    /// Calls `f` with the pieces of the lines that are at home in `slots` slots from `start` on. Returns where to go on,
+    /// or `None` at the end. The table may be changed between two calls: a line that stays is met once in a pass.
+    pub fn scan(&self, start: usize, slots: usize, mut f: impl FnMut(Line, Piece)) -> Option<usize> {
+        self.lines.scan(start, slots, |entry| self.fragments.each(entry, |piece| f(entry.line(), piece)))
+    }
+
+    /// Panics where the table contradicts itself. A pass over everything, for tests and simulation.
+    pub fn check(&self) {
+        self.lines.check();
+        self.fragments.check();
+        let (mut counts, mut nodes) = (Counts::default(), 0);
+        self.lines.scan(0, usize::MAX, |entry| {
+            let (mut covered, mut pieces) = (0u8, 0);
+            self.fragments.each(entry, |piece| {
+                piece.check();
+                assert_eq!(covered & piece.mask, 0, "two newest copies of a sector of {:?}", entry.line());
+                covered |= piece.mask;
+                pieces += 1;
+                counts.add(&piece);
+            });
+            assert_eq!(entry.is_broken(), pieces > 1, "a list for a single piece of {:?}", entry.line());
+            nodes += if entry.is_broken() { pieces } else { 0 };
+            counts.lines += 1;
+        });
+        assert_eq!(counts, self.counts());
+        assert_eq!(nodes, self.fragments.used(), "a fragment belongs to no line");
+    }
+
+    fn is_shorter_than_table(&self, lines: &Range<u64>) -> bool {
+        lines.end - lines.start <= self.lines.slots() as u64
+    }
+
+    #[inline]
+    fn strip(
+        &mut self,
+        entry: Packed,
+        select: impl FnMut(&Piece) -> u8,
+        lost: &mut impl FnMut(Lost),
+    ) -> Option<Packed> {
+        strip(&mut self.fragments, &mut self.counts, entry, select, lost)
+    }
+
+    fn any_in(&self, extent: Extent, mut wanted: impl FnMut(&Piece) -> bool) -> bool {
+        self.search(extent, |mask, piece| piece.mask & mask != 0 && wanted(&piece))
+    }
+
+    /// Calls `f` with each piece of the lines that the extent touches, and the sectors of the line that it covers, until
+    /// `f` says that it has seen enough. A pass over the table at most, however long the extent is.
+    fn search(&self, extent: Extent, mut f: impl FnMut(u8, Piece) -> bool) -> bool {
+        let lines = Line::touching(extent);
+        let mut enough = false;
+        if self.is_shorter_than_table(&lines) {
+            for line in lines.map(Line) {
+                if let Some(entry) = self.lines.get(line) {
+                    self.fragments.each(entry, |piece| enough = enough || f(line.mask_of(extent), piece));
+                }
+                if enough {
+                    break;
+                }
+            }
+        } else {
+            self.scan(0, usize::MAX, |line, piece| {
+                enough = enough || (lines.contains(&line.0) && f(line.mask_of(extent), piece));
+            });
+        }
+        enough
+    }
+}
+
+/// Takes from each piece of `entry` the sectors that `select` names, reports what was lost, and returns what is left.
+#[inline]
+fn strip(
+    fragments: &mut Fragments,
+    counts: &mut Counts,
+    entry: Packed,
+    mut select: impl FnMut(&Piece) -> u8,
+    lost: &mut impl FnMut(Lost),
+) -> Option<Packed> {
+    fragments.edit(entry, |piece| {
+        let taken = piece.mask & select(&piece);
+        if taken == 0 {
+            return Some(piece);
+        }
+        let mask = piece.mask & !taken;
+        let loss = Lost {
+            place: piece.place,
+            sectors: taken.count_ones() as u8,
+            dirty: piece.dirty,
+            gone: mask == 0,
+        };
+        counts.subtract(&loss);
+        lost(loss);
+        (mask != 0).then_some(Piece { mask, ..piece })
+    })
+}

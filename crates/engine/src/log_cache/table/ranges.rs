@@ -1,0 +1,190 @@
+//! Ranges that read as zeroes, because a discard or a write of zeroes is in the log and is not home yet.
+//!
+//! Parts never overlap: a newer range cuts the older ones. Data pieces of the lookup table win over ranges: who inserts a
+//! range first removes the covered sectors from the table, and whatever is in the table later is newer.
+//!
+//! A *range* is what one entry of a record said; it is named by its id, and may be left in several *parts* when newer
+//! ranges or removals cut it. When the last part goes, the caller is told ([`RangeGone`]), as its segment then has one
+//! dirty range less.
+
+use std::collections::BTreeMap;
+
+use crate::{Extent, Lba};
+
+/// Parts at most: 64 Ki of them are about 8 MiB of RAM, and far more than a file system discards in the life of a log.
+pub const RANGES_MAX: usize = 1 << 16;
+
+/// Parts that one `insert` or `cut` may add: the new one, and one by cutting an older one in two.
+const PARTS_PER_STEP: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeKind {
+    Discard,
+    /// Zeroes were written; with `unmap` the disk may give up the space.
+    Zeroes {
+        unmap: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeInfo {
+    pub kind: RangeKind,
+    /// The sequence number of the record that holds the range.
+    pub seq: u64,
+    /// The index of the segment that holds the record.
+    pub segment: u32,
+    /// Unique among the ranges present.
+    pub id: u64,
+}
+
+/// A part of a range that is still the newest there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangePart {
+    pub extent: Extent,
+    pub info: RangeInfo,
+}
+
+/// A range that lost its last part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeGone {
+    pub segment: u32,
+    pub id: u64,
+}
+
+/// What is known of a whole range: where its parts can be, and how many there are.
+struct Span {
+    extent: Extent,
+    parts: usize,
+}
+
+#[derive(Default)]
+pub struct ZeroRanges {
+    parts: BTreeMap<Lba, RangePart>,
+    spans: BTreeMap<u64, Span>,
+}
+
+impl ZeroRanges {
+    pub fn new() -> ZeroRanges {
+        ZeroRanges::default()
+    }
+
+    /// How many parts there are.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Whether one more `insert` or `cut` is sure to find room.
+    pub fn has_room(&self) -> bool {
+        self.parts.len() + PARTS_PER_STEP <= RANGES_MAX
+    }
+
+    /// Makes `extent` read as zeroes. Reports the older ranges of which nothing is left. Panics where there is no room.
+    pub fn insert(&mut self, extent: Extent, info: RangeInfo, gone: impl FnMut(RangeGone)) {
+        assert!(extent.sectors > 0, "an empty range");
+        assert!(self.has_room(), "too many ranges: has_room() was not asked");
+        self.cut(extent, gone);
+        let span = Span { extent, parts: 1 };
+        assert!(self.spans.insert(info.id, span).is_none(), "range {} is there already", info.id);
+        self.parts.insert(extent.start, RangePart { extent, info });
+    }
+
+    /// What of `extent` reads as zeroes, by address.
+    pub fn lookup(&self, extent: Extent) -> impl Iterator<Item = RangePart> + '_ {
+        self.touching(extent).filter_map(move |part| {
+            part.extent.intersection(extent).map(|common| RangePart { extent: common, info: part.info })
+        })
+    }
+
+    /// Whether any of `extent` is in a range.
+    pub fn contains_any(&self, extent: Extent) -> bool {
+        self.lookup(extent).next().is_some()
+    }
+
+    /// The parts that are left of a range.
+    pub fn parts_of(&self, id: u64) -> impl Iterator<Item = RangePart> + '_ {
+        let span = self.spans.get(&id).map(|span| span.extent);
+        span.into_iter().flat_map(|span| self.touching(span)).filter(move |part| part.info.id == id)
+    }
+
+    /// Every part, by address.
+    pub fn iter(&self) -> impl Iterator<Item = RangePart> + '_ {
+        self.parts.values().copied()
+    }
+
+    /// Forgets a range: it is home. Returns whether anything of it was left.
+    pub fn remove_by_id(&mut self, id: u64) -> bool {
+        let starts: Vec<Lba> = self.parts_of(id).map(|part| part.extent.start).collect();
+        for start in &starts {
+            self.parts.remove(start);
+        }
+        self.spans.remove(&id).is_some()
+    }
+
+    /// Forgets what is in `extent`. Reports the ranges of which nothing is left. Panics where a part would have to be cut
+    /// in two and there is no room.
+    pub fn cut(&mut self, extent: Extent, mut gone: impl FnMut(RangeGone)) {
+        let touched: Vec<RangePart> =
+            self.touching(extent).filter(|part| part.extent.overlaps(extent)).collect();
+        for part in touched {
+            self.parts.remove(&part.extent.start);
+            let before = (part.extent.start, extent.start);
+            let behind = (extent.end(), part.extent.end());
+            let mut kept = 0;
+            for (start, end) in [before, behind] {
+                if start < end {
+                    let rest = Extent::new(start, end - start);
+                    self.parts.insert(start, RangePart { extent: rest, info: part.info });
+                    kept += 1;
+                }
+            }
+            self.recount(part.info, kept, &mut gone);
+        }
+        assert!(self.parts.len() <= RANGES_MAX, "too many ranges: has_room() was not asked");
+    }
+
+    /// One part of the range became `kept` parts.
+    fn recount(&mut self, info: RangeInfo, kept: usize, gone: &mut impl FnMut(RangeGone)) {
+        let Some(span) = self.spans.get_mut(&info.id) else {
+            unreachable!("a part of a range that is not known: {info:?}");
+        };
+        span.parts = span.parts + kept - 1;
+        if span.parts == 0 {
+            self.spans.remove(&info.id);
+            gone(RangeGone { segment: info.segment, id: info.id });
+        }
+    }
+
+    /// The parts from the one that may begin before `extent` to the last that begins within it.
+    fn touching(&self, extent: Extent) -> impl Iterator<Item = RangePart> + '_ {
+        let before = self.parts.range(..extent.start).next_back();
+        before.into_iter().chain(self.parts.range(extent.start..extent.end())).map(|(_, part)| *part)
+    }
+
+    /// Panics where parts overlap or a count is wrong.
+    pub fn check(&self) {
+        let mut end = Lba(0);
+        let mut parts = BTreeMap::<u64, usize>::new();
+        for (start, part) in &self.parts {
+            assert!(*start == part.extent.start && end <= *start && part.extent.sectors > 0, "{part:?}");
+            end = part.extent.end();
+            *parts.entry(part.info.id).or_default() += 1;
+            let span = &self.spans[&part.info.id];
+            assert_eq!(
+                span.extent.intersection(part.extent),
+                Some(part.extent),
+                "outside of its range: {part:?}"
+            );
+        }
+        assert!(
+            parts
+                .iter()
+                .map(|(id, parts)| (*id, *parts))
+                .eq(self.spans.iter().map(|(id, span)| (*id, span.parts)))
+        );
+        assert!(self.parts.len() <= RANGES_MAX);
+    }
+}
