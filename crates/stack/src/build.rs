@@ -23,6 +23,7 @@ pub struct Built {
     pub stack: Stack,
     pub devices: BTreeMap<String, DeviceIndex>,
     pub layers: BTreeMap<String, LayerIndex>,
+    places: BTreeMap<String, (DeviceIndex, Extent)>,
 }
 
 impl Built {
@@ -31,6 +32,11 @@ impl Built {
         let device = self.devices.get(name).copied().map(Target::Device);
         device.or_else(|| self.layers.get(name).copied().map(Target::Layer))
     }
+
+    /// The sectors of a device that a device, a slice or a disk lies on; none for what lies on several devices.
+    pub fn place(&self, name: &str) -> Option<(DeviceIndex, Extent)> {
+        self.places.get(name).copied()
+    }
 }
 
 /// A part of the stack that is built, with its size where that is known before activation.
@@ -38,6 +44,18 @@ impl Built {
 struct Part {
     target: Target,
     sectors: u64,
+    place: Option<(DeviceIndex, Extent)>,
+}
+
+/// Where a layer's sectors lie, if that is one range of one device.
+fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
+    let first = match kind {
+        LayerKind::LogCache { .. } => return None,
+        LayerKind::Disk(_) => 0,
+        LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
+    };
+    let (device, extent) = below[0].place?;
+    Some((device, Extent::new(extent.start + first, sectors)))
 }
 
 impl StackFile {
@@ -58,7 +76,8 @@ impl StackFile {
             let error = |why| self.error(device.span.clone(), format!("device \"{}\": {why}", device.name));
             let geometry = opener.open(index, device).map_err(error)?;
             let target = builder.device(geometry);
-            parts.insert(&device.name, Part { target, sectors: geometry.sectors });
+            let place = Some((index, Extent::new(Lba(0), geometry.sectors)));
+            parts.insert(&device.name, Part { target, sectors: geometry.sectors, place });
             devices.insert(device.name.clone(), index);
         }
         for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
@@ -66,13 +85,16 @@ impl StackFile {
             let (layer, sectors) = self.make(spec, &below)?;
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
-            parts.insert(&spec.name, Part { target, sectors });
+            let place = place(&spec.kind, &below, sectors);
+            parts.insert(&spec.name, Part { target, sectors, place });
             if let Target::Layer(index) = target {
                 layers.insert(spec.name.clone(), index);
             }
         }
         let root = parts[root].target;
-        Ok(Built { stack: builder.finish(root), devices, layers })
+        let places =
+            parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();
+        Ok(Built { stack: builder.finish(root), devices, layers, places })
     }
 
     /// The names of everything that `root` stands on, itself included.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{DeviceIndex, Geometry, Nanos};
+use dcd_engine::{DeviceIndex, Extent, Geometry, Lba, Nanos};
 
 use super::*;
 use crate::{DeviceOpener, LayerKind};
@@ -167,6 +167,7 @@ fn slices_are_built_within_their_device() {
     let built = file.build(&mut opener).unwrap();
     assert_eq!(opener.1, ["file"]);
     assert_eq!(built.target("log"), Some(built.stack.root()));
+    assert_eq!(built.place("log"), Some((DeviceIndex(0), Extent::new(Lba(0), 64 << 11))));
     assert!(built.target("nothing").is_none());
     let error = file.build(&mut Sizes(8, Vec::new())).err().unwrap().to_string();
     assert!(error.contains("make it smaller"), "{error}");
@@ -182,6 +183,8 @@ fn without_its_cache_a_stack_serves_the_data_disk() {
     let mut opener = Sizes(1 << 20, Vec::new());
     let built = file.build(&mut opener).unwrap();
     assert_eq!(built.layers.keys().collect::<Vec<_>>(), ["data"], "the log is not even opened");
+    let rest = Extent::new(Lba(64 << 11), (1 << 20) - (64 << 11));
+    assert_eq!(built.place("data"), Some((DeviceIndex(0), rest)));
 }
 
 const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
