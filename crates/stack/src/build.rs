@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
@@ -51,7 +52,7 @@ struct Part {
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } => return None,
-        LayerKind::Disk(_) => 0,
+        LayerKind::Disk(_) | LayerKind::Fault { .. } => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
     let (device, extent) = below[0].place?;
@@ -119,6 +120,7 @@ impl StackFile {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
+            LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::LogCache { .. } => {
                 Err(self.error(spec.span.clone(), "this kind of layer cannot be built yet"))
             }

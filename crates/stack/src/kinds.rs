@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_model::DiskConfig;
 
@@ -43,6 +44,7 @@ pub enum LayerKind {
     LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
     Disk(DiskSpec),
     Slice(SliceSpec),
+    Fault { of: Located, plan: FaultPlan },
 }
 
 impl LayerKind {
@@ -52,6 +54,7 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
+            LayerKind::Fault { of, .. } => vec![of],
         }
     }
 
@@ -60,6 +63,7 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&mut disk.of],
             LayerKind::Slice(slice) => vec![&mut slice.of],
+            LayerKind::Fault { of, .. } => vec![of],
         }
     }
 
@@ -72,8 +76,8 @@ impl LayerKind {
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 3] =
-    [("log-cache", read_log_cache), ("disk", read_disk), ("slice", read_slice)];
+const KINDS: [(&str, Reader); 4] =
+    [("log-cache", read_log_cache), ("disk", read_disk), ("slice", read_slice), ("fault", read_fault)];
 
 pub(crate) fn read_layer(
     name: Located,
@@ -158,4 +162,17 @@ fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFi
         return Err(fields.error_here("\"first\" and \"size\" together are past every device's end"));
     }
     Ok(LayerKind::Slice(SliceSpec { of, first_bytes, size_bytes }))
+}
+
+fn read_fault(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "disk")?;
+    let d = FaultPlan::default();
+    let plan = FaultPlan {
+        ignore_flush: fields.flag("ignore-flush")?.unwrap_or(d.ignore_flush),
+        hits: fields.word("hits")?.unwrap_or(d.hits),
+        fail_after: fields.number("fail-after")?.unwrap_or(d.fail_after),
+        fail_count: fields.number("fail-count")?.unwrap_or(d.fail_count),
+        no_space: fields.flag("no-space")?.unwrap_or(d.no_space),
+    };
+    Ok(LayerKind::Fault { of, plan })
 }

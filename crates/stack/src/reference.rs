@@ -57,4 +57,13 @@ of = "NAME"                 where its data is
 drive = "NAME"              barracuda-1996, nearline-2018, or the path of a drive file
 queue = "sptf"              in which order the drive serves what waits: fcfs, sptf
 size = "4GiB"               how much of the drive is used; left out: all that is below
+
+[layer.NAME]
+kind = "fault"              for tests: what is below fails or lies
+of = "NAME"
+ignore-flush = false        answer flushes without carrying them out
+hits = "all"                which operations fail: all, reads, writes, flushes
+fail-after = 0              how many of them succeed first
+fail-count = 0              how many fail then
+no-space = false            they fail with ENOSPC in place of EIO
 "#;

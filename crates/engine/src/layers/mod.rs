@@ -1,3 +1,4 @@
 //! The layers, one module each.
 
+pub mod fault;
 pub mod slice;

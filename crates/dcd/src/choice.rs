@@ -1,0 +1,56 @@
+//! Which log cache of a stack file a command is about.
+
+use std::path::Path;
+
+use dcd_engine::log_cache::LogCacheConfig;
+use dcd_stack::{DeviceSource, LayerKind, StackFile};
+
+use crate::failure::Failure;
+
+/// One log cache of a stack file.
+pub struct Choice {
+    pub file: StackFile,
+    pub layer: String,
+    pub log: String,
+    pub data: String,
+    pub config: LogCacheConfig,
+}
+
+impl Choice {
+    /// The log cache called `layer`, or the only one.
+    pub fn load(path: &Path, layer: Option<&str>) -> Result<Choice, Failure> {
+        let file = StackFile::load(path)?;
+        let names: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
+        let name = match (layer, names.as_slice()) {
+            (_, []) => {
+                return Err(Failure::Failed(format!("{}: there is no log-cache layer in it", path.display())));
+            }
+            (None, [only]) => only,
+            (None, _) => {
+                let names = names.join(", ");
+                let text = format!("{}: it has several log caches; choose with --layer: {names}", path.display());
+                return Err(Failure::Failed(text));
+            }
+            (Some(wanted), _) => names.iter().find(|name| **name == wanted).ok_or_else(|| {
+                let names = names.join(", ");
+                Failure::Failed(format!("{}: no log cache is called \"{wanted}\"; it has {names}", path.display()))
+            })?,
+        };
+        let name = (*name).to_owned();
+        match &file.layer(&name).expect("it is one of the file's").kind {
+            LayerKind::LogCache { log, data, config } => {
+                let (log, data, config) = (log.text.clone(), data.text.clone(), (**config).clone());
+                Ok(Choice { file, layer: name, log, data, config })
+            }
+            _ => unreachable!("log_caches gives log caches"),
+        }
+    }
+
+    /// The file or block device that a part of the stack lies on; none for RAM.
+    pub fn path_below(&self, part: &str) -> Option<&Path> {
+        match &self.file.bottom_device(part)?.source {
+            DeviceSource::Path { path, .. } => Some(path),
+            DeviceSource::Memory { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A fault layer: makes what is below it fail, or lie, in a planned way. For tests, and for whoever wants to see what
+//! their software does when a disk fails.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layer::{
+    ActivateError, Durability, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port,
+    Ports, Request, RequestId,
+};
+use crate::{Buf, Nanos};
+
+const BELOW: Port = Port(0);
+
+/// Which operations a fault hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hits {
+    #[default]
+    All,
+    Reads,
+    /// Writes, zeroes and discards.
+    Writes,
+    Flushes,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct FaultPlan {
+    /// Flushes are answered and not carried out, and writes that should be durable are made volatile: a liar.
+    pub ignore_flush: bool,
+    pub hits: Hits,
+    /// How many of the operations that are hit succeed first.
+    pub fail_after: u64,
+    /// How many fail then; 0: none.
+    pub fail_count: u64,
+    /// ENOSPC in place of EIO.
+    pub no_space: bool,
+}
+
+impl Default for FaultPlan {
+    fn default() -> Self {
+        FaultPlan { ignore_flush: false, hits: Hits::All, fail_after: 0, fail_count: 0, no_space: false }
+    }
+}
+
+/// See the module's documentation.
+pub struct Fault {
+    plan: FaultPlan,
+    /// Operations of the planned kind that have come, from activation on.
+    seen: u64,
+    failed: u64,
+    below: Option<Geometry>,
+}
+
+impl Fault {
+    pub const fn new(plan: FaultPlan) -> Fault {
+        Fault { plan, seen: 0, failed: 0, below: None }
+    }
+
+    /// Counts an operation, and says whether it is one of those that fail.
+    fn fails(&mut self, io: &Io) -> bool {
+        let hit = match self.plan.hits {
+            Hits::All => true,
+            Hits::Reads => matches!(io, Io::Read { .. }),
+            Hits::Writes => io.modifies(),
+            Hits::Flushes => matches!(io, Io::Flush),
+        };
+        if !hit {
+            return false;
+        }
+        let place = self.seen;
+        self.seen += 1;
+        place >= self.plan.fail_after && place - self.plan.fail_after < self.plan.fail_count
+    }
+
+    fn accept(&mut self, request: Request, out: &mut Outbox) {
+        let Request { id, mut io } = request;
+        if self.fails(&io) {
+            self.failed += 1;
+            let kind = if self.plan.no_space { ErrorKind::NoSpace } else { ErrorKind::Medium };
+            let error = IoError { kind, extent: io.extent() };
+            return out.reply(id, IoResult::err(io.take_buf(), error));
+        }
+        if self.plan.ignore_flush {
+            match &mut io {
+                Io::Flush => return out.reply(id, IoResult::ok(Buf::none())),
+                Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
+                    *durability = Durability::Volatile;
+                }
+                Io::Read { .. } | Io::Discard { .. } => {}
+            }
+        }
+        out.submit(BELOW, OpId(id.0), io);
+    }
+}
+
+impl Layer for Fault {
+    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => self.accept(request, out),
+            Event::Completed { op, result } => out.reply(RequestId(op.0), result),
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.below = Some(below.geometry(BELOW));
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        serde_json::json!({ "seen": self.seen, "failed": self.failed, "ignore_flush": self.plan.ignore_flush })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Lba};
+
+    fn send(fault: &mut Fault, io: Io) -> Command {
+        let mut out = Outbox::default();
+        fault.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(1), io }), &mut out);
+        assert_eq!(out.commands.len(), 1);
+        out.commands.remove(0)
+    }
+
+    fn write(durability: Durability) -> Io {
+        Io::Write { at: Lba(8), buf: Buf::zeroed(512), durability }
+    }
+
+    #[test]
+    fn a_liar_answers_flushes_and_forgets_durability() {
+        let mut liar = Fault::new(FaultPlan { ignore_flush: true, ..FaultPlan::default() });
+        assert!(matches!(send(&mut liar, Io::Flush), Command::Reply { result, .. } if result.status.is_ok()));
+        let passed = send(&mut liar, write(Durability::Durable));
+        let Command::Submit { io: Io::Write { durability, .. }, .. } = passed else { panic!("{passed:?}") };
+        assert_eq!(durability, Durability::Volatile);
+    }
+
+    #[test]
+    fn the_planned_operations_fail_and_no_others() {
+        let plan = FaultPlan { hits: Hits::Writes, fail_after: 2, fail_count: 3, ..FaultPlan::default() };
+        let mut fault = Fault::new(plan);
+        let mut fails =
+            |io| matches!(send(&mut fault, io), Command::Reply { result, .. } if result.status.is_err());
+        assert!(!fails(Io::Flush) && !fails(Io::Flush) && !fails(Io::Flush));
+        let failed: Vec<bool> = (0..7).map(|_| fails(write(Durability::Volatile))).collect();
+        assert_eq!(failed, [false, false, true, true, true, false, false]);
+    }
+}
