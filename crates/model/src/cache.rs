@@ -139,6 +139,11 @@ impl Cache {
         Some((ahead.next, at, ahead.arm))
     }
 
+    /// True while a read-ahead is running: a stream finds its sectors as they pass.
+    pub fn is_reading_ahead(&self) -> bool {
+        self.ahead.is_some_and(|ahead| ahead.next < ahead.limit)
+    }
+
     /// Where the heads are while they read ahead, or wait behind it.
     pub fn arm(&self) -> Option<Arm> {
         self.ahead.map(|ahead| ahead.arm)

@@ -103,8 +103,9 @@ impl Controller {
         let begin = start.max(known + overhead);
         if !access.writes() {
             match self.cache.lookup(extent) {
-                Lookup::Hit { .. } | Lookup::Stream => return 0,
-                Lookup::Miss { .. } => {}
+                Lookup::Hit { .. } => return 0,
+                Lookup::Stream if self.cache.is_reading_ahead() => return 0,
+                Lookup::Stream | Lookup::Miss { .. } => {}
             }
         }
         let arm = self.cache.arm().unwrap_or(self.arm);

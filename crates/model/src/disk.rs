@@ -60,8 +60,6 @@ pub struct Disk {
     in_service: Option<InService>,
     /// When the last service ended.
     free_at: Nanos,
-    /// Handed down and not answered.
-    below_count: usize,
     size: Option<u64>,
     geometry: Option<Geometry>,
     statistics: Statistics,
@@ -81,7 +79,6 @@ impl Disk {
             queue,
             in_service: None,
             free_at: Nanos::ZERO,
-            below_count: 0,
             size: config.size,
             geometry: None,
             statistics: Statistics::default(),
@@ -97,7 +94,7 @@ impl Disk {
         while let Some(InService { pending, end }) = self.in_service.take_if(|service| service.end <= now) {
             self.free_at = end;
             self.statistics.late(now.since(end));
-            self.below_count += 1;
+            self.statistics.below_changes(now, true);
             out.submit(BELOW, OpId(pending.request.id.0), pending.request.io);
             self.start_next();
         }
@@ -175,10 +172,10 @@ impl Layer for Disk {
         match event {
             Event::Request(request) => self.accept(now, request, out),
             Event::Completed { op, result } => {
-                self.below_count -= 1;
+                self.statistics.below_changes(now, false);
                 out.reply(RequestId(op.0), result);
             }
-            Event::Control(Control::ResetStatistics) => self.statistics = Statistics::default(),
+            Event::Control(Control::ResetStatistics) => self.statistics.reset(now),
             Event::Wake | Event::Control(_) => {}
         }
     }
@@ -241,7 +238,6 @@ impl Layer for Disk {
         status["drive"] = self.drive().name().into();
         status["scheduler"] = serde_json::json!(self.queue.scheduler());
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
-        status["below"] = self.below_count.into();
         status
     }
 }

@@ -22,6 +22,4 @@ pub use controller::{Access, Controller, Served, Service};
 pub use disk::{Disk, DiskConfig};
 pub use drive::{Drive, DriveError};
 pub use geometry::{Spot, Track, Zone};
-pub use histogram::Histogram;
-pub use mechanics::{Arm, Passage};
 pub use queue::Scheduler;

@@ -9,7 +9,7 @@ use crate::seek::SeekCurve;
 
 /// The track on which the heads are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arm {
+pub(crate) struct Arm {
     pub cylinder: u32,
     pub head: u32,
 }
@@ -22,7 +22,7 @@ impl From<&Spot> for Arm {
 
 /// What became of a transfer: when its last sector had passed, and where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub(crate) struct Passage {
     /// When the first sector's start was under the head.
     pub first: Nanos,
     pub end: Nanos,
@@ -163,5 +163,48 @@ impl Mechanics {
     pub fn passing(&self, spot: &Spot, count: u32) -> u64 {
         self.geometry.offset(spot.sector + count, spot.sectors_per_track)
             - self.geometry.offset(spot.sector, spot.sectors_per_track)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive;
+
+    #[test]
+    fn reading_on_in_pieces_gets_as_far_as_in_one_go() {
+        for name in drive::names() {
+            let mechanics = drive::builtin(name).expect("a built-in drive").mechanics;
+            let mut piece = 7_919;
+            for first in [0, 180, 4_000, 1_234_567] {
+                let spot = mechanics.geometry.locate(Lba(first));
+                let begin = Nanos(first * 1_000_003);
+                let passed = mechanics.transfer(Arm::default(), spot, begin, begin, 1, false);
+                let (mut next, mut at, mut arm) = (Lba(first + 1), passed.end, passed.arm);
+                let until = passed.end + Nanos::from_millis(60);
+                let whole = mechanics.read_on(arm, next, at, 1 << 20, until);
+                let mut now = passed.end;
+                while now < until {
+                    piece = piece * 48_271 % 2_147_483_647;
+                    now = until.min(now + Nanos(piece % 3_000_000));
+                    let some = mechanics.read_on(arm, next, at, 1 << 20, now);
+                    (next, at, arm) = (next + some.sectors, some.at, some.arm);
+                }
+                assert!(whole.sectors > 500, "{name}: {whole:?}");
+                assert_eq!(
+                    (next - Lba(first + 1), at, arm),
+                    (whole.sectors, whole.at, whole.arm),
+                    "{name}, {first}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn reading_on_ends_at_the_end_of_the_drive() {
+        let mechanics = drive::builtin("barracuda-1996").expect("a built-in drive").mechanics;
+        let last = Lba(mechanics.geometry.sectors() - 5);
+        let read = mechanics.read_on(Arm::default(), last, Nanos::ZERO, 1000, Nanos::from_secs(1));
+        assert_eq!(read.sectors, 5);
     }
 }

@@ -1,4 +1,4 @@
-//! What a disk counts for `status`: requests, times, and how late the driver was.
+//! What a disk counts for `status`: requests, times, how late the driver was, and how long the device below took.
 
 use dcd_engine::Nanos;
 use serde_json::{Value, json};
@@ -29,6 +29,11 @@ pub(crate) struct Statistics {
     late_count: u64,
     late_sum: u128,
     late_max: Nanos,
+    /// Requests that were handed down and are not answered, since when there are so many of them, and the time that all
+    /// requests together have spent there. In a model it should be nothing beside `busy`.
+    below: u64,
+    below_since: Nanos,
+    below_time: u128,
 }
 
 impl Statistics {
@@ -69,6 +74,18 @@ impl Statistics {
         }
     }
 
+    /// A request was handed down, or came back.
+    pub fn below_changes(&mut self, now: Nanos, handed_down: bool) {
+        self.below_time += u128::from(self.below) * u128::from(now.since(self.below_since).0);
+        self.below_since = now;
+        self.below = if handed_down { self.below + 1 } else { self.below - 1 };
+    }
+
+    /// Counts anew; what is below stays there.
+    pub fn reset(&mut self, now: Nanos) {
+        *self = Statistics { below: self.below, below_since: now, ..Statistics::default() };
+    }
+
     /// So many requests are waiting or being served.
     pub fn queued(&mut self, depth: usize) {
         self.queue_depth_max = self.queue_depth_max.max(depth);
@@ -95,6 +112,7 @@ impl Statistics {
             "rotation_ms": millis(self.rotation),
             "transfer_ms": millis(self.transfer),
             "queue_depth_max": self.queue_depth_max,
+            "below": { "now": self.below, "total_ms": millis(self.below_time) },
             "late": {
                 "count": self.late_count,
                 "mean_ms": millis(late_mean),
@@ -104,7 +122,11 @@ impl Statistics {
     }
 }
 
+/// Null where there was none of the kind.
 fn response(times: &Histogram) -> Value {
+    if times.count() == 0 {
+        return Value::Null;
+    }
     json!({
         "mean": times.mean().as_millis_f64(),
         "p50": times.quantile(0.5).as_millis_f64(),

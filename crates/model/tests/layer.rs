@@ -7,6 +7,7 @@ use dcd_engine::{
     Buf, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, Layer, Lba, Nanos, Outbox,
 };
 use dcd_model::{Disk, DiskConfig, Drive, DriveError, Scheduler, drive};
+use rand::Rng;
 
 fn memory_bench(queue: Scheduler) -> Bench {
     Bench::new(round(), queue).with_memory()
@@ -47,6 +48,47 @@ fn what_was_written_is_read_from_the_medium_and_from_the_cache() {
     assert_eq!((last(3)[1023], last(3)[1024]), (0, 3), "from the sector that was written on");
     assert_eq!(last(2), [0; 2048]);
     assert_eq!(last(1), [3; 2048]);
+}
+
+#[test]
+fn random_requests_are_answered_once_with_the_bytes_of_the_last_write() {
+    for (seed, queue) in [(1, Scheduler::Fcfs), (2, Scheduler::Sptf), (3, Scheduler::Sptf)] {
+        println!("seed {seed}, {queue:?}");
+        let mut random = common::random(seed);
+        let mut bench = memory_bench(queue);
+        // Requests in flight touch different places, 32 of them, so that their order does not matter.
+        let mut newest = [0u8; 32];
+        let mut busy: Vec<Option<(u64, Option<u8>)>> = vec![None; 32];
+        let (mut sent, mut seen) = (0u64, 0);
+        while sent < 3000 || seen < bench.replies.len() {
+            for (id, _, result) in &bench.replies[seen..] {
+                let place =
+                    busy.iter().position(|b| b.is_some_and(|(sent, _)| sent == *id)).expect("answered once");
+                let (_, written) = busy[place].take().expect("it was busy");
+                match written {
+                    Some(byte) => newest[place] = byte,
+                    None => assert!(result.buf.bytes().iter().all(|byte| *byte == newest[place])),
+                }
+            }
+            seen = bench.replies.len();
+            let place = random.random_range(0..32);
+            if sent < 3000 && busy[place].is_none() {
+                let lba = place as u64 * 613;
+                let byte = random.random();
+                let written = random.random_bool(0.5).then_some(byte);
+                let id = match written {
+                    Some(byte) => bench.send(write_of(byte, lba, 16)),
+                    None => bench.send(Io::Read { at: Lba(lba), buf: Buf::zeroed(16 * 512) }),
+                };
+                busy[place] = Some((id, written));
+                sent += 1;
+            }
+            bench.rest(Nanos(random.random_range(0..20_000_000)));
+        }
+        bench.drain();
+        assert_eq!((bench.replies.len(), bench.handed.len()), (3000, 3000));
+        assert!(bench.handed.is_sorted_by_key(|(_, _, at)| *at));
+    }
 }
 
 #[test]
@@ -354,4 +396,29 @@ fn a_drive_without_a_cache_goes_to_the_medium_each_time() {
     for _ in 0..5 {
         assert_eq!(bench.timed(|bench| bench.read(0, 1)), drive.revolution());
     }
+}
+
+#[test]
+fn a_slow_device_below_shows_in_the_status_and_does_not_hold_the_disk_up() {
+    let mut disk = Disk::with_drive(round(), &DiskConfig { queue: Scheduler::Fcfs, ..DiskConfig::default() });
+    activate(&mut disk, Geometry::plain(round().sectors())).unwrap();
+    let mut out = Outbox::default();
+    for id in 0..2 {
+        let io = Io::Read { at: Lba(id * 5_000), buf: Buf::blank(512) };
+        disk.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(id), io }), &mut out);
+    }
+    let first = disk.next_deadline().unwrap();
+    disk.handle(first, Event::Wake, &mut out);
+    let second = disk.next_deadline().expect("the next service begins at once");
+    disk.handle(second, Event::Wake, &mut out);
+    let end = second + Nanos::from_millis(5);
+    for (index, command) in out.commands.drain(..).collect::<Vec<_>>().into_iter().enumerate() {
+        let Command::Submit { op, io, .. } = command else { panic!("nothing is answered yet: {command:?}") };
+        disk.handle(end, Event::Completed { op, result: IoResult::ok(io.take_buf()) }, &mut out);
+        assert_eq!(out.commands.len(), index + 1);
+    }
+    let below = disk.status(end)["below"].clone();
+    let expected = end.since(first).as_millis_f64() + 5.0;
+    assert_eq!(below["now"], 0);
+    assert!((below["total_ms"].as_f64().unwrap() - expected).abs() < 1e-6, "{below}, expected {expected}");
 }
