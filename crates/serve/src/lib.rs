@@ -1,7 +1,10 @@
 //! Front-ends: what stands between clients and the root of a stack.
 //!
 //! - [`nbd`]: sessions of the NBD protocol on any byte stream;
+//! - [`fuse`]: an image file in a mounted directory;
 //! - [`control`]: the control socket of a running server, and its client.
 
 pub mod control;
+pub mod fuse;
 pub mod nbd;
+mod slab;

@@ -1,4 +1,6 @@
-//! The requests of one connection that the engine has not answered: a slab whose index is the token.
+//! The requests of one connection that the engine has not answered.
+
+use crate::slab::Slab;
 
 /// What is remembered of a request until its answer.
 #[derive(Clone, Copy, Debug)]
@@ -25,39 +27,28 @@ pub enum Kind {
 
 #[derive(Debug, Default)]
 pub struct Flight {
-    places: Vec<Option<Pending>>,
-    free: Vec<usize>,
+    pending: Slab<Pending>,
     bytes: usize,
 }
 
 impl Flight {
     pub fn insert(&mut self, pending: Pending) -> u64 {
         self.bytes += pending.bytes;
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place] = Some(pending);
-                place as u64
-            }
-            None => {
-                self.places.push(Some(pending));
-                self.places.len() as u64 - 1
-            }
-        }
+        self.pending.insert(pending) as u64
     }
 
     pub fn get_mut(&mut self, token: u64) -> &mut Pending {
-        self.places[token as usize].as_mut().expect("a request is answered once")
+        self.pending.get_mut(token as usize)
     }
 
     pub fn remove(&mut self, token: u64) -> Pending {
-        let pending = self.places[token as usize].take().expect("a request is answered once");
+        let pending = self.pending.remove(token as usize);
         self.bytes -= pending.bytes;
-        self.free.push(token as usize);
         pending
     }
 
     pub fn requests(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.pending.len()
     }
 
     pub fn bytes(&self) -> usize {

@@ -1,0 +1,159 @@
+//! FUSE: a directory with one file, the image, of the size of the device. A loop device makes a block device of it:
+//! `losetup --direct-io=on -f --show DIR/disk.img`.
+//!
+//! ```text
+//!  kernel ─ fuser's thread ─ Queue ─ eventfd ─▶ driver: FuseImage (Source) ─ Jobs ─▶ root of the stack
+//!           names, attributes          ◀─ answers go straight to the kernel ─
+//! ```
+//!
+//! Every open file is direct: the kernel keeps no pages of it, so that a flush of the stack is all there is to flush.
+
+mod filesystem;
+mod jobs;
+mod mountpoint;
+mod queue;
+mod reply;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dcd_engine::{Geometry, IoResult};
+use dcd_io::{Actions, Source};
+use fuser::{BackgroundSession, MountOption};
+
+use filesystem::{Image, Shape};
+use jobs::Jobs;
+use queue::Queue;
+use reply::Waiter;
+
+/// The name of the file, unless it is given.
+pub const IMAGE_NAME: &str = "disk.img";
+
+/// Why an image cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    #[error("{path} is not a directory; make it with `mkdir -p {path}`")]
+    NotADirectory { path: PathBuf },
+    #[error("{path} is mounted already ({kind}); stop what is there with `umount {path}`, or choose another")]
+    Occupied { path: PathBuf, kind: String },
+    #[error("\"{0}\" cannot be the name of the image: it must be one file name, without a slash")]
+    Name(String),
+    #[error("mounting on {path}: {source}; it needs /dev/fuse, and fusermount3 for users other than root")]
+    Mount { path: PathBuf, source: io::Error },
+}
+
+impl FuseError {
+    fn mount(path: &Path, source: io::Error) -> FuseError {
+        FuseError::Mount { path: path.to_owned(), source }
+    }
+}
+
+/// How an image is mounted.
+#[derive(Clone, Debug)]
+pub struct FuseOptions {
+    pub image_name: String,
+    pub read_only: bool,
+    /// Other users than the one who serves may use it. Off unless asked for.
+    pub allow_other: bool,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        FuseOptions { image_name: IMAGE_NAME.to_owned(), read_only: false, allow_other: false }
+    }
+}
+
+/// A mounted image. Dropping it unmounts; what is not answered then gets an error.
+pub struct FuseImage {
+    directory: PathBuf,
+    image: PathBuf,
+    queue: Arc<Queue>,
+    jobs: Jobs<Waiter>,
+    session: Option<BackgroundSession>,
+}
+
+impl FuseImage {
+    /// Mounts the image of a device on a directory. A mount that a killed server of ours has left is taken away first.
+    pub fn mount(
+        directory: &Path,
+        geometry: Geometry,
+        options: &FuseOptions,
+    ) -> Result<FuseImage, FuseError> {
+        let name = options.image_name.as_str();
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > 255 {
+            return Err(FuseError::Name(name.to_owned()));
+        }
+        let directory = mountpoint::prepare(directory)?;
+        let wrong = |source| FuseError::mount(&directory, source);
+        let shape = Shape::new(geometry, options.read_only);
+        let queue = Arc::new(Queue::new().map_err(wrong)?);
+        let filesystem = Image::new(name, shape, Arc::clone(&queue));
+        let session = fuser::Session::new(filesystem, &directory, &config(options, shape)).map_err(wrong)?;
+        let session = session.spawn().map_err(wrong)?;
+        let image = directory.join(name);
+        Ok(FuseImage { directory, image, queue, jobs: Jobs::new(shape.block), session: Some(session) })
+    }
+
+    /// The file that clients use.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// Readable while there are requests: what [`Source::event_fd`] names, borrowed.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.queue.bell()
+    }
+}
+
+fn config(options: &FuseOptions, shape: Shape) -> fuser::Config {
+    let mut config = fuser::Config::default();
+    let access = if shape.read_only { MountOption::RO } else { MountOption::RW };
+    config.mount_options = vec![
+        MountOption::FSName("dcd".to_owned()),
+        MountOption::Subtype("dcd".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::NoExec,
+        access,
+    ];
+    config.acl = if options.allow_other { fuser::SessionACL::All } else { fuser::SessionACL::Owner };
+    config
+}
+
+impl Source for FuseImage {
+    fn event_fd(&self) -> RawFd {
+        self.bell().as_raw_fd()
+    }
+
+    fn take(&mut self, actions: &mut Actions) {
+        for (io, waiter) in self.queue.take() {
+            self.jobs.submit(io, waiter);
+        }
+        actions.requests.append(&mut self.jobs.out);
+    }
+
+    fn reply(&mut self, token: u64, result: IoResult) {
+        if let Some(done) = self.jobs.complete(token, result) {
+            self.queue.answered(done.waiter.flight_bytes());
+            done.waiter.answer(done.result);
+        }
+        if !self.jobs.out.is_empty() {
+            // The second step of a job, or what has waited for it: the driver comes for it.
+            self.queue.ring();
+        }
+    }
+}
+
+impl Drop for FuseImage {
+    fn drop(&mut self) {
+        self.queue.stop();
+        if let Err(error) = mountpoint::release(&self.directory) {
+            // Somebody has unmounted it by hand.
+            tracing::debug!(path = %self.directory.display(), %error, "unmounting");
+        }
+        drop(self.session.take());
+    }
+}
