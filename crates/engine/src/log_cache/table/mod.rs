@@ -235,7 +235,12 @@ impl LookupTable {
     /// Whether so many calls of `insert` are sure to find room.
     pub fn has_room(&self, inserts: usize) -> bool {
         self.lines.lines_max() - self.lines.used() >= inserts
-            && self.fragments.nodes_max() - self.fragments.used() >= inserts * FRAGMENTS_PER_INSERT
+            && self.fragments_free() >= inserts * FRAGMENTS_PER_INSERT
+    }
+
+    /// How many more fragments there may be: an insert into a line that is there takes two at most.
+    pub fn fragments_free(&self) -> usize {
+        self.fragments.nodes_max() - self.fragments.used()
     }
 
     /// Makes `piece` the newest copy of its sectors. Reports what older pieces lost by it. Panics where there is no room.

@@ -1,0 +1,67 @@
+//! RAM of the lookup table, counted by the allocator: what the table says of itself is what it takes.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
+
+/// The bytes allocated now.
+struct Counting(AtomicUsize);
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory but the counter.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.0.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps to the contract of `alloc`, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        self.0.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the pointer came from `alloc` above with the same layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting(AtomicUsize::new(0));
+
+/// One test alone in this file: tests of one file run side by side and would count each other's memory.
+#[test]
+fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
+    // Logs of 64 MiB, 1 GiB and 4 GiB.
+    for lines in [1u64 << 14, 1 << 18, 1 << 20] {
+        let before = ALLOCATOR.0.load(Ordering::Relaxed);
+        let taken = || ALLOCATOR.0.load(Ordering::Relaxed) - before;
+        let mut table = LookupTable::with_capacity(lines as usize);
+        let at_start = taken();
+        for line in 0..lines {
+            let piece = Piece::written(Place(line * 8), 0, 8, line as u32);
+            table.insert(Line(line.wrapping_mul(0x9e37_79b1) % (1 << 36)), piece, |_| ());
+        }
+        assert_eq!(table.counts().lines, lines);
+        assert_eq!(taken(), at_start, "filling it with whole lines took memory");
+        assert_eq!(taken() + size_of::<LookupTable>(), table.memory_bytes());
+        assert!(
+            table.memory_bytes() as u64 <= 20 * lines,
+            "{} bytes for {lines} lines",
+            table.memory_bytes()
+        );
+
+        // Broken lines take more, up to the bound, and no more than that.
+        let mut line = 0u64;
+        while table.fragments_free() >= 2 {
+            let piece = Piece::written(Place(lines * 8 + line * 8), 0, 4, 0);
+            table.insert(Line(line.wrapping_mul(0x9e37_79b1) % (1 << 36)), piece, |_| ());
+            line += 1;
+        }
+        assert_eq!(line, lines, "two pieces for every line");
+        assert_eq!(taken() + size_of::<LookupTable>(), table.memory_bytes());
+        assert!(
+            table.memory_bytes() as u64 <= 52 * lines,
+            "{} bytes for {lines} lines",
+            table.memory_bytes()
+        );
+    }
+}
