@@ -4,7 +4,8 @@ mod common;
 
 use common::{Bench, activate, round};
 use dcd_engine::{
-    Buf, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, Layer, Lba, Nanos, Outbox,
+    Buf, Command, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba,
+    Nanos, Outbox, Request, RequestId,
 };
 use dcd_model::{Disk, DiskConfig, Drive, DriveError, Scheduler, drive};
 use rand::Rng;
