@@ -2,6 +2,9 @@
 
 mod config;
 pub mod format;
+pub mod recover;
 pub mod table;
+#[cfg(test)]
+mod testing;
 
 pub use config::*;

@@ -1,0 +1,406 @@
+//! Recovery: walks the log from its tail to its end, and hands every record to a [`Visitor`] in order.
+//!
+//! The walk knows the sequence number that it expects and looks for it from where the last record ended: at that place,
+//! in the rest of that segment, in the whole next segment. A record that is not there ends the log, unless something
+//! proves that it was there once: the superblock or a later header that calls it durable, or a sector that cannot be
+//! read. That is damage, and the walk stops with an error that says so, or goes on where it is told to (see
+//! [`WalkOptions::accept_damage`]).
+//!
+//! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
+//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring.
+
+mod reader;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use super::Canary;
+use super::format::{Header, Kind, Superblock};
+use crate::{BlockDevice, Extent, IoError};
+use reader::Reader;
+
+/// Records from this size on are hopped over; smaller ones are read with their segment.
+const HOP_SECTORS: u64 = 128;
+/// Records that one request may be split over; more is not believed. The largest request (32 MiB) in the smallest
+/// segments (16 KiB) needs about 2700.
+pub const CHAIN_RECORDS_MAX: usize = 4096;
+/// Extents and damages that a report lists; beyond that it only counts.
+pub const LISTED_MAX: usize = 10_000;
+
+/// How to walk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WalkOptions {
+    /// Goes on where acknowledged records are damaged. A record whose payload is bad is still visited: its sectors fail
+    /// their checksum whenever they are read, so exactly they are errors. Records whose header is gone are skipped, and the
+    /// walk goes on with the next one that certainly belongs to the chain: what the lost ones held reads as it was
+    /// before. The hole stays in the log until everything in it is home.
+    pub accept_damage: bool,
+    /// Reads every payload, not only those that may be torn, and searches every segment for proofs of damage.
+    pub verify_all: bool,
+    pub canary: Option<Canary>,
+}
+
+/// Takes the records of a walk, oldest first.
+///
+/// Records that turn out to be home only later in the walk are visited too: afterwards, forget whatever came from records
+/// before [`Walked::tail_seq`].
+pub trait Visitor {
+    /// `bad` holds the indexes of those data entries whose payload was read and is not what it was; empty unless damage is
+    /// accepted.
+    fn record(&mut self, header: &Header, bad: &[usize]);
+}
+
+impl<F: FnMut(&Header, &[usize])> Visitor for F {
+    fn record(&mut self, header: &Header, bad: &[usize]) {
+        self(header, bad);
+    }
+}
+
+/// What became of acknowledged records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DamageKind {
+    /// The header is whole, the payload is not: the lost sectors are known.
+    Payload,
+    /// No header where one was durable.
+    Missing,
+    /// The log device cannot read the place where the next record would be.
+    Unreadable,
+    /// There are records of a later activation than any readable superblock knows.
+    NewerEpoch,
+}
+
+/// Acknowledged records that are lost, or may be.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Damage {
+    pub kind: DamageKind,
+    /// The records concerned: `seq..until_seq`. For [`DamageKind::Unreadable`] the last one is not known.
+    pub seq: u64,
+    pub until_seq: u64,
+    /// Where on the log device.
+    pub sector: u64,
+    /// The sectors of the data disk whose newest copy is lost, as far as that is known.
+    pub lost: Vec<Extent>,
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Damage { seq, until_seq, sector, .. } = self;
+        match self.kind {
+            DamageKind::Payload => {
+                let bytes: u64 = self.lost.iter().map(|extent| extent.sectors * 512).sum();
+                write!(f, "record {seq} at log sector {sector} has lost {bytes} bytes of payload:")?;
+                for extent in self.lost.iter().take(8) {
+                    write!(f, " {extent}")?;
+                }
+                if self.lost.len() > 8 { write!(f, " and {} more", self.lost.len() - 8) } else { Ok(()) }
+            }
+            DamageKind::Missing => write!(
+                f,
+                "records {seq}..{until_seq} were durable and are not found from log sector {sector} on; \
+                 which sectors they held is not known"
+            ),
+            DamageKind::Unreadable => write!(
+                f,
+                "log sector {sector} cannot be read, and record {seq} may have been there; which sectors it held is not known"
+            ),
+            DamageKind::NewerEpoch => write!(
+                f,
+                "log sector {sector} holds a record of a later activation than the superblock knows: its newest copy is lost"
+            ),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    #[error(
+        "the log is damaged: {0}. Acknowledged writes are lost. Nothing was changed. `dcd check` lists the damage; `dcd rescue` \
+         writes everything that can be read to the data disk; serving with damage accepted goes on without what is lost"
+    )]
+    Damage(Box<Damage>),
+    #[error(
+        "record {seq} at log sector {sector} goes on over more than {CHAIN_RECORDS_MAX} records: no version of this program \
+         writes that, so the log is not trusted. `dcd dump` shows it"
+    )]
+    ChainTooLong { seq: u64, sector: u64 },
+    #[error(
+        "reading the log device at sector {sector}: {source}. Check the device and its size, then start again"
+    )]
+    Io { sector: u64, source: IoError },
+}
+
+/// The log as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// The sequence number of the next record to be written.
+    pub next_seq: u64,
+    /// Where it must begin, in segment `end_segment`; where that segment ends here, at the start of the next one. Exactly
+    /// here, if need be with a record that has no entries: a leftover of this sequence number may lie further on, and
+    /// would be found first. (Later records may leave gaps: the rule of epochs covers them.)
+    pub end: u64,
+    pub end_segment: u32,
+    /// The first record that is not home, and where it lies; the end of the log where all are.
+    pub tail_seq: u64,
+    pub tail_sector: u64,
+    /// The highest epoch of any record, or the superblock's: the next activation must be above it.
+    pub epoch_max: u64,
+    /// The newest record's.
+    pub flush_epoch: u64,
+    /// Records visited, and how many of them are home (before `tail_seq`).
+    pub records: u64,
+    pub records_home: u64,
+    /// Records at the end whose request was not complete: they were not visited and will be overwritten.
+    pub records_dropped: u64,
+    /// Where a torn record was found at the end of the log.
+    pub torn_sector: Option<u64>,
+    pub reads: u64,
+    pub bytes_read: u64,
+    /// What was lost, where that was accepted. At most [`LISTED_MAX`] are listed; `damages` counts all.
+    pub damage: Vec<Damage>,
+    pub damages: u64,
+}
+
+/// A place between records.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    segment: u32,
+    sector: u64,
+    /// Segments that may still be entered in this lap.
+    segments_left: u32,
+}
+
+/// What it means that the expected record is not there.
+enum Missing {
+    End,
+    Damaged { damage: Damage, proof: Option<Header> },
+}
+
+struct Walk<'a> {
+    reader: Reader<'a>,
+    superblock: Superblock,
+    options: WalkOptions,
+    /// The expected record.
+    seq: u64,
+    place: Place,
+    epoch: u64,
+    last_sectors: u64,
+    oldest_live_seq: u64,
+    flush_epoch: u64,
+    /// (sequence number, sector) of the records that are not known to be home.
+    live: VecDeque<(u64, u64)>,
+    /// The records of a request that has not ended yet, and the place before the first of them.
+    chain: Vec<(Header, Vec<usize>)>,
+    chain_place: Place,
+    records: u64,
+    torn_sector: Option<u64>,
+    damage: Vec<Damage>,
+    damages: u64,
+}
+
+/// Walks the log from the superblock's tail to its end.
+pub fn walk(
+    log: &mut dyn BlockDevice,
+    superblock: &Superblock,
+    options: WalkOptions,
+    visitor: &mut dyn Visitor,
+) -> Result<Walked, RecoverError> {
+    let place = Place {
+        segment: superblock.segment_of(superblock.tail_sector),
+        sector: superblock.tail_sector,
+        segments_left: superblock.segments - 1,
+    };
+    let mut walk = Walk {
+        reader: Reader::new(log, superblock),
+        superblock: superblock.clone(),
+        options,
+        seq: superblock.tail_seq,
+        place,
+        epoch: 0,
+        last_sectors: 0,
+        oldest_live_seq: superblock.tail_seq,
+        flush_epoch: superblock.flush_epoch,
+        live: VecDeque::new(),
+        chain: Vec::new(),
+        chain_place: place,
+        records: 0,
+        torn_sector: None,
+        damage: Vec::new(),
+        damages: 0,
+    };
+    while let Some(header) = walk.next()? {
+        let Some(bad) = walk.payload(&header)? else {
+            walk.torn_sector = Some(header.sector);
+            break;
+        };
+        walk.accept(header, bad, visitor)?;
+    }
+    Ok(walk.finish())
+}
+
+impl Walk<'_> {
+    /// The next record, or `None` at the end of the log.
+    fn next(&mut self) -> Result<Option<Header>, RecoverError> {
+        loop {
+            self.reader.first_unreadable = None;
+            if let Some(header) = self.find_expected()? {
+                return Ok(Some(header));
+            }
+            let (mut damage, proof) = match self.missing()? {
+                Missing::End => return Ok(None),
+                Missing::Damaged { damage, proof } => (damage, proof),
+            };
+            if !self.options.accept_damage {
+                return Err(RecoverError::Damage(Box::new(damage)));
+            }
+            match damage.kind {
+                DamageKind::NewerEpoch => {
+                    self.superblock.epoch = proof.map_or(self.superblock.epoch + 1, |proof| proof.epoch);
+                    self.superblock.epoch_start_seq = self.seq;
+                    self.report(damage)?;
+                }
+                DamageKind::Unreadable => return self.report(damage).map(|()| None),
+                DamageKind::Missing | DamageKind::Payload => {
+                    let found = self.resume()?;
+                    damage.until_seq = found.as_ref().map_or(damage.until_seq, |header| header.seq);
+                    return self.report(damage).map(|()| found);
+                }
+            }
+        }
+    }
+
+    /// Notes damage, or stops where it is not accepted.
+    fn report(&mut self, damage: Damage) -> Result<(), RecoverError> {
+        if !self.options.accept_damage {
+            return Err(RecoverError::Damage(Box::new(damage)));
+        }
+        self.damages += 1;
+        if self.damage.len() < LISTED_MAX {
+            self.damage.push(damage);
+        }
+        Ok(())
+    }
+
+    /// Verifies the payload where it may be torn. `None` where it is: the log ends before this record. Otherwise the entries
+    /// that are damaged.
+    fn payload(&mut self, header: &Header) -> Result<Option<Vec<usize>>, RecoverError> {
+        if header.seq < self.superblock.durable_seq && !self.options.verify_all {
+            return Ok(Some(Vec::new()));
+        }
+        let bad = self.bad_entries(header)?;
+        if bad.is_empty() {
+            return Ok(Some(bad));
+        }
+        let durable = header.seq < self.superblock.durable_seq || {
+            let after = Place { sector: header.sector + u64::from(header.sectors), ..self.place_of(header) };
+            self.proof_of_durability(header.seq, after)?.is_some()
+        };
+        if !durable {
+            return Ok(None);
+        }
+        self.report(Damage {
+            kind: DamageKind::Payload,
+            seq: header.seq,
+            until_seq: header.seq + 1,
+            sector: header.sector,
+            lost: bad.iter().map(|&index| header.entries[index].extent).collect(),
+        })?;
+        Ok(Some(bad))
+    }
+
+    fn bad_entries(&mut self, header: &Header) -> Result<Vec<usize>, RecoverError> {
+        let end = self.segment_end(self.superblock.segment_of(header.sector));
+        self.reader.get(header.sector, u64::from(header.sectors), end)?;
+        let mut sector = header.sector + self.superblock.log_block_sectors();
+        let mut bad = Vec::new();
+        for (index, entry) in header.entries.iter().enumerate().filter(|(_, e)| e.kind == Kind::Data) {
+            let payload = self.reader.get(sector, entry.extent.sectors, end)?;
+            if payload.is_none_or(|bytes| crc32c::crc32c(bytes) != entry.crc) {
+                bad.push(index);
+            }
+            sector += entry.extent.sectors;
+        }
+        Ok(bad)
+    }
+
+    /// Makes a record part of the log, and visits what is complete by it.
+    fn accept(
+        &mut self,
+        header: Header,
+        bad: Vec<usize>,
+        visitor: &mut dyn Visitor,
+    ) -> Result<(), RecoverError> {
+        if self.chain.is_empty() {
+            self.chain_place = self.place;
+        } else if self.chain.len() >= CHAIN_RECORDS_MAX {
+            let first = &self.chain[0].0;
+            return Err(RecoverError::ChainTooLong { seq: first.seq, sector: first.sector });
+        }
+        self.place = self.place_of(&header);
+        self.place.sector += u64::from(header.sectors);
+        self.seq = header.seq + 1;
+        self.epoch = header.epoch;
+        self.last_sectors = u64::from(header.sectors);
+        self.flush_epoch = self.flush_epoch.max(header.flush_epoch);
+        self.live.push_back((header.seq, header.sector));
+        self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
+        while self.live.front().is_some_and(|&(seq, _)| seq < self.oldest_live_seq) {
+            self.live.pop_front();
+        }
+        let continues = header.continues;
+        self.chain.push((header, bad));
+        if !continues {
+            for (header, bad) in self.chain.drain(..) {
+                self.records += 1;
+                visitor.record(&header, &bad);
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of a record: it lies in the segment of the current place or in a later one.
+    fn place_of(&self, header: &Header) -> Place {
+        let segment = self.superblock.segment_of(header.sector);
+        let segments = self.superblock.segments;
+        let steps = (segment + segments - self.place.segment) % segments;
+        Place { segment, sector: header.sector, segments_left: self.place.segments_left - steps }
+    }
+
+    fn segment_end(&self, segment: u32) -> u64 {
+        self.superblock.segment_start(segment) + self.superblock.segment_sectors()
+    }
+
+    fn finish(mut self) -> Walked {
+        let dropped = self.chain.len() as u64;
+        if let Some((first, _)) = self.chain.first() {
+            self.seq = first.seq;
+            self.place = self.chain_place;
+            while self.live.back().is_some_and(|&(seq, _)| seq >= first.seq) {
+                self.live.pop_back();
+            }
+        }
+        let end = self.place.sector;
+        let ring_end = self.superblock.end_sector();
+        let wrapped = if end == ring_end { self.superblock.segment_start(0) } else { end };
+        let (tail_seq, tail_sector) = self.live.front().copied().unwrap_or((self.seq, wrapped));
+        Walked {
+            next_seq: self.seq,
+            end,
+            end_segment: self.place.segment,
+            tail_seq,
+            tail_sector,
+            epoch_max: self.superblock.epoch.max(self.epoch),
+            flush_epoch: self.flush_epoch,
+            records: self.records,
+            records_home: self.records - self.live.len() as u64,
+            records_dropped: dropped,
+            torn_sector: self.torn_sector,
+            reads: self.reader.reads,
+            bytes_read: self.reader.bytes_read,
+            damage: self.damage,
+            damages: self.damages,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How the walk looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
+
+use super::{Canary, Damage, DamageKind, HOP_SECTORS, Missing, Place, RecoverError, Walk};
+use crate::log_cache::format::{Header, RECORD_MAGIC, decode_header};
+
+/// How much of a far segment is searched for a proof: its first record is at its beginning, but for a gap.
+const PROBE_SECTORS: u64 = 128;
+
+impl Walk<'_> {
+    /// Looks for the expected record where it may be.
+    pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
+        let Place { segment, sector, segments_left } = self.place;
+        let end = self.segment_end(segment);
+        if self.last_sectors >= HOP_SECTORS && sector < end {
+            // Most likely the next record begins right here and is large, too: read no more than its header.
+            let until = sector + self.superblock.log_block_sectors();
+            if let Some(header) = self.header_at(sector, until)?.filter(|h| self.is_expected(h)) {
+                return Ok(Some(header));
+            }
+        }
+        if let Some(header) = self.scan(sector, end, |walk, h| walk.is_expected(h))? {
+            return Ok(Some(header));
+        }
+        if segments_left == 0 {
+            return Ok(None);
+        }
+        let start = self.superblock.segment_start(self.segment_after(segment, 1));
+        if self.last_sectors >= HOP_SECTORS {
+            let until = start + self.superblock.log_block_sectors();
+            if let Some(header) = self.header_at(start, until)?.filter(|h| self.is_expected(h)) {
+                return Ok(Some(header));
+            }
+        }
+        self.scan(start, start + self.superblock.segment_sectors(), |walk, h| walk.is_expected(h))
+    }
+
+    /// Decides what it means that the expected record is not there.
+    pub(super) fn missing(&mut self) -> Result<Missing, RecoverError> {
+        let unreadable = self.reader.first_unreadable;
+        let (seq, place) = (self.seq, self.place);
+        let damaged = |kind, until_seq, sector, proof| Missing::Damaged {
+            damage: Damage { kind, seq, until_seq, sector, lost: Vec::new() },
+            proof,
+        };
+        if seq < self.superblock.durable_seq {
+            return Ok(damaged(DamageKind::Missing, self.superblock.durable_seq, place.sector, None));
+        }
+        Ok(match (self.proof_of_durability(seq, place)?, unreadable) {
+            (Some(proof), _) if proof.epoch > self.superblock.epoch => {
+                damaged(DamageKind::NewerEpoch, proof.seq.max(seq), proof.sector, Some(proof))
+            }
+            (Some(proof), _) => damaged(DamageKind::Missing, proof.durable_seq, place.sector, Some(proof)),
+            (None, Some(sector)) => damaged(DamageKind::Unreadable, seq + 1, sector, None),
+            (None, None) => Missing::End,
+        })
+    }
+
+    /// A header after `place` that could not be there if record `seq` had not been durable once: one of this activation that
+    /// says so, or one of a later activation.
+    pub(super) fn proof_of_durability(
+        &mut self,
+        seq: u64,
+        place: Place,
+    ) -> Result<Option<Header>, RecoverError> {
+        if self.ignores_epochs() {
+            return Ok(None);
+        }
+        let is_proof = move |walk: &Self, header: &Header| {
+            let newer = header.epoch > walk.superblock.epoch;
+            let states = header.epoch == walk.superblock.epoch && header.durable_seq > seq;
+            newer || header.seq > seq && states
+        };
+        let sectors = self.superblock.segment_sectors();
+        if let Some(proof) = self.scan(place.sector, self.segment_end(place.segment), is_proof)? {
+            return Ok(Some(proof));
+        }
+        // The next segment whole; the others at distances that double, or all of them.
+        let mut steps = 1;
+        while steps <= place.segments_left {
+            let start = self.superblock.segment_start(self.segment_after(place.segment, steps));
+            let whole = steps == 1 || self.options.verify_all;
+            let end = start + if whole { sectors } else { sectors.min(PROBE_SECTORS) };
+            if let Some(proof) = self.scan(start, end, is_proof)? {
+                return Ok(Some(proof));
+            }
+            steps = if self.options.verify_all { steps + 1 } else { steps * 2 };
+        }
+        Ok(None)
+    }
+
+    /// The next record after a hole that certainly belongs to the chain. A leftover of an activation that crashed can lie in
+    /// a gap; it is known by a lower or equal sequence number behind it.
+    pub(super) fn resume(&mut self) -> Result<Option<Header>, RecoverError> {
+        let Place { segment, sector, segments_left } = self.place;
+        let mut window: Vec<Header> = Vec::new();
+        let mut from = sector;
+        for steps in 0..=segments_left {
+            let end = self.segment_end(self.segment_after(segment, steps));
+            let waiting = !window.is_empty();
+            while let Some(header) =
+                self.scan(from, end, |walk, h| h.seq > walk.seq && walk.is_admissible(h))?
+            {
+                from = header.sector + self.superblock.log_block_sectors();
+                window.retain(|earlier| earlier.seq < header.seq);
+                // Only the first matters; the others are there to contradict it.
+                if window.is_empty() {
+                    window.push(header);
+                }
+            }
+            if waiting && !window.is_empty() {
+                break;
+            }
+            from = self.superblock.segment_start(self.segment_after(segment, steps + 1));
+        }
+        let found = window.pop();
+        if found.is_some() {
+            // What was unfinished before the hole stays unfinished: its end may be in the hole.
+            self.drop_chain_before_hole();
+        }
+        Ok(found)
+    }
+
+    fn drop_chain_before_hole(&mut self) {
+        let Some((first, _)) = self.chain.first() else { return };
+        let first_seq = first.seq;
+        while self.live.back().is_some_and(|&(seq, _)| seq >= first_seq) {
+            self.live.pop_back();
+        }
+        self.chain.clear();
+    }
+
+    /// Looks for a header block by block.
+    fn scan(
+        &mut self,
+        from: u64,
+        end: u64,
+        wanted: impl Fn(&Self, &Header) -> bool,
+    ) -> Result<Option<Header>, RecoverError> {
+        for sector in (from..end).step_by(self.superblock.log_block_sectors() as usize) {
+            if let Some(header) = self.header_at(sector, end)?.filter(|header| wanted(self, header)) {
+                return Ok(Some(header));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The header at a sector, if there is a sane one; reads ahead up to `until`.
+    fn header_at(&mut self, sector: u64, until: u64) -> Result<Option<Header>, RecoverError> {
+        let sectors = self.superblock.log_block_sectors();
+        let Some(block) = self.reader.get(sector, sectors, until)? else { return Ok(None) };
+        if block[..4] != RECORD_MAGIC {
+            return Ok(None);
+        }
+        Ok(decode_header(block, &self.superblock, sector)
+            .filter(|header| header.oldest_live_seq <= header.seq && header.durable_seq <= header.seq))
+    }
+
+    fn is_expected(&self, header: &Header) -> bool {
+        header.seq == self.seq && self.is_admissible(header)
+    }
+
+    /// The rule of epochs: they only grow along the log, and from the start of the running activation on there is only its
+    /// own. Without it, records behind a hole before a crash could join the log after it.
+    fn is_admissible(&self, header: &Header) -> bool {
+        if self.ignores_epochs() {
+            return true;
+        }
+        let running = self.superblock.epoch;
+        let after_start = header.seq >= self.superblock.epoch_start_seq;
+        header.epoch >= self.epoch
+            && if after_start { header.epoch == running } else { header.epoch < running }
+    }
+
+    fn ignores_epochs(&self) -> bool {
+        self.options.canary == Some(Canary::IgnoreEpochs)
+    }
+
+    fn segment_after(&self, segment: u32, steps: u32) -> u32 {
+        ((u64::from(segment) + u64::from(steps)) % u64::from(self.superblock.segments)) as u32
+    }
+}
