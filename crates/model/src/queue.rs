@@ -1,7 +1,7 @@
 //! The drive's command queue: requests wait here, and a scheduler picks the next one.
 //!
-//! A drive knows only as many commands as its queue is deep; what comes on top waits outside, in order, and enters as
-//! places become free. Requests that are in the queue at the same time may be served in any order, as on a real drive:
+//! A drive knows only as many commands as its queue is deep, the one in service among them; what comes on top waits
+//! outside, in order, and enters as places become free. Requests that are in the queue at the same time may be served in any order, as on a real drive:
 //! who needs an order waits for completions. Only a flush stays behind the writes that came before it.
 
 use std::collections::VecDeque;
@@ -77,17 +77,18 @@ impl Queue {
     pub fn take(&mut self, free_at: Nanos, controller: &mut Controller) -> Option<(Nanos, Pending)> {
         let oldest = self.pending.front()?;
         let start = free_at.max(oldest.arrival);
+        // The place of the request that has just ended is free: one enters that did not fit beside it.
+        if let Some(entering) = self.pending.get_mut(self.depth - 1) {
+            entering.known = entering.known.max(start);
+        }
+        let oldest = &self.pending[0];
         let index = match self.scheduler {
             Scheduler::Fcfs => 0,
             Scheduler::Sptf if self.pending.len() == 1 => 0,
             Scheduler::Sptf if start.since(oldest.known) > PASSED_OVER_MAX => 0,
             Scheduler::Sptf => self.nearest(start, controller),
         };
-        let taken = self.pending.remove(index)?;
-        if let Some(entering) = self.pending.get_mut(self.depth - 1) {
-            entering.known = entering.known.max(start);
-        }
-        Some((start, taken))
+        Some((start, self.pending.remove(index)?))
     }
 
     fn nearest(&self, start: Nanos, controller: &mut Controller) -> usize {

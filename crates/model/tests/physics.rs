@@ -118,8 +118,10 @@ fn writing_one_sector_again_costs_exactly_one_revolution() {
 #[test]
 fn small_sequential_writes_lose_a_revolution_each_unless_the_queue_holds_the_next_one() {
     let drive = drive::builtin("barracuda-1996").unwrap();
+    let text = include_str!("../drives/barracuda-1996.toml").replace("queue-depth = 64", "queue-depth = 1");
+    let without_queue = Drive::parse(&text).unwrap();
     let writes = 400;
-    let time = |depth: usize| {
+    let time = |drive: &Drive, depth: usize| {
         let mut bench = Bench::new(drive.clone(), Scheduler::Fcfs);
         let mut sent = 0;
         while bench.replies.len() < writes {
@@ -132,10 +134,28 @@ fn small_sequential_writes_lose_a_revolution_each_unless_the_queue_holds_the_nex
         bench.now.0 as f64
     };
     let revolution = drive.revolution().0 as f64;
-    let (alone, queued) = (time(1) / revolution, time(8) / revolution);
+    let (alone, queued) = (time(&drive, 1) / revolution, time(&drive, 8) / revolution);
     // One revolution for each write, and 8 sectors further each time; 3200 sectors are 17.2 tracks.
     close("one at a time, revolutions", alone, writes as f64 * (1.0 + 8.0 / 186.0), 0.01);
     assert!(queued < 17.2 * 1.35, "eight in flight: {queued} revolutions");
+    assert_eq!(
+        time(&without_queue, 8),
+        time(&drive, 1),
+        "a drive that knows one command cannot prepare the next"
+    );
+    // Eight sectors pass in 0.36 ms; overhead and bus need 1.26 ms, so the commands of four writes ahead have to be known.
+    let five = Drive::parse(&text.replace("queue-depth = 1", "queue-depth = 5")).unwrap();
+    assert_eq!(time(&five, 8), time(&drive, 8));
+}
+
+#[test]
+fn the_overhead_depends_on_what_the_drive_did_before() {
+    let text = common::ROUND.replace("read-hit = [0.1, 0.1]", "read-hit = [0.1, 0.4]");
+    let drive = Drive::parse(&text).unwrap();
+    let mut bench = Bench::new(drive, Scheduler::Fcfs);
+    bench.timed(|bench| bench.write(500, 1));
+    assert_eq!(bench.timed(|bench| bench.read(500, 1)), Nanos::from_micros(410), "after a write");
+    assert_eq!(bench.timed(|bench| bench.read(500, 1)), Nanos::from_micros(110), "after a read");
 }
 
 #[test]
