@@ -12,6 +12,7 @@ use dcd_model::{Disk, Drive};
 use crate::error::StackFileError;
 use crate::file::{DeviceSpec, StackFile};
 use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
+use crate::meter::Meter;
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
@@ -40,6 +41,9 @@ impl Built {
     }
 }
 
+/// The name of the layer that takes response times. No layer of a file can have it, as it is no bare key.
+pub const METER: &str = "(meter)";
+
 /// A part of the stack that is built, with its size where that is known before activation.
 #[derive(Clone, Copy)]
 struct Part {
@@ -62,12 +66,33 @@ fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex,
 impl StackFile {
     /// Opens the devices and joins the layers. The stack is not active yet: the driver does that.
     pub fn build(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
-        self.build_for(&self.export, opener)
+        self.build_parts(&[&self.export], opener)
     }
 
-    /// As [`StackFile::build`], with another root: only what `root` stands on is opened and built.
-    pub fn build_for(&self, root: &str, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
-        let needed = self.needed(root);
+    /// As [`StackFile::build`], with a [`Meter`] on top, under the name [`METER`].
+    pub fn build_metered(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
+        self.join(&[&self.export], true, opener)
+    }
+
+    /// As [`StackFile::build`], for parts of the stack: only what they stand on is opened and built. The first is the root.
+    ///
+    /// # Panics
+    /// On names that the file does not have.
+    pub fn build_parts(
+        &self,
+        parts_wanted: &[&str],
+        opener: &mut dyn DeviceOpener,
+    ) -> Result<Built, StackFileError> {
+        self.join(parts_wanted, false, opener)
+    }
+
+    fn join(
+        &self,
+        parts_wanted: &[&str],
+        metered: bool,
+        opener: &mut dyn DeviceOpener,
+    ) -> Result<Built, StackFileError> {
+        let needed: Vec<&str> = parts_wanted.iter().flat_map(|part| self.needed(part)).collect();
         let mut builder = StackBuilder::new();
         let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
         let mut devices = BTreeMap::new();
@@ -92,7 +117,13 @@ impl StackFile {
                 layers.insert(spec.name.clone(), index);
             }
         }
-        let root = parts[root].target;
+        let mut root = parts[parts_wanted[0]].target;
+        if metered {
+            root = builder.layer(METER, Box::new(Meter::default()), &[root]);
+            if let Target::Layer(index) = root {
+                layers.insert(METER.to_owned(), index);
+            }
+        }
         let places =
             parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();
         Ok(Built { stack: builder.finish(root), devices, layers, places })
