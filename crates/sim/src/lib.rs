@@ -1,1 +1,18 @@
-//! The virtual driver, simulated devices with faults, the oracle and the crash explorer.
+//! Virtual time: a driver without clocks, devices that fail and forget, and the explorer that looks for lost data.
+//!
+//! A run is made by its seed and nothing else. What a layer does here is what it does on real devices: the layers are the
+//! same code, and only the driver and the devices are others.
+
+mod device;
+mod driver;
+mod fault;
+mod image;
+mod memdisk;
+mod rng;
+
+pub use device::{BlankDisk, Latency, SimDevice, Ticket};
+pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
+pub use fault::{Fault, FaultOn, FaultPlan, FaultRule};
+pub use image::Image;
+pub use memdisk::{CutStyle, MemDisk};
+pub use rng::{SimRng, mix};

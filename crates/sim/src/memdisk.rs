@@ -1,0 +1,431 @@
+//! A disk in memory that forgets what was not flushed, as disks do.
+//!
+//! It keeps two images and a list between them. `current` is what a read sees. `durable` is what a power cut leaves for
+//! certain. `pending` holds the writes that completed since and that no flush has covered, in the order in which they
+//! completed. Operations in flight take effect when they complete, and completions come out of order, so that a layer that
+//! relies on the order of overlapping operations is found out.
+//!
+//! [`MemDisk::power_cut`] makes the disk that is found after a cut: each sector of each write that is pending or in flight
+//! may have reached the medium or not, on its own. One sector is atomic; nothing larger is. Of two pending writes to one
+//! sector the later one wins if it is kept, so the sector may hold any of the versions since the last flush.
+
+use std::sync::Arc;
+
+use dcd_engine::{
+    BlockDevice, Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos,
+    SECTOR_BYTES,
+};
+
+use crate::device::Flights;
+use crate::{Fault, FaultPlan, Image, Latency, SimDevice, SimRng, Ticket};
+
+const SECTOR: usize = SECTOR_BYTES as usize;
+
+/// New content for a range of sectors.
+#[derive(Clone, Debug)]
+struct Change {
+    extent: Extent,
+    /// The bytes, and where in them the extent begins; none where the sectors become zero.
+    bytes: Option<(Arc<[u8]>, usize)>,
+}
+
+impl Change {
+    fn of(io: &Io) -> Change {
+        let extent = io.extent().expect("a flush changes nothing");
+        let bytes = match io {
+            Io::Write { buf, .. } if !buf.is_blank() => Some((Arc::from(buf.bytes()), 0)),
+            _ => None,
+        };
+        Change { extent, bytes }
+    }
+
+    /// The part of the change inside `part`.
+    fn cut(&self, part: Extent) -> Change {
+        let skipped = (part.start - self.extent.start) as usize * SECTOR;
+        Change {
+            extent: part,
+            bytes: self.bytes.as_ref().map(|(bytes, at)| (Arc::clone(bytes), at + skipped)),
+        }
+    }
+
+    fn apply(&self, image: &mut Image) {
+        self.apply_part(image, self.extent);
+    }
+
+    fn apply_part(&self, image: &mut Image, part: Extent) {
+        match &self.bytes {
+            Some((bytes, at)) => {
+                let from = at + (part.start - self.extent.start) as usize * SECTOR;
+                image.write(part.start, &bytes[from..from + part.sectors as usize * SECTOR]);
+            }
+            None => image.zero(part.start, part.sectors),
+        }
+    }
+
+    /// Applies some of the sectors, each with the same chance.
+    fn apply_some(&self, image: &mut Image, per_mille: u64, rng: &mut SimRng) {
+        for sector in 0..self.extent.sectors {
+            if rng.chance(per_mille) {
+                self.apply_part(image, Extent::new(self.extent.start + sector, 1));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    /// Its place in the order of completion.
+    number: u64,
+    change: Change,
+}
+
+#[derive(Debug)]
+struct Flight {
+    io: Io,
+    fault: Option<Fault>,
+    /// For a flush: it covers the writes with numbers below this one.
+    covers: u64,
+}
+
+/// How a power cut treats what was not durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutStyle {
+    AllLost,
+    AllKept,
+    /// What came first is kept, one write is torn, and the rest is lost.
+    Prefix,
+    /// All but one write is kept: a hole.
+    OneLost,
+    OneKept,
+    /// Each write is kept whole or lost whole.
+    ByWrite,
+    /// Each sector is kept or lost.
+    BySector,
+}
+
+impl CutStyle {
+    pub const ALL: [CutStyle; 7] = [
+        CutStyle::AllLost,
+        CutStyle::AllKept,
+        CutStyle::Prefix,
+        CutStyle::OneLost,
+        CutStyle::OneKept,
+        CutStyle::ByWrite,
+        CutStyle::BySector,
+    ];
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct MemDisk {
+    geometry: Geometry,
+    latency: Latency,
+    rng: SimRng,
+    current: Image,
+    durable: Image,
+    pending: Vec<Pending>,
+    completions: u64,
+    flights: Flights<Flight>,
+    faults: FaultPlan,
+    /// Without it the disk keeps one image, costs less, and cannot be cut.
+    can_be_cut: bool,
+}
+
+impl MemDisk {
+    pub fn new(geometry: Geometry, latency: Latency, seed: u64) -> MemDisk {
+        let image = Image::new(geometry.sectors);
+        MemDisk::with_image(geometry, latency, SimRng::new(seed), image)
+    }
+
+    /// A disk that answers at once and remembers everything: the backing of a modelled disk, which has the time.
+    pub fn instant(geometry: Geometry) -> MemDisk {
+        MemDisk { can_be_cut: false, ..MemDisk::new(geometry, Latency::INSTANT, 0) }
+    }
+
+    fn with_image(geometry: Geometry, latency: Latency, rng: SimRng, image: Image) -> MemDisk {
+        MemDisk {
+            geometry,
+            latency,
+            rng,
+            durable: image.clone(),
+            current: image,
+            pending: Vec::new(),
+            completions: 0,
+            flights: Flights::default(),
+            faults: FaultPlan::default(),
+            can_be_cut: true,
+        }
+    }
+
+    pub fn set_faults(&mut self, faults: FaultPlan) {
+        self.faults = faults;
+    }
+
+    pub const fn faults(&self) -> &FaultPlan {
+        &self.faults
+    }
+
+    /// What a read would see now, past all faults.
+    pub const fn current(&self) -> &Image {
+        &self.current
+    }
+
+    /// Puts bytes on the medium behind the back of everybody: prefills, damage.
+    pub fn put(&mut self, at: Lba, bytes: &[u8]) {
+        self.current.write(at, bytes);
+        self.durable.write(at, bytes);
+    }
+
+    /// Turns one bit of the medium around.
+    pub fn flip_bit(&mut self, at: Lba, bit: u64) {
+        let mut sector = [0; SECTOR];
+        self.current.read(at, &mut sector);
+        sector[(bit / 8) as usize % SECTOR] ^= 1 << (bit % 8);
+        self.put(at, &sector);
+    }
+
+    /// Sectors that completed writes left volatile, with repetition.
+    pub fn volatile_sectors(&self) -> u64 {
+        self.pending.iter().map(|p| p.change.extent.sectors).sum()
+    }
+
+    /// The disk as it is found after a power cut now. A liar stays a liar; all other faults are over.
+    pub fn power_cut(&self, style: CutStyle, rng: &mut SimRng) -> MemDisk {
+        assert!(self.can_be_cut, "this disk keeps no durable image");
+        let mut image = self.durable.clone();
+        let in_flight = self.in_flight_changes(rng);
+        let changes: Vec<&Change> =
+            self.pending.iter().map(|pending| &pending.change).chain(in_flight.iter()).collect();
+        let torn = if changes.is_empty() { 0 } else { rng.below(changes.len() as u64) as usize };
+        for (index, change) in changes.into_iter().enumerate() {
+            let per_mille = match style {
+                CutStyle::AllLost => 0,
+                CutStyle::AllKept => 1000,
+                CutStyle::Prefix if index == torn => 500,
+                CutStyle::Prefix => 1000 * u64::from(index < torn),
+                CutStyle::OneLost => 1000 * u64::from(index != torn),
+                CutStyle::OneKept => 1000 * u64::from(index == torn),
+                CutStyle::ByWrite => 1000 * rng.below(2),
+                CutStyle::BySector => 500,
+            };
+            match per_mille {
+                0 => {}
+                1000 => change.apply(&mut image),
+                part => change.apply_some(&mut image, part, rng),
+            }
+        }
+        self.successor(image.clone(), image, rng)
+    }
+
+    /// The disk as a new process finds it after the old one was killed: the volatile cache lives on, and each operation
+    /// in flight was carried out or not.
+    pub fn killed(&self, rng: &mut SimRng) -> MemDisk {
+        let mut disk = self.successor(self.current.clone(), self.durable.clone(), rng);
+        disk.pending = self.pending.clone();
+        disk.completions = self.completions;
+        for change in self.in_flight_changes(rng) {
+            if rng.chance(500) {
+                disk.change(change, Durability::Volatile);
+            }
+        }
+        disk
+    }
+
+    fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
+        let faults = if self.faults.ignore_flushes { FaultPlan::liar() } else { FaultPlan::default() };
+        let disk = MemDisk::with_image(self.geometry, self.latency, rng.fork(), current);
+        MemDisk { durable, faults, ..disk }
+    }
+
+    /// What is in flight may reach the medium in any order.
+    fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<Change> {
+        let lost =
+            |flight: &&Flight| !matches!(flight.fault, Some(Fault::LostWrite | Fault::MisdirectedWrite(_)));
+        let modifying = self.flights.iter().filter(|flight| flight.io.modifies()).filter(lost);
+        let mut changes: Vec<Change> = modifying.map(|flight| Change::of(&flight.io)).collect();
+        for index in (1..changes.len()).rev() {
+            changes.swap(index, rng.below(index as u64 + 1) as usize);
+        }
+        changes
+    }
+
+    /// Carries a completed change out.
+    fn change(&mut self, change: Change, durability: Durability) {
+        change.apply(&mut self.current);
+        if !self.can_be_cut {
+            return;
+        }
+        let durable = durability == Durability::Durable || !self.geometry.volatile_cache;
+        if durable && !self.faults.ignore_flushes {
+            self.supersede(change.extent);
+            change.apply(&mut self.durable);
+        } else {
+            self.pending.push(Pending { number: self.completions, change });
+        }
+        self.completions += 1;
+    }
+
+    /// Pending versions of sectors that have just become durable cannot come back over them.
+    fn supersede(&mut self, extent: Extent) {
+        if !self.pending.iter().any(|pending| pending.change.extent.overlaps(extent)) {
+            return;
+        }
+        let mut kept = Vec::with_capacity(self.pending.len() + 1);
+        for pending in self.pending.drain(..) {
+            let whole = pending.change.extent;
+            if !whole.overlaps(extent) {
+                kept.push(pending);
+                continue;
+            }
+            let before = Extent::new(whole.start, extent.start.0.saturating_sub(whole.start.0));
+            let behind = Extent::new(extent.end(), whole.end().0.saturating_sub(extent.end().0));
+            for part in [before, behind].into_iter().filter(|part| part.sectors > 0) {
+                kept.push(Pending { number: pending.number, change: pending.change.cut(part) });
+            }
+        }
+        self.pending = kept;
+    }
+
+    fn flushed(&mut self, covers: u64) {
+        if self.faults.ignore_flushes {
+            return;
+        }
+        let covered = self.pending.partition_point(|pending| pending.number < covers);
+        for pending in self.pending.drain(..covered) {
+            pending.change.apply(&mut self.durable);
+        }
+    }
+
+    /// A failed flush: half the time the disk has dropped what it could not write, and no later flush brings it back.
+    fn flush_failed(&mut self, covers: u64) {
+        if self.rng.chance(500) {
+            let covered = self.pending.partition_point(|pending| pending.number < covers);
+            self.pending.drain(..covered);
+        }
+    }
+
+    fn refusal(&self, io: &Io) -> Option<IoError> {
+        let extent = io.extent()?;
+        let block = u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES;
+        let end = extent.start.0.checked_add(extent.sectors);
+        let kind = if end.is_none_or(|end| end > self.geometry.sectors) {
+            ErrorKind::OutOfRange
+        } else if extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
+            ErrorKind::Invalid
+        } else if io.modifies() && self.geometry.read_only {
+            ErrorKind::ReadOnly
+        } else if matches!(io, Io::Discard { .. }) && !self.geometry.discards {
+            ErrorKind::Unsupported
+        } else {
+            return None;
+        };
+        Some(IoError::at(kind, extent))
+    }
+
+    fn carry_out(&mut self, flight: Flight) -> IoResult {
+        let Flight { io, fault, covers } = flight;
+        if let Some(error) = self.refusal(&io) {
+            return IoResult::err(io.take_buf(), error);
+        }
+        if let Some(Fault::Error(kind)) = fault {
+            return self.fail(io, kind, covers);
+        }
+        match io {
+            Io::Read { at, mut buf } => {
+                self.read_medium(at, &mut buf, fault);
+                IoResult::ok(buf)
+            }
+            Io::Flush => {
+                self.flushed(covers);
+                IoResult::ok(Buf::none())
+            }
+            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
+                self.modify(&io, durability, fault);
+                IoResult::ok(io.take_buf())
+            }
+            Io::Discard { .. } => {
+                self.modify(&io, Durability::Volatile, fault);
+                IoResult::ok(Buf::none())
+            }
+        }
+    }
+
+    fn modify(&mut self, io: &Io, durability: Durability, fault: Option<Fault>) {
+        let mut change = Change::of(io);
+        match fault {
+            Some(Fault::LostWrite) => return,
+            Some(Fault::MisdirectedWrite(by)) => {
+                let room = self.geometry.sectors - change.extent.sectors + 1;
+                change.extent.start = Lba((change.extent.start.0 + by) % room);
+            }
+            _ => {}
+        }
+        self.change(change, durability);
+    }
+
+    fn read_medium(&mut self, at: Lba, buf: &mut Buf, fault: Option<Fault>) {
+        if buf.is_blank() {
+            return;
+        }
+        let sectors = buf.len() as u64 / SECTOR_BYTES;
+        let at = match fault {
+            Some(Fault::MisdirectedRead(by)) => Lba((at.0 + by) % (self.geometry.sectors - sectors + 1)),
+            Some(Fault::BitRot) => {
+                let (sector, bit) = (self.rng.below(sectors), self.rng.below(8 * SECTOR_BYTES));
+                self.flip_bit(at + sector, bit);
+                at
+            }
+            _ => at,
+        };
+        self.current.read(at, buf.bytes_mut());
+    }
+
+    fn fail(&mut self, io: Io, kind: ErrorKind, covers: u64) -> IoResult {
+        if io.modifies() {
+            let change = Change::of(&io);
+            let whole = change.extent;
+            for sector in 0..whole.sectors {
+                if self.rng.chance(500) {
+                    self.change(change.cut(Extent::new(whole.start + sector, 1)), Durability::Volatile);
+                }
+            }
+        } else if matches!(io, Io::Flush) {
+            self.flush_failed(covers);
+        }
+        let error = IoError { kind, extent: io.extent() };
+        IoResult::err(io.take_buf(), error)
+    }
+}
+
+impl SimDevice for MemDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, now: Nanos, io: Io) -> Ticket {
+        let done = now + self.latency.draw(&mut self.rng);
+        let fault = self.faults.strike(&io);
+        let covers = self.completions;
+        Ticket { token: self.flights.insert(Flight { io, fault, covers }), done }
+    }
+
+    fn finish(&mut self, _now: Nanos, token: u32) -> IoResult {
+        let flight = self.flights.remove(token);
+        self.carry_out(flight)
+    }
+}
+
+impl BlockDevice for MemDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        let ticket = self.submit(Nanos::ZERO, io);
+        self.finish(Nanos::ZERO, ticket.token)
+    }
+}
+
+#[cfg(test)]
+#[path = "memdisk_tests.rs"]
+mod tests;
