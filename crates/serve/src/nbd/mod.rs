@@ -15,9 +15,6 @@ pub mod protocol;
 mod session;
 mod transmission;
 
-#[cfg(test)]
-mod tests;
-
 pub use exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 pub use session::{
     FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX,

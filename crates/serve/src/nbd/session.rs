@@ -101,6 +101,11 @@ impl Session for NbdSession {
     }
 
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
+        if matches!(self.phase, Phase::Ended) {
+            // The client broke the protocol while this was in flight, and is not listened or spoken to any more.
+            self.flight.remove(token);
+            return;
+        }
         if self.answer(token, result, actions) {
             self.consume_backlog(actions);
         }
@@ -354,11 +359,11 @@ fn split<'a>(bytes: &mut &'a [u8], want: usize) -> &'a [u8] {
 
 /// Takes `N` bytes, the first of which may have come earlier.
 fn gather<const N: usize>(partial: &mut Vec<u8>, bytes: &mut &[u8]) -> Option<[u8; N]> {
-    if partial.is_empty() {
-        if let Some((whole, rest)) = bytes.split_first_chunk::<N>() {
-            *bytes = rest;
-            return Some(*whole);
-        }
+    if partial.is_empty()
+        && let Some((whole, rest)) = bytes.split_first_chunk::<N>()
+    {
+        *bytes = rest;
+        return Some(*whole);
     }
     partial.extend_from_slice(split(bytes, N - partial.len()));
     let whole = partial.as_slice().try_into().ok()?;

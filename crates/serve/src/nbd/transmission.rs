@@ -109,7 +109,7 @@ impl Transmission {
             let writes_data = matches!(header.command, p::CMD_WRITE | p::CMD_WRITE_ZEROES);
             return Err(if writes_data { Errno::NoSpc } else { Errno::Inval });
         }
-        if header.offset % self.block != 0 || length % self.block != 0 {
+        if !header.offset.is_multiple_of(self.block) || !length.is_multiple_of(self.block) {
             return Err(Errno::Inval);
         }
         Ok(Extent::new(Transmission::lba(header.offset), length / SECTOR_BYTES))
