@@ -265,3 +265,83 @@ fn a_file_system_on_a_loop_device() {
     std::fs::write(&plain, &*mounted.disk.bytes.lock().unwrap()).unwrap();
     run_ok(&e2fsck, &["-fn", plain.to_str().unwrap()]);
 }
+
+const CHILD_DIRECTORY: &str = "DCD_TEST_MOUNT_AND_WAIT";
+
+/// The child of the next test: mounts, serves nothing, and waits to be killed.
+#[test]
+#[ignore = "started by a_mount_that_a_killed_server_left_is_taken_away"]
+fn a_server_that_is_killed() {
+    let directory = std::env::var(CHILD_DIRECTORY).expect("its parent says where");
+    let disk = Disk::new(1 << 20);
+    let image = FuseImage::mount(Path::new(&directory), disk.geometry(512), &FuseOptions::default());
+    let _image = image.unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+/// Waits up to ten seconds.
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what} within ten seconds");
+}
+
+#[test]
+fn a_mount_that_a_killed_server_left_is_taken_away() {
+    if mount(512, &FuseOptions::default()).is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "a_server_that_is_killed"])
+        .env(CHILD_DIRECTORY, directory.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the child mounts", || is_mounted(directory.path()));
+    let disk = Disk::new(1 << 20);
+    let again = || FuseImage::mount(directory.path(), disk.geometry(512), &FuseOptions::default());
+    assert!(matches!(again().err(), Some(FuseError::Occupied { .. })), "it is still served");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_mounted(directory.path()));
+    let error = std::fs::read_dir(directory.path()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(107), "nobody answers for it");
+
+    let image = again().unwrap();
+    let path = image.image().to_owned();
+    let mut driver = SourceDriver::start(&disk, image);
+    open(&path).write_all_at(&[5; 4096], 0).unwrap();
+    driver.stop();
+    assert_eq!(disk.bytes.lock().unwrap()[..4096], [5; 4096]);
+    assert!(!is_mounted(directory.path()));
+}
+
+#[test]
+fn what_others_have_mounted_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    if !common::run(Path::new("/usr/bin/mount"), &["-t", "tmpfs", "none", path]).status.success() {
+        return skip("no right to mount");
+    }
+    let error =
+        FuseImage::mount(directory.path(), Disk::new(1 << 20).geometry(512), &FuseOptions::default()).err();
+    let left = is_mounted(directory.path());
+    run_ok(Path::new("/usr/bin/umount"), &[path]);
+    assert!(left && matches!(error, Some(FuseError::Occupied { kind, .. }) if kind == "tmpfs"));
+}
+
+#[test]
+fn a_server_stops_although_the_image_is_in_use() {
+    let Some(mut mounted) = mount(512, &FuseOptions::default()) else { return };
+    let file = open(&mounted.image);
+    file.write_all_at(&[1; 512], 0).unwrap();
+    mounted.driver.stop();
+    assert!(!is_mounted(mounted.directory.path()));
+    assert!(file.write_at(&[1; 512], 0).is_err(), "an error, and no wait for ever");
+    assert!(file.sync_all().is_err());
+}

@@ -111,7 +111,7 @@ fn config(options: &FuseOptions, shape: Shape) -> fuser::Config {
     let mut config = fuser::Config::default();
     let access = if shape.read_only { MountOption::RO } else { MountOption::RW };
     config.mount_options = vec![
-        MountOption::FSName("dcd".to_owned()),
+        MountOption::FSName(mountpoint::MOUNT_SOURCE.to_owned()),
         MountOption::Subtype("dcd".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoSuid,

@@ -9,8 +9,9 @@ use rustix::mount::UnmountFlags;
 
 use super::FuseError;
 
-/// The type of our mounts in the kernel's list.
-const MOUNT_TYPE: &str = "fuse.dcd";
+/// The source of our mounts in the kernel's list. Their type is "fuse.dcd" where fusermount3 has made them, and plain
+/// "fuse" where root has.
+pub const MOUNT_SOURCE: &str = "dcd";
 /// Mounts on one directory that are taken away before giving up: servers that were killed one after the other.
 const STALE_MOUNTS_MAX: usize = 16;
 
@@ -19,10 +20,11 @@ const STALE_MOUNTS_MAX: usize = 16;
 pub fn prepare(directory: &Path) -> Result<PathBuf, FuseError> {
     let path = full_path(directory)?;
     for _ in 0..STALE_MOUNTS_MAX {
-        let Some(mounted) = topmost_mount_type(&path)? else { break };
-        let stale = matches!(rustix::fs::stat(&path), Err(Errno::NOTCONN | Errno::CONNABORTED));
-        if !stale || mounted != MOUNT_TYPE {
-            return Err(FuseError::Occupied { path, kind: mounted });
+        let Some(mounted) = topmost_mount(&path)? else { break };
+        // Not stat: the kernel answers that from what it remembers of the dead server's directory.
+        let stale = matches!(rustix::fs::statfs(&path), Err(Errno::NOTCONN | Errno::CONNABORTED));
+        if !stale || !mounted.is_ours() {
+            return Err(FuseError::Occupied { path, kind: mounted.kind });
         }
         tracing::warn!(path = %path.display(), "taking away a mount whose server is gone");
         unmount(&path, UnmountFlags::DETACH).map_err(|source| FuseError::mount(&path, source))?;
@@ -63,18 +65,33 @@ fn full_path(directory: &Path) -> Result<PathBuf, FuseError> {
     }
 }
 
-/// The type of what is mounted last on exactly this path.
-fn topmost_mount_type(path: &Path) -> Result<Option<String>, FuseError> {
+/// One line of the kernel's list of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    kind: String,
+    source: String,
+}
+
+impl Mounted {
+    fn is_ours(&self) -> bool {
+        self.kind.starts_with("fuse") && self.source == MOUNT_SOURCE
+    }
+}
+
+/// What is mounted last on exactly this path.
+fn topmost_mount(path: &Path) -> Result<Option<Mounted>, FuseError> {
     let list = std::fs::read("/proc/self/mountinfo").map_err(|source| FuseError::mount(path, source))?;
     let list = String::from_utf8_lossy(&list).into_owned();
     let wanted = escape(&path.to_string_lossy());
-    Ok(list.lines().filter_map(|line| mount_type(line, &wanted)).next_back().map(str::to_owned))
+    Ok(list.lines().filter_map(|line| mount_on(line, &wanted)).next_back())
 }
 
-/// The type in one line of mountinfo, where its mount point is `path`: fields, a hyphen, then type and source.
-fn mount_type<'a>(line: &'a str, path: &str) -> Option<&'a str> {
+/// Reads one line of mountinfo, where its mount point is `path`: fields, a hyphen, then type and source.
+fn mount_on(line: &str, path: &str) -> Option<Mounted> {
     let (fields, rest) = line.split_once(" - ")?;
-    (fields.split(' ').nth(4)? == path).then(|| rest.split(' ').next())?
+    let mut rest = rest.split(' ');
+    let (kind, source) = (rest.next()?.to_owned(), rest.next()?.to_owned());
+    (fields.split(' ').nth(4)? == path).then_some(Mounted { kind, source })
 }
 
 /// As the kernel writes paths in its list.
@@ -102,8 +119,10 @@ mod tests {
     #[test]
     fn reads_the_kernels_list() {
         let line = "36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime master:1 - fuse.dcd dcd rw,errors=continue";
-        assert_eq!(mount_type(line, &escape("/mnt/a b")), Some("fuse.dcd"));
-        assert_eq!(mount_type(line, "/mnt/a"), None);
-        assert_eq!(mount_type("no such line", "/mnt/a"), None);
+        assert!(mount_on(line, &escape("/mnt/a b")).unwrap().is_ours());
+        assert_eq!(mount_on(line, "/mnt/a"), None);
+        assert_eq!(mount_on("no such line", "/mnt/a"), None);
+        assert!(!mount_on("43 27 0:40 / /m rw - fuse sshfs rw", "/m").unwrap().is_ours());
+        assert!(!mount_on("43 27 0:40 / /m rw - ext4 dcd rw", "/m").unwrap().is_ours());
     }
 }
