@@ -43,6 +43,11 @@ pub trait Session {
     /// The end of one of its requests.
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
 
+    /// One of the buffers in `send` has gone out whole. The session may use it again, and may take up what waited for
+    /// room: the driver looks at `actions` and at `is_saturated` again. Called for every buffer, in their order; by this
+    /// a session bounds what a client that does not read makes the server hold.
+    fn sent(&mut self, _buf: Buf, _actions: &mut Actions) {}
+
     /// The answer to one of its control calls. A call may be answered more than once (progress); the last has `done`.
     fn call_reply(&mut self, _token: u64, _body: serde_json::Value, _done: bool, _actions: &mut Actions) {}
 

@@ -13,7 +13,9 @@
 //!
 //! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
 //! [`FLIGHT_REQUESTS_MAX`] and [`FLIGHT_BYTES_MAX`]. Bytes that arrive beyond that wait in a backlog, which is no
-//! longer than what the driver reads at once, since [`Session::is_saturated`] holds while there is one.
+//! longer than what the driver reads at once, since [`Session::is_saturated`] holds while there is one. What was read
+//! for the client counts until the driver says that it has gone out, so that a client that does not take its replies
+//! is not read from either.
 
 use std::sync::Arc;
 
@@ -33,7 +35,7 @@ pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 pub const OPTIONS_MAX: u32 = 1024;
 /// Requests of one connection in the engine; clients keep 16 to 128.
 pub const FLIGHT_REQUESTS_MAX: usize = 512;
-/// Bytes of one connection in the engine, exceeded by at most one request.
+/// Bytes of one connection in the engine or on their way to the client, exceeded by at most one request.
 pub const FLIGHT_BYTES_MAX: usize = 64 << 20;
 /// Write buffers that are kept for the next requests, and the longest that is worth keeping.
 const SPARE_BUFS_MAX: usize = 64;
@@ -66,6 +68,8 @@ pub struct NbdSession {
     backlog: Vec<u8>,
     backlog_start: usize,
     flight: Flight,
+    /// Bytes of reads that are answered and have not gone out.
+    unsent_bytes: usize,
     spare: Vec<Buf>,
 }
 
@@ -114,6 +118,12 @@ impl Session for NbdSession {
         }
     }
 
+    fn sent(&mut self, buf: Buf, actions: &mut Actions) {
+        self.unsent_bytes -= buf.len();
+        self.keep(buf);
+        self.consume_backlog(actions);
+    }
+
     fn is_saturated(&self) -> bool {
         self.has_backlog() || self.must_wait()
     }
@@ -135,6 +145,7 @@ impl NbdSession {
             backlog: Vec::new(),
             backlog_start: 0,
             flight: Flight::default(),
+            unsent_bytes: 0,
             spare: Vec::new(),
         }
     }
@@ -146,7 +157,8 @@ impl NbdSession {
     /// True between two requests while too much is in flight. In the middle of a payload it is false: the rest of a
     /// request that was let in must be read.
     fn must_wait(&self) -> bool {
-        let full = self.flight.requests() >= FLIGHT_REQUESTS_MAX || self.flight.bytes() >= FLIGHT_BYTES_MAX;
+        let bytes = self.flight.bytes() + self.unsent_bytes;
+        let full = self.flight.requests() >= FLIGHT_REQUESTS_MAX || bytes >= FLIGHT_BYTES_MAX;
         full && matches!(self.phase, Phase::RequestHeader)
     }
 
@@ -318,6 +330,7 @@ impl NbdSession {
         } else {
             push_reply(actions, 0, cookie);
             if kind == Kind::Read {
+                self.unsent_bytes += bytes;
                 actions.send.push(Piece::Buf(result.buf));
                 return true;
             }

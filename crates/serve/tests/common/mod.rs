@@ -114,8 +114,11 @@ fn serve(session: &mut dyn Session, mut stream: UnixStream, disk: &Disk) {
                 session.reply(token, disk.run(io), &mut actions);
             }
         }
-        if send(&mut stream, &mut actions).is_err() || actions.close {
+        if send(session, &mut stream, &mut actions).is_err() || actions.close {
             return;
+        }
+        if !actions.requests.is_empty() {
+            continue;
         }
         assert!(!session.is_saturated(), "nothing is in flight");
         match stream.read(&mut bytes) {
@@ -125,11 +128,14 @@ fn serve(session: &mut dyn Session, mut stream: UnixStream, disk: &Disk) {
     }
 }
 
-fn send(stream: &mut UnixStream, actions: &mut Actions) -> io::Result<()> {
-    for piece in actions.send.drain(..) {
+fn send(session: &mut dyn Session, stream: &mut UnixStream, actions: &mut Actions) -> io::Result<()> {
+    for piece in std::mem::take(&mut actions.send) {
         match piece {
             Piece::Bytes(bytes) => stream.write_all(&bytes)?,
-            Piece::Buf(buf) => stream.write_all(buf.bytes())?,
+            Piece::Buf(buf) => {
+                stream.write_all(buf.bytes())?;
+                session.sent(buf, actions);
+            }
         }
     }
     Ok(())

@@ -20,6 +20,9 @@ struct Peer {
     disk: Vec<u8>,
     /// What the device was asked for, in words.
     log: Vec<String>,
+    /// Buffers of `sent` that the client has not read; it does at once, unless told otherwise.
+    unread: Vec<Buf>,
+    reads_replies: bool,
     /// Bytes of `sent` that `take` has returned.
     taken: usize,
 }
@@ -40,6 +43,8 @@ impl Peer {
             closed: false,
             disk: vec![0; DISK_BYTES],
             log: Vec::new(),
+            unread: Vec::new(),
+            reads_replies: true,
             taken: 0,
         };
         let mut actions = Actions::default();
@@ -71,12 +76,27 @@ impl Peer {
         for piece in actions.send {
             match piece {
                 Piece::Bytes(bytes) => self.sent.extend_from_slice(&bytes),
-                Piece::Buf(buf) => self.sent.extend_from_slice(buf.bytes()),
+                Piece::Buf(buf) => {
+                    self.sent.extend_from_slice(buf.bytes());
+                    self.unread.push(buf);
+                }
             }
         }
         self.requests.extend(actions.requests);
         assert!(actions.calls.is_empty());
         self.closed |= actions.close;
+        if self.reads_replies {
+            self.read_replies();
+        }
+    }
+
+    /// The client takes everything that was sent to it.
+    fn read_replies(&mut self) {
+        for buf in std::mem::take(&mut self.unread) {
+            let mut actions = Actions::default();
+            self.session.sent(buf, &mut actions);
+            self.absorb(actions);
+        }
     }
 
     fn give(&mut self, bytes: &[u8]) {

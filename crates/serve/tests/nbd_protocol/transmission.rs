@@ -308,6 +308,34 @@ fn flight_is_bounded_by_bytes() {
 }
 
 #[test]
+fn a_client_that_does_not_read_is_not_served_without_end() {
+    let big = Geometry { sectors: 1 << 30, ..geometry() };
+    let mut peer = Peer::transmitting(big, false);
+    peer.disk = Vec::new();
+    peer.reads_replies = false;
+    let length = 128 << 10;
+    let burst: Vec<u8> = (0..1000u64).flat_map(|cookie| request(0, p::CMD_READ, cookie, 0, length)).collect();
+    peer.give(&burst);
+    let mut finished = 0;
+    while !peer.requests.is_empty() {
+        let (token, io) = peer.requests.remove(0);
+        peer.reply(token, IoResult::ok(io.take_buf()));
+        finished += 1;
+    }
+    assert_eq!(finished, FLIGHT_BYTES_MAX / length as usize, "no more than the limit is held");
+    assert!(peer.session.is_saturated());
+    // It reads, and is served again.
+    peer.reads_replies = true;
+    peer.read_replies();
+    while !peer.requests.is_empty() {
+        let (token, io) = peer.requests.remove(0);
+        peer.reply(token, IoResult::ok(io.take_buf()));
+        finished += 1;
+    }
+    assert!(finished == 1000 && !peer.session.is_saturated());
+}
+
+#[test]
 fn buffers_of_finished_writes_are_used_again_without_mixing_data() {
     let mut peer = writable();
     for round in 0..300u64 {
