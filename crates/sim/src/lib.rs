@@ -8,11 +8,20 @@ mod driver;
 mod fault;
 mod image;
 mod memdisk;
+mod oracle;
 mod rng;
+mod workload;
+
+pub mod explore;
+pub mod stamp;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};
 pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
+pub use explore::{Counts, ExploreConfig, Explored, Rig, Violation, explore, replay};
 pub use fault::{Fault, FaultOn, FaultPlan, FaultRule};
 pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};
+pub use oracle::{FlushMark, Oracle, ReadMark};
 pub use rng::{SimRng, mix};
+pub use stamp::{Seen, Value};
+pub use workload::{Character, Client};

@@ -1,0 +1,144 @@
+//! The crash explorer: runs random clients on a stack, cuts the power at every write and every flush, recovers, and asks
+//! the oracle.
+//!
+//! A run is made by its seed: the disks, the stack's settings, the client. After each step of the driver in which a write
+//! or a flush went to a device, and now and then after other steps, the disks are cut (what was volatile is lost, kept or
+//! torn, in a style drawn for each disk) or the process is killed (the disks keep their caches). Each such *state* is
+//! recovered by a new stack, read in full and judged. Some states go on from there: they are drained, stopped, written to
+//! again, or cut at once, with cuts in all of it, recovery included, nested up to three deep. Disks are copied by
+//! reference and oracles by value, so nothing is run twice.
+
+mod run;
+
+use std::collections::BTreeMap;
+
+use dcd_engine::log_cache::Promise;
+use dcd_engine::{Geometry, Nanos, Stack};
+
+use crate::{MemDisk, SimRng, Value, mix};
+
+/// Nested cuts beyond this depth show nothing new: a recovery of a recovery of a recovery.
+pub const DEPTH_MAX: u32 = 3;
+
+/// Everything of one run that the seed decides, apart from the client.
+pub struct Rig {
+    /// Fresh disks, formatted, in the order of the stack's devices.
+    pub disks: Vec<MemDisk>,
+    /// What the device at the top holds at first.
+    pub base: Vec<Value>,
+    /// Makes the stack over such disks, as a server does at each start.
+    pub build: Box<dyn Fn(&[Geometry]) -> Stack>,
+    pub promise: Promise,
+    /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
+    pub delay_max: Nanos,
+    /// Does the stack keep the order of overlapping requests in flight?
+    pub overlaps: bool,
+    /// The stack's settings in words, for the story.
+    pub about: String,
+}
+
+/// What is explored: makes the rig for a seed.
+pub type Subject<'a> = dyn Fn(u64) -> Rig + 'a;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct ExploreConfig {
+    pub seed: u64,
+    /// Stop after this many states.
+    pub states: u64,
+    /// Run the layers' own checks after every event, in one run of so many; 0: never.
+    pub check_every: u64,
+}
+
+impl ExploreConfig {
+    pub const fn new(seed: u64, states: u64) -> ExploreConfig {
+        ExploreConfig { seed, states, check_every: 4 }
+    }
+}
+
+/// What was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub runs: u64,
+    pub states: u64,
+    /// States by how and where they were cut, such as "while destaging" or "torn by sector".
+    pub kinds: BTreeMap<String, u64>,
+    /// A hash over the traces of all runs.
+    pub trace: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.runs += other.runs;
+        self.states += other.states;
+        for (kind, count) in other.kinds {
+            *self.kinds.entry(kind).or_default() += count;
+        }
+        self.trace = mix(self.trace, other.trace);
+    }
+}
+
+/// Data that was lost or wrong.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Replays the run: see [`replay`].
+    pub run_seed: u64,
+    /// States tried until it was found, in all runs.
+    pub states: u64,
+    pub what: String,
+    /// What happened, level by level, in lines.
+    pub story: Vec<String>,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for line in &self.story {
+            writeln!(f, "{line}")?;
+        }
+        writeln!(f, "VIOLATION after {} states, run {:#x}:", self.states, self.run_seed)?;
+        f.write_str(&self.what)
+    }
+}
+
+/// The end of an exploration.
+#[derive(Clone, Debug, Default)]
+pub struct Explored {
+    pub counts: Counts,
+    pub violation: Option<Violation>,
+}
+
+/// Tries states until there are enough or one is bad. `progress` is called after each run.
+pub fn explore(config: &ExploreConfig, subject: &Subject, progress: &mut dyn FnMut(&Counts)) -> Explored {
+    let mut explored = Explored::default();
+    for index in 0.. {
+        if explored.counts.states >= config.states {
+            break;
+        }
+        let run_seed = mix(config.seed, index);
+        let left = config.states - explored.counts.states;
+        let (counts, what) = run::run(run_seed, subject, left, checks(config, run_seed), false);
+        explored.counts.add(counts);
+        progress(&explored.counts);
+        if what.is_some() {
+            let mut violation = replay(config, run_seed, subject).expect("a run repeats from its seed");
+            violation.states = explored.counts.states;
+            explored.violation = Some(violation);
+            break;
+        }
+    }
+    explored
+}
+
+/// Runs one seed again, and tells the story of what it finds.
+pub fn replay(config: &ExploreConfig, run_seed: u64, subject: &Subject) -> Option<Violation> {
+    let (counts, what) = run::run(run_seed, subject, u64::MAX, checks(config, run_seed), true);
+    let (what, story) = what?;
+    Some(Violation { run_seed, states: counts.states, what, story })
+}
+
+fn checks(config: &ExploreConfig, run_seed: u64) -> bool {
+    config.check_every > 0 && SimRng::new(mix(run_seed, 0xc4ec)).below(config.check_every) == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,429 @@
+//! One run of the explorer: a client on a stack, and the tree of crashes that grows from it.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use dcd_engine::{Buf, Control, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
+
+use super::{Counts, DEPTH_MAX, Rig, Subject};
+use crate::{
+    Character, Client, CutStyle, MemDisk, Moment, Oracle, Progress, Seen, SimRng, VirtualDriver, describe,
+    mix, stamp,
+};
+
+type Driver = VirtualDriver<MemDisk>;
+
+/// The whole device is read in pieces of this size.
+const READ_SECTORS: u64 = 256;
+/// A client that is not done after so many events waits for something that never comes.
+const EVENTS_MAX: u64 = 2_000_000;
+/// Nor after so much virtual time.
+const TIME_MAX: Nanos = Nanos::from_secs(36_000);
+/// Lines of the story that are kept of each level.
+const STORY_LINES_MAX: usize = 120;
+
+/// Disks as they are found after a crash.
+struct Cut {
+    disks: Vec<MemDisk>,
+    at: Nanos,
+    killed: bool,
+    how: String,
+}
+
+/// Cuts the disks while a driver runs.
+struct Sampler {
+    rng: SimRng,
+    /// Chances in a thousand for a step with a write or a flush, and for any other step.
+    at_writes: u64,
+    elsewhere: u64,
+    left: u32,
+    cuts: Vec<Cut>,
+}
+
+impl Sampler {
+    fn look(&mut self, moment: &Moment, disks: &[MemDisk]) {
+        let chance = if moment.writes + moment.flushes > 0 { self.at_writes } else { self.elsewhere };
+        if self.left == 0 || chance == 0 || !self.rng.chance(chance) {
+            return;
+        }
+        self.left -= 1;
+        let cut = cut(disks, moment.now, &mut self.rng);
+        self.cuts.push(cut);
+    }
+}
+
+fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
+    if rng.chance(80) {
+        let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
+        return Cut { disks, at, killed: true, how: "process killed".into() };
+    }
+    let mut how = String::from("power cut:");
+    let mut one = |disk: &MemDisk, rng: &mut SimRng| {
+        let style = rng.pick(&CutStyle::ALL);
+        how.push_str(&format!(" {style:?}"));
+        disk.power_cut(style, rng)
+    };
+    let disks = disks.iter().map(|disk| one(disk, rng)).collect();
+    Cut { disks, at, killed: false, how }
+}
+
+struct Run {
+    rig: Rig,
+    rng: SimRng,
+    states_left: u64,
+    counts: Counts,
+    checks: bool,
+    tells: bool,
+    story: Vec<String>,
+}
+
+type Outcome<T = ()> = Result<T, String>;
+
+/// Runs one seed. The second value is what went wrong, with the story if it was asked for.
+pub(super) fn run(
+    seed: u64,
+    subject: &Subject,
+    states: u64,
+    checks: bool,
+    tells: bool,
+) -> (Counts, Option<(String, Vec<String>)>) {
+    let mut run = Run {
+        rig: subject(seed),
+        rng: SimRng::new(mix(seed, 0x0af1)),
+        states_left: states,
+        counts: Counts { runs: 1, ..Counts::default() },
+        checks,
+        tells,
+        story: Vec::new(),
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| run.first_life(seed))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    });
+    let story = run.story;
+    (run.counts, outcome.err().map(|what| (what, story)))
+}
+
+impl Run {
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if self.tells {
+            self.story.push(line());
+        }
+    }
+
+    /// Moves the driver's part of the story over.
+    fn tell_driver(&mut self, driver: &mut Driver) {
+        if self.tells {
+            let lines = driver.take_story();
+            let skipped = lines.len().saturating_sub(STORY_LINES_MAX);
+            if skipped > 0 {
+                self.story.push(format!("    ... {skipped} lines"));
+            }
+            self.story.extend(lines.into_iter().skip(skipped).map(|line| format!("    {line}")));
+        }
+    }
+
+    fn start(&mut self, disks: Vec<MemDisk>) -> (Driver, Stack) {
+        let mut driver = Driver::new(disks);
+        let mut stack = (self.rig.build)(&driver.geometries());
+        if self.checks {
+            stack.enable_checks();
+        }
+        if self.tells {
+            driver.tell_story();
+        }
+        (driver, stack)
+    }
+
+    fn sampler(
+        &mut self,
+        driver: &mut Driver,
+        at_writes: u64,
+        elsewhere: u64,
+        left: u32,
+    ) -> Rc<RefCell<Sampler>> {
+        let sampler = Sampler { rng: self.rng.fork(), at_writes, elsewhere, left, cuts: Vec::new() };
+        let sampler = Rc::new(RefCell::new(sampler));
+        let inside = Rc::clone(&sampler);
+        driver.observe(Box::new(move |moment, disks: &[MemDisk]| inside.borrow_mut().look(moment, disks)));
+        sampler
+    }
+
+    fn first_life(&mut self, seed: u64) -> Outcome {
+        let disks = std::mem::take(&mut self.rig.disks);
+        let base = std::mem::take(&mut self.rig.base);
+        let oracle = Oracle::new(self.rig.promise, self.rig.delay_max, seed, base);
+        let about = self.rig.about.clone();
+        self.tell(|| format!("run {seed:#x}: {about}"));
+        let (mut driver, mut stack) = self.start(disks);
+        let sampler = self.sampler(&mut driver, 300, 20, 6);
+        stack.activate(&mut driver).map_err(|e| format!("a fresh device does not start: {e}"))?;
+        self.try_cuts(&mut driver, &sampler, &oracle, 0, "first start")?;
+        {
+            let mut sampler = sampler.borrow_mut();
+            (sampler.at_writes, sampler.elsewhere, sampler.left) = (1000, 60, u32::MAX);
+        }
+        let geometry = stack.geometry(stack.root());
+        let character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        self.tell(|| format!("client: {character:?}"));
+        let mut client = Client::new(character, oracle, self.rng.fork());
+        self.serve(&mut driver, &mut stack, &mut client, &sampler, 0)?;
+        self.last_words(&mut driver, &mut stack, &client.oracle, &sampler, 0)?;
+        self.counts.trace = driver.trace_hash();
+        Ok(())
+    }
+
+    /// Lets a client work until it is done; every crash on the way is tried at once.
+    fn serve(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        client: &mut Client,
+        sampler: &Rc<RefCell<Sampler>>,
+        depth: u32,
+    ) -> Outcome {
+        let events_max = driver.events() + EVENTS_MAX;
+        let mut paused = false;
+        while !client.is_done() && self.states_left > 0 {
+            if !paused && let Some(pause) = client.take_pause() {
+                driver.set_alarm(driver.now() + pause, 0);
+                paused = true;
+            }
+            while !paused && let Some((id, io)) = client.next_request() {
+                driver.note(|| format!("client asks r{} {}", id.0, describe(&io)));
+                driver.request(stack, id, io);
+            }
+            match driver.step(stack) {
+                Progress::Idle if client.in_flight() > 0 => {
+                    self.tell_driver(driver);
+                    return Err(format!("{} requests are never answered", client.in_flight()));
+                }
+                Progress::Idle | Progress::Moved => {}
+                Progress::Alarm(_) => paused = false,
+            }
+            while let Some((id, result)) = driver.take_reply() {
+                let status = result.status;
+                driver.note(|| format!("client is answered r{}: {status:?}", id.0));
+                if let Err(what) = client.reply(driver.now(), id, &result) {
+                    self.tell_driver(driver);
+                    return Err(what);
+                }
+            }
+            self.try_cuts(driver, sampler, &client.oracle, depth, "serving")?;
+            if driver.events() > events_max || driver.now() > TIME_MAX {
+                self.tell_driver(driver);
+                return Err(format!("{} requests are not answered by {}", client.in_flight(), driver.now()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The crashes that the sampler has made.
+    fn try_cuts(
+        &mut self,
+        driver: &mut Driver,
+        sampler: &Rc<RefCell<Sampler>>,
+        oracle: &Oracle,
+        depth: u32,
+        place: &str,
+    ) -> Outcome {
+        let cuts = std::mem::take(&mut sampler.borrow_mut().cuts);
+        if cuts.is_empty() {
+            return Ok(());
+        }
+        self.tell_driver(driver);
+        for cut in cuts {
+            self.crashed(cut, oracle, depth + 1, place)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, cut: &Cut, depth: u32, place: &str) {
+        self.counts.states += 1;
+        self.states_left -= 1;
+        for kind in [format!("cut {depth} deep"), format!("while {place}")] {
+            *self.counts.kinds.entry(kind).or_default() += 1;
+        }
+        let style = if cut.killed { "killed" } else { "power cut" };
+        *self.counts.kinds.entry(style.into()).or_default() += 1;
+    }
+
+    /// Recovers one state, judges it, and perhaps goes on from there.
+    fn crashed(&mut self, cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> Outcome {
+        if self.states_left == 0 {
+            return Ok(());
+        }
+        self.count(&cut, depth, place);
+        let told = self.story.len();
+        let state = self.counts.states;
+        self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
+        let (mut driver, mut stack) = self.start(cut.disks);
+        let nests = depth < DEPTH_MAX;
+        let sampler = if nests && self.rng.chance(150) {
+            self.sampler(&mut driver, 350, 20, 3)
+        } else {
+            self.sampler(&mut driver, 0, 0, 0)
+        };
+        let activated = stack.activate(&mut driver);
+        self.tell_driver(&mut driver);
+        activated.map_err(|e| format!("recovery refuses: {e}"))?;
+        self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
+        let found = self.read_all(&mut driver, &mut stack, oracle)?;
+        oracle.judge(cut.at, &found)?;
+        if nests && self.rng.chance(250) {
+            let mut next = oracle.clone();
+            if cut.killed && self.rig.promise != dcd_engine::log_cache::Promise::Ordered {
+                // The disks kept their caches, so what was not flushed may still go.
+                next.killed();
+            } else {
+                next.recovered(&found);
+            }
+            self.live_on(&mut driver, &mut stack, next, found, depth)?;
+        }
+        self.story.truncate(told);
+        Ok(())
+    }
+
+    /// What happens after a recovery: one of several things, each with more crashes in it.
+    fn live_on(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        oracle: Oracle,
+        found: Vec<Seen>,
+        depth: u32,
+    ) -> Outcome {
+        match self.rng.below(8) {
+            0 => {
+                let cut = cut(driver.devices(), driver.now(), &mut self.rng);
+                self.crashed(cut, &oracle, depth + 1, "just recovered")
+            }
+            1 | 2 => {
+                let sampler = self.sampler(driver, 150, 10, 3);
+                self.drain(driver, stack, &oracle, &sampler, depth)?;
+                let again = self.read_all(driver, stack, &oracle)?;
+                if again != found {
+                    return Err("draining changed what the device holds".into());
+                }
+                Ok(())
+            }
+            _ => {
+                let sampler = self.sampler(driver, 120, 10, 4);
+                let geometry = stack.geometry(stack.root());
+                let mut character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+                character.requests = self.rng.range(3, 40);
+                self.tell(|| format!("client: {character:?}"));
+                let mut client = Client::new(character, oracle, self.rng.fork());
+                self.serve(driver, stack, &mut client, &sampler, depth)?;
+                self.last_words(driver, stack, &client.oracle, &sampler, depth)
+            }
+        }
+    }
+
+    /// The end of a life that nobody cut short: perhaps drained, perhaps stopped; then the power goes.
+    fn last_words(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        oracle: &Oracle,
+        sampler: &Rc<RefCell<Sampler>>,
+        depth: u32,
+    ) -> Outcome {
+        if self.states_left == 0 {
+            return Ok(());
+        }
+        if self.rng.chance(400) {
+            self.drain(driver, stack, oracle, sampler, depth)?;
+        }
+        let found = self.read_all(driver, stack, oracle)?;
+        let mut oracle = oracle.clone();
+        if self.rng.chance(500) {
+            let reports =
+                self.control(driver, stack, Control::Stop, oracle.clone(), sampler, depth, "stopping")?;
+            if reports.contains(&Report::Stopped) {
+                oracle.stopped();
+                oracle.recovered(&found);
+            }
+        }
+        let cut = cut(driver.devices(), driver.now(), &mut self.rng);
+        self.tell_driver(driver);
+        self.crashed(cut, &oracle, depth + 1, "at rest")
+    }
+
+    fn drain(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        oracle: &Oracle,
+        sampler: &Rc<RefCell<Sampler>>,
+        depth: u32,
+    ) -> Outcome {
+        self.control(driver, stack, Control::Drain, oracle.clone(), sampler, depth, "destaging").map(|_| ())
+    }
+
+    /// Gives every layer a control, and waits for the answers.
+    #[allow(clippy::too_many_arguments)]
+    fn control(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        control: Control,
+        oracle: Oracle,
+        sampler: &Rc<RefCell<Sampler>>,
+        depth: u32,
+        place: &str,
+    ) -> Outcome<Vec<Report>> {
+        driver.note(|| format!("control {control:?}"));
+        while driver.take_report().is_some() {}
+        for layer in 0..stack.layer_count() {
+            driver.control(stack, LayerIndex(layer), control);
+        }
+        let mut reports = Vec::new();
+        let events_max = driver.events() + EVENTS_MAX;
+        loop {
+            let progress = driver.step(stack);
+            while let Some((_, report)) = driver.take_report() {
+                if let Report::Failed(text) = &report {
+                    return Err(format!("{control:?} failed on good devices: {text}"));
+                }
+                reports.push(report);
+            }
+            self.try_cuts(driver, sampler, &oracle, depth, place)?;
+            if progress == Progress::Idle || !reports.is_empty() {
+                return Ok(reports);
+            }
+            if driver.events() > events_max {
+                self.tell_driver(driver);
+                return Err(format!("{control:?} has no end"));
+            }
+        }
+    }
+
+    /// Reads the whole device, some of it twice.
+    fn read_all(&mut self, driver: &mut Driver, stack: &mut Stack, oracle: &Oracle) -> Outcome<Vec<Seen>> {
+        let total = oracle.sectors();
+        let mut found = Vec::with_capacity(total as usize);
+        let twice = self.rng.chance(100);
+        for start in (0..total).step_by(READ_SECTORS as usize) {
+            let sectors = READ_SECTORS.min(total - start);
+            let first = read(driver, stack, start, sectors)?;
+            if twice && read(driver, stack, start, sectors)?.bytes() != first.bytes() {
+                return Err(format!("two reads at {} differ", Lba(start)));
+            }
+            for (index, sector) in first.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate() {
+                found.push(stamp::look(sector, Lba(start + index as u64), oracle.seed()));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64) -> Outcome<Buf> {
+    let buf = Buf::zeroed((sectors * SECTOR_BYTES) as usize);
+    let root = stack.root();
+    let result = stack.run_blocking(driver, root, Io::Read { at: Lba(start), buf });
+    result.status.map_err(|error| format!("a read failed on good devices: {error}"))?;
+    Ok(result.buf)
+}

@@ -1,0 +1,367 @@
+//! The oracle: what a device may hold, given what its client was told.
+//!
+//! It follows the requests and answers at the top of a stack and keeps, for each sector, the chain of writes to it in the
+//! order in which they were submitted (overlapping requests keep that order). From the chain follow
+//! - what a read may return: the last write that was answered before the read was submitted, or any later one;
+//! - what a crash may leave, for each promise:
+//!   - `flush`: the last write that a finished flush covers (it was answered before the flush was submitted) or that was
+//!     answered with FUA, or any later one;
+//!   - `always`: the last write that was answered, or any later one;
+//!   - `ordered`: the whole device is what it was after some prefix of all writes, and the prefix holds every write that
+//!     was answered more than `delay_max` before the crash.
+//!
+//! A write that failed may or may not have happened, until a later one covers it.
+
+use std::fmt::Write as _;
+
+use dcd_engine::log_cache::Promise;
+use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
+
+use crate::{Seen, Value, stamp};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    InFlight,
+    Answered(Nanos),
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    extent: Extent,
+    zeroes: bool,
+    durable: bool,
+    state: State,
+}
+
+/// One link of a sector's chain.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    write: u32,
+    /// The index of the link before, plus one; 0 ends the chain.
+    before: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sector {
+    /// The index of the newest link, plus one.
+    newest: u32,
+    /// The newest write that is known to be durable; 0: what was there at the last start.
+    durable: u32,
+    /// The newest write that was answered.
+    answered: u32,
+    base: Value,
+}
+
+/// A flush in flight: how many answers came before it.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushMark(u64);
+
+/// A read in flight: for each of its sectors, the oldest write that it may still return.
+#[derive(Clone, Debug)]
+pub struct ReadMark {
+    extent: Extent,
+    floors: Vec<u32>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    promise: Promise,
+    delay_max: Nanos,
+    seed: u64,
+    sectors: Vec<Sector>,
+    links: Vec<Link>,
+    /// The writes since the last start; the first has the number `first`.
+    writes: Vec<Written>,
+    first: u32,
+    /// Answered writes that no finished flush has covered yet, with the number of their answer.
+    uncovered: Vec<(u64, u32)>,
+    answers: u64,
+}
+
+impl Oracle {
+    /// `delay_max` only matters for `ordered`. `base` is what the device holds at first.
+    pub fn new(promise: Promise, delay_max: Nanos, seed: u64, base: Vec<Value>) -> Oracle {
+        let sector = |base| Sector { newest: 0, durable: 0, answered: 0, base };
+        Oracle {
+            promise,
+            delay_max,
+            seed,
+            sectors: base.into_iter().map(sector).collect(),
+            links: Vec::new(),
+            writes: Vec::new(),
+            first: 1,
+            uncovered: Vec::new(),
+            answers: 0,
+        }
+    }
+
+    pub fn sectors(&self) -> u64 {
+        self.sectors.len() as u64
+    }
+
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub const fn promise(&self) -> Promise {
+        self.promise
+    }
+
+    fn of(&self, extent: Extent) -> &[Sector] {
+        &self.sectors[extent.start.0 as usize..extent.end().0 as usize]
+    }
+
+    fn of_mut(&mut self, extent: Extent) -> &mut [Sector] {
+        &mut self.sectors[extent.start.0 as usize..extent.end().0 as usize]
+    }
+
+    fn written(&self, write: u32) -> &Written {
+        &self.writes[(write - self.first) as usize]
+    }
+
+    /// A write (or zeroes, or a discard) is submitted; gives the number for its stamps.
+    pub fn write_begins(&mut self, extent: Extent, zeroes: bool, durable: bool) -> u32 {
+        let write = self.first + self.writes.len() as u32;
+        self.writes.push(Written { extent, zeroes, durable, state: State::InFlight });
+        for index in extent.start.0 as usize..extent.end().0 as usize {
+            let before = self.sectors[index].newest;
+            self.links.push(Link { write, before });
+            self.sectors[index].newest = self.links.len() as u32;
+        }
+        write
+    }
+
+    pub fn write_ends(&mut self, write: u32, ok: bool, now: Nanos) {
+        let always = self.promise == Promise::Always;
+        let written = &mut self.writes[(write - self.first) as usize];
+        assert_eq!(written.state, State::InFlight, "a write is answered once");
+        written.state = if ok { State::Answered(now) } else { State::Failed };
+        if !ok {
+            return;
+        }
+        let Written { extent, durable, .. } = *written;
+        let durable = always || (durable && self.promise == Promise::Flush);
+        for sector in self.of_mut(extent) {
+            sector.answered = sector.answered.max(write);
+            if durable {
+                sector.durable = sector.durable.max(write);
+            }
+        }
+        self.uncovered.push((self.answers, write));
+        self.answers += 1;
+    }
+
+    pub const fn flush_begins(&self) -> FlushMark {
+        FlushMark(self.answers)
+    }
+
+    pub fn flush_ends(&mut self, mark: FlushMark, ok: bool) {
+        if ok && self.promise != Promise::Ordered {
+            self.cover(mark.0);
+        }
+    }
+
+    fn cover(&mut self, below: u64) {
+        let covered = self.uncovered.partition_point(|(answer, _)| *answer < below);
+        let writes: Vec<u32> = self.uncovered.drain(..covered).map(|(_, write)| write).collect();
+        for write in writes {
+            let extent = self.written(write).extent;
+            for sector in self.of_mut(extent) {
+                sector.durable = sector.durable.max(write);
+            }
+        }
+    }
+
+    pub fn read_begins(&self, extent: Extent) -> ReadMark {
+        ReadMark { extent, floors: self.of(extent).iter().map(|sector| sector.answered).collect() }
+    }
+
+    /// Judges what a read has returned.
+    pub fn read_ends(&self, mark: &ReadMark, bytes: &[u8]) -> Result<(), String> {
+        let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);
+        for (index, (sector, floor)) in sectors.zip(&mark.floors).enumerate() {
+            let at = mark.extent.start + index as u64;
+            let seen = stamp::look(sector, at, self.seed);
+            if !self.allows(at, *floor, seen) {
+                return Err(format!("a read returned wrong data. {}", self.explain(at, *floor, seen)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The chain of a sector from the newest write back to `floor`, which is included; 0 stands for the base.
+    fn candidates(&self, at: Lba, floor: u32) -> impl Iterator<Item = u32> {
+        let mut next = Some(self.sectors[at.0 as usize].newest);
+        std::iter::from_fn(move || match next? {
+            0 => {
+                next = None;
+                Some(0)
+            }
+            link => {
+                let link = self.links[link as usize - 1];
+                next = (link.write > floor).then_some(link.before);
+                Some(link.write)
+            }
+        })
+    }
+
+    fn value(&self, at: Lba, write: u32) -> Value {
+        match write {
+            0 => self.sectors[at.0 as usize].base,
+            write if self.written(write).zeroes => Value::Zero,
+            write => Value::Write(write),
+        }
+    }
+
+    fn allows(&self, at: Lba, floor: u32, seen: Seen) -> bool {
+        let Seen::Value(seen) = seen else { return false };
+        self.candidates(at, floor).any(|write| self.value(at, write) == seen)
+    }
+
+    /// Judges what is found after a crash at `now`, and a recovery.
+    pub fn judge(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
+        assert_eq!(found.len(), self.sectors.len(), "the device kept its size");
+        if self.promise == Promise::Ordered {
+            return self.judge_prefix(now, found);
+        }
+        for (index, (sector, seen)) in self.sectors.iter().zip(found).enumerate() {
+            let at = Lba(index as u64);
+            if !self.allows(at, sector.durable, *seen) {
+                return Err(format!("the crash took data. {}", self.explain(at, sector.durable, *seen)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a number of writes after which the device was exactly what is found.
+    fn judge_prefix(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
+        let end = self.writes.len();
+        // How many sectors agree with the prefix of each length, as differences.
+        let mut agree = vec![0i64; end + 2];
+        for (index, seen) in found.iter().enumerate() {
+            let at = Lba(index as u64);
+            if !self.add_agreement(at, *seen, &mut agree) {
+                return Err(format!("the device holds what never was. {}", self.explain(at, 0, *seen)));
+            }
+        }
+        let oldest = self.oldest_prefix(now);
+        let (mut count, mut best, mut too_old) = (0, (0, 0), None);
+        for (length, difference) in agree[..=end].iter().enumerate() {
+            count += difference;
+            if count == found.len() as i64 {
+                if length >= oldest {
+                    return Ok(());
+                }
+                too_old = Some(length);
+            }
+            best = best.max((count, length));
+        }
+        if let Some(length) = too_old {
+            let missing = self.first + length as u32;
+            return Err(format!(
+                "the crash took more than the last {}: write {missing} ({:?}) is gone at {now}",
+                self.delay_max,
+                self.written(missing)
+            ));
+        }
+        Err(self.explain_mix(best.1, found))
+    }
+
+    /// Adds the prefix lengths for which the sector holds `seen`; false where there are none.
+    fn add_agreement(&self, at: Lba, seen: Seen, agree: &mut [i64]) -> bool {
+        let Seen::Value(seen) = seen else { return false };
+        let (mut any, mut behind) = (false, agree.len() - 1);
+        for write in self.candidates(at, 0) {
+            let from = if write == 0 { 0 } else { (write - self.first + 1) as usize };
+            if self.value(at, write) == seen {
+                agree[from] += 1;
+                agree[behind] -= 1;
+                any = true;
+            }
+            behind = from;
+        }
+        any
+    }
+
+    /// The length of the shortest prefix that `delay_max` allows.
+    fn oldest_prefix(&self, now: Nanos) -> usize {
+        let Some(limit) = now.0.checked_sub(self.delay_max.0) else { return 0 };
+        let old = |written: &Written| matches!(written.state, State::Answered(at) if at.0 < limit);
+        self.writes.iter().rposition(old).map_or(0, |index| index + 1)
+    }
+
+    fn explain_mix(&self, length: usize, found: &[Seen]) -> String {
+        let last = self.first + length as u32;
+        let mut text =
+            format!("no prefix of the writes gives this device; up to write {} it fits best, but", last - 1);
+        let mut named = 0;
+        for (index, seen) in found.iter().enumerate() {
+            let at = Lba(index as u64);
+            let write = self.candidates(at, 0).find(|write| *write < last).unwrap_or(0);
+            if *seen != Seen::Value(self.value(at, write)) && named < 4 {
+                named += 1;
+                let _ = write!(text, "\n{}", self.explain(at, write, *seen));
+            }
+        }
+        text
+    }
+
+    /// A sector's chain in words.
+    fn explain(&self, at: Lba, floor: u32, seen: Seen) -> String {
+        let mut text = format!("{at} holds {seen}; allowed:");
+        for write in self.candidates(at, floor) {
+            let _ = write!(text, " {}", self.value(at, write));
+            if write != 0 {
+                let written = self.written(write);
+                let _ = write!(
+                    text,
+                    " ({}, {:?}{});",
+                    written.extent,
+                    written.state,
+                    if written.durable { ", FUA" } else { "" }
+                );
+            }
+        }
+        if let Seen::Value(Value::Write(write)) = seen
+            && write >= self.first
+            && let Some(written) = self.writes.get((write - self.first) as usize)
+        {
+            let _ = write!(text, " (found: {}, {:?})", written.extent, written.state);
+        }
+        text
+    }
+
+    /// A recovery has ended, and this is what it found: from now on it is what was there at first.
+    pub fn recovered(&mut self, found: &[Seen]) {
+        for (sector, seen) in self.sectors.iter_mut().zip(found) {
+            let Seen::Value(base) = seen else { panic!("what was judged good has a value") };
+            *sector = Sector { newest: 0, durable: 0, answered: 0, base: *base };
+        }
+        self.first += self.writes.len() as u32;
+        self.writes.clear();
+        self.links.clear();
+        self.uncovered.clear();
+    }
+
+    /// The process was killed; the devices kept their caches. What was in flight may have happened or not.
+    pub fn killed(&mut self) {
+        for written in &mut self.writes {
+            written.state = match written.state {
+                State::Answered(_) => State::Answered(Nanos::ZERO),
+                State::InFlight | State::Failed => State::Failed,
+            };
+        }
+    }
+
+    /// The layer was stopped and said so: everything that was answered is durable.
+    pub fn stopped(&mut self) {
+        self.cover(u64::MAX);
+        self.delay_max = Nanos::ZERO;
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

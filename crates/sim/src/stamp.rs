@@ -1,0 +1,106 @@
+//! Stamps: every sector that a test writes says which write put it there, so that a read can tell what it sees.
+//!
+//! The whole sector depends on its address, the number of the write and the seed of the run; a sector that is torn, rotten
+//! or from elsewhere is therefore never taken for a good one.
+
+use dcd_engine::{Lba, SECTOR_BYTES};
+
+use crate::mix;
+
+const WORDS: usize = SECTOR_BYTES as usize / 8;
+
+/// What a sector may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    Zero,
+    /// The stamp of the write with this number; 0 is what was there before the first.
+    Write(u32),
+}
+
+/// What a sector was found to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Value(Value),
+    /// A good stamp that belongs to another sector.
+    Misplaced {
+        lba: Lba,
+        write: u32,
+    },
+    Garbage,
+    /// It could not be read.
+    Unreadable,
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Zero => f.write_str("zeroes"),
+            Value::Write(0) => f.write_str("the first content"),
+            Value::Write(write) => write!(f, "write {write}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Seen::Value(value) => value.fmt(f),
+            Seen::Misplaced { lba, write } => write!(f, "write {write} of another place, {lba}"),
+            Seen::Garbage => f.write_str("garbage"),
+            Seen::Unreadable => f.write_str("an error"),
+        }
+    }
+}
+
+fn word(key: u64, index: usize) -> u64 {
+    (key ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn stamp_sector(sector: &mut [u8], lba: Lba, write: u32, seed: u64) {
+    let key = mix(mix(seed, lba.0), u64::from(write));
+    for (index, bytes) in sector.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(key, index).to_le_bytes());
+    }
+    sector[..8].copy_from_slice(&lba.0.to_le_bytes());
+    sector[8..12].copy_from_slice(&write.to_le_bytes());
+}
+
+/// Stamps every sector of `bytes`, which begin at `at`.
+pub fn stamp(bytes: &mut [u8], at: Lba, write: u32, seed: u64) {
+    for (index, sector) in bytes.chunks_exact_mut(SECTOR_BYTES as usize).enumerate() {
+        stamp_sector(sector, at + index as u64, write, seed);
+    }
+}
+
+/// Says what the sector at `at` holds.
+pub fn look(sector: &[u8], at: Lba, seed: u64) -> Seen {
+    debug_assert_eq!(sector.len(), WORDS * 8);
+    let lba = Lba(u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")));
+    let write = u32::from_le_bytes(sector[8..12].try_into().expect("4 bytes"));
+    let mut good = [0; WORDS * 8];
+    stamp_sector(&mut good, lba, write, seed);
+    if sector == good {
+        return if lba == at { Seen::Value(Value::Write(write)) } else { Seen::Misplaced { lba, write } };
+    }
+    if sector.iter().all(|byte| *byte == 0) { Seen::Value(Value::Zero) } else { Seen::Garbage }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_tells_its_write_and_its_place() {
+        let mut bytes = [0; 1024];
+        assert_eq!(look(&bytes[..512], Lba(0), 7), Seen::Value(Value::Zero));
+        stamp(&mut bytes, Lba(40), 3, 7);
+        assert_eq!(look(&bytes[512..], Lba(41), 7), Seen::Value(Value::Write(3)));
+        assert_eq!(look(&bytes[512..], Lba(40), 7), Seen::Misplaced { lba: Lba(41), write: 3 });
+        assert_eq!(look(&bytes[512..], Lba(41), 8), Seen::Garbage);
+        for byte in 512..1024 {
+            bytes[byte] ^= 1;
+            assert_ne!(look(&bytes[512..], Lba(41), 7), Seen::Value(Value::Write(3)));
+            bytes[byte] ^= 1;
+        }
+    }
+}

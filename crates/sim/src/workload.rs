@@ -1,0 +1,237 @@
+//! A random client: a stream of requests with a character of its own, checked by the oracle as it goes.
+//!
+//! The character is drawn from the seed: one run hammers a few lines with 4 KiB writes and flushes, the next writes odd
+//! sectors with sixteen requests in flight, another one pauses long enough for everything to be destaged.
+
+use dcd_engine::{Buf, Durability, Extent, Geometry, Io, IoResult, Lba, Nanos, RequestId, SECTOR_BYTES};
+
+use crate::oracle::{FlushMark, ReadMark};
+use crate::{Oracle, SimRng, stamp};
+
+/// How often a place is drawn anew because it overlaps a write in flight.
+const PLACES_TRIED_MAX: u32 = 8;
+
+/// What kind of client it is. Chances are in a thousand.
+#[derive(Clone, Copy, Debug)]
+pub struct Character {
+    pub requests: u64,
+    pub depth: usize,
+    /// Sizes of common writes and reads, in sectors.
+    pub sectors_min: u64,
+    pub sectors_max: u64,
+    /// Places and sizes are multiples of this many sectors.
+    pub align: u64,
+    /// Writes that are large enough to go around a cache.
+    pub large: u64,
+    pub large_sectors: u64,
+    /// The part of the device that most requests go to.
+    pub hot_sectors: u64,
+    pub hot: u64,
+    pub reads: u64,
+    pub flushes: u64,
+    pub discards: u64,
+    pub zeroes: u64,
+    pub fua: u64,
+    /// How often the client stops for a while, and for how long at most.
+    pub pauses: u64,
+    pub pause_max: Nanos,
+    /// May a write overlap another that is in flight?
+    pub overlaps: bool,
+}
+
+impl Character {
+    /// Draws a client that suits a device.
+    pub fn draw(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
+        let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
+        let uniform = rng.chance(400);
+        let size = if uniform { rng.pick(&[8, 8, 8, 1, 16]) } else { rng.pick(&[8, 24, 64, 64]) };
+        let odd = !uniform && rng.chance(500);
+        let align = if odd { block } else { block.max(if uniform { size.min(8) } else { 8 }) };
+        Character {
+            requests: rng.range(60, 160),
+            depth: rng.pick(&[1, 1, 2, 4, 8, 16]),
+            sectors_min: if uniform { size.max(block) } else { block },
+            sectors_max: size.max(block),
+            align,
+            large: rng.pick(&[0, 0, 20, 60, 150]),
+            large_sectors: rng.pick(&[128, 128, 136, 256]),
+            hot_sectors: rng.pick(&[64, 256, 1024]).min(geometry.sectors),
+            hot: rng.pick(&[0, 500, 900, 1000]),
+            reads: rng.pick(&[50, 150, 300]),
+            flushes: rng.pick(&[0, 50, 150, 300]),
+            discards: if geometry.discards { rng.pick(&[0, 20, 60]) } else { 0 },
+            zeroes: rng.pick(&[0, 20, 60]),
+            fua: rng.pick(&[0, 0, 100, 500]),
+            pauses: rng.pick(&[0, 20, 60, 200]),
+            pause_max: rng.pick(&[Nanos::from_millis(5), Nanos::from_millis(300), Nanos::from_secs(3)]),
+            overlaps,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Kind {
+    Write { number: u32, extent: Extent },
+    Read(ReadMark),
+    Flush(FlushMark),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Client {
+    pub oracle: Oracle,
+    character: Character,
+    rng: SimRng,
+    left: u64,
+    next_id: u64,
+    in_flight: Vec<(RequestId, Kind)>,
+    /// A pause begins when everything in flight is answered.
+    wants_pause: bool,
+    errors: u64,
+    /// Errors are part of the plan: they are counted, and not a violation.
+    pub errors_expected: bool,
+}
+
+impl Client {
+    pub fn new(character: Character, oracle: Oracle, rng: SimRng) -> Client {
+        Client {
+            oracle,
+            character,
+            rng,
+            left: character.requests,
+            next_id: 1,
+            in_flight: Vec::new(),
+            wants_pause: false,
+            errors: 0,
+            errors_expected: false,
+        }
+    }
+
+    pub const fn is_done(&self) -> bool {
+        self.left == 0 && self.in_flight.is_empty()
+    }
+
+    pub const fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Requests that were answered with an error.
+    pub const fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// How long to wait before anything else, once; only when nothing is in flight.
+    pub fn take_pause(&mut self) -> Option<Nanos> {
+        if !self.wants_pause || !self.in_flight.is_empty() {
+            return None;
+        }
+        self.wants_pause = false;
+        Some(Nanos(self.rng.range(1, self.character.pause_max.0)))
+    }
+
+    /// The next request, if one may be sent now.
+    pub fn next_request(&mut self) -> Option<(RequestId, Io)> {
+        if self.left == 0 || self.wants_pause || self.in_flight.len() >= self.character.depth {
+            return None;
+        }
+        self.left -= 1;
+        self.wants_pause = self.rng.chance(self.character.pauses);
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let (kind, io) = self.draw();
+        self.in_flight.push((id, kind));
+        Some((id, io))
+    }
+
+    fn draw(&mut self) -> (Kind, Io) {
+        let c = self.character;
+        let die = self.rng.below(1000);
+        let durability = if self.rng.chance(c.fua) { Durability::Durable } else { Durability::Volatile };
+        if die < c.flushes {
+            return (Kind::Flush(self.oracle.flush_begins()), Io::Flush);
+        }
+        let die = die - c.flushes;
+        let place = self.place();
+        if die < c.reads {
+            return self.read(place);
+        }
+        if !c.overlaps && self.overlaps_a_write(place) {
+            return self.read(place);
+        }
+        let die = die - c.reads;
+        if die < c.discards + c.zeroes {
+            let discard = die < c.discards;
+            let durable = !discard && durability == Durability::Durable;
+            let number = self.oracle.write_begins(place, true, durable);
+            let unmap = self.rng.chance(500);
+            let io = match discard {
+                true => Io::Discard { extent: place },
+                false => Io::WriteZeroes { extent: place, unmap, durability },
+            };
+            return (Kind::Write { number, extent: place }, io);
+        }
+        let number = self.oracle.write_begins(place, false, durability == Durability::Durable);
+        let mut buf = Buf::zeroed((place.sectors * SECTOR_BYTES) as usize);
+        stamp::stamp(buf.bytes_mut(), place.start, number, self.oracle.seed());
+        (Kind::Write { number, extent: place }, Io::Write { at: place.start, buf, durability })
+    }
+
+    fn read(&mut self, place: Extent) -> (Kind, Io) {
+        let buf = Buf::zeroed((place.sectors * SECTOR_BYTES) as usize);
+        (Kind::Read(self.oracle.read_begins(place)), Io::Read { at: place.start, buf })
+    }
+
+    fn overlaps_a_write(&self, place: Extent) -> bool {
+        let hit = |kind: &Kind| matches!(kind, Kind::Write { extent, .. } if extent.overlaps(place));
+        self.in_flight.iter().any(|(_, kind)| hit(kind))
+    }
+
+    /// A place, off the writes in flight where that is easy to have.
+    fn place(&mut self) -> Extent {
+        let mut place = self.any_place();
+        for _ in 0..PLACES_TRIED_MAX {
+            if self.character.overlaps || !self.overlaps_a_write(place) {
+                break;
+            }
+            place = self.any_place();
+        }
+        place
+    }
+
+    fn any_place(&mut self) -> Extent {
+        let c = self.character;
+        let total = self.oracle.sectors();
+        let sectors = if self.rng.chance(c.large) {
+            c.large_sectors
+        } else {
+            self.rng.range(c.sectors_min, c.sectors_max).next_multiple_of(c.align)
+        };
+        let sectors = sectors.min(total / c.align * c.align);
+        let room = if self.rng.chance(c.hot) { c.hot_sectors.max(sectors).min(total) } else { total };
+        // The lesser of two draws: low places are written more often, as in a file system.
+        let places = (room - sectors) / c.align + 1;
+        let place = self.rng.below(places).min(self.rng.below(places));
+        Extent::new(Lba(place * c.align), sectors)
+    }
+
+    /// Takes an answer; says what is wrong with it.
+    pub fn reply(&mut self, now: Nanos, id: RequestId, result: &IoResult) -> Result<(), String> {
+        let index = self.in_flight.iter().position(|(known, _)| *known == id);
+        let index = index.ok_or_else(|| format!("request {} was answered twice, or never asked", id.0))?;
+        let (_, kind) = self.in_flight.swap_remove(index);
+        let ok = result.status.is_ok();
+        if let Err(error) = result.status {
+            self.errors += 1;
+            if !self.errors_expected {
+                return Err(format!("a request failed on good devices: {error} ({kind:?})"));
+            }
+        }
+        match kind {
+            Kind::Write { number, .. } => self.oracle.write_ends(number, ok, now),
+            Kind::Flush(mark) => self.oracle.flush_ends(mark, ok),
+            Kind::Read(mark) if ok => self.oracle.read_ends(&mark, result.buf.bytes())?,
+            Kind::Read(_) => {}
+        }
+        Ok(())
+    }
+}
