@@ -2,6 +2,7 @@
 
 mod config;
 pub mod format;
+pub mod offline;
 pub mod recover;
 pub mod table;
 #[cfg(test)]

@@ -110,7 +110,7 @@ impl Log {
             cache_uuid: *b"cache of a test!",
             data_uuid: *b"disk of the test",
             log_sectors,
-            data_sectors: 1 << 14,
+            data_sectors: 1 << 12,
             segment_bytes,
             segments,
             log_block_bytes,

@@ -1,0 +1,179 @@
+//! Verifies a log without changing anything: superblocks, the chain of records, every checksum, the fingerprint of the data disk.
+
+use serde::Serialize;
+
+use super::superblock::{check_sizes, live_superblock, read_copies};
+use super::{Newest, OfflineError, Progress, Totals, compare_fingerprint, read_fingerprint, uuid};
+use crate::log_cache::format::{Header, State, Superblock};
+use crate::log_cache::recover::{Damage, Visitor, WalkOptions, Walked, walk};
+use crate::{BlockDevice, SECTOR_BYTES};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyReport {
+    /// Its generation, or what is wrong with it.
+    pub generation: Option<u64>,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FingerprintReport {
+    /// Blocks of 4 KiB that could be compared.
+    pub compared: usize,
+    /// LBAs of those that differ although no record of the log explains it.
+    pub differing_lbas: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    pub copies: Vec<CopyReport>,
+    pub cache_uuid: String,
+    pub data_uuid: String,
+    /// "stopped", "active" or "detached".
+    pub state: &'static str,
+    pub epoch: u64,
+    pub segments: u32,
+    pub segment_bytes: u32,
+    pub log_block_bytes: u32,
+    pub data_bytes: u64,
+    pub records: u64,
+    pub records_home: u64,
+    /// Records of a request that was not complete when the log ended.
+    pub records_dropped: u64,
+    pub tail_seq: u64,
+    pub next_seq: u64,
+    /// Log sector of a torn record at the end: normal after a power cut.
+    pub torn_sector: Option<u64>,
+    pub dirty: Totals,
+    pub damage: Vec<Damage>,
+    pub damages: u64,
+    pub fingerprint: Option<FingerprintReport>,
+    pub bytes_read: u64,
+    /// What is wrong, each in a sentence; empty when the log is in order.
+    pub problems: Vec<String>,
+}
+
+impl CheckReport {
+    pub fn is_ok(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Reports how far a walk is while it fills a map.
+struct Watched<'a> {
+    newest: Newest,
+    done: u64,
+    total: u64,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Visitor for Watched<'_> {
+    fn record(&mut self, header: &Header, bad: &[usize]) {
+        self.newest.record(header, bad);
+        self.done += u64::from(header.sectors) * SECTOR_BYTES;
+        (self.progress)(Progress { bytes_done: self.done.min(self.total), bytes_total: self.total });
+    }
+}
+
+/// Checks a log, and its data disk where it is given. `Err` where there is no log to check or a device fails; what is wrong
+/// with the log is in the report.
+pub fn check(
+    log: &mut dyn BlockDevice,
+    data: Option<&mut dyn BlockDevice>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CheckReport, OfflineError> {
+    let copies = read_copies(log)?;
+    let superblock = live_superblock(&copies)?;
+    check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
+    let mut watched = Watched {
+        newest: Newest::new(superblock.log_block_sectors(), superblock.data_sectors),
+        done: 0,
+        total: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
+        progress,
+    };
+    let options = WalkOptions { accept_damage: true, verify_all: true, canary: None };
+    let walked = walk(log, &superblock, options, &mut watched)?;
+    let mut newest = watched.newest;
+    newest.purge_before(walked.tail_seq);
+    let fingerprint = match data {
+        Some(data) => Some(check_fingerprint(data, &superblock, &newest)?),
+        None => None,
+    };
+    let copies = copies.map(|copy| match copy {
+        Ok(superblock) => CopyReport { generation: Some(superblock.generation), error: None },
+        Err(error) => CopyReport { generation: None, error: Some(error.to_string()) },
+    });
+    Ok(report(&superblock, copies.into(), walked, newest.totals(), fingerprint))
+}
+
+fn check_fingerprint(
+    data: &mut dyn BlockDevice,
+    superblock: &Superblock,
+    newest: &Newest,
+) -> Result<FingerprintReport, OfflineError> {
+    let actual =
+        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
+    let recorded = &superblock.fingerprint;
+    let compared = recorded.iter().zip(&actual).filter(|(a, b)| a.is_some() && b.is_some()).count();
+    let exempt = |line| newest.has_touched(line);
+    let differing = compare_fingerprint(superblock.data_sectors, recorded, &actual, &exempt);
+    Ok(FingerprintReport {
+        compared,
+        differing_lbas: differing.iter().map(|line| line * crate::LINE_SECTORS).collect(),
+    })
+}
+
+fn report(
+    superblock: &Superblock,
+    copies: Vec<CopyReport>,
+    walked: Walked,
+    dirty: Totals,
+    fingerprint: Option<FingerprintReport>,
+) -> CheckReport {
+    let mut problems: Vec<String> = walked.damage.iter().map(Damage::to_string).collect();
+    let torn_copy = |copy: &&CopyReport| copy.error.is_some();
+    for copy in copies.iter().filter(torn_copy) {
+        // One torn copy is what a power cut during an update leaves.
+        if superblock.state != State::Active {
+            let error = copy.error.as_deref().unwrap_or_default();
+            problems.push(format!("a copy of the superblock is not usable after a clean stop: {error}"));
+        }
+    }
+    let dirty_bytes = dirty.data_bytes + dirty.zeroes_bytes;
+    if superblock.state == State::Detached && dirty_bytes > 0 {
+        problems.push(format!("the log is detached, and has {dirty_bytes} dirty bytes"));
+    }
+    if superblock.state == State::Stopped && walked.next_seq > superblock.durable_seq {
+        let after = walked.next_seq - superblock.durable_seq;
+        problems.push(format!("{after} records were written after the clean stop"));
+    }
+    if let Some(found) = fingerprint.as_ref().filter(|found| !found.differing_lbas.is_empty()) {
+        let (count, first) = (found.differing_lbas.len(), found.differing_lbas[0]);
+        problems.push(format!(
+            "{count} blocks of the data disk are not what the cache left there, the first at LBA {first}: it is another disk, \
+             or was written without its cache"
+        ));
+    }
+    CheckReport {
+        copies,
+        cache_uuid: uuid(&superblock.cache_uuid),
+        data_uuid: uuid(&superblock.data_uuid),
+        state: super::state_name(superblock.state),
+        epoch: superblock.epoch,
+        segments: superblock.segments,
+        segment_bytes: superblock.segment_bytes,
+        log_block_bytes: superblock.log_block_bytes,
+        data_bytes: superblock.data_sectors * SECTOR_BYTES,
+        records: walked.records,
+        records_home: walked.records_home,
+        records_dropped: walked.records_dropped,
+        tail_seq: walked.tail_seq,
+        next_seq: walked.next_seq,
+        torn_sector: walked.torn_sector,
+        dirty,
+        damage: walked.damage,
+        damages: walked.damages,
+        fingerprint,
+        bytes_read: walked.bytes_read,
+        problems,
+    }
+}

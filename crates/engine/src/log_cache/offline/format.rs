@@ -1,0 +1,144 @@
+//! Makes an empty log.
+//!
+//! The old superblocks go first, the live one last, each flushed; then the new one is written and flushed, twice, so that both
+//! copies are good. A crash in between leaves the old cache or no cache, never half of one. Segments need no
+//! preparation: old records in them carry another cache's UUID.
+
+use super::superblock::{read_copies, write_superblock};
+use super::{Newest, OfflineError, fingerprint, human, uuid};
+use crate::log_cache::format::*;
+use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
+use crate::{BlockDevice, Buf, SECTOR_BYTES};
+
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    pub segment_bytes: u32,
+    /// Where not given: 4096. 512 saves log space where small writes are flushed one by one, on devices that can.
+    pub log_block_bytes: Option<u32>,
+    pub cache_uuid: [u8; 16],
+    pub data_uuid: [u8; 16],
+    /// Formats over a cache that is in use.
+    pub force: bool,
+}
+
+impl FormatOptions {
+    pub fn new(cache_uuid: [u8; 16], data_uuid: [u8; 16]) -> FormatOptions {
+        FormatOptions { segment_bytes: 512 << 10, log_block_bytes: None, cache_uuid, data_uuid, force: false }
+    }
+}
+
+/// Makes an empty log on `log` for the disk `data`, and returns its superblock. Refuses where there is a log with anything in
+/// it, unless told otherwise.
+pub fn format(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    options: &FormatOptions,
+) -> Result<Superblock, OfflineError> {
+    let mut superblock = plan(log, data, options)?;
+    let copies = read_copies(log);
+    if !options.force {
+        refuse_where_occupied(log, copies?.as_slice())?;
+    }
+    superblock.fingerprint = fingerprint::read_fingerprint(data, superblock.data_sectors)
+        .map_err(OfflineError::io("reading the data disk"))?;
+    let live = read_copies(log).ok().and_then(|copies| match copies {
+        [Ok(a), Ok(b)] => Some(usize::from(b.generation > a.generation)),
+        [Ok(_), Err(_)] => Some(0),
+        _ => None,
+    });
+    let order = if live == Some(0) { [1, 0] } else { [0, 1] };
+    for index in order {
+        log.write(SUPERBLOCK_SECTORS[index], Buf::zeroed(SUPERBLOCK_BYTES))
+            .map_err(OfflineError::io("erasing the old superblock"))?;
+        log.flush().map_err(OfflineError::io("flushing the log device"))?;
+    }
+    write_superblock(log, &mut superblock)?;
+    write_superblock(log, &mut superblock)?;
+    Ok(superblock)
+}
+
+fn plan(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    options: &FormatOptions,
+) -> Result<Superblock, OfflineError> {
+    let (log, data) = (log.geometry(), data.geometry());
+    let segment_bytes = options.segment_bytes;
+    if log.read_only {
+        return Err(OfflineError::ReadOnly("log device"));
+    }
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) || !segment_bytes.is_power_of_two() {
+        return Err(OfflineError::Options("the segment size must be a power of two from 16 KiB to 16 MiB"));
+    }
+    let log_block_bytes = options.log_block_bytes.unwrap_or(4096);
+    if !matches!(log_block_bytes, 512 | 4096) {
+        return Err(OfflineError::Options("the log block must be 512 or 4096 bytes"));
+    }
+    if log.logical_block_bytes > log_block_bytes {
+        let (found, recorded) = (log.logical_block_bytes, log_block_bytes);
+        return Err(OfflineError::BlockSize { which: "log device", found, recorded });
+    }
+    if data.sectors == 0 || data.sectors >= 1 << 43 {
+        return Err(OfflineError::Options("the data disk must have at least one sector and less than 4 PiB"));
+    }
+    let segment_sectors = u64::from(segment_bytes) / SECTOR_BYTES;
+    let log_sectors = log.sectors.min((1 << 40) - 1);
+    let segments = log_sectors.saturating_sub(FIRST_SEGMENT_SECTOR) / segment_sectors;
+    if segments < u64::from(SEGMENTS_MIN) {
+        let needed = (FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MIN) * segment_sectors) * SECTOR_BYTES;
+        return Err(OfflineError::TooSmall { found: log.sectors * SECTOR_BYTES, needed, segment_bytes });
+    }
+    Ok(Superblock {
+        state: State::Stopped,
+        generation: 0,
+        cache_uuid: options.cache_uuid,
+        data_uuid: options.data_uuid,
+        log_sectors,
+        data_sectors: data.sectors,
+        segment_bytes,
+        segments: u32::try_from(segments).unwrap_or(u32::MAX),
+        log_block_bytes,
+        epoch: 0,
+        epoch_start_seq: 1,
+        tail_seq: 1,
+        tail_sector: FIRST_SEGMENT_SECTOR,
+        durable_seq: 1,
+        flush_epoch: 0,
+        fingerprint: Vec::new(),
+    })
+}
+
+fn refuse_where_occupied(
+    log: &mut dyn BlockDevice,
+    copies: &[Result<Superblock, SuperblockError>],
+) -> Result<(), OfflineError> {
+    let occupied = |uuid: String, state: String| Err(OfflineError::Occupied { uuid, state });
+    let superblock = match super::live_superblock(&[copies[0].clone(), copies[1].clone()]) {
+        Ok(superblock) => superblock,
+        Err(OfflineError::NotFormatted) => return Ok(()),
+        Err(OfflineError::NoSuperblock(..)) => {
+            return occupied("of unknown UUID".into(), "its superblock is damaged".into());
+        }
+        Err(error) => return Err(error),
+    };
+    let name = uuid(&superblock.cache_uuid);
+    if superblock.state == State::Detached {
+        return Ok(());
+    }
+    let mut newest = Newest::new(superblock.log_block_sectors(), superblock.data_sectors);
+    let walked = match walk(log, &superblock, WalkOptions::default(), &mut newest) {
+        Ok(walked) => walked,
+        Err(RecoverError::Damage(damage)) => return occupied(name, format!("it is damaged, {damage}")),
+        Err(error) => return Err(error.into()),
+    };
+    newest.purge_before(walked.tail_seq);
+    let totals = newest.totals();
+    let bytes = human(totals.data_bytes + totals.zeroes_bytes);
+    if walked.tail_seq < walked.next_seq {
+        occupied(name, format!("{bytes} in it are not on its data disk yet"))
+    } else if superblock.state == State::Active {
+        occupied(name, "it is being served, or was when its host crashed; nothing in it is dirty".into())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Offline tools on a log and its data disk: plain functions over devices that answer at once.
+//!
+//! Each tool is a file: `format`, `check`, `dump`, `rescue`. What they share is here and in `superblock` and
+//! `fingerprint`, which the serving cache uses too.
+
+mod check;
+mod dump;
+mod fingerprint;
+mod format;
+mod newest;
+mod rescue;
+mod superblock;
+
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckReport, CopyReport, FingerprintReport, check};
+pub use dump::{DumpFilter, Row, dump};
+pub use fingerprint::{compare_fingerprint, read_fingerprint};
+pub use format::{FormatOptions, format};
+pub use newest::{Content, Newest, Piece, Totals};
+pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
+pub use superblock::{check_sizes, live_superblock, read_copies, read_superblock, write_superblock};
+
+use super::format::{State, SuperblockError};
+use super::recover::RecoverError;
+use crate::IoError;
+
+/// Data moves in pieces of at most this many sectors (1 MiB).
+const CHUNK_SECTORS: u64 = 2048;
+
+/// How far a tool is, in bytes of what it was given to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+}
+
+/// Bytes for people: whole numbers, rounded down.
+pub(crate) fn human(bytes: u64) -> String {
+    match bytes {
+        b if b >= 10 << 30 => format!("{} GiB", b >> 30),
+        b if b >= 10 << 20 => format!("{} MiB", b >> 20),
+        b if b >= 10 << 10 => format!("{} KiB", b >> 10),
+        b => format!("{b} bytes"),
+    }
+}
+
+/// A state's name for reports.
+pub(crate) const fn state_name(state: State) -> &'static str {
+    match state {
+        State::Stopped => "stopped",
+        State::Active => "active",
+        State::Detached => "detached",
+    }
+}
+
+/// 16 bytes as a UUID is written.
+pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    #[error("the log device holds no dcd log. Is it the right device? `dcd format` makes one")]
+    NotFormatted,
+    #[error(
+        "neither copy of the superblock on the log device is usable (copy 0: {0}; copy 1: {1}). If this was a dcd log, what is \
+         dirty in it cannot be found without one; keep the device as it is"
+    )]
+    NoSuperblock(SuperblockError, SuperblockError),
+    #[error("the log device: {0}")]
+    Version(SuperblockError),
+    #[error(
+        "the two superblocks on the log device belong to different caches ({0} and {1}). It was copied together from two; \
+         nothing was changed"
+    )]
+    TwoCaches(String, String),
+    #[error(
+        "the {which} has {found} sectors, and had {recorded} when it was formatted. A smaller device cannot be served: is it \
+         the right one?"
+    )]
+    Smaller { which: &'static str, found: u64, recorded: u64 },
+    #[error(
+        "the {which} has logical blocks of {found} bytes, and the log was formatted for at most {recorded}. Use the device \
+         that it was formatted on"
+    )]
+    BlockSize { which: &'static str, found: u32, recorded: u32 },
+    #[error(
+        "the log device has {found} bytes, and a log with segments of {segment_bytes} bytes needs {needed}. Use a larger \
+         device or smaller segments"
+    )]
+    TooSmall { found: u64, needed: u64, segment_bytes: u32 },
+    #[error("{0}")]
+    Options(&'static str),
+    #[error("the {0} is read only")]
+    ReadOnly(&'static str),
+    #[error(
+        "the log device is in use by cache {uuid}: {state}. Formatting it would lose that. Serve it and `dcd detach` it, or \
+         `dcd rescue` it first; --force formats it all the same"
+    )]
+    Occupied { uuid: String, state: String },
+    #[error(
+        "{mismatches} blocks at the ends of the data disk are not what they were when the cache was last served (the first is at \
+         LBA {first_lba}): it is another disk, or was written without its cache. Nothing was changed. If it is the right \
+         disk, --force writes the dirty data over what is there now"
+    )]
+    OtherData { mismatches: usize, first_lba: u64 },
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    #[error("{what}: {source}. Check the device, then try again; nothing is lost by trying again")]
+    Io { what: &'static str, source: IoError },
+}
+
+impl OfflineError {
+    fn io(what: &'static str) -> impl FnOnce(IoError) -> OfflineError {
+        move |source| OfflineError::Io { what, source }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a log says about the data disk: for each sector, the newest record that has a word on it. For the tools, which have time
+//! and memory (about 100 bytes for each piece); the serving cache has its lookup table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::log_cache::format::{FINGERPRINT_END_BLOCKS, Header, Kind};
+use crate::log_cache::recover::Visitor;
+use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// What the sectors of a piece are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A part of the payload of an entry: that of `entry` lies at `place` in the log, with this checksum.
+    Data { place: u64, entry: Extent, crc: u32, bad: bool },
+    /// Zeroes, by a record of this kind.
+    Zeroes(Kind),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub extent: Extent,
+    pub seq: u64,
+    pub content: Content,
+}
+
+/// Sums over a log, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Totals {
+    /// Data that is not home.
+    pub data_bytes: u64,
+    /// Zeroes and discards that are not home.
+    pub zeroes_bytes: u64,
+}
+
+/// The newest pieces, by where they begin; they never overlap.
+#[derive(Debug)]
+pub struct Newest {
+    pieces: BTreeMap<u64, Piece>,
+    block_sectors: u64,
+    /// The lines of the two ends of the data disk that were in any record.
+    touched: BTreeSet<u64>,
+    data_sectors: u64,
+}
+
+impl Newest {
+    pub fn new(log_block_sectors: u64, data_sectors: u64) -> Newest {
+        Newest {
+            pieces: BTreeMap::new(),
+            block_sectors: log_block_sectors,
+            touched: BTreeSet::new(),
+            data_sectors,
+        }
+    }
+
+    /// Cuts everything older out of an extent.
+    fn cut(&mut self, extent: Extent) {
+        let before = self.pieces.range(..extent.start.0).next_back().map(|(&start, _)| start);
+        let first =
+            before.filter(|start| self.pieces[start].extent.overlaps(extent)).unwrap_or(extent.start.0);
+        let hit: Vec<u64> = self.pieces.range(first..extent.end().0).map(|(&start, _)| start).collect();
+        for start in hit {
+            let piece = self.pieces.remove(&start).expect("it was found just now");
+            let (old, new) = (piece.extent, extent);
+            if old.start < new.start {
+                self.put(Piece { extent: Extent::new(old.start, new.start - old.start), ..piece });
+            }
+            if new.end() < old.end() {
+                self.put(Piece { extent: Extent::new(new.end(), old.end() - new.end()), ..piece });
+            }
+        }
+    }
+
+    fn put(&mut self, piece: Piece) {
+        self.pieces.insert(piece.extent.start.0, piece);
+    }
+
+    fn touch(&mut self, extent: Extent) {
+        let last = (extent.end().0 - 1) / LINE_SECTORS;
+        let lines = self.data_sectors / LINE_SECTORS;
+        let ends = FINGERPRINT_END_BLOCKS as u64;
+        let first = extent.start.0 / LINE_SECTORS;
+        for line in first..(last + 1).min(ends) {
+            self.touched.insert(line);
+        }
+        for line in first.max(lines.saturating_sub(ends))..last + 1 {
+            self.touched.insert(line);
+        }
+    }
+
+    /// Was this line, of the first or last MiB, in any record of the walk?
+    pub fn has_touched(&self, line: u64) -> bool {
+        self.touched.contains(&line)
+    }
+
+    /// Forgets what came from records that are home.
+    pub fn purge_before(&mut self, seq: u64) {
+        self.pieces.retain(|_, piece| piece.seq >= seq);
+    }
+
+    /// The pieces in the order of their LBAs.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.values()
+    }
+
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for piece in self.pieces.values() {
+            let bytes = piece.extent.sectors * SECTOR_BYTES;
+            match piece.content {
+                Content::Data { .. } => totals.data_bytes += bytes,
+                Content::Zeroes(_) => totals.zeroes_bytes += bytes,
+            }
+        }
+        totals
+    }
+}
+
+impl Visitor for Newest {
+    fn record(&mut self, header: &Header, bad: &[usize]) {
+        let mut place = header.sector + self.block_sectors;
+        for (index, entry) in header.entries.iter().enumerate() {
+            self.cut(entry.extent);
+            self.touch(entry.extent);
+            let content = match entry.kind {
+                Kind::Data => {
+                    let bad = bad.contains(&index);
+                    let data = Content::Data { place, entry: entry.extent, crc: entry.crc, bad };
+                    place += entry.extent.sectors;
+                    data
+                }
+                Kind::Discard | Kind::Zeroes | Kind::ZeroesUnmap => Content::Zeroes(entry.kind),
+                Kind::Invalidate => continue,
+            };
+            self.put(Piece { extent: entry.extent, seq: header.seq, content });
+        }
+    }
+}
+
+impl Newest {
+    /// The piece that has a word on a sector.
+    pub fn at(&self, lba: Lba) -> Option<&Piece> {
+        let (_, piece) = self.pieces.range(..=lba.0).next_back()?;
+        piece.extent.contains(lba).then_some(piece)
+    }
+}

@@ -1,0 +1,316 @@
+//! Writes everything dirty in a log home, offline.
+//!
+//! In the order of LBAs, each checksum verified on the way. Then the data disk is flushed, and only then is the log marked clean.
+//! Until that last step the log is only read, so a rescue may be cut at any point and run again.
+
+use serde::Serialize;
+
+use super::superblock::{check_sizes, read_superblock, write_superblock};
+use super::{
+    CHUNK_SECTORS, Content, Newest, OfflineError, Piece, Progress, Totals, compare_fingerprint,
+    read_fingerprint,
+};
+use crate::log_cache::format::{Kind, State, Superblock};
+use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, WalkOptions, Walked, walk};
+use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RescueOptions {
+    /// Writes what can be read although something else is lost, also where it is not known what, and marks the log clean: what
+    /// is listed keeps its old content on the data disk.
+    pub force: bool,
+    /// Writes nothing, only reads and lists.
+    pub list: bool,
+}
+
+/// Sectors that could not be brought home, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unsaved {
+    pub extent: Extent,
+    pub reason: &'static str,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RescueReport {
+    /// What the log had that was not home.
+    pub dirty: Totals,
+    pub written_bytes: u64,
+    pub zeroed_bytes: u64,
+    /// At most [`LISTED_MAX`] extents; `unsaved_bytes` counts all.
+    pub unsaved: Vec<Unsaved>,
+    pub unsaved_bytes: u64,
+    pub damage: Vec<Damage>,
+    pub damages: u64,
+    /// Dirty data from before a hole of unknown content: it may be older than what was acknowledged last.
+    pub suspect_bytes: u64,
+    /// Records are lost and it is not known what they held: nothing is written without force.
+    pub refused: bool,
+    /// The log is empty and cleanly stopped now.
+    pub marked_clean: bool,
+}
+
+impl RescueReport {
+    /// Everything acknowledged is on the data disk.
+    pub fn is_complete(&self) -> bool {
+        self.marked_clean && self.unsaved_bytes == 0 && self.damages == 0
+    }
+
+    fn unsaved(&mut self, extent: Extent, reason: &'static str) {
+        self.unsaved_bytes += extent.sectors * SECTOR_BYTES;
+        let room = self.unsaved.len() < LISTED_MAX;
+        match self.unsaved.last_mut() {
+            Some(last) if last.reason == reason && last.extent.end() == extent.start => {
+                last.extent.sectors += extent.sectors;
+            }
+            _ if room => self.unsaved.push(Unsaved { extent, reason }),
+            _ => {}
+        }
+    }
+}
+
+/// Brings the dirty data of a log home. `Err` where nothing could be done or a device is gone; what could not be saved is in
+/// the report.
+pub fn rescue(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    options: RescueOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RescueReport, OfflineError> {
+    let mut superblock = read_superblock(log)?;
+    check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
+    if superblock.state == State::Detached {
+        // The data disk is on its own, and may have been used since: nothing here may ever be written to it.
+        return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
+    }
+    if data.geometry().read_only && !options.list {
+        return Err(OfflineError::ReadOnly("data disk"));
+    }
+    let mut newest = Newest::new(superblock.log_block_sectors(), superblock.data_sectors);
+    let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
+    let walked = walk(log, &superblock, walk_options, &mut newest)?;
+    newest.purge_before(walked.tail_seq);
+    if !options.force && !options.list {
+        refuse_other_disk(data, &superblock, &newest)?;
+    }
+    let mut report = RescueReport {
+        dirty: newest.totals(),
+        damage: walked.damage.clone(),
+        damages: walked.damages,
+        ..RescueReport::default()
+    };
+    let holes = walked.damage.iter().filter(|damage| damage.kind != DamageKind::Payload);
+    let last_hole = holes.clone().map(|damage| damage.until_seq).max();
+    if let Some(hole) = last_hole {
+        let old = newest.pieces().filter(|piece| piece.seq < hole);
+        report.suspect_bytes = old.map(|piece| piece.extent.sectors * SECTOR_BYTES).sum();
+    }
+    report.refused = last_hole.is_some() && !options.force && !options.list;
+    let write = !options.list && !report.refused;
+    // A log that nothing is wrong with, and nothing is in: it is not touched.
+    if write && superblock.state != State::Active && walked.tail_seq == walked.next_seq && walked.damages == 0
+    {
+        report.marked_clean = true;
+        return Ok(report);
+    }
+    let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
+    let mut home = Home { log, data, write, run: Vec::new(), run_start: Lba(0), report };
+    let mut done = 0;
+    for piece in newest.pieces() {
+        home.bring(piece)?;
+        done += piece.extent.sectors * SECTOR_BYTES;
+        progress(Progress { bytes_done: done, bytes_total: total });
+    }
+    home.end_run()?;
+    let mut report = home.report;
+    if write {
+        data.flush().map_err(OfflineError::io("flushing the data disk"))?;
+        if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
+            mark_clean(log, data, &mut superblock, &walked)?;
+            report.marked_clean = true;
+        }
+    }
+    Ok(report)
+}
+
+fn refuse_other_disk(
+    data: &mut dyn BlockDevice,
+    superblock: &Superblock,
+    newest: &Newest,
+) -> Result<(), OfflineError> {
+    let actual =
+        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
+    let exempt = |line| newest.has_touched(line);
+    let differing = compare_fingerprint(superblock.data_sectors, &superblock.fingerprint, &actual, &exempt);
+    match differing.first() {
+        Some(line) => {
+            Err(OfflineError::OtherData { mismatches: differing.len(), first_lba: line * LINE_SECTORS })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it.
+fn mark_clean(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    superblock: &mut Superblock,
+    walked: &Walked,
+) -> Result<(), OfflineError> {
+    superblock.state = State::Stopped;
+    superblock.epoch = walked.epoch_max + 1;
+    superblock.epoch_start_seq = walked.next_seq;
+    superblock.tail_seq = walked.next_seq;
+    superblock.durable_seq = walked.next_seq;
+    superblock.tail_sector =
+        if walked.end == superblock.end_sector() { superblock.segment_start(0) } else { walked.end };
+    superblock.flush_epoch = walked.flush_epoch;
+    superblock.fingerprint =
+        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
+    write_superblock(log, superblock)
+}
+
+/// Gathers neighbouring pieces into runs, and writes them home.
+struct Home<'a> {
+    log: &'a mut dyn BlockDevice,
+    data: &'a mut dyn BlockDevice,
+    write: bool,
+    run_start: Lba,
+    run: Vec<u8>,
+    report: RescueReport,
+}
+
+/// An error of the medium concerns its sectors alone; any other concerns the device.
+const fn of_medium(error: &IoError) -> bool {
+    matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost | ErrorKind::NoSpace)
+}
+
+impl Home<'_> {
+    fn run_end(&self) -> Lba {
+        self.run_start + self.run.len() as u64 / SECTOR_BYTES
+    }
+
+    fn bring(&mut self, piece: &Piece) -> Result<(), OfflineError> {
+        match piece.content {
+            Content::Zeroes(kind) => {
+                self.end_run()?;
+                self.zero(piece.extent, kind)
+            }
+            Content::Data { place, entry, crc, .. } => {
+                let Some(payload) = self.payload(place, entry, crc)? else {
+                    self.report.unsaved(piece.extent, "its copy in the log is damaged or cannot be read");
+                    return self.end_run();
+                };
+                let full = self.run.len() as u64 >= CHUNK_SECTORS * SECTOR_BYTES;
+                if self.run_end() != piece.extent.start || full {
+                    self.end_run()?;
+                    self.run_start = piece.extent.start;
+                }
+                let from = ((piece.extent.start - entry.start) * SECTOR_BYTES) as usize;
+                self.run
+                    .extend_from_slice(&payload[from..from + (piece.extent.sectors * SECTOR_BYTES) as usize]);
+                Ok(())
+            }
+        }
+    }
+
+    /// The whole payload of an entry, as its checksum covers the whole; `None` where it is not what it was.
+    fn payload(&mut self, place: u64, entry: Extent, crc: u32) -> Result<Option<Vec<u8>>, OfflineError> {
+        let block = u64::from(self.log.geometry().logical_block_bytes) / SECTOR_BYTES;
+        let start = place / block * block;
+        let end = (place + entry.sectors).next_multiple_of(block);
+        match self.log.read(Lba(start), ((end - start) * SECTOR_BYTES) as usize) {
+            Ok(buf) => {
+                let from = ((place - start) * SECTOR_BYTES) as usize;
+                let bytes = buf.bytes().get(from..from + (entry.sectors * SECTOR_BYTES) as usize);
+                Ok(bytes.filter(|bytes| crc32c::crc32c(bytes) == crc).map(<[u8]>::to_vec))
+            }
+            Err(error) if of_medium(&error) => Ok(None),
+            Err(source) => Err(OfflineError::Io { what: "reading the log device", source }),
+        }
+    }
+
+    fn end_run(&mut self) -> Result<(), OfflineError> {
+        let bytes = std::mem::take(&mut self.run);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let extent = Extent::new(self.run_start, bytes.len() as u64 / SECTOR_BYTES);
+        if self.write { self.write_piecewise(extent, &bytes) } else { Ok(()) }
+    }
+
+    /// Writes a run; where the medium refuses it, block by block, so that only the bad blocks are unsaved.
+    fn write_piecewise(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), OfflineError> {
+        if self.write_aligned(extent, bytes)? {
+            self.report.written_bytes += bytes.len() as u64;
+            return Ok(());
+        }
+        let mut at = extent.start;
+        while at < extent.end() {
+            let next = Lba((at.0 / LINE_SECTORS + 1) * LINE_SECTORS).min(extent.end());
+            let from = ((at - extent.start) * SECTOR_BYTES) as usize;
+            let part = &bytes[from..from + ((next - at) * SECTOR_BYTES) as usize];
+            if self.write_aligned(Extent::new(at, next - at), part)? {
+                self.report.written_bytes += part.len() as u64;
+            } else {
+                self.report.unsaved(Extent::new(at, next - at), "the data disk cannot write there");
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Writes some sectors, with what surrounds them where the disk's blocks are larger; false where the medium cannot.
+    fn write_aligned(&mut self, extent: Extent, bytes: &[u8]) -> Result<bool, OfflineError> {
+        let block = u64::from(self.data.geometry().logical_block_bytes) / SECTOR_BYTES;
+        let start = extent.start.0 / block * block;
+        let end = extent.end().0.next_multiple_of(block);
+        let mut buf = Buf::zeroed(((end - start) * SECTOR_BYTES) as usize);
+        if start < extent.start.0 || extent.end().0 < end {
+            match self.data.read(Lba(start), buf.len()) {
+                Ok(old) => buf = old,
+                Err(error) if of_medium(&error) => return Ok(false),
+                Err(source) => return Err(OfflineError::Io { what: "reading the data disk", source }),
+            }
+        }
+        let from = ((extent.start.0 - start) * SECTOR_BYTES) as usize;
+        buf.bytes_mut()[from..from + bytes.len()].copy_from_slice(bytes);
+        match self.data.write(Lba(start), buf) {
+            Ok(()) => Ok(true),
+            Err(error) if of_medium(&error) => Ok(false),
+            Err(source) => Err(OfflineError::Io { what: "writing the data disk", source }),
+        }
+    }
+
+    fn zero(&mut self, extent: Extent, kind: Kind) -> Result<(), OfflineError> {
+        if !self.write {
+            return Ok(());
+        }
+        let geometry = self.data.geometry();
+        let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
+        let aligned = extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
+        if aligned && (geometry.fast_zeroes || geometry.discards) {
+            let unmap = kind != Kind::Zeroes;
+            let io = Io::WriteZeroes { extent, unmap, durability: Durability::Volatile };
+            match self.data.run(io).status {
+                Ok(()) => {
+                    self.report.zeroed_bytes += extent.sectors * SECTOR_BYTES;
+                    return Ok(());
+                }
+                // Plain writes say more exactly what is wrong, and where.
+                Err(error) if of_medium(&error) || error.kind == ErrorKind::Unsupported => {}
+                Err(source) => return Err(OfflineError::Io { what: "zeroing on the data disk", source }),
+            }
+        }
+        let written_before = self.report.written_bytes;
+        let mut at = extent.start;
+        while at < extent.end() {
+            let sectors = (extent.end() - at).min(CHUNK_SECTORS);
+            let zeroes = vec![0; (sectors * SECTOR_BYTES) as usize];
+            self.write_piecewise(Extent::new(at, sectors), &zeroes)?;
+            at = at + sectors;
+        }
+        self.report.zeroed_bytes += self.report.written_bytes - written_before;
+        self.report.written_bytes = written_before;
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! The two copies of the superblock: which one is live, and writing the other.
+
+use zerocopy::IntoBytes;
+
+use super::{OfflineError, uuid};
+use crate::log_cache::format::{SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, Superblock, SuperblockError};
+use crate::{BlockDevice, Buf, ErrorKind, Geometry};
+
+/// Both copies as they are on the device.
+pub type Copies = [Result<Superblock, SuperblockError>; 2];
+
+/// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good.
+pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, OfflineError> {
+    let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
+    for (index, copy) in copies.iter_mut().enumerate() {
+        *copy = match log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES) {
+            Ok(block) => Superblock::decode(block.bytes()).and_then(|superblock| {
+                let here = superblock.generation % 2 == index as u64;
+                if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }
+            }),
+            Err(error) if error.kind == ErrorKind::OutOfRange => Err(SuperblockError::NoMagic),
+            Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => {
+                Err(SuperblockError::Checksum)
+            }
+            Err(source) => return Err(OfflineError::Io { what: "reading the superblock", source }),
+        };
+    }
+    Ok(copies)
+}
+
+/// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
+/// must not touch it.
+pub fn live_superblock(copies: &Copies) -> Result<Superblock, OfflineError> {
+    for copy in copies {
+        if let Err(error @ SuperblockError::Version(_)) = copy {
+            return Err(OfflineError::Version(error.clone()));
+        }
+    }
+    match copies {
+        [Ok(a), Ok(b)] if a.cache_uuid != b.cache_uuid => {
+            Err(OfflineError::TwoCaches(uuid(&a.cache_uuid), uuid(&b.cache_uuid)))
+        }
+        [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }.clone()),
+        [Ok(only), Err(_)] | [Err(_), Ok(only)] => Ok(only.clone()),
+        [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)] => Err(OfflineError::NotFormatted),
+        [Err(a), Err(b)] => Err(OfflineError::NoSuperblock(a.clone(), b.clone())),
+    }
+}
+
+/// Reads the live superblock.
+pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, OfflineError> {
+    live_superblock(&read_copies(log)?)
+}
+
+/// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is
+/// what it was, so that trying again cannot touch the live copy.
+pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), OfflineError> {
+    let mut next = superblock.clone();
+    next.generation += 1;
+    let copy = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+    log.write(copy, Buf::copy_of(next.encode().as_bytes()))
+        .map_err(OfflineError::io("writing the superblock"))?;
+    log.flush().map_err(OfflineError::io("flushing the log device"))?;
+    *superblock = next;
+    Ok(())
+}
+
+/// Refuses devices that cannot be those that were formatted.
+pub fn check_sizes(
+    superblock: &Superblock,
+    log: Geometry,
+    data: Option<Geometry>,
+) -> Result<(), OfflineError> {
+    let at_least = |which, found: u64, recorded: u64| {
+        if found < recorded { Err(OfflineError::Smaller { which, found, recorded }) } else { Ok(()) }
+    };
+    at_least("log device", log.sectors, superblock.log_sectors)?;
+    if log.logical_block_bytes > superblock.log_block_bytes {
+        let (found, recorded) = (log.logical_block_bytes, superblock.log_block_bytes);
+        return Err(OfflineError::BlockSize { which: "log device", found, recorded });
+    }
+    data.map_or(Ok(()), |data| at_least("data disk", data.sectors, superblock.data_sectors))
+}
