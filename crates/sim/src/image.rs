@@ -71,7 +71,7 @@ impl Image {
     }
 
     fn check(&self, start: Lba, len: usize) {
-        assert!(len % SECTOR == 0, "a medium holds whole sectors");
+        assert!(len.is_multiple_of(SECTOR), "a medium holds whole sectors");
         assert!(start.0 + (len / SECTOR) as u64 <= self.sectors, "inside the medium");
     }
 

@@ -2,3 +2,4 @@
 
 pub mod fault;
 pub mod slice;
+pub mod trace;

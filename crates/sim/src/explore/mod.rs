@@ -20,6 +20,9 @@ use crate::{MemDisk, SimRng, Value, mix};
 /// Nested cuts beyond this depth show nothing new: a recovery of a recovery of a recovery.
 pub const DEPTH_MAX: u32 = 3;
 
+/// Makes a stack over devices that look like these.
+pub type Build = Box<dyn Fn(&[Geometry]) -> Stack>;
+
 /// Everything of one run that the seed decides, apart from the client.
 pub struct Rig {
     /// Fresh disks, formatted, in the order of the stack's devices.
@@ -27,7 +30,7 @@ pub struct Rig {
     /// What the device at the top holds at first.
     pub base: Vec<Value>,
     /// Makes the stack over such disks, as a server does at each start.
-    pub build: Box<dyn Fn(&[Geometry]) -> Stack>,
+    pub build: Build,
     pub promise: Promise,
     /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
     pub delay_max: Nanos,

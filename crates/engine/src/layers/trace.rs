@@ -1,0 +1,190 @@
+//! A trace layer: passes everything on as it is, and records what passes: when, what, where, how long it took.
+//!
+//! The newest records are kept in a ring, so that a long run costs no more memory than a short one; a sink, if there is
+//! one, gets every record.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use crate::layer::{
+    ActivateError, Durability, Event, Geometry, Io, Layer, OpId, Outbox, Port, Ports, RequestId,
+};
+use crate::{Extent, Nanos};
+
+const BELOW: Port = Port(0);
+
+/// One operation that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceRecord {
+    /// When it came.
+    pub at: Nanos,
+    pub operation: &'static str,
+    pub extent: Option<Extent>,
+    /// It was to be durable when it returned.
+    pub durable: bool,
+    /// From its coming to its answer.
+    pub latency: Nanos,
+    pub ok: bool,
+}
+
+/// What gets every record.
+pub type Sink = Box<dyn FnMut(&TraceRecord)>;
+
+/// See the module's documentation.
+pub struct Trace {
+    kept_max: usize,
+    records: VecDeque<TraceRecord>,
+    total: u64,
+    failed: u64,
+    in_flight: BTreeMap<RequestId, TraceRecord>,
+    sink: Option<Sink>,
+    below: Option<Geometry>,
+}
+
+impl Trace {
+    /// Keeps the newest `kept_max` records.
+    pub const fn new(kept_max: usize) -> Trace {
+        Trace {
+            kept_max,
+            records: VecDeque::new(),
+            total: 0,
+            failed: 0,
+            in_flight: BTreeMap::new(),
+            sink: None,
+            below: None,
+        }
+    }
+
+    pub fn with_sink(kept_max: usize, sink: Sink) -> Trace {
+        Trace { sink: Some(sink), ..Trace::new(kept_max) }
+    }
+
+    /// The newest records, oldest first, in the order in which they were answered.
+    pub fn records(&self) -> impl Iterator<Item = &TraceRecord> {
+        self.records.iter()
+    }
+
+    fn begin(&mut self, now: Nanos, id: RequestId, io: &Io) {
+        let durable = match io {
+            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
+                *durability == Durability::Durable
+            }
+            Io::Read { .. } | Io::Flush | Io::Discard { .. } => false,
+        };
+        let record = TraceRecord {
+            at: now,
+            operation: io.name(),
+            extent: io.extent(),
+            durable,
+            latency: Nanos::ZERO,
+            ok: true,
+        };
+        self.in_flight.insert(id, record);
+    }
+
+    fn end(&mut self, now: Nanos, id: RequestId, ok: bool) {
+        let mut record = self.in_flight.remove(&id).expect("what is answered was asked");
+        record.latency = now.since(record.at);
+        record.ok = ok;
+        self.total += 1;
+        self.failed += u64::from(!ok);
+        if let Some(sink) = &mut self.sink {
+            sink(&record);
+        }
+        if self.records.len() == self.kept_max {
+            self.records.pop_front();
+        }
+        if self.kept_max > 0 {
+            self.records.push_back(record);
+        }
+    }
+}
+
+impl Layer for Trace {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => {
+                self.begin(now, request.id, &request.io);
+                out.submit(BELOW, OpId(request.id.0), request.io);
+            }
+            Event::Completed { op, result } => {
+                let id = RequestId(op.0);
+                self.end(now, id, result.status.is_ok());
+                out.reply(id, result);
+            }
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.below = Some(below.geometry(BELOW));
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        serde_json::json!({
+            "operations": self.total,
+            "failed": self.failed,
+            "in-flight": self.in_flight.len(),
+            "newest": self.records,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buf, Command, ErrorKind, IoError, IoResult, Lba, Request};
+
+    fn ask(trace: &mut Trace, now: u64, id: u64, io: Io, out: &mut Outbox) {
+        trace.handle(Nanos(now), Event::Request(Request { id: RequestId(id), io }), out);
+    }
+
+    fn answer(trace: &mut Trace, now: u64, id: u64, result: IoResult, out: &mut Outbox) {
+        trace.handle(Nanos(now), Event::Completed { op: OpId(id), result }, out);
+    }
+
+    #[test]
+    fn what_passes_is_recorded_and_not_changed() {
+        let seen = std::rc::Rc::new(std::cell::Cell::new(0));
+        let count = std::rc::Rc::clone(&seen);
+        let mut trace =
+            Trace::with_sink(2, Box::new(move |record| count.set(count.get() + record.latency.0)));
+        let mut out = Outbox::default();
+        let write = Io::Write { at: Lba(8), buf: Buf::copy_of(&[5; 512]), durability: Durability::Durable };
+        ask(&mut trace, 10, 1, write, &mut out);
+        ask(&mut trace, 11, 2, Io::Flush, &mut out);
+        let Command::Submit { io: Io::Write { at, buf, durability }, .. } = &out.commands[0] else {
+            panic!("{:?}", out.commands[0])
+        };
+        assert_eq!((*at, buf.bytes()[511], *durability), (Lba(8), 5, Durability::Durable));
+        let error = IoError::new(ErrorKind::Medium);
+        answer(&mut trace, 30, 2, IoResult::err(Buf::none(), error), &mut out);
+        answer(&mut trace, 40, 1, IoResult::ok(Buf::none()), &mut out);
+        ask(&mut trace, 50, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut out);
+        answer(&mut trace, 55, 1, IoResult::ok(Buf::none()), &mut out);
+        let Command::Reply { id: RequestId(2), result } = &out.commands[2] else {
+            panic!("{:?}", out.commands[2])
+        };
+        assert_eq!(result.status, Err(error));
+
+        let records: Vec<_> = trace.records().copied().collect();
+        assert_eq!(records.len(), 2, "the ring keeps the newest");
+        assert_eq!((records[0].operation, records[0].durable, records[0].ok), ("write", true, true));
+        assert_eq!((records[0].at, records[0].latency), (Nanos(10), Nanos(30)));
+        assert_eq!(records[1].extent, Some(Extent::new(Lba(0), 4)));
+        assert_eq!(seen.get(), 19 + 30 + 5);
+        let status = trace.status(Nanos(60));
+        assert_eq!((&status["operations"], &status["failed"]), (&3.into(), &1.into()));
+    }
+}
