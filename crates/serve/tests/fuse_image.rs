@@ -110,6 +110,55 @@ fn unaligned_writers_side_by_side_lose_nothing() {
 }
 
 #[test]
+fn fio_verifies_ranges_of_any_length() {
+    let Some(mounted) = mount(4096, &FuseOptions::default()) else { return };
+    let Some(fio) = tool("fio") else { return };
+    let target = format!("--filename={}", mounted.image.display());
+    for engine in [&["--ioengine=psync"][..], &["--ioengine=libaio", "--iodepth=16"]] {
+        let arguments = [
+            "--name=any",
+            &target,
+            "--rw=randwrite",
+            "--bsrange=64-40000",
+            "--bs_unaligned",
+            "--size=8m",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+            "--do_verify=1",
+            "--fsync=50",
+        ];
+        run_ok(&fio, &[&arguments[..], engine].concat());
+    }
+}
+
+#[test]
+fn many_requests_are_in_flight_at_once() {
+    let Some(mounted) = mount(512, &FuseOptions::default()) else { return };
+    let batch = || mounted.disk.batch_max.swap(0, Ordering::Relaxed);
+    mounted.disk.slow.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for writer in 0..32 {
+            let file = open(&mounted.image);
+            scope.spawn(move || {
+                for round in 0..4 {
+                    file.write_all_at(&[1; 4096], (round * 32 + writer) * 4096).unwrap();
+                }
+            });
+        }
+    });
+    assert!(batch() >= 24, "one file, 32 writers");
+    // What a loop device does: one submitter, asynchronous direct I/O.
+    let Some(fio) = tool("fio") else { return };
+    let target = format!("--filename={}", mounted.image.display());
+    for direction in ["--rw=randwrite", "--rw=randread"] {
+        batch();
+        let arguments = ["--name=depth", &target, direction, "--bs=4k", "--io_size=2m", "--direct=1"];
+        run_ok(&fio, &[&arguments[..], &["--ioengine=libaio", "--iodepth=32"]].concat());
+        assert!(batch() >= 24, "{direction} at depth 32");
+    }
+}
+
+#[test]
 fn syncs_flush_and_synchronous_writes_are_durable() {
     let Some(mounted) = mount(512, &FuseOptions::default()) else { return };
     let file = open(&mounted.image);

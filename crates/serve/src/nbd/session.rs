@@ -37,9 +37,10 @@ pub const OPTIONS_MAX: u32 = 1024;
 pub const FLIGHT_REQUESTS_MAX: usize = 512;
 /// Bytes of one connection in the engine or on their way to the client, exceeded by at most one request.
 pub const FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// Write buffers that are kept for the next requests, and the longest that is worth keeping.
+/// Buffers that are kept for the next requests, and the bytes in all of them: clients keep to one length for long, and a
+/// fresh buffer costs more than all else that a session does.
 const SPARE_BUFS_MAX: usize = 64;
-const SPARE_BUF_BYTES_MAX: usize = 64 << 10;
+const SPARE_BYTES_MAX: usize = 4 << 20;
 /// Small replies are gathered in one piece up to this length.
 const GATHER_BYTES_MAX: usize = 4096;
 
@@ -356,8 +357,11 @@ impl NbdSession {
     }
 
     fn keep(&mut self, mut buf: Buf) {
-        let worth = !buf.is_blank() && !buf.is_empty() && buf.len() <= SPARE_BUF_BYTES_MAX;
-        if worth && self.spare.len() < SPARE_BUFS_MAX && buf.reclaim() {
+        // They are all of one length; see `buf`.
+        let spare = self.spare.len() + 1;
+        let room = spare <= SPARE_BUFS_MAX && spare * buf.len() <= SPARE_BYTES_MAX;
+        let same = self.spare.first().is_none_or(|first| first.len() == buf.len());
+        if room && same && !buf.is_blank() && !buf.is_empty() && buf.reclaim() {
             self.spare.push(buf);
         }
     }

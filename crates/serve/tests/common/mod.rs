@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use dcd_engine::{ErrorKind, Geometry, Io, IoError, IoResult};
 use dcd_io::{Actions, Piece, Session, Source};
@@ -22,6 +23,10 @@ pub struct Disk {
     pub durable: AtomicU64,
     pub discards: AtomicU64,
     pub zeroes: AtomicU64,
+    /// The most requests that came in at once while the disk was slow.
+    pub batch_max: AtomicU64,
+    /// A slow disk lets requests gather for a while before it looks at them.
+    pub slow: AtomicBool,
     /// Every request fails with this while it is set.
     pub failing: Mutex<Option<ErrorKind>>,
 }
@@ -34,6 +39,8 @@ impl Disk {
             durable: AtomicU64::new(0),
             discards: AtomicU64::new(0),
             zeroes: AtomicU64::new(0),
+            batch_max: AtomicU64::new(0),
+            slow: AtomicBool::new(false),
             failing: Mutex::new(None),
         })
     }
@@ -156,8 +163,12 @@ impl SourceDriver {
                 let mut bell = [PollFd::from_borrowed_fd(source.bell(), PollFlags::IN)];
                 let turn = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
                 rustix::event::poll(&mut bell, Some(&turn)).unwrap();
+                if disk.slow.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(20));
+                }
                 let mut actions = Actions::default();
                 source.take(&mut actions);
+                disk.batch_max.fetch_max(actions.requests.len() as u64, Ordering::Relaxed);
                 for (token, io) in actions.requests.into_iter().rev() {
                     source.reply(token, disk.run(io));
                 }
