@@ -1,6 +1,7 @@
 //! Walks over logs that were made by hand.
 
 use super::*;
+use crate::Lba;
 use crate::log_cache::testing::{Log, Part};
 use Part::{Data, Range};
 
@@ -123,4 +124,283 @@ fn records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
     // The planted bug takes it.
     let canary = WalkOptions { canary: Some(Canary::IgnoreEpochs), ..Default::default() };
     assert_eq!(walk_with(&mut log, canary).0, [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_torn_newest_record_costs_only_itself() {
+    for block in [512u32, 4096] {
+        let mut log = Log::new(4, block);
+        for i in 0..2 {
+            log.append(&[Data(i * 8, 8, 1)]);
+        }
+        let before = log.device.clone();
+        let newest = log.append(&[Data(16, 8, 2), Range(Kind::Zeroes, 200, 9)]);
+        // The write stopped after each sector, and, as disks do not promise more, after each byte.
+        let (start, end) =
+            (newest.sector as usize * 512, (newest.sector as usize + newest.sectors as usize) * 512);
+        for cut in (start..end).step_by(if block == 512 { 1 } else { 67 }) {
+            let mut torn = Log::new(4, block);
+            torn.superblock = log.superblock.clone();
+            torn.device = before.clone();
+            torn.device.bytes[start..cut].copy_from_slice(&log.device.bytes[start..cut]);
+            let (seen, found) = walked(&mut torn);
+            // Padding and zeroes are the same before and after.
+            let whole = torn.device.bytes == log.device.bytes;
+            let expected: &[u64] = if whole { &[1, 2, 3] } else { &[1, 2] };
+            assert_eq!(seen, expected, "cut at {cut}");
+            assert!(whole || (found.next_seq == 3 && found.end == newest.sector));
+        }
+    }
+}
+
+#[test]
+fn a_torn_payload_ends_the_log_and_is_damage_where_it_was_durable() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 8, 1)]);
+    let torn = log.append(&[Data(8, 8, 1), Data(24, 4, 1)]);
+    log.spoil(torn.sector + 9, 5, 0x10);
+    let (seen, found) = walked(&mut log);
+    assert_eq!((seen, found.next_seq, found.torn_sector), (vec![1], 2, Some(torn.sector)));
+    // A later record that does not call it durable changes nothing; one that does makes it damage.
+    log.durable_seq = 2;
+    log.append(&[Data(16, 8, 1)]);
+    assert_eq!(walked(&mut log).0, [1]);
+    log.durable_seq = 3;
+    log.append(&[Data(40, 8, 1)]);
+    let found = damage(&mut log);
+    assert_eq!(
+        (found.kind, found.seq, &found.lost[..]),
+        (DamageKind::Payload, 2, &[Extent::new(Lba(24), 4)][..])
+    );
+    // Accepted, the record stays in the log, and its bad entry is named.
+    let superblock = log.superblock.clone();
+    let mut seen = Vec::new();
+    let accept = WalkOptions { accept_damage: true, ..Default::default() };
+    let mut visit = |header: &Header, bad: &[usize]| seen.push((header.seq, bad.to_vec()));
+    let found = walk(&mut log.device, &superblock, accept, &mut visit).unwrap();
+    assert_eq!(seen, [(1, vec![]), (2, vec![1]), (3, vec![]), (4, vec![])]);
+    assert_eq!(found.damages, 1);
+}
+
+#[test]
+fn payloads_below_the_durable_mark_are_left_for_their_readers() {
+    let mut log = Log::new(4, 512);
+    let record = log.append(&[Data(0, 8, 1)]);
+    log.superblock.durable_seq = 2;
+    log.spoil(record.sector + 1, 0, 1);
+    assert_eq!(walked(&mut log).0, [1]);
+    let verify = WalkOptions { verify_all: true, ..Default::default() };
+    assert!(matches!(walk_with(&mut log, verify).1, Err(RecoverError::Damage(_))));
+}
+
+#[test]
+fn an_incomplete_request_did_not_happen() {
+    let mut log = Log::new(6, 512);
+    log.append(&[Data(0, 8, 1)]);
+    let first = log.append_with(&[Data(8, 8, 1)], true);
+    log.append_with(&[Data(16, 8, 1)], true);
+    log.append_with(&[Data(24, 8, 1)], true);
+    // The durable mark may stand within it: nobody was told that it is done.
+    log.superblock.durable_seq = 4;
+    let (seen, found) = walked(&mut log);
+    assert_eq!((seen, found.records_dropped), (vec![1], 3));
+    assert_eq!((found.next_seq, found.end, found.tail_seq), (2, first.sector, 1));
+    log.append(&[Data(32, 8, 1)]);
+    assert_eq!(walked(&mut log).0, [1, 2, 3, 4, 5], "with its last record it did");
+}
+
+#[test]
+fn records_that_are_home_do_not_hold_the_tail() {
+    let mut log = Log::new(6, 512);
+    let headers: Vec<_> = (0..5).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
+    log.oldest_live_seq = 4;
+    log.append(&[Data(48, 8, 1)]);
+    let (_, found) = walked(&mut log);
+    assert_eq!((found.tail_seq, found.tail_sector), (4, headers[3].sector));
+    assert_eq!((found.records, found.records_home), (6, 3));
+    // Everything is home: the tail is the end of the log.
+    log.oldest_live_seq = 7;
+    log.append(&[]);
+    let (_, found) = walked(&mut log);
+    assert_eq!((found.tail_seq, found.tail_sector), (7, log.sector - 1));
+}
+
+#[test]
+fn a_full_last_segment_ends_where_the_ring_begins() {
+    let mut log = Log::new(4, 512);
+    log.sector = log.superblock.segment_start(3);
+    log.superblock.tail_sector = log.sector;
+    log.append(&[Data(0, 8, 1), Data(8, 8, 1), Data(16, 8, 1), Data(24, 7, 1)]);
+    assert_eq!(log.sector, log.superblock.end_sector());
+    let (_, found) = walked(&mut log);
+    assert_eq!((found.end, found.end_segment), (log.superblock.end_sector(), 3));
+    log.oldest_live_seq = 2;
+    log.append(&[]);
+    assert_eq!(walked(&mut log).0, [1, 2], "the next one is in the first segment");
+}
+
+#[test]
+fn the_first_record_of_an_activation_wins_over_a_leftover_further_on() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 8, 1)]);
+    // Record 2 was written with a gap before it, and torn; its header is whole.
+    let end = log.sector;
+    log.sector += 5;
+    let leftover = log.append(&[Data(8, 8, 1)]);
+    log.spoil(leftover.sector + 3, 0, 1);
+    let (_, found) = walked(&mut log);
+    assert_eq!((found.next_seq, found.end), (2, end));
+    (log.seq, log.sector) = (found.next_seq, found.end);
+    log.activate();
+    log.append(&[]);
+    log.sector = log.superblock.segment_start(1);
+    log.append(&[Data(8, 8, 2)]);
+    // Later everything is durable and old: payloads are not read, and only the place tells the two apart.
+    log.activate();
+    let superblock = log.superblock.clone();
+    let mut seen = Vec::new();
+    let mut visit = |header: &Header, _: &[usize]| seen.push((header.seq, header.epoch));
+    walk(&mut log.device, &superblock, WalkOptions::default(), &mut visit).unwrap();
+    assert_eq!(seen, [(1, 1), (2, 2), (3, 2)]);
+}
+
+#[test]
+fn a_lost_newest_superblock_is_damage() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 8, 1)]);
+    let older = log.superblock.clone();
+    log.activate();
+    log.append(&[Data(8, 8, 2)]);
+    log.append(&[Data(16, 8, 2)]);
+    log.superblock = older;
+    assert_eq!(damage(&mut log).kind, DamageKind::NewerEpoch);
+    let accept = WalkOptions { accept_damage: true, ..Default::default() };
+    let (seen, found) = walk_with(&mut log, accept);
+    assert_eq!((seen, found.unwrap().epoch_max), (vec![1, 2, 3], 2));
+}
+
+#[test]
+fn an_unreadable_place_at_the_end_may_have_held_a_record() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 8, 1)]);
+    let newest = log.append(&[Data(8, 8, 1)]);
+    log.device.unreadable.insert(newest.sector);
+    assert_eq!(damage(&mut log).kind, DamageKind::Unreadable);
+    let accept = WalkOptions { accept_damage: true, ..Default::default() };
+    assert_eq!(walk_with(&mut log, accept).0, [1]);
+    // In a gap, with the next record behind it, it does not matter.
+    log.device.unreadable = [newest.sector + 9].into();
+    log.sector += 1;
+    log.append(&[Data(16, 8, 1)]);
+    assert_eq!(walked(&mut log).0, [1, 2, 3]);
+}
+
+#[test]
+fn a_hole_is_not_filled_with_leftovers() {
+    let mut log = Log::new(6, 512);
+    log.append(&[Data(0, 8, 1)]);
+    // Records 2 and 3 of the first activation stay behind in what becomes a gap; record 2 is torn.
+    let end = log.sector;
+    let torn = log.append(&[Data(8, 8, 1)]);
+    log.spoil(torn.sector, 0, 1);
+    log.append(&[Data(16, 8, 1)]);
+    (log.seq, log.sector) = (2, end);
+    log.activate();
+    let lost = log.append(&[]);
+    log.sector = log.superblock.segment_start(1);
+    log.append(&[Data(24, 8, 2)]);
+    log.append(&[Data(32, 8, 2)]);
+    log.activate();
+    // Now record 2 of the second activation rots: its record 3 follows, not that of the first.
+    log.spoil(lost.sector, 40, 1);
+    let superblock = log.superblock.clone();
+    let mut seen = Vec::new();
+    let accept = WalkOptions { accept_damage: true, ..Default::default() };
+    let mut visit = |header: &Header, _: &[usize]| seen.push((header.seq, header.epoch));
+    walk(&mut log.device, &superblock, accept, &mut visit).unwrap();
+    assert_eq!(seen, [(1, 1), (3, 2), (4, 2)]);
+}
+
+#[test]
+fn large_records_are_hopped_over() {
+    let mut log = Log::new(4, 4096);
+    log.superblock.segment_bytes = 1 << 20;
+    log.superblock.log_sectors = 32 + 4 * 2048;
+    log.device.bytes.resize(log.superblock.log_sectors as usize * 512, 0);
+    for i in 0..10 {
+        let parts: Vec<Part> = (0..63).map(|j| Data((i * 63 + j) % 500 * 8, 8, 1)).collect();
+        log.append(&parts);
+    }
+    log.superblock.durable_seq = 11;
+    let (seen, found) = walked(&mut log);
+    assert_eq!(seen.len(), 10);
+    // Once to begin with and once at the end it reads what may hold a small record.
+    let whole = 10 * 64 * 4096;
+    assert!(found.bytes_read < whole + (2 << 20), "{} bytes", found.bytes_read);
+    assert!(found.reads < 40, "{} reads", found.reads);
+}
+
+/// Whatever is on the device, the walk ends, and visits growing sequence numbers.
+#[test]
+fn garbage_is_survived() {
+    use rand::{Rng, SeedableRng};
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(5);
+    for round in 0..600 {
+        let mut log = Log::new(4, if round % 2 == 0 { 512 } else { 4096 });
+        for _ in 0..random.random_range(0..20) {
+            log.seq = random.random_range(0..12);
+            log.epoch = random.random_range(0..4);
+            log.durable_seq = if random.random() { log.seq } else { random.random() };
+            log.oldest_live_seq = if random.random() { random.random_range(0..12) } else { random.random() };
+            let block = log.superblock.log_block_sectors();
+            log.sector = 32 + random.random_range(0..128 / block) * block;
+            log.append_with(&[Data(8, 8, 1), Range(Kind::Discard, 3, 700)], random.random());
+        }
+        for _ in 0..random.random_range(0..20) {
+            let at = random.random_range(32 * 512..log.device.bytes.len());
+            log.device.bytes[at] = random.random();
+        }
+        log.superblock.epoch = random.random_range(0..4);
+        log.superblock.epoch_start_seq = random.random_range(1..12);
+        log.superblock.durable_seq = random.random_range(11..14);
+        log.superblock.tail_seq = random.random_range(1..11);
+        for accept_damage in [false, true] {
+            for verify_all in [false, true] {
+                let (seen, found) =
+                    walk_with(&mut log, WalkOptions { accept_damage, verify_all, canary: None });
+                assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+                if let Ok(found) = found {
+                    assert!(found.tail_seq <= found.next_seq);
+                    assert!(found.records_home <= found.records);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_flipped_bit_changes_a_record_that_is_visited() {
+    let mut log = Log::new(4, 512);
+    for i in 0..6 {
+        log.durable_seq = i + 1;
+        log.append(&[Data(i * 8, 8, 1), Range(Kind::Zeroes, 100 + i, 9)]);
+    }
+    let superblock = log.superblock.clone();
+    let mut original = Vec::new();
+    walk(&mut log.device, &superblock, WalkOptions::default(), &mut |h: &Header, _: &[usize]| {
+        original.push(h.clone())
+    })
+    .unwrap();
+    for bit in (32 * 4096..log.sector as usize * 4096).step_by(3) {
+        log.device.bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut seen = Vec::new();
+        let result =
+            walk(&mut log.device, &superblock, WalkOptions::default(), &mut |h: &Header, _: &[usize]| {
+                seen.push(h.clone())
+            });
+        assert!(original.starts_with(&seen), "bit {bit}");
+        // The newest record says that all before it are durable: only its own loss goes unnoticed, as it may be torn.
+        assert!(result.is_err() || seen.len() >= 5, "bit {bit}");
+        log.device.bytes[bit / 8] ^= 1 << (bit % 8);
+    }
 }
