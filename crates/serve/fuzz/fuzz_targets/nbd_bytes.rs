@@ -1,0 +1,50 @@
+//! Any bytes, cut anywhere, from the first one of a connection on: no panic, bounded memory, no request outside the
+//! device, nothing after the end.
+//!
+//! `cd crates/serve && cargo +nightly fuzz run nbd_bytes -- -max_total_time=60`
+
+#![no_main]
+
+use std::sync::Arc;
+
+use dcd_engine::{Geometry, IoResult};
+use dcd_io::{Actions, Session};
+use dcd_serve::nbd::{FLIGHT_REQUESTS_MAX, NbdExports, NbdSession};
+use libfuzzer_sys::fuzz_target;
+
+const SECTORS: u64 = 128;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&shape, stream)) = data.split_first() else { return };
+    let geometry = Geometry { discards: shape & 1 != 0, ..Geometry::plain(SECTORS) };
+    let mut session = NbdSession::new(Arc::new(NbdExports::single("d", geometry, shape & 2 != 0)));
+    let mut actions = Actions::default();
+    session.start(&mut actions);
+    if shape & 4 != 0 {
+        // Straight to the transmission phase, which random bytes seldom reach.
+        session.receive(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01d", &mut actions);
+        assert!(session.is_established());
+    }
+    for chunk in stream.chunks(usize::from(shape >> 3) * 7 + 1) {
+        finish(&mut session, &mut actions);
+        session.receive(chunk, &mut actions);
+        assert!(actions.requests.len() <= FLIGHT_REQUESTS_MAX);
+    }
+    finish(&mut session, &mut actions);
+});
+
+/// Answers everything, the newest first, and hands every buffer back.
+fn finish(session: &mut NbdSession, actions: &mut Actions) {
+    loop {
+        for piece in std::mem::take(&mut actions.send) {
+            if let dcd_io::Piece::Buf(buf) = piece {
+                session.sent(buf, actions);
+            }
+        }
+        let Some((token, io)) = actions.requests.pop() else { return };
+        if let Some(extent) = io.extent() {
+            assert!(extent.sectors > 0 && extent.end().0 <= SECTORS, "outside the device: {io:?}");
+        }
+        session.reply(token, IoResult::ok(io.take_buf()), actions);
+    }
+}
