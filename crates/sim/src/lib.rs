@@ -10,6 +10,7 @@ mod image;
 mod memdisk;
 mod oracle;
 mod rng;
+mod sweep;
 mod workload;
 
 pub mod explore;
@@ -24,4 +25,5 @@ pub use memdisk::{CutStyle, MemDisk};
 pub use oracle::{FlushMark, Oracle, ReadMark};
 pub use rng::{SimRng, mix};
 pub use stamp::{Seen, Value};
+pub use sweep::{Case, SweepConfig, Swept, sweep_errors};
 pub use workload::{Character, Client};

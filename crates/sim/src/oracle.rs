@@ -51,6 +51,8 @@ struct Sector {
     /// The newest write that was answered.
     answered: u32,
     base: Value,
+    /// The client was told that its content is gone.
+    lost: bool,
 }
 
 /// A flush in flight: how many answers came before it.
@@ -83,7 +85,7 @@ pub struct Oracle {
 impl Oracle {
     /// `delay_max` only matters for `ordered`. `base` is what the device holds at first.
     pub fn new(promise: Promise, delay_max: Nanos, seed: u64, base: Vec<Value>) -> Oracle {
-        let sector = |base| Sector { newest: 0, durable: 0, answered: 0, base };
+        let sector = |base| Sector { newest: 0, durable: 0, answered: 0, base, lost: false };
         Oracle {
             promise,
             delay_max,
@@ -157,8 +159,12 @@ impl Oracle {
         FlushMark(self.answers)
     }
 
+    /// A flush that failed has told the client that what it should have covered is in doubt, and no later flush covers it:
+    /// it counts as unwritten.
     pub fn flush_ends(&mut self, mark: FlushMark, ok: bool) {
-        if ok && self.promise != Promise::Ordered {
+        if !ok {
+            self.uncovered.retain(|(answer, _)| *answer >= mark.0);
+        } else if self.promise != Promise::Ordered {
             self.cover(mark.0);
         }
     }
@@ -216,6 +222,9 @@ impl Oracle {
     }
 
     fn allows(&self, at: Lba, floor: u32, seen: Seen) -> bool {
+        if self.sectors[at.0 as usize].lost {
+            return true;
+        }
         let Seen::Value(seen) = seen else { return false };
         self.candidates(at, floor).any(|write| self.value(at, write) == seen)
     }
@@ -337,12 +346,17 @@ impl Oracle {
     pub fn recovered(&mut self, found: &[Seen]) {
         for (sector, seen) in self.sectors.iter_mut().zip(found) {
             let Seen::Value(base) = seen else { panic!("what was judged good has a value") };
-            *sector = Sector { newest: 0, durable: 0, answered: 0, base: *base };
+            *sector = Sector { newest: 0, durable: 0, answered: 0, base: *base, lost: false };
         }
         self.first += self.writes.len() as u32;
         self.writes.clear();
         self.links.clear();
         self.uncovered.clear();
+    }
+
+    /// The client was told that the content of a sector is gone: nothing is promised of it until the next recovery.
+    pub fn lost(&mut self, at: Lba) {
+        self.sectors[at.0 as usize].lost = true;
     }
 
     /// The process was killed; the devices kept their caches. What was in flight may have happened or not.

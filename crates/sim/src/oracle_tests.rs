@@ -62,13 +62,16 @@ fn a_failed_flush_covers_nothing_and_a_failed_write_may_have_happened() {
     oracle.flush_ends(mark, false);
     judge(&oracle, 0, &["0z0z", "1z0z"], &[]);
     flushed(&mut oracle);
+    judge(&oracle, 0, &["0z0z", "1z0z"], &[]);
+    wrote(&mut oracle, 0, 1, 0);
+    flushed(&mut oracle);
     let failed = oracle.write_begins(Extent::new(Lba(0), 2), false, true);
     oracle.write_ends(failed, false, Nanos(0));
     flushed(&mut oracle);
-    judge(&oracle, 0, &["1z0z", "220z", "120z"], &["0z0z"]);
+    judge(&oracle, 0, &["2z0z", "330z", "230z"], &["0z0z", "1z0z"]);
     wrote(&mut oracle, 0, 2, 0);
     flushed(&mut oracle);
-    judge(&oracle, 0, &["330z"], &["320z", "130z"]);
+    judge(&oracle, 0, &["440z"], &["430z", "240z"]);
 }
 
 #[test]

@@ -9,6 +9,8 @@
 //! reference and oracles by value, so nothing is run twice.
 
 mod run;
+#[cfg(test)]
+pub(crate) mod simple;
 
 use std::collections::BTreeMap;
 
@@ -31,6 +33,8 @@ pub struct Rig {
     pub base: Vec<Value>,
     /// Makes the stack over such disks, as a server does at each start.
     pub build: Build,
+    /// The same after the log has failed and this was recorded: without the log.
+    pub build_after_log_failure: Option<Build>,
     pub promise: Promise,
     /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
     pub delay_max: Nanos,
@@ -141,6 +145,13 @@ pub fn replay(config: &ExploreConfig, run_seed: u64, subject: &Subject) -> Optio
 
 fn checks(config: &ExploreConfig, run_seed: u64) -> bool {
     config.check_every > 0 && SimRng::new(mix(run_seed, 0xc4ec)).below(config.check_every) == 0
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panic: {}", text.unwrap_or("without words"))
 }
 
 #[cfg(test)]

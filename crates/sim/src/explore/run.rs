@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use dcd_engine::{Buf, Control, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
 
-use super::{Counts, DEPTH_MAX, Rig, Subject};
+use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
     Character, Client, CutStyle, MemDisk, Moment, Oracle, Progress, Seen, SimRng, VirtualDriver, describe,
     mix, stamp,
@@ -97,11 +97,8 @@ pub(super) fn run(
         tells,
         story: Vec::new(),
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| run.first_life(seed))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
-    });
+    let outcome = catch_unwind(AssertUnwindSafe(|| run.first_life(seed)));
+    let outcome = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
     let story = run.story;
     (run.counts, outcome.err().map(|what| (what, story)))
 }

@@ -1,0 +1,123 @@
+//! Layers that are right by being simple, and others that are wrong in one way: what explorers and sweeps are tested on.
+
+use std::collections::VecDeque;
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::Promise;
+use dcd_engine::{
+    ActivateError, Durability, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba, Nanos, OpId,
+    Outbox, Port, Ports, RequestId, StackBuilder,
+};
+
+use super::Rig;
+use crate::{FaultPlan, Latency, MemDisk, Value};
+
+const SECTORS: u64 = 1024;
+const LATENCY: Latency =
+    Latency::Tailed { min: Nanos(5_000), max: Nanos(300_000), slow: Nanos(9_000_000), slow_per_mille: 30 };
+
+/// A layer that changes what passes in one way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Twist {
+    None,
+    /// Answers flushes by itself.
+    SwallowFlushes,
+    /// Passes FUA on as if it were not there.
+    DropFua,
+    /// Makes every write durable.
+    Through,
+    /// Never answers a flush.
+    Stall,
+    /// Says that all went well.
+    HideErrors,
+    /// Says that a failed flush went well after all.
+    RetryFlushes,
+    PanicOnErrors,
+}
+
+struct Twisted {
+    twist: Twist,
+    geometry: Option<Geometry>,
+    stalled: VecDeque<RequestId>,
+}
+
+impl Layer for Twisted {
+    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => {
+                let io = match (self.twist, request.io) {
+                    (Twist::SwallowFlushes, Io::Flush) => {
+                        return out.reply(request.id, IoResult::ok(dcd_engine::Buf::none()));
+                    }
+                    (Twist::Stall, Io::Flush) => return self.stalled.push_back(request.id),
+                    (Twist::DropFua, Io::Write { at, buf, .. }) => {
+                        Io::Write { at, buf, durability: Durability::Volatile }
+                    }
+                    (Twist::Through, Io::Write { at, buf, .. }) => {
+                        Io::Write { at, buf, durability: Durability::Durable }
+                    }
+                    (Twist::Through, Io::WriteZeroes { extent, unmap, .. }) => {
+                        Io::WriteZeroes { extent, unmap, durability: Durability::Durable }
+                    }
+                    (_, io) => io,
+                };
+                out.submit(Port(0), OpId(request.id.0), io);
+            }
+            Event::Completed { op, mut result } => {
+                match (self.twist, result.status) {
+                    (Twist::HideErrors, _) => result.status = Ok(()),
+                    (Twist::RetryFlushes, Err(IoError { extent: None, .. })) => {
+                        return out.submit(Port(0), op, Io::Flush);
+                    }
+                    (Twist::PanicOnErrors, Err(error)) => panic!("{error}"),
+                    _ => {}
+                }
+                out.reply(RequestId(op.0), result);
+            }
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        // A discard cannot be made durable, so a layer that promises `always` does not offer it.
+        let below = self.geometry.expect("active");
+        Geometry { discards: below.discards && self.twist != Twist::Through, ..below }
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.geometry = Some(below.geometry(Port(0)));
+        Ok(())
+    }
+}
+
+pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan) -> Rig {
+    let geometry = Geometry { discards: true, ..Geometry::plain(2 * SECTORS) };
+    let mut disk = MemDisk::new(geometry, LATENCY, seed);
+    let mut bytes = vec![0; (SECTORS * 512) as usize];
+    crate::stamp::stamp(&mut bytes, Lba(0), 0, seed);
+    disk.put(Lba(SECTORS), &bytes);
+    disk.set_faults(faults.clone());
+    let build = move |geometries: &[Geometry]| {
+        let mut builder = StackBuilder::new();
+        let device = builder.device(geometries[0]);
+        let extent = Extent::new(Lba(SECTORS), SECTORS);
+        let slice = builder.layer("slice", Box::new(Slice::new(extent)), &[device]);
+        let twisted = Twisted { twist, geometry: None, stalled: VecDeque::new() };
+        let root = builder.layer("twisted", Box::new(twisted), &[slice]);
+        builder.finish(root)
+    };
+    Rig {
+        disks: vec![disk],
+        base: vec![Value::Write(0); SECTORS as usize],
+        build: Box::new(build),
+        build_after_log_failure: None,
+        promise,
+        delay_max: Nanos::ZERO,
+        overlaps: false,
+        about: "a slice".into(),
+    }
+}

@@ -1,0 +1,378 @@
+//! The error sweep: fails the N-th operation of a device, for every N, once and for ever, and looks at what comes of it.
+//!
+//! Each case is one life of the same run, equal up to the fault. It must end in right data, in an error for what the fault
+//! has touched, or in a refusal to start; never in wrong data, a panic, or silence. What is still readable at its end is
+//! compared with the oracle; then the power goes, the disks come back in good health, and the oracle judges again: no write
+//! that a good flush covered may be gone. A failed write leaves its sectors old or new, and a failed flush may have
+//! dropped what it should have covered for good (see [`Fault::Error`]), so a flush that is retried and acknowledged is
+//! found out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dcd_engine::{
+    Buf, Control, ErrorKind, Extent, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack,
+};
+
+use crate::explore::{Rig, Subject, Violation, panic_text};
+use crate::{
+    Character, Client, CutStyle, Fault, FaultOn, FaultPlan, FaultRule, MemDisk, Oracle, Progress, Seen,
+    SimRng, VirtualDriver, describe, mix, stamp,
+};
+
+type Driver = VirtualDriver<MemDisk>;
+
+/// Requests that are unanswered for this long (virtual) are stuck.
+const ANSWER_TIME_MAX: Nanos = Nanos::from_secs(600);
+const EVENTS_MAX: u64 = 2_000_000;
+/// How long the host takes to write down that the log has failed.
+const RECORDING_TIME: Nanos = Nanos::from_millis(2);
+const RECORDED: u64 = 1;
+const PAUSED: u64 = 2;
+const READ_SECTORS: u64 = 64;
+
+/// What to sweep over.
+#[derive(Clone, Copy, Debug)]
+pub struct SweepConfig {
+    pub seed: u64,
+    /// Requests of the client in each case.
+    pub requests: u64,
+    /// Every so many-th operation fails; 1: each.
+    pub stride: u64,
+}
+
+/// One fault to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    pub device: usize,
+    pub on: FaultOn,
+    pub error: ErrorKind,
+    pub n: u64,
+    pub for_ever: bool,
+}
+
+/// What the sweep saw.
+#[derive(Clone, Debug, Default)]
+pub struct Swept {
+    pub cases: u64,
+    /// Cases in which the client was told of an error.
+    pub told: u64,
+    pub refused: u64,
+    pub log_failures: u64,
+    /// Cases in which requests waited until the end, as the fault never went away.
+    pub blocked: u64,
+    pub violation: Option<Violation>,
+}
+
+/// How a life under faults ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ending {
+    fired: bool,
+    told: bool,
+    refused: bool,
+    log_failed: bool,
+    blocked: bool,
+}
+
+/// Tries every case until one ends badly.
+pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
+    let mut swept = Swept::default();
+    let devices = subject(config.seed).disks.len();
+    let kinds = [
+        (FaultOn::Any, ErrorKind::Medium),
+        (FaultOn::Write, ErrorKind::NoSpace),
+        (FaultOn::Flush, ErrorKind::Medium),
+    ];
+    for device in 0..devices {
+        for (on, error) in kinds {
+            for for_ever in [false, true] {
+                let mut n = 0;
+                loop {
+                    let case = Case { device, on, error, n, for_ever };
+                    let ending = match try_case(config, subject, case, false) {
+                        Ok(ending) => ending,
+                        Err(_) => {
+                            swept.violation = Some(tell_case(config, subject, case, swept.cases));
+                            return swept;
+                        }
+                    };
+                    swept.cases += 1;
+                    swept.told += u64::from(ending.told);
+                    swept.refused += u64::from(ending.refused);
+                    swept.log_failures += u64::from(ending.log_failed);
+                    swept.blocked += u64::from(ending.blocked);
+                    if !ending.fired {
+                        break;
+                    }
+                    n += config.stride;
+                }
+            }
+        }
+    }
+    swept
+}
+
+/// Runs a case again, for its story.
+fn tell_case(config: &SweepConfig, subject: &Subject, case: Case, cases: u64) -> Violation {
+    let (what, story) = try_case(config, subject, case, true).expect_err("a case repeats from its seed");
+    Violation { run_seed: config.seed, states: cases, what: format!("{what}\nin the case {case:?}"), story }
+}
+
+fn try_case(
+    config: &SweepConfig,
+    subject: &Subject,
+    case: Case,
+    tells: bool,
+) -> Result<Ending, (String, Vec<String>)> {
+    let mut life = Life {
+        rig: subject(config.seed),
+        rng: SimRng::new(mix(config.seed, 0x5eed)),
+        case,
+        tells,
+        story: Vec::new(),
+        ending: Ending::default(),
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| life.run(config)));
+    let outcome = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+    outcome.map(|()| life.ending).map_err(|what| (what, life.story))
+}
+
+struct Life {
+    rig: Rig,
+    rng: SimRng,
+    case: Case,
+    tells: bool,
+    story: Vec<String>,
+    ending: Ending,
+}
+
+impl Life {
+    fn run(&mut self, config: &SweepConfig) -> Result<(), String> {
+        let Case { device, on, error, n, for_ever } = self.case;
+        let mut disks = std::mem::take(&mut self.rig.disks);
+        let rule = if for_ever { FaultRule::for_ever } else { FaultRule::once };
+        disks[device].set_faults(FaultPlan::new(vec![rule(on, n, Fault::Error(error))]));
+        let base = std::mem::take(&mut self.rig.base);
+        let oracle = Oracle::new(self.rig.promise, self.rig.delay_max, config.seed, base);
+        let mut driver = Driver::new(disks);
+        if self.tells {
+            driver.tell_story();
+        }
+        let outcome = self.first_life(config, &mut driver, oracle);
+        self.story.extend(driver.take_story());
+        let oracle = outcome?;
+        self.ending.fired = driver.devices()[device].faults().fired() > 0;
+        self.second_life(&mut driver, &oracle)
+    }
+
+    /// The life under faults; gives the oracle with all that was promised.
+    fn first_life(
+        &mut self,
+        config: &SweepConfig,
+        driver: &mut Driver,
+        oracle: Oracle,
+    ) -> Result<Oracle, String> {
+        let mut stack = (self.rig.build)(&driver.geometries());
+        stack.enable_checks();
+        let mut character_rng = self.rng.fork();
+        let client_rng = self.rng.fork();
+        if let Err(error) = stack.activate(driver) {
+            driver.note(|| format!("refused: {error}"));
+            self.ending.refused = true;
+            return Ok(oracle);
+        }
+        let geometry = stack.geometry(stack.root());
+        let character = Character {
+            requests: config.requests,
+            flushes: 150,
+            large: 60,
+            pauses: 30,
+            ..Character::draw(&mut character_rng, geometry, self.rig.overlaps)
+        };
+        let mut client = Client::new(character, oracle, client_rng);
+        client.errors_expected = true;
+        self.serve(driver, &mut stack, &mut client)?;
+        self.ending.told = client.errors() > 0;
+        if self.ending.blocked {
+            return Ok(client.oracle);
+        }
+        self.look_at_all(driver, &mut stack, &mut client.oracle)?;
+        Ok(client.oracle)
+    }
+
+    fn serve(&mut self, driver: &mut Driver, stack: &mut Stack, client: &mut Client) -> Result<(), String> {
+        let (mut paused, mut answered_at) = (false, driver.now());
+        let mut failed_layer = None;
+        while !client.is_done() {
+            if !paused && let Some(pause) = client.take_pause() {
+                driver.set_alarm(driver.now() + pause, PAUSED);
+                paused = true;
+            }
+            while !paused && let Some((id, io)) = client.next_request() {
+                driver.note(|| format!("client asks r{} {}", id.0, describe(&io)));
+                driver.request(stack, id, io);
+            }
+            let progress = driver.step(stack);
+            while let Some((id, result)) = driver.take_reply() {
+                answered_at = driver.now();
+                driver.note(|| format!("client is answered r{}: {:?}", id.0, result.status));
+                client.reply(driver.now(), id, &result)?;
+            }
+            while let Some((layer, report)) = driver.take_report() {
+                driver.note(|| format!("report {report:?}"));
+                if report == Report::LogFailed {
+                    self.ending.log_failed = true;
+                    failed_layer = Some(layer);
+                    driver.set_alarm(driver.now() + RECORDING_TIME, RECORDED);
+                }
+            }
+            match progress {
+                Progress::Alarm(RECORDED) => {
+                    let layer = failed_layer.unwrap_or(LayerIndex(0));
+                    driver.control(stack, layer, Control::LogFailureRecorded);
+                }
+                Progress::Alarm(_) => {
+                    paused = false;
+                    answered_at = driver.now();
+                }
+                Progress::Idle if client.in_flight() > 0 => {
+                    return Err(format!("{} requests are never answered", client.in_flight()));
+                }
+                Progress::Idle | Progress::Moved => {}
+            }
+            let waits = !paused && driver.now().since(answered_at) > ANSWER_TIME_MAX;
+            if waits || driver.events() > EVENTS_MAX {
+                // A fault that stays may leave a full cache with nowhere to go; a fault that went away may not.
+                if self.case.for_ever {
+                    self.ending.blocked = true;
+                    return Ok(());
+                }
+                return Err(format!("{} requests wait since {answered_at}", client.in_flight()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything while the fault may still be there: right data, or an error.
+    fn look_at_all(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        oracle: &mut Oracle,
+    ) -> Result<(), String> {
+        let mut lost = Vec::new();
+        for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
+            let extent = Extent::new(Lba(start), READ_SECTORS.min(oracle.sectors() - start));
+            if let Some(buf) = read(driver, stack, extent) {
+                oracle.read_ends(&oracle.read_begins(extent), buf.bytes())?;
+                continue;
+            }
+            // One by one, to see which sectors are really lost.
+            for lba in start..extent.end().0 {
+                let one = Extent::new(Lba(lba), 1);
+                match read(driver, stack, one) {
+                    Some(buf) => oracle.read_ends(&oracle.read_begins(one), buf.bytes())?,
+                    None => lost.push(Lba(lba)),
+                }
+            }
+        }
+        if !lost.is_empty() && !self.case.for_ever && !self.ending.log_failed {
+            return Err(format!(
+                "one fault that is over makes {} sectors unreadable, {} first",
+                lost.len(),
+                lost[0]
+            ));
+        }
+        if self.ending.log_failed {
+            // The client was told; what such a sector holds after the next start is nobody's promise.
+            lost.into_iter().for_each(|lba| oracle.lost(lba));
+        }
+        Ok(())
+    }
+
+    /// The power goes, and the disks come back without faults.
+    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+        let now = driver.now();
+        let style = self.rng.pick(&CutStyle::ALL);
+        let disks: Vec<MemDisk> =
+            driver.devices().iter().map(|disk| disk.power_cut(style, &mut self.rng)).collect();
+        let mut driver = Driver::new(disks);
+        self.story.push(format!("-- power cut {style:?} at {now}, and a start on good disks"));
+        if self.tells {
+            driver.tell_story();
+        }
+        let outcome = self.recover(now, &mut driver, oracle);
+        self.story.extend(driver.take_story());
+        outcome
+    }
+
+    fn recover(&mut self, now: Nanos, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+        let build = match (&self.rig.build_after_log_failure, self.ending.log_failed) {
+            (Some(build), true) => build,
+            _ => &self.rig.build,
+        };
+        let mut stack = build(&driver.geometries());
+        stack.activate(driver).map_err(|error| format!("recovery refuses: {error}"))?;
+        let mut found = Vec::with_capacity(oracle.sectors() as usize);
+        for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
+            let extent = Extent::new(Lba(start), READ_SECTORS.min(oracle.sectors() - start));
+            match read(driver, &mut stack, extent) {
+                None => found.resize(extent.end().0 as usize, Seen::Unreadable),
+                Some(buf) => {
+                    let sectors = buf.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate();
+                    found.extend(
+                        sectors.map(|(i, bytes)| stamp::look(bytes, Lba(start + i as u64), oracle.seed())),
+                    );
+                }
+            }
+        }
+        oracle.judge(now, &found)
+    }
+}
+
+fn read(driver: &mut Driver, stack: &mut Stack, extent: Extent) -> Option<Buf> {
+    let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+    let root = stack.root();
+    let result = stack.run_blocking(driver, root, Io::Read { at: extent.start, buf });
+    result.status.is_ok().then_some(result.buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::simple::{Twist, rig};
+    use dcd_engine::log_cache::Promise;
+
+    fn swept(twist: Twist) -> Swept {
+        let config = SweepConfig { seed: 5, requests: 60, stride: 1 };
+        sweep_errors(&config, &|seed| rig(seed, Promise::Flush, twist, &FaultPlan::default()))
+    }
+
+    #[test]
+    fn a_slice_passes_every_error_on() {
+        let swept = swept(Twist::None);
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        assert!(swept.cases > 120 && swept.told > 100, "{} {}", swept.cases, swept.told);
+    }
+
+    #[test]
+    fn hidden_errors_are_caught() {
+        let violation = swept(Twist::HideErrors).violation.expect("caught");
+        assert!(violation.what.contains("wrong data") || violation.what.contains("took data"), "{violation}");
+    }
+
+    #[test]
+    fn a_flush_that_is_tried_again_is_caught() {
+        let violation = swept(Twist::RetryFlushes).violation.expect("caught");
+        assert!(violation.what.contains("took data"), "{violation}");
+    }
+
+    #[test]
+    fn silence_and_panics_are_caught() {
+        let violation = swept(Twist::Stall).violation.expect("caught");
+        assert!(violation.what.contains("never answered"), "{violation}");
+        let violation = swept(Twist::PanicOnErrors).violation.expect("caught");
+        assert!(violation.what.contains("panic"), "{violation}");
+    }
+}
