@@ -94,8 +94,9 @@ impl Image {
                 .get_or_insert_with(|| Arc::new(Chunk { pages: [const { None }; CHUNK_PAGES] }));
             let place = &mut Arc::make_mut(chunk).pages[span.page];
             match place {
-                _ if span.len == PAGE => {
-                    *place = Some(Arc::new(source.try_into().expect("a whole page")));
+                // A whole page replaces what is there: where others hold the old one, there is nothing to copy.
+                Some(page) if span.len == PAGE && Arc::strong_count(page) > 1 => {
+                    *page = Arc::new(source.try_into().expect("a whole page"));
                 }
                 Some(page) => {
                     Arc::make_mut(page)[span.offset..span.offset + span.len].copy_from_slice(source);

@@ -351,6 +351,11 @@ impl MemDisk {
     }
 
     fn modify(&mut self, io: &Io, durability: Durability, fault: Option<Fault>) {
+        if let (false, None, Io::Write { at, buf, .. }) = (self.can_be_cut, fault, io)
+            && !buf.is_blank()
+        {
+            return self.current.write(*at, buf.bytes());
+        }
         let mut change = Change::of(io);
         match fault {
             Some(Fault::LostWrite) => return,
