@@ -21,8 +21,7 @@ struct Line {
     #[serde(default)]
     id: Value,
     verb: String,
-    #[serde(default)]
-    args: serde_json::Map<String, Value>,
+    args: Option<serde_json::Map<String, Value>>,
 }
 
 /// One control connection.
@@ -116,7 +115,9 @@ impl ControlSession {
         let token = self.next_token;
         self.next_token += 1;
         self.calls.insert(token, id);
-        actions.calls.push(ControlCall { token, body: json!({ "verb": verb, "args": args }) });
+        actions
+            .calls
+            .push(ControlCall { token, body: json!({ "verb": verb, "args": args.unwrap_or_default() }) });
     }
 }
 
@@ -177,7 +178,9 @@ mod tests {
     fn calls_are_answered_in_any_order_and_failures_say_so() {
         let mut session = ControlSession::default();
         let mut actions = Actions::default();
-        session.receive(b"{\"id\":1,\"verb\":\"a\"}\n{\"id\":2,\"verb\":\"b\"}\n", &mut actions);
+        session
+            .receive(b"{\"id\":1,\"verb\":\"a\",\"args\":null}\n{\"id\":2,\"verb\":\"b\"}\n", &mut actions);
+        assert_eq!(actions.calls[0].body, json!({ "verb": "a", "args": {} }));
         let tokens: Vec<u64> = actions.calls.iter().map(|call| call.token).collect();
         session.call_reply(tokens[1], super::super::error("no such verb"), true, &mut actions);
         session.call_reply(tokens[0], json!({ "error": "a field", "of": "many" }), true, &mut actions);
