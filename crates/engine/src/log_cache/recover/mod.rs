@@ -178,6 +178,16 @@ enum Missing {
     Damaged { damage: Damage, proof: Option<Header> },
 }
 
+/// What the payload of the next record is.
+enum Payload {
+    /// Whole, but for these entries.
+    Kept(Vec<usize>),
+    /// Bad, and the log ends before this record.
+    Torn,
+    /// Bad, but the record is home: the walk was moved on behind it.
+    Home,
+}
+
 struct Walk<'a> {
     reader: Reader<'a>,
     superblock: Superblock,
@@ -187,6 +197,8 @@ struct Walk<'a> {
     place: Place,
     epoch: u64,
     last_sectors: u64,
+    /// The whole log was searched for where the tail is by now.
+    tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,
     /// (sequence number, sector) of the records that are not known to be home.
@@ -220,6 +232,7 @@ pub fn walk(
         place,
         epoch: 0,
         last_sectors: 0,
+        tail_searched: false,
         oldest_live_seq: superblock.tail_seq,
         flush_epoch: superblock.flush_epoch,
         live: VecDeque::new(),
@@ -231,11 +244,14 @@ pub fn walk(
         damages: 0,
     };
     while let Some(header) = walk.next()? {
-        let Some(bad) = walk.payload(&header)? else {
-            walk.torn_sector = Some(header.sector);
-            break;
-        };
-        walk.accept(header, bad, visitor)?;
+        match walk.payload(&header)? {
+            Payload::Kept(bad) => walk.accept(header, bad, visitor)?,
+            Payload::Home => {}
+            Payload::Torn => {
+                walk.torn_sector = Some(header.sector);
+                break;
+            }
+        }
     }
     Ok(walk.finish())
 }
@@ -252,6 +268,12 @@ impl Walk<'_> {
                 Missing::End => return Ok(None),
                 Missing::Damaged { damage, proof } => (damage, proof),
             };
+            if damage.kind == DamageKind::Missing && !self.tail_searched {
+                self.tail_searched = true;
+                if self.find_moved_tail()? {
+                    continue;
+                }
+            }
             if !self.options.accept_damage {
                 return Err(RecoverError::Damage(Box::new(damage)));
             }
@@ -283,22 +305,27 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Verifies the payload where it may be torn. `None` where it is: the log ends before this record. Otherwise the entries
-    /// that are damaged.
-    fn payload(&mut self, header: &Header) -> Result<Option<Vec<usize>>, RecoverError> {
+    /// Verifies the payload where it may be torn.
+    fn payload(&mut self, header: &Header) -> Result<Payload, RecoverError> {
         if header.seq < self.superblock.durable_seq && !self.options.verify_all {
-            return Ok(Some(Vec::new()));
+            return Ok(Payload::Kept(Vec::new()));
         }
         let bad = self.bad_entries(header)?;
         if bad.is_empty() {
-            return Ok(Some(bad));
+            return Ok(Payload::Kept(bad));
         }
         let durable = header.seq < self.superblock.durable_seq || {
             let after = Place { sector: header.sector + u64::from(header.sectors), ..self.place_of(header) };
             self.proof_of_durability(header.seq, after)?.is_some()
         };
         if !durable {
-            return Ok(None);
+            return Ok(Payload::Torn);
+        }
+        if !self.tail_searched {
+            self.tail_searched = true;
+            if self.find_moved_tail()? {
+                return Ok(Payload::Home);
+            }
         }
         self.report(Damage {
             kind: DamageKind::Payload,
@@ -307,7 +334,7 @@ impl Walk<'_> {
             sector: header.sector,
             lost: bad.iter().map(|&index| header.entries[index].extent).collect(),
         })?;
-        Ok(Some(bad))
+        Ok(Payload::Kept(bad))
     }
 
     fn bad_entries(&mut self, header: &Header) -> Result<Vec<usize>, RecoverError> {

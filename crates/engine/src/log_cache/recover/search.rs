@@ -120,6 +120,61 @@ impl Walk<'_> {
         Ok(found)
     }
 
+    /// A missing record may be home. The headers of the newest activation state where the tail is by now; where that is behind the
+    /// hole, the walk begins again there, and nothing is lost. (Where the live superblock has rotted, the other one may
+    /// even name a tail that was overwritten since.) False where nothing states more than is known. Reads the whole log, once.
+    pub(super) fn find_moved_tail(&mut self) -> Result<bool, RecoverError> {
+        if self.ignores_epochs() {
+            return Ok(false);
+        }
+        let mut epoch = self.superblock.epoch;
+        let (mut first_seq, mut tail_seq, mut newer) = (u64::MAX, 0, None);
+        self.each_header(|header| {
+            if header.epoch > epoch {
+                (epoch, first_seq, tail_seq) = (header.epoch, u64::MAX, 0);
+                newer = Some((header.seq, header.sector));
+            }
+            if header.epoch == epoch {
+                first_seq = first_seq.min(header.seq);
+                tail_seq = tail_seq.max(header.oldest_live_seq);
+            }
+        })?;
+        if let Some((until_seq, sector)) = newer {
+            let (kind, seq) = (DamageKind::NewerEpoch, self.seq);
+            self.report(Damage { kind, seq, until_seq, sector, lost: Vec::new() })?;
+            self.superblock.epoch = epoch;
+            self.superblock.epoch_start_seq = first_seq;
+        }
+        let mut found: Option<(u64, u64)> = None;
+        self.each_header(|header| {
+            if header.seq == tail_seq && header.epoch <= epoch {
+                found = found.max(Some((header.epoch, header.sector)));
+            }
+        })?;
+        let Some((_, sector)) = found.filter(|_| tail_seq > self.seq) else { return Ok(false) };
+        self.seq = tail_seq;
+        self.oldest_live_seq = tail_seq;
+        self.live.clear();
+        self.chain.clear();
+        let segment = self.superblock.segment_of(sector);
+        self.place = Place { segment, sector, segments_left: self.superblock.segments - 1 };
+        self.last_sectors = 0;
+        Ok(true)
+    }
+
+    fn each_header(&mut self, mut f: impl FnMut(&Header)) -> Result<(), RecoverError> {
+        for segment in 0..self.superblock.segments {
+            let start = self.superblock.segment_start(segment);
+            let end = self.segment_end(segment);
+            for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
+                if let Some(header) = self.header_at(sector, end)? {
+                    f(&header);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn drop_chain_before_hole(&mut self) {
         let Some((first, _)) = self.chain.first() else { return };
         let first_seq = first.seq;

@@ -340,6 +340,59 @@ fn large_records_are_hopped_over() {
     assert!(found.reads < 40, "{} reads", found.reads);
 }
 
+#[test]
+fn a_tail_that_was_overwritten_is_found_again_when_the_live_superblock_rots() {
+    for activations in [0, 1] {
+        let mut log = Log::new(4, 512);
+        for i in 0..9 {
+            log.append(&[Data(i * 8, 8, 1)]);
+        }
+        let older = log.superblock.clone();
+        // The tail moves to record 7, and the first segment is used again, perhaps by another activation.
+        log.oldest_live_seq = 7;
+        log.superblock.tail_seq = 7;
+        log.superblock.durable_seq = 10;
+        for _ in 0..activations {
+            log.activate();
+        }
+        log.durable_seq = 10;
+        for i in 0..5 {
+            log.append(&[Data(i * 8, 8, 2)]);
+        }
+        log.superblock = older;
+        log.superblock.durable_seq = 3;
+        let accept = WalkOptions { accept_damage: activations > 0, ..Default::default() };
+        let (seen, found) = walk_with(&mut log, accept);
+        let found = found.unwrap();
+        assert_eq!(seen, (7..=14).collect::<Vec<_>>(), "{activations} activations");
+        assert_eq!((found.next_seq, found.end, found.tail_seq), (15, log.sector, 7));
+        assert_eq!(found.damages, activations);
+        if activations > 0 {
+            assert_eq!(damage(&mut log).kind, DamageKind::NewerEpoch);
+        }
+    }
+}
+
+#[test]
+fn a_lost_record_that_is_home_is_no_damage() {
+    let mut log = Log::new(4, 512);
+    let headers: Vec<_> = (0..4).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
+    (log.oldest_live_seq, log.durable_seq) = (4, 5);
+    log.append(&[Data(40, 8, 1)]);
+    log.spoil(headers[2].sector, 50, 1);
+    let (seen, found) = walked(&mut log);
+    assert_eq!(seen, [1, 2, 4, 5]);
+    assert_eq!((found.tail_seq, found.tail_sector, found.records_home), (4, headers[3].sector, 2));
+    // So it is with a lost payload.
+    log.spoil(headers[2].sector, 50, 1);
+    log.spoil(headers[2].sector + 1, 50, 1);
+    assert_eq!(walked(&mut log).0, [1, 2, 4, 5]);
+    log.spoil(headers[2].sector + 1, 50, 1);
+    // The one after it is not home.
+    log.spoil(headers[3].sector, 50, 1);
+    assert_eq!(damage(&mut log).kind, DamageKind::Missing);
+}
+
 /// Whatever is on the device, the walk ends, and visits growing sequence numbers.
 #[test]
 fn garbage_is_survived() {
