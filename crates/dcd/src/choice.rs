@@ -1,6 +1,6 @@
 //! Which log cache of a stack file a command is about.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_stack::{DeviceSource, LayerKind, StackFile};
@@ -19,21 +19,32 @@ pub struct Choice {
 impl Choice {
     /// The log cache called `layer`, or the only one.
     pub fn load(path: &Path, layer: Option<&str>) -> Result<Choice, Failure> {
-        let file = StackFile::load(path)?;
+        Choice::of(StackFile::load(path)?, layer)
+    }
+
+    pub fn of(file: StackFile, layer: Option<&str>) -> Result<Choice, Failure> {
+        let path = file.path.clone();
         let names: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
         let name = match (layer, names.as_slice()) {
             (_, []) => {
-                return Err(Failure::Failed(format!("{}: there is no log-cache layer in it", path.display())));
+                return Err(Failure::Failed(format!(
+                    "{}: there is no log-cache layer in it",
+                    path.display()
+                )));
             }
             (None, [only]) => only,
             (None, _) => {
                 let names = names.join(", ");
-                let text = format!("{}: it has several log caches; choose with --layer: {names}", path.display());
+                let text =
+                    format!("{}: it has several log caches; choose with --layer: {names}", path.display());
                 return Err(Failure::Failed(text));
             }
             (Some(wanted), _) => names.iter().find(|name| **name == wanted).ok_or_else(|| {
                 let names = names.join(", ");
-                Failure::Failed(format!("{}: no log cache is called \"{wanted}\"; it has {names}", path.display()))
+                Failure::Failed(format!(
+                    "{}: no log cache is called \"{wanted}\"; it has {names}",
+                    path.display()
+                ))
             })?,
         };
         let name = (*name).to_owned();
@@ -44,6 +55,19 @@ impl Choice {
             }
             _ => unreachable!("log_caches gives log caches"),
         }
+    }
+
+    /// The log's path, or its name where it has none: for messages.
+    pub fn log_name(&self) -> PathBuf {
+        self.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)
+    }
+
+    /// The same with devices that cannot be written.
+    pub fn read_only(mut self) -> Choice {
+        for device in &mut self.file.devices {
+            device.read_only = true;
+        }
+        self
     }
 
     /// The file or block device that a part of the stack lies on; none for RAM.

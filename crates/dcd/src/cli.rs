@@ -28,6 +28,8 @@ pub enum Command {
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),
+    #[command(hide = true)]
+    Demo(Demo),
 }
 
 /// Make the log of a cache, and attach it to a data disk
@@ -105,6 +107,9 @@ pub struct Status {
     /// Everything, as JSON
     #[arg(long)]
     pub json: bool,
+    /// Start the counters and response times again
+    #[arg(long)]
+    pub reset: bool,
 }
 
 /// Bring all dirty data home, with progress; Ctrl-C stops it and loses nothing
@@ -173,6 +178,9 @@ Examples:
 pub struct Dump {
     #[command(flatten)]
     pub log: LogArgs,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Write the dirty data of a log home, offline, and list what cannot be read
@@ -258,6 +266,33 @@ Examples:
   dcd man /usr/local/share/man/man1")]
 pub struct Man {
     pub directory: PathBuf,
+}
+
+/// Parts of the demonstration, for `make demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    #[command(subcommand)]
+    pub part: DemoPart,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DemoPart {
+    /// Write the tree of files
+    Tree { directory: PathBuf },
+    /// Print the table of results, and write the report
+    Report {
+        /// One line of JSON for each disk and phase
+        results: PathBuf,
+        #[arg(long)]
+        report: PathBuf,
+        #[arg(long, default_value_t = 1)]
+        users: u32,
+    },
+    /// The comparison in virtual time, over generated requests
+    Virtual {
+        #[arg(long)]
+        report: PathBuf,
+    },
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -16,7 +16,9 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
     let file = StackFile::load(path)?;
     file.serve.control.ok_or_else(|| {
         let path = path.display();
-        Failure::Failed(format!("{path}: it has no control socket: add control = \"PATH\" to [serve], and serve it again"))
+        Failure::Failed(format!(
+            "{path}: it has no control socket: add control = \"PATH\" to [serve], and serve it again"
+        ))
     })
 }
 

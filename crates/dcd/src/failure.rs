@@ -11,8 +11,7 @@ Exit codes:
   1  failed: the message says what, and what to do
   2  wrong usage
   3  refused, because data would be at risk: the message says which, and what to do
-  4  damage found, or acknowledged data is lost
-  5  interrupted; what was done stays done";
+  4  damage found, or acknowledged data is lost";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,17 +22,17 @@ pub enum Failure {
     Refused(#[from] Refusal),
     #[error("{0}")]
     Damage(String),
-    #[error("interrupted: {0}")]
-    Interrupted(String),
+    /// A device is open elsewhere, most likely in a server of the same stack.
+    #[error("{0}")]
+    Busy(String),
 }
 
 impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Failed(_) => 1,
+            Failure::Failed(_) | Failure::Busy(_) => 1,
             Failure::Refused(_) => 3,
             Failure::Damage(_) => 4,
-            Failure::Interrupted(_) => 5,
         })
     }
 

@@ -2,12 +2,20 @@
 //! and manual pages.
 
 mod attachment;
+mod choice;
 mod cli;
 mod commands;
+mod control;
 mod demo;
 mod failure;
+mod host;
 mod offline;
+mod opening;
 mod probe;
+mod progress;
+mod real;
+mod virtual_run;
+mod workload;
 
 use std::process::ExitCode;
 

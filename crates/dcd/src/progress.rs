@@ -64,6 +64,10 @@ mod tests {
     fn the_time_left_follows_from_the_speed_so_far() {
         assert_eq!(describe(10 << 20, 10 << 20, Duration::from_secs(1)), "10 MiB left");
         assert_eq!(describe(10 << 20, 5 << 20, Duration::from_secs(5)), "5 MiB left, 1 MiB/s, about 5 s");
-        assert_eq!(describe(1 << 20, 2 << 20, Duration::from_secs(5)), "2 MiB left", "writes go on meanwhile");
+        assert_eq!(
+            describe(1 << 20, 2 << 20, Duration::from_secs(5)),
+            "2 MiB left",
+            "writes go on meanwhile"
+        );
     }
 }

@@ -20,15 +20,21 @@ pub trait DeviceOpener {
     fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String>;
 }
 
-/// A stack, and the names in its file.
+/// A stack, and the parts of it that its file names.
 pub struct Built {
     pub stack: Stack,
+    pub parts: Parts,
+}
+
+/// The names in a stack file, and what they became.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
     pub devices: BTreeMap<String, DeviceIndex>,
     pub layers: BTreeMap<String, LayerIndex>,
     places: BTreeMap<String, (DeviceIndex, Extent)>,
 }
 
-impl Built {
+impl Parts {
     /// A device or a layer by its name.
     pub fn target(&self, name: &str) -> Option<Target> {
         let device = self.devices.get(name).copied().map(Target::Device);
@@ -126,7 +132,7 @@ impl StackFile {
         }
         let places =
             parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();
-        Ok(Built { stack: builder.finish(root), devices, layers, places })
+        Ok(Built { stack: builder.finish(root), parts: Parts { devices, layers, places } })
     }
 
     /// The names of everything that `root` stands on, itself included.

@@ -115,6 +115,20 @@ impl StackFile {
         Ok(file)
     }
 
+    /// A stack of one device and nothing else.
+    pub fn of_device(path: &Path, read_only: bool) -> StackFile {
+        let source = DeviceSource::Path { path: path.to_owned(), size: None };
+        let device = DeviceSpec { name: "device".to_owned(), source, read_only, span: 0..0 };
+        StackFile {
+            path: path.to_owned(),
+            text: String::new(),
+            export: device.name.clone(),
+            devices: vec![device],
+            layers: Vec::new(),
+            serve: Serve::default(),
+        }
+    }
+
     pub fn device(&self, name: &str) -> Option<&DeviceSpec> {
         self.devices.iter().find(|device| device.name == name)
     }

@@ -33,11 +33,11 @@ mod meter;
 mod reference;
 mod units;
 
-pub use build::{Built, DeviceOpener, METER};
+pub use build::{Built, DeviceOpener, METER, Parts};
 pub use error::StackFileError;
 pub use fields::Located;
 pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
 pub use kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
 pub use meter::Meter;
 pub use reference::REFERENCE;
-pub use units::{HumanBytes, UnitError, parse_duration, parse_size};
+pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

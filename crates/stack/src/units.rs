@@ -87,6 +87,20 @@ impl fmt::Display for HumanBytes {
     }
 }
 
+/// Text as it may stand in a stack file, with its quotes.
+pub fn toml_text(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,5 +148,12 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(HumanBytes(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn any_path_can_stand_in_a_stack_file() {
+        let path = "/a \"b\"\\c\n\t\u{7f}ü";
+        let table: toml::Table = format!("path = {}", toml_text(path)).parse().unwrap();
+        assert_eq!(table["path"].as_str(), Some(path));
     }
 }

@@ -1,17 +1,35 @@
 //! The subcommands, one file each.
 
+mod check;
 mod completions;
+mod demo;
+mod detach;
+mod dump;
+mod flush;
+mod format;
 mod man;
+mod rescue;
+mod simulate;
 mod stack_file;
+mod status;
 
 use crate::cli::Command;
 use crate::failure::Failure;
 
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Format(args) => format::run(&args),
+        Command::Detach(args) => detach::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Rescue(args) => rescue::run(&args),
+        Command::Flush(args) => flush::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::Demo(args) => demo::run(&args),
         _ => Err(Failure::Failed("not in this build".to_owned())),
     }
 }

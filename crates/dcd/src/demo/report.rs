@@ -5,12 +5,12 @@
 use std::fmt::Write;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::svg::{COLOURS, Series, escape, histogram};
 
 /// What one phase on one disk took.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Phase {
     pub disk: String,
     pub phase: String,
@@ -24,12 +24,45 @@ pub struct Phase {
 
 /// Response times of one kind of request, as the users of the block device saw them.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Times {
     pub count: u64,
     pub mean_ms: f64,
     /// The upper end of each bucket in milliseconds, and how many fell into it.
     pub buckets: Vec<(f64, u64)>,
+}
+
+impl Phase {
+    /// From the state of a stack (`dcd status --json`) whose statistics were reset before the phase.
+    pub fn from_status(
+        disk: &str,
+        phase: &str,
+        seconds: f64,
+        status: &Value,
+    ) -> Result<Phase, serde_json::Error> {
+        let times = |kind: &str| Times::deserialize(&status["requests"][kind]);
+        let disk_requests = status["layers"]["disk"]["requests"].as_object().into_iter().flatten();
+        Ok(Phase {
+            disk: disk.to_owned(),
+            phase: phase.to_owned(),
+            seconds,
+            read: times("read")?,
+            write: times("write")?,
+            flush: times("flush")?,
+            disk_requests: disk_requests
+                .filter(|(kind, _)| *kind != "flush")
+                .filter_map(|(_, n)| n.as_u64())
+                .sum(),
+        })
+    }
+}
+
+/// A line of the file of results.
+#[derive(Deserialize)]
+struct Line {
+    disk: String,
+    phase: String,
+    seconds: f64,
+    status: Value,
 }
 
 impl Times {
@@ -56,8 +89,11 @@ pub struct Results {
 impl Results {
     /// One JSON object a line.
     pub fn parse(lines: &str) -> Result<Results, serde_json::Error> {
-        let phases: Vec<Phase> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-        Ok(Results::new(phases))
+        let phase = |line: &str| {
+            let line: Line = serde_json::from_str(line)?;
+            Phase::from_status(&line.disk, &line.phase, line.seconds, &line.status)
+        };
+        Ok(Results::new(lines.lines().map(phase).collect::<Result<_, _>>()?))
     }
 
     pub fn new(phases: Vec<Phase>) -> Results {
@@ -223,6 +259,19 @@ mod tests {
             phase("plain", "copy", 2.0, 8.0),
             phase("dcd", "untar", 1.0, 0.5),
         ])
+    }
+
+    #[test]
+    fn a_line_of_results_is_read() {
+        let times = r#"{"count":2,"mean_ms":1.5,"buckets":[[1.0,1],[2.0,1]],"p50_ms":1.0}"#;
+        let line = format!(
+            r#"{{"disk":"d","phase":"p","seconds":2.5,"status":{{"requests":{{"read":{times},"write":{times},
+            "flush":{times}}},"layers":{{"disk":{{"requests":{{"read":3,"write":4,"flush":5}}}}}}}}}}"#
+        );
+        let results = Results::parse(&line.replace('\n', " ")).unwrap();
+        let phase = &results.phases[0];
+        assert_eq!((phase.disk_requests, phase.seconds, phase.read.count), (7, 2.5, 2));
+        assert!(Results::parse("{\"disk\":\"d\"}").is_err());
     }
 
     #[test]

@@ -166,9 +166,9 @@ fn slices_are_built_within_their_device() {
     let mut opener = Sizes(1 << 20, Vec::new());
     let built = file.build(&mut opener).unwrap();
     assert_eq!(opener.1, ["file"]);
-    assert_eq!(built.target("log"), Some(built.stack.root()));
-    assert_eq!(built.place("log"), Some((DeviceIndex(0), Extent::new(Lba(0), 64 << 11))));
-    assert!(built.target("nothing").is_none());
+    assert_eq!(built.parts.target("log"), Some(built.stack.root()));
+    assert_eq!(built.parts.place("log"), Some((DeviceIndex(0), Extent::new(Lba(0), 64 << 11))));
+    assert!(built.parts.target("nothing").is_none());
     let error = file.build(&mut Sizes(8, Vec::new())).err().unwrap().to_string();
     assert!(error.contains("make it smaller"), "{error}");
     let error = file.build(&mut Sizes(0, Vec::new())).err().unwrap().to_string();
@@ -182,9 +182,9 @@ fn without_its_cache_a_stack_serves_the_data_disk() {
     assert_eq!(file.log_caches().count(), 0);
     let mut opener = Sizes(1 << 20, Vec::new());
     let built = file.build(&mut opener).unwrap();
-    assert_eq!(built.layers.keys().collect::<Vec<_>>(), ["data"], "the log is not even opened");
+    assert_eq!(built.parts.layers.keys().collect::<Vec<_>>(), ["data"], "the log is not even opened");
     let rest = Extent::new(Lba(64 << 11), (1 << 20) - (64 << 11));
-    assert_eq!(built.place("data"), Some((DeviceIndex(0), rest)));
+    assert_eq!(built.parts.place("data"), Some((DeviceIndex(0), rest)));
 }
 
 const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
@@ -193,7 +193,9 @@ const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer
 #[test]
 fn a_disk_has_a_drive_from_the_program_or_from_a_file() {
     let build = |text: &str, origin: &Path| {
-        StackFile::parse(text, origin)?.build(&mut Sizes(1 << 17, Vec::new())).map(|built| built.layers.len())
+        StackFile::parse(text, origin)?
+            .build(&mut Sizes(1 << 17, Vec::new()))
+            .map(|built| built.parts.layers.len())
     };
     let named = |drive: &str| format!("{DISK}drive = \"{drive}\"\n");
     assert_eq!(build(&named("barracuda-1996"), Path::new("s.toml")), Ok(1));

@@ -1,0 +1,62 @@
+//! `dcd check`: verifies a log, and the data disk's fingerprint where there is a stack file.
+
+use dcd_engine::log_cache::offline::{CheckReport, check};
+use dcd_stack::HumanBytes;
+
+use crate::cli::Check;
+use crate::failure::Failure;
+use crate::opening::{Log, refused};
+
+pub fn run(args: &Check) -> Result<(), Failure> {
+    let mut log = Log::open(&args.log)?;
+    let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
+    let report = check(&mut log.log, data, &mut |_| {}).map_err(refused)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+    } else {
+        print!("{}", describe(&report));
+    }
+    if report.is_ok() {
+        return Ok(());
+    }
+    Err(Failure::Damage(format!(
+        "{} problems found; \"dcd rescue --list\" says what can be saved",
+        report.problems.len()
+    )))
+}
+
+fn describe(report: &CheckReport) -> String {
+    let mut text = format!(
+        "cache {}, {}, activation {}, {} segments of {}\n",
+        report.cache_uuid,
+        report.state,
+        report.epoch,
+        report.segments,
+        HumanBytes(u64::from(report.segment_bytes))
+    );
+    for (index, copy) in report.copies.iter().enumerate() {
+        match (&copy.generation, &copy.error) {
+            (Some(generation), _) => text.push_str(&format!("superblock {index}: generation {generation}\n")),
+            (None, error) => {
+                text.push_str(&format!(
+                    "superblock {index}: {}\n",
+                    error.as_deref().unwrap_or("not readable")
+                ));
+            }
+        }
+    }
+    text.push_str(&format!(
+        "{} records, {} of them home; {} of data and {} of zeroes are not home\n",
+        report.records,
+        report.records_home,
+        HumanBytes(report.dirty.data_bytes),
+        HumanBytes(report.dirty.zeroes_bytes)
+    ));
+    for problem in &report.problems {
+        text.push_str(&format!("problem: {problem}\n"));
+    }
+    if report.is_ok() {
+        text.push_str("no problems\n");
+    }
+    text
+}

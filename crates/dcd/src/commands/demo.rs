@@ -1,0 +1,46 @@
+//! `dcd demo`: what `make demo` needs besides a shell.
+
+use std::path::Path;
+
+use crate::cli::{Demo, DemoPart};
+use crate::demo::report::{PROMISES, Results};
+use crate::demo::{tree, virtual_time};
+use crate::failure::Failure;
+
+/// The tree is the same on every machine.
+const SEED: u64 = 1999;
+
+pub fn run(args: &Demo) -> Result<(), Failure> {
+    match &args.part {
+        DemoPart::Tree { directory } => {
+            tree::write(directory, SEED).map_err(|e| Failure::io(directory.display(), e))
+        }
+        DemoPart::Report { results, report, users } => {
+            let text = std::fs::read_to_string(results).map_err(|e| Failure::io(results.display(), e))?;
+            let parsed =
+                Results::parse(&text).map_err(|e| Failure::Failed(format!("{}: {e}", results.display())))?;
+            let who = if *users == 1 { "one user".to_owned() } else { format!("{users} users at once") };
+            let setting = format!(
+                "A 7200 rpm disk of 1996, modelled and paced in real time; ext2 with dirsync and ext4 through FUSE and \
+                 loop, {who}. Log of 64 MiB on the same disk."
+            );
+            show(&parsed, &setting, report)
+        }
+        DemoPart::Virtual { report } => {
+            let setting = "A 7200 rpm disk of 1996 in virtual time; generated requests as of ext2 with dirsync, one \
+                           user. Log of 64 MiB on the same disk.";
+            show(&virtual_time::run()?, setting, report)
+        }
+    }
+}
+
+fn show(results: &Results, setting: &str, report: &Path) -> Result<(), Failure> {
+    println!("{setting}\n\n{}\n{PROMISES}", results.table());
+    if let Some(directory) = report.parent() {
+        std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
+    }
+    let page = results.html("dcd: a file system on a slow disk", setting);
+    std::fs::write(report, page).map_err(|e| Failure::io(report.display(), e))?;
+    println!("\nReport with histograms of response times: {}", report.display());
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! `dcd detach`: brings everything home, marks the log as out of use, and forgets the cache: the data disk is plain again.
+
+use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::offline::{RescueOptions, read_superblock, rescue, write_superblock};
+use dcd_stack::HumanBytes;
+
+use crate::attachment::{LogSeen, Record, admit_start};
+use crate::choice::Choice;
+use crate::cli::Detach;
+use crate::failure::Failure;
+use crate::opening::{Opened, inspect, refused};
+use crate::progress::Progress;
+
+pub fn run(args: &Detach) -> Result<(), Failure> {
+    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    let (record, seen) = inspect(&choice)?;
+    if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
+        return forget_missing(record, &choice, &seen);
+    }
+    if let Some(record) = &record {
+        admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+    }
+    let mut opened = Opened::open(&choice)?;
+    let mut progress = Progress::new(args.quiet);
+    let report = rescue(&mut opened.log, &mut opened.data, RescueOptions::default(), &mut |seen| {
+        progress.left(seen.bytes_total - seen.bytes_done);
+    });
+    progress.end();
+    let report = report.map_err(refused)?;
+    if !report.is_complete() {
+        let lost = HumanBytes(report.unsaved_bytes);
+        return Err(Failure::Damage(format!(
+            "not detached: {lost} of dirty data cannot be read back. \"dcd rescue --list\" says which; \"dcd rescue \
+             --force\" gives it up"
+        )));
+    }
+    // The log first: were the record gone before, a crash would leave a log that looks in use.
+    let mut superblock = read_superblock(&mut opened.log).map_err(refused)?;
+    superblock.state = State::Detached;
+    write_superblock(&mut opened.log, &mut superblock).map_err(refused)?;
+    if let Some(record) = &opened.record {
+        record.remove()?;
+    }
+    if !args.quiet {
+        println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));
+    }
+    Ok(())
+}
+
+/// The log is gone. If the data disk is complete without it, nothing is lost by forgetting it.
+fn forget_missing(record: &Record, choice: &Choice, seen: &LogSeen) -> Result<(), Failure> {
+    let all = record.load()?;
+    match all.of(record.extent()) {
+        Some(attachment) if !attachment.may_lose_data() => Ok(record.remove()?),
+        _ => {
+            admit_start(&all, record.extent(), &choice.log_name(), seen)?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `dcd dump`: prints a log, row by row.
+
+use std::io::{self, BufWriter, Write};
+
+use dcd_engine::log_cache::offline::{DumpFilter, dump};
+
+use crate::cli::Dump;
+use crate::failure::Failure;
+use crate::opening::{Log, refused};
+
+pub fn run(args: &Dump) -> Result<(), Failure> {
+    let mut log = Log::open(&args.log)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut written = Ok(());
+    let filter = DumpFilter { verify: true, ..DumpFilter::default() };
+    let dumped = dump(&mut log.log, &filter, &mut |row| {
+        if written.is_ok() {
+            let json = || serde_json::to_string(row).expect("a row is plain data");
+            written = if args.json { writeln!(out, "{}", json()) } else { writeln!(out, "{row}") };
+        }
+    });
+    match written.and_then(|()| out.flush()) {
+        // A pager that is closed early is no failure.
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return Err(Failure::io("standard output", e)),
+        _ => {}
+    }
+    dumped.map_err(refused)
+}

@@ -1,0 +1,93 @@
+//! `dcd rescue`: brings the dirty data of a log home without a server, and lists what cannot be read.
+
+use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, read_superblock, rescue};
+use dcd_stack::HumanBytes;
+
+use crate::attachment::{Attachment, AttachmentState, admit_start};
+use crate::choice::Choice;
+use crate::cli::Rescue;
+use crate::failure::Failure;
+use crate::opening::{Opened, refused};
+use crate::progress::Progress;
+
+/// Extents that are listed as text; `--json` has them all.
+const LISTED_MAX: usize = 100;
+
+pub fn run(args: &Rescue) -> Result<(), Failure> {
+    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    let mut opened = Opened::open(&choice)?;
+    let seen = opened.seen()?;
+    if let (Some(record), false) = (&opened.record, args.list || args.force) {
+        admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+    }
+    let options = RescueOptions { force: args.force, list: args.list };
+    let mut progress = Progress::new(args.json);
+    let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
+        progress.left(seen.bytes_total - seen.bytes_done);
+    });
+    progress.end();
+    let report = report.map_err(refused)?;
+    if report.marked_clean {
+        note_clean(&choice, &mut opened)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+    } else {
+        print!("{}", describe(&report, args.list));
+    }
+    verdict(&report, args.list)
+}
+
+/// Everything is home: the data disk is complete.
+fn note_clean(choice: &Choice, opened: &mut Opened) -> Result<(), Failure> {
+    let superblock = read_superblock(&mut opened.log).map_err(refused)?;
+    if let Some(record) = &opened.record {
+        let clean = crate::opening::attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
+        // A log that must never be used again stays so.
+        record.update(|old| match old {
+            Some(old) if old.state == AttachmentState::Abandoned => {
+                Attachment { dirty_bytes: Some(0), ..old }
+            }
+            _ => clean,
+        })?;
+    }
+    Ok(())
+}
+
+fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
+    if report.refused {
+        return Err(Failure::Damage(
+            "records are lost, and it is not known what they held: nothing was written. --force writes what there is, \
+             which may be older than what was acknowledged last"
+                .to_owned(),
+        ));
+    }
+    if report.unsaved_bytes > 0 || report.damages > 0 {
+        let lost = HumanBytes(report.unsaved_bytes);
+        return Err(Failure::Damage(format!(
+            "{lost} could not be read back{}",
+            if report.marked_clean || list { "" } else { "; --force gives it up and marks the log clean" }
+        )));
+    }
+    Ok(())
+}
+
+fn describe(report: &RescueReport, list: bool) -> String {
+    let (data, zeroes) = (HumanBytes(report.dirty.data_bytes), HumanBytes(report.dirty.zeroes_bytes));
+    let mut text = format!("not home: {data} of data, {zeroes} of zeroes and discards\n");
+    if !list && !report.refused {
+        let (written, zeroed) = (HumanBytes(report.written_bytes), HumanBytes(report.zeroed_bytes));
+        text.push_str(&format!("brought home: {written} of data, {zeroed} of zeroes\n"));
+    }
+    for damage in report.damage.iter().take(LISTED_MAX) {
+        text.push_str(&format!("damage: {damage}\n"));
+    }
+    for unsaved in report.unsaved.iter().take(LISTED_MAX) {
+        text.push_str(&format!("lost: {}: {}\n", unsaved.extent, unsaved.reason));
+    }
+    let more = report.unsaved.len().saturating_sub(LISTED_MAX);
+    if more > 0 {
+        text.push_str(&format!("and {more} more places; --json lists them\n"));
+    }
+    text
+}

@@ -1,0 +1,88 @@
+//! `dcd status`: the state of a served stack, in one line or as JSON.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+
+use dcd_stack::HumanBytes;
+use serde_json::{Value, json};
+
+use crate::cli::Status;
+use crate::control;
+use crate::failure::Failure;
+
+pub fn run(args: &Status) -> Result<(), Failure> {
+    let mut client = control::connect(&args.file)?;
+    let mut call = |verb: &str| client.call(verb, json!({}), |_| ControlFlow::Continue(()));
+    let status = call("status")?;
+    if args.reset {
+        call("reset-statistics")?;
+    }
+    println!("{}", if args.json { status.to_string() } else { line(&status) });
+    Ok(())
+}
+
+/// One line: the caches first, with the words that administrators of such caches know, then what passed.
+fn line(status: &Value) -> String {
+    let mut parts = Vec::new();
+    for cache in status["log_caches"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        parts.push(cache_words(cache, &status["layers"][cache]));
+    }
+    if parts.is_empty() {
+        parts.push("no cache".to_owned());
+    }
+    if status["stopping"] == true {
+        parts.push("stopping".to_owned());
+    }
+    if status["flushing"] == true {
+        parts.push("flushing".to_owned());
+    }
+    for kind in ["read", "write", "flush"] {
+        let times = &status["requests"][kind];
+        if let Some(count) = times["count"].as_u64().filter(|count| *count > 0) {
+            let mean = times["mean_ms"].as_f64().unwrap_or(0.0);
+            let plural = match (kind, count) {
+                (_, 1) => "",
+                ("flush", _) => "es",
+                _ => "s",
+            };
+            parts.push(format!("{count} {kind}{plural} {mean:.2} ms"));
+        }
+    }
+    parts.join(", ")
+}
+
+fn cache_words(name: &str, layer: &Value) -> String {
+    let dirty = layer["dirty_bytes"].as_u64().unwrap_or(0);
+    let mut words = match (layer["log_failed"] == true, dirty) {
+        (true, _) => format!("{name}: inconsistent (the log failed)"),
+        (false, 0) => format!("{name}: clean"),
+        (false, _) => format!("{name}: dirty"),
+    };
+    if dirty > 0 {
+        let _ = write!(words, " {}", HumanBytes(dirty));
+    }
+    if let Some(used) = layer["log_used_percent"].as_f64() {
+        let _ = write!(words, ", log {used:.0} % used");
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_says_it_all() {
+        let times = |count: u64| json!({ "count": count, "mean_ms": 0.256 });
+        let mut status = json!({
+            "log_caches": ["cache"],
+            "layers": { "cache": { "dirty_bytes": 3 << 20, "log_used_percent": 12.4 } },
+            "requests": { "read": times(0), "write": times(7), "flush": times(2) },
+        });
+        assert_eq!(line(&status), "cache: dirty 3 MiB, log 12 % used, 7 writes 0.26 ms, 2 flushes 0.26 ms");
+        status["layers"]["cache"] = json!({ "dirty_bytes": 0 });
+        status["flushing"] = true.into();
+        assert!(line(&status).starts_with("cache: clean, flushing, "));
+        assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
+    }
+}

@@ -1,0 +1,329 @@
+//! The host of a served stack: answers control calls, brings dirty data home on demand, stops cleanly, and keeps the
+//! attachment records. It knows nothing of sockets; the driver tells it what happened and asks it what to do.
+//!
+//! Draining and stopping go through the log caches one after the other, the upper ones first, as what they bring home may
+//! land in a lower one.
+//!
+//! | the host is | until                                                            |
+//! |-------------|------------------------------------------------------------------|
+//! | serving     | it is told to stop: stopping                                     |
+//! | stopping    | every log cache has said that it stopped, or could not: stopped  |
+
+use std::collections::VecDeque;
+
+use dcd_engine::{Control, LayerIndex, Nanos, Report, Stack};
+use dcd_stack::{METER, Parts};
+use serde_json::{Value, json};
+
+use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
+
+/// How often the progress of a flush is reported.
+const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
+
+/// Who made a control call: a connection, and its name for the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub client: u64,
+    pub token: u64,
+}
+
+/// An answer to a control call; the last has `done`.
+#[derive(Debug, PartialEq)]
+pub struct Answer {
+    pub to: Caller,
+    pub body: Value,
+    pub done: bool,
+}
+
+/// A log cache that is served.
+pub struct Cache {
+    pub name: String,
+    pub layer: LayerIndex,
+    /// None where its data disk has no place for one.
+    pub record: Option<Record>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Waiting for the log cache at this place to stop.
+    Stopping(usize),
+    Stopped,
+}
+
+/// Bringing everything home: who waits for it, and which log cache is at it.
+struct Flushing {
+    callers: Vec<Caller>,
+    cache: usize,
+    reported: Nanos,
+}
+
+/// See the module's documentation.
+pub struct Host {
+    export: String,
+    parts: Parts,
+    /// The upper ones first.
+    caches: Vec<Cache>,
+    phase: Phase,
+    flushing: Option<Flushing>,
+    answers: VecDeque<Answer>,
+    /// What could not be done, for the administrator; a stop with any of it is not clean.
+    troubles: Vec<String>,
+}
+
+impl Host {
+    /// `caches`: the upper ones first.
+    pub fn new(export: &str, parts: Parts, caches: Vec<Cache>) -> Host {
+        Host {
+            export: export.to_owned(),
+            parts,
+            caches,
+            phase: Phase::Serving,
+            flushing: None,
+            answers: VecDeque::new(),
+            troubles: Vec::new(),
+        }
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.phase == Phase::Stopped
+    }
+
+    /// What went wrong so far, taken.
+    pub fn take_troubles(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.troubles)
+    }
+
+    pub fn take_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// When the host next wants [`Host::tick`].
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL)
+    }
+
+    /// After activation: the data disks are incomplete from the first request on, and their records say so before it.
+    pub fn record_start(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        for cache in &self.caches {
+            let status = stack.layer(cache.layer).status(now);
+            self.record(cache, |attachment| Attachment {
+                state: AttachmentState::Dirty,
+                epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
+                dirty_bytes: None,
+                ..attachment
+            })?;
+        }
+        Ok(())
+    }
+
+    pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: Caller, body: &Value) {
+        let result = match body["verb"].as_str().unwrap_or("") {
+            "status" => self.status(now, stack),
+            "reset-statistics" => {
+                let layers: Vec<LayerIndex> = stack.layers().map(|(index, _)| index).collect();
+                for layer in layers {
+                    stack.control(now, layer, Control::ResetStatistics);
+                }
+                json!({})
+            }
+            "flush" => return self.begin_flush(now, stack, caller),
+            verb => dcd_serve::control::error(format!(
+                "\"{verb}\" is no call of this server; it knows status, flush and reset-statistics"
+            )),
+        };
+        self.answers.push_back(Answer { to: caller, body: result, done: true });
+    }
+
+    /// A control connection has ended: nobody waits for its calls any more.
+    pub fn client_gone(&mut self, now: Nanos, stack: &mut Stack, client: u64) {
+        let Some(flushing) = &mut self.flushing else { return };
+        flushing.callers.retain(|caller| caller.client != client);
+        if flushing.callers.is_empty() {
+            let layer = self.caches[flushing.cache].layer;
+            self.flushing = None;
+            stack.control(now, layer, Control::DrainCancel);
+        }
+    }
+
+    /// Reports the progress of a flush, when it is time.
+    pub fn tick(&mut self, now: Nanos, stack: &Stack) {
+        let dirty_bytes = self.dirty_bytes(now, stack);
+        let Some(flushing) = &mut self.flushing else { return };
+        if now < flushing.reported + PROGRESS_INTERVAL {
+            return;
+        }
+        flushing.reported = now;
+        for caller in &flushing.callers {
+            let body = json!({ "dirty_bytes": dirty_bytes });
+            self.answers.push_back(Answer { to: *caller, body, done: false });
+        }
+    }
+
+    pub fn report(&mut self, now: Nanos, stack: &mut Stack, layer: LayerIndex, report: Report) {
+        let Some(place) = self.caches.iter().position(|cache| cache.layer == layer) else { return };
+        match report {
+            Report::Drained => self.drained(now, stack, place),
+            Report::Stopped => self.stopped(now, stack, place),
+            Report::Failed(why) => self.failed(now, stack, place, why),
+            Report::LogFailed => self.log_failed(now, stack, place),
+        }
+    }
+
+    /// Every request is answered and no more will come: the log caches may stop.
+    pub fn stop(&mut self, now: Nanos, stack: &mut Stack) {
+        if let Some(flushing) = self.flushing.take() {
+            for caller in flushing.callers {
+                let body =
+                    dcd_serve::control::error("the server is stopping; what is not home stays in the log");
+                self.answers.push_back(Answer { to: caller, body, done: true });
+            }
+            stack.control(now, self.caches[flushing.cache].layer, Control::DrainCancel);
+        }
+        self.stop_from(now, stack, 0);
+    }
+
+    fn stop_from(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        match self.caches.get(place) {
+            Some(cache) => {
+                let layer = cache.layer;
+                self.phase = Phase::Stopping(place);
+                stack.control(now, layer, Control::Stop);
+            }
+            None => self.phase = Phase::Stopped,
+        }
+    }
+
+    fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: Caller) {
+        if self.phase != Phase::Serving {
+            let body = dcd_serve::control::error("the server is stopping");
+            return self.answers.push_back(Answer { to: caller, body, done: true });
+        }
+        if let Some(flushing) = &mut self.flushing {
+            return flushing.callers.push(caller);
+        }
+        // Reported long ago, so that the first progress comes at once.
+        self.flushing = Some(Flushing { callers: vec![caller], cache: 0, reported: Nanos::ZERO });
+        self.drain_from(now, stack, 0);
+    }
+
+    fn drain_from(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        match self.caches.get(place) {
+            Some(cache) => {
+                let layer = cache.layer;
+                if let Some(flushing) = &mut self.flushing {
+                    flushing.cache = place;
+                }
+                stack.control(now, layer, Control::Drain);
+            }
+            None => {
+                let dirty_bytes = self.dirty_bytes(now, stack);
+                self.end_flush(&json!({ "dirty_bytes": dirty_bytes }));
+            }
+        }
+    }
+
+    fn end_flush(&mut self, body: &Value) {
+        for caller in self.flushing.take().into_iter().flat_map(|flushing| flushing.callers) {
+            self.answers.push_back(Answer { to: caller, body: body.clone(), done: true });
+        }
+    }
+
+    fn drained(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
+            self.drain_from(now, stack, place + 1);
+        }
+    }
+
+    fn stopped(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        if self.phase != Phase::Stopping(place) {
+            return;
+        }
+        let cache = &self.caches[place];
+        let dirty_bytes = stack.layer(cache.layer).status(now)["dirty_bytes"].as_u64();
+        let state = if dirty_bytes == Some(0) { AttachmentState::Clean } else { AttachmentState::Dirty };
+        // A log that failed stays out of use.
+        let noted = self.record(cache, |attachment| match attachment.state {
+            AttachmentState::Abandoned => attachment,
+            _ => Attachment { state, dirty_bytes, ..attachment },
+        });
+        if let Err(error) = noted {
+            self.troubles.push(error.to_string());
+        }
+        self.stop_from(now, stack, place + 1);
+    }
+
+    fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: String) {
+        let why = format!("log cache \"{}\": {why}", self.caches[place].name);
+        if self.phase == Phase::Stopping(place) {
+            self.troubles.push(why);
+            self.stop_from(now, stack, place + 1);
+        } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
+            self.end_flush(&dcd_serve::control::error(why));
+        } else {
+            self.troubles.push(why);
+        }
+    }
+
+    /// The log must not be replayed after this, and the record says so before anything more is acknowledged. If it cannot
+    /// be written, the layer waits: nothing is acknowledged then.
+    fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        let cache = &self.caches[place];
+        let layer = cache.layer;
+        let dirty_bytes = stack.layer(layer).status(now)["dirty_bytes"].as_u64();
+        let noted = self.record(cache, |attachment| Attachment {
+            state: AttachmentState::Abandoned,
+            dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
+            ..attachment
+        });
+        let name = cache.name.clone();
+        match noted {
+            Ok(()) => {
+                self.troubles.push(format!(
+                    "log cache \"{name}\": the log device failed; writes go to the data disk from now on"
+                ));
+                stack.control(now, layer, Control::LogFailureRecorded);
+            }
+            Err(error) => self.troubles.push(format!(
+                "log cache \"{name}\": the log device failed, and that cannot be recorded, so nothing more is \
+                 acknowledged: {error}"
+            )),
+        }
+    }
+
+    fn record(
+        &self,
+        cache: &Cache,
+        change: impl FnOnce(Attachment) -> Attachment,
+    ) -> Result<(), RecordError> {
+        let Some(record) = &cache.record else { return Ok(()) };
+        record.update(|old| change(old.expect("an attachment is recorded before it is served")))
+    }
+
+    fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
+        let of = |cache: &Cache| stack.layer(cache.layer).status(now)["dirty_bytes"].as_u64().unwrap_or(0);
+        self.caches.iter().map(of).sum()
+    }
+
+    fn status(&self, now: Nanos, stack: &Stack) -> Value {
+        let status = |name: &str| self.parts.layers.get(name).map(|layer| stack.layer(*layer).status(now));
+        let named = self.parts.layers.keys().filter(|name| *name != METER);
+        let layers: serde_json::Map<String, Value> =
+            named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();
+        let caches: Vec<&str> = self.caches.iter().map(|cache| cache.name.as_str()).collect();
+        json!({
+            "export": self.export,
+            "uptime_seconds": now.as_secs_f64(),
+            "stopping": self.phase != Phase::Serving,
+            "flushing": self.flushing.is_some(),
+            "log_caches": caches,
+            "dirty_bytes": self.dirty_bytes(now, stack),
+            "requests": status(METER),
+            "layers": layers,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

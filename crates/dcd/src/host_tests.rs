@@ -1,0 +1,203 @@
+//! The host, step by step, over layers that do as they are told.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
+
+use super::*;
+
+/// A log cache without a log: it keeps the controls that it gets, and has as many dirty bytes as the test says.
+struct Told {
+    controls: Rc<RefCell<Vec<Control>>>,
+    dirty_bytes: Rc<RefCell<u64>>,
+}
+
+impl Layer for Told {
+    fn handle(&mut self, _now: Nanos, event: Event, _out: &mut Outbox) {
+        if let Event::Control(control) = event {
+            self.controls.borrow_mut().push(control);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::plain(8)
+    }
+
+    fn status(&self, _now: Nanos) -> Value {
+        json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "epoch": 9 })
+    }
+}
+
+struct Bench {
+    host: Host,
+    stack: Stack,
+    controls: Rc<RefCell<Vec<Control>>>,
+    dirty_bytes: Rc<RefCell<u64>>,
+    dir: tempfile::TempDir,
+}
+
+const EXTENT: Extent = Extent::new(Lba(0), 8);
+const CALLER: Caller = Caller { client: 4, token: 2 };
+
+fn bench() -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
+    let record = Record::open(&dir.path().join("data"), EXTENT).unwrap();
+    let attached = Attachment {
+        cache_uuid: "u".to_owned(),
+        log: "log".into(),
+        first_sector: 0,
+        sectors: 8,
+        epoch: 1,
+        state: AttachmentState::Clean,
+        dirty_bytes: Some(0),
+        log_bytes: 1 << 20,
+    };
+    record.update(|_| attached).unwrap();
+    let (controls, dirty_bytes) = (Rc::default(), Rc::new(RefCell::new(4096)));
+    let mut builder = StackBuilder::new();
+    let told = Told { controls: Rc::clone(&controls), dirty_bytes: Rc::clone(&dirty_bytes) };
+    let Target::Layer(layer) = builder.layer("cache", Box::new(told), &[]) else { panic!("a layer") };
+    let stack = builder.finish(Target::Layer(layer));
+    let mut parts = Parts::default();
+    parts.layers.insert("cache".to_owned(), layer);
+    let cache = Cache { name: "cache".to_owned(), layer, record: Some(record) };
+    Bench { host: Host::new("cache", parts, vec![cache]), stack, controls, dirty_bytes, dir }
+}
+
+impl Bench {
+    fn call(&mut self, verb: &str) {
+        self.host.call(Nanos::from_secs(1), &mut self.stack, CALLER, &json!({ "verb": verb }));
+    }
+
+    fn report(&mut self, report: Report) {
+        self.host.report(Nanos::from_secs(2), &mut self.stack, LayerIndex(0), report);
+    }
+
+    fn answer(&mut self) -> (Value, bool) {
+        let answer = self.host.take_answer().expect("an answer");
+        assert_eq!(answer.to, CALLER);
+        (answer.body, answer.done)
+    }
+
+    fn recorded(&self) -> Attachment {
+        let record = Record::open(&self.dir.path().join("data"), EXTENT).unwrap();
+        record.load().unwrap().0.remove(0)
+    }
+
+    fn told(&self) -> Vec<Control> {
+        std::mem::take(&mut *self.controls.borrow_mut())
+    }
+}
+
+#[test]
+fn a_flush_reports_progress_and_ends_when_all_is_home() {
+    let mut bench = bench();
+    bench.call("flush");
+    assert_eq!(bench.told(), [Control::Drain]);
+    bench.host.tick(Nanos::from_secs(1), &bench.stack);
+    assert_eq!(bench.answer(), (json!({ "dirty_bytes": 4096 }), false));
+    bench.host.tick(Nanos::from_secs(1), &bench.stack);
+    assert!(bench.host.take_answer().is_none(), "not more often than it should");
+    *bench.dirty_bytes.borrow_mut() = 0;
+    bench.report(Report::Drained);
+    assert_eq!(bench.answer(), (json!({ "dirty_bytes": 0 }), true));
+    assert_eq!(bench.host.next_deadline(), None);
+}
+
+#[test]
+fn a_flush_whose_client_is_gone_is_cancelled() {
+    let mut bench = bench();
+    bench.call("flush");
+    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, 77);
+    assert_eq!(bench.told(), [Control::Drain], "another client");
+    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, CALLER.client);
+    assert_eq!(bench.told(), [Control::DrainCancel]);
+    bench.report(Report::Drained);
+    assert!(bench.host.take_answer().is_none());
+}
+
+#[test]
+fn a_flush_that_fails_says_why() {
+    let mut bench = bench();
+    bench.call("flush");
+    bench.report(Report::Failed("the data disk is gone".to_owned()));
+    let (body, done) = bench.answer();
+    assert!(done && body["error"].as_str().unwrap().contains("the data disk is gone"));
+}
+
+#[test]
+fn the_record_follows_the_life_of_a_cache() {
+    let mut bench = bench();
+    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    let serving = bench.recorded();
+    assert_eq!((serving.state, serving.epoch, serving.dirty_bytes), (AttachmentState::Dirty, 9, None));
+    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    assert_eq!(bench.told(), [Control::Stop]);
+    assert!(!bench.host.is_stopped());
+    bench.report(Report::Stopped);
+    assert!(bench.host.is_stopped());
+    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Dirty, Some(4096)));
+}
+
+#[test]
+fn a_stop_with_nothing_dirty_is_clean() {
+    let mut bench = bench();
+    *bench.dirty_bytes.borrow_mut() = 0;
+    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.report(Report::Stopped);
+    assert_eq!(bench.recorded().state, AttachmentState::Clean);
+    assert!(bench.host.take_troubles().is_empty());
+}
+
+#[test]
+fn a_stop_that_fails_is_told_and_stays_dirty() {
+    let mut bench = bench();
+    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.report(Report::Failed("no".to_owned()));
+    assert!(bench.host.is_stopped());
+    assert_eq!(bench.host.take_troubles().len(), 1);
+    assert_eq!(bench.recorded().state, AttachmentState::Dirty);
+}
+
+#[test]
+fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
+    let mut bench = bench();
+    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.report(Report::LogFailed);
+    assert_eq!(bench.told(), [Control::LogFailureRecorded]);
+    assert_eq!(
+        (bench.recorded().state, bench.recorded().dirty_bytes),
+        (AttachmentState::Abandoned, Some(4096))
+    );
+    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.report(Report::Stopped);
+    assert_eq!(bench.recorded().state, AttachmentState::Abandoned, "for ever");
+}
+
+#[test]
+fn a_failed_log_that_cannot_be_recorded_is_not_acknowledged() {
+    let mut bench = bench();
+    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    std::fs::write(bench.dir.path().join("data.dcd"), "gone").unwrap();
+    bench.report(Report::LogFailed);
+    assert!(bench.told().is_empty(), "the layer goes on waiting");
+    assert!(bench.host.take_troubles()[0].contains("cannot be recorded"));
+}
+
+#[test]
+fn an_unknown_call_is_refused() {
+    let mut bench = bench();
+    bench.call("explode");
+    let (body, done) = bench.answer();
+    assert!(done && body["error"].as_str().unwrap().contains("explode"));
+    bench.call("status");
+    let (body, _) = bench.answer();
+    assert_eq!((&body["dirty_bytes"], &body["layers"]["cache"]["epoch"]), (&json!(4096), &json!(9)));
+}

@@ -1,0 +1,162 @@
+//! Opens the parts of a stack that an offline command needs, and finds out what stands where the log should be.
+
+use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
+use dcd_engine::{Extent, Target};
+use dcd_stack::{Parts, StackFile};
+
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
+use crate::choice::Choice;
+use crate::cli::LogArgs;
+use crate::failure::Failure;
+use crate::offline::{Offline, PartDevice};
+use crate::real;
+
+/// How much of a file is looked at to see what it is.
+const LOG_START_BYTES: u64 = 16 << 10;
+
+/// Log and data disk of one cache, open and locked, and the record of the data disk.
+pub struct Opened {
+    pub log: PartDevice,
+    pub data: PartDevice,
+    /// None where the data disk has no path (RAM), or is no one range of one device.
+    pub record: Option<Record>,
+}
+
+impl Opened {
+    /// Opens both parts of a cache.
+    pub fn open(choice: &Choice) -> Result<Opened, Failure> {
+        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data])?;
+        let record = record(choice, &parts)?;
+        let part = |name: &str| offline.part(target(&parts, name));
+        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record })
+    }
+
+    /// The superblock, as the record wants to know it.
+    pub fn seen(&mut self) -> Result<LogSeen, Failure> {
+        seen(read_superblock(&mut self.log))
+    }
+}
+
+/// The log that `check` and `dump` look at: of a cache in a stack file, or a device or file of its own.
+pub struct Log {
+    pub log: PartDevice,
+    /// The data disk, where a stack file names it and it can be opened.
+    pub data: Option<PartDevice>,
+}
+
+impl Log {
+    pub fn open(args: &LogArgs) -> Result<Log, Failure> {
+        if !is_log(&args.file)? {
+            let choice = Choice::load(&args.file, args.layer.as_deref())?.read_only();
+            let opened = Opened::open(&choice)?;
+            return Ok(Log { log: opened.log, data: Some(opened.data) });
+        }
+        let file = StackFile::of_device(&args.file, true);
+        let (offline, parts) = start(&file, &[&file.export])?;
+        Ok(Log { log: offline.part(target(&parts, &file.export)), data: None })
+    }
+}
+
+/// True for a device, and for a file that begins as a log does; all else is read as a stack file.
+fn is_log(path: &Path) -> Result<bool, Failure> {
+    let wrong = |e| Failure::io(path.display(), e);
+    if std::fs::metadata(path).map_err(wrong)?.file_type().is_block_device() {
+        return Ok(true);
+    }
+    let mut start = Vec::new();
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    std::io::Read::take(file, LOG_START_BYTES).read_to_end(&mut start).map_err(wrong)?;
+    // A text has no zero bytes, and a log has many.
+    Ok(start.contains(&0))
+}
+
+/// Opens the log alone.
+pub fn open_log(choice: &Choice) -> Result<PartDevice, Failure> {
+    let (offline, parts) = start(&choice.file, &[&choice.log])?;
+    Ok(offline.part(target(&parts, &choice.log)))
+}
+
+/// What the record says, and what is found at the log's place; the log may not even open.
+pub fn inspect(choice: &Choice) -> Result<(Option<Record>, LogSeen), Failure> {
+    match open_log(choice) {
+        Ok(mut log) => {
+            let seen = seen(read_superblock(&mut log))?;
+            drop(log);
+            Ok((Opened::open(choice)?.record, seen))
+        }
+        Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+        Err(failure) => {
+            let (_offline, parts) = start(&choice.file, &[&choice.data])?;
+            Ok((record(choice, &parts)?, LogSeen::Missing(failure.to_string())))
+        }
+    }
+}
+
+fn start(file: &StackFile, parts: &[&str]) -> Result<(Offline, Parts), Failure> {
+    let mut opener = real::Opener::default();
+    let built = match file.build_parts(parts, &mut opener) {
+        Ok(built) => built,
+        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let pump = opener.into_pump()?;
+    let offline = Offline::start(built.stack, pump).map_err(|e| Failure::Failed(e.to_string()))?;
+    Ok((offline, built.parts))
+}
+
+fn target(parts: &Parts, name: &str) -> Target {
+    parts.target(name).expect("it was built")
+}
+
+fn record(choice: &Choice, parts: &Parts) -> Result<Option<Record>, Failure> {
+    let (Some(path), Some((_, extent))) = (choice.path_below(&choice.data), parts.place(&choice.data)) else {
+        return Ok(None);
+    };
+    Ok(Some(Record::open(path, extent)?))
+}
+
+fn seen(superblock: Result<Superblock, OfflineError>) -> Result<LogSeen, Failure> {
+    match superblock {
+        Ok(superblock) => Ok(LogSeen::Present {
+            uuid: uuid_text(superblock.cache_uuid),
+            epoch: superblock.epoch,
+            detached: superblock.state == State::Detached,
+        }),
+        Err(error @ (OfflineError::NotFormatted | OfflineError::NoSuperblock(..))) => {
+            Ok(LogSeen::Missing(error.to_string()))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// An error of an offline tool: a refusal, or a mishap.
+pub fn refused(error: OfflineError) -> Failure {
+    match error {
+        OfflineError::Io { .. } => Failure::Failed(error.to_string()),
+        other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
+    }
+}
+
+/// The attachment of a cache as its superblock describes it.
+pub fn attachment(
+    choice: &Choice,
+    extent: Extent,
+    superblock: &Superblock,
+    state: AttachmentState,
+) -> Attachment {
+    Attachment {
+        cache_uuid: uuid_text(superblock.cache_uuid),
+        log: choice.log_name(),
+        first_sector: extent.start.0,
+        sectors: extent.sectors,
+        epoch: superblock.epoch,
+        state,
+        dirty_bytes: Some(0),
+        log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs a stack file in virtual time: simulated devices in place of the real ones, a generated stream of requests, one
+//! client that waits for each answer before it sends the next.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+
+use dcd_engine::{Control, DeviceIndex, Geometry, Io, IoError, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
+use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
+use dcd_stack::{Built, DeviceOpener, DeviceSource, DeviceSpec, LayerKind, METER, StackFile};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::workload::{Step, Stream};
+
+/// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
+const FLASH_LATENCY: Latency = Latency::Fixed(Nanos::from_micros(80));
+/// No request may take longer than this, in virtual time: the stack is stuck.
+const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
+
+/// Makes simulated devices; a device that was there before comes again with what is on it.
+struct VirtualOpener<'a> {
+    file: &'a StackFile,
+    seed: u64,
+    kept: BTreeMap<String, MemDisk>,
+    opened: Vec<(String, MemDisk)>,
+}
+
+impl VirtualOpener<'_> {
+    fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<MemDisk, String> {
+        let geometry = Geometry::plain(size_of(device)? / SECTOR_BYTES);
+        let is_modelled = self.file.layers.iter().any(|layer| {
+            matches!(layer.kind, LayerKind::Disk(_))
+                && layer.kind.below_names().contains(&device.name.as_str())
+        });
+        // A modelled disk has the time itself.
+        let latency = if is_modelled { Latency::INSTANT } else { FLASH_LATENCY };
+        Ok(MemDisk::new(geometry, latency, self.seed + index.0 as u64))
+    }
+}
+
+impl DeviceOpener for VirtualOpener<'_> {
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        let disk = match self.kept.remove(&device.name) {
+            Some(disk) => disk,
+            None => self.make(index, device)?,
+        };
+        let geometry = disk.geometry();
+        self.opened.push((device.name.clone(), disk));
+        Ok(geometry)
+    }
+}
+
+/// The size that a device has, or would be created with. Its content plays no part.
+fn size_of(device: &DeviceSpec) -> Result<u64, String> {
+    match &device.source {
+        DeviceSource::Memory { size } | DeviceSource::Path { size: Some(size), .. } => Ok(*size),
+        DeviceSource::Path { path, size: None } => {
+            let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            size.map_err(|e| {
+                format!("{}: {e}; give a size to simulate it without the device", path.display())
+            })
+        }
+    }
+}
+
+/// A stack in virtual time.
+pub struct VirtualRun {
+    stack: Stack,
+    driver: VirtualDriver<MemDisk>,
+    layers: BTreeMap<String, dcd_engine::LayerIndex>,
+    devices: Vec<String>,
+    next_id: u64,
+}
+
+impl VirtualRun {
+    /// Builds a stack over new devices, with its logs formatted.
+    pub fn start(file: &StackFile, seed: u64) -> Result<VirtualRun, Failure> {
+        let mut run = VirtualRun::build(file, seed, BTreeMap::new(), |opener| file.build_metered(opener))?.0;
+        run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.to_string()))?;
+        Ok(run)
+    }
+
+    fn build(
+        file: &StackFile,
+        seed: u64,
+        kept: BTreeMap<String, MemDisk>,
+        build: impl FnOnce(&mut dyn DeviceOpener) -> Result<Built, dcd_stack::StackFileError>,
+    ) -> Result<(VirtualRun, BTreeMap<String, MemDisk>), Failure> {
+        let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
+        let built = build(&mut opener)?;
+        let (devices, disks) = opener.opened.into_iter().unzip();
+        let driver = VirtualDriver::new(disks);
+        let run = VirtualRun { stack: built.stack, driver, layers: built.parts.layers, devices, next_id: 0 };
+        Ok((run, opener.kept))
+    }
+
+    pub fn sectors(&self) -> u64 {
+        self.stack.geometry(self.stack.root()).sectors
+    }
+
+    pub fn now(&self) -> Nanos {
+        self.driver.now()
+    }
+
+    /// Lets a client carry out so many steps, one after the other.
+    pub fn run(&mut self, stream: &mut Stream, steps: u64) -> Result<(), Failure> {
+        for _ in 0..steps {
+            let Step { pause, io } = stream.next_step();
+            if pause > Nanos::ZERO {
+                self.wait(pause);
+            }
+            let what = dcd_sim::describe(&io);
+            self.request(io).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, pause: Nanos) {
+        let alarm = self.next_id;
+        self.next_id += 1;
+        self.driver.set_alarm(self.driver.now() + pause, alarm);
+        while self.driver.step(&mut self.stack) != Progress::Alarm(alarm) {}
+    }
+
+    /// Tells every layer.
+    pub fn control_all(&mut self, control: Control) {
+        for layer in self.layers.values() {
+            self.driver.control(&mut self.stack, *layer, control);
+        }
+    }
+
+    /// Sends one operation and waits for its end.
+    pub fn request(&mut self, io: Io) -> Result<(), IoError> {
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.driver.request(&mut self.stack, id, io);
+        let begin = self.driver.now();
+        loop {
+            if let Some((answered, result)) = self.driver.take_reply() {
+                assert_eq!(answered, id, "one request is out");
+                return result.status;
+            }
+            let progress = self.driver.step(&mut self.stack);
+            let waited = self.driver.now().since(begin);
+            assert!(progress != Progress::Idle && waited < REQUEST_MAX, "the request is never answered");
+        }
+    }
+
+    /// The state of every layer, the response times, and what makes two runs comparable.
+    pub fn report(&self) -> Value {
+        let now = self.driver.now();
+        let status = |name: &str| self.stack.layer(self.layers[name]).status(now);
+        let layers: serde_json::Map<String, Value> = self
+            .layers
+            .keys()
+            .filter(|name| *name != METER)
+            .map(|name| (name.clone(), status(name)))
+            .collect();
+        json!({
+            "seconds": now.as_secs_f64(),
+            "requests": status(METER),
+            "layers": layers,
+            "events": self.driver.events(),
+            "trace_hash": format!("{:016x}", self.driver.trace_hash()),
+        })
+    }
+}
