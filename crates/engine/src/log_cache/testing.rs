@@ -11,6 +11,9 @@ pub struct Ram {
     pub bytes: Vec<u8>,
     pub unreadable: BTreeSet<u64>,
     pub unwritable: BTreeSet<u64>,
+    /// Requests must be multiples of it.
+    pub logical_block_bytes: u32,
+    pub fast_zeroes: bool,
     /// Modifying operations and flushes that still work.
     pub operations_left: u64,
     pub operations: u64,
@@ -22,6 +25,8 @@ impl Ram {
             bytes: vec![0; (sectors * SECTOR_BYTES) as usize],
             unreadable: BTreeSet::new(),
             unwritable: BTreeSet::new(),
+            logical_block_bytes: 512,
+            fast_zeroes: false,
             operations_left: u64::MAX,
             operations: 0,
         }
@@ -36,6 +41,10 @@ impl Ram {
         let extent = io.extent().unwrap_or(Extent::new(Lba(0), 0));
         if extent.end().0 > self.geometry().sectors {
             return Err(IoError::at(ErrorKind::OutOfRange, extent));
+        }
+        let block = u64::from(self.logical_block_bytes) / SECTOR_BYTES;
+        if !extent.start.0.is_multiple_of(block) || !extent.sectors.is_multiple_of(block) {
+            return Err(IoError::at(ErrorKind::Invalid, extent));
         }
         if !matches!(io, Io::Read { .. }) {
             if self.operations_left == 0 {
@@ -63,7 +72,11 @@ impl Ram {
 
 impl BlockDevice for Ram {
     fn geometry(&self) -> Geometry {
-        Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
+        Geometry {
+            logical_block_bytes: self.logical_block_bytes,
+            fast_zeroes: self.fast_zeroes,
+            ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
+        }
     }
 
     fn run(&mut self, mut io: Io) -> IoResult {

@@ -17,7 +17,7 @@ use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, LINE_S
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RescueOptions {
     /// Writes what can be read although something else is lost, also where it is not known what, and marks the log clean: what
-    /// is listed keeps its old content on the data disk.
+    /// is listed keeps its old content on the data disk. Writes to a disk with another fingerprint, too.
     pub force: bool,
     /// Writes nothing, only reads and lists.
     pub list: bool,

@@ -270,6 +270,20 @@ fn a_rescue_brings_everything_home_and_may_be_repeated() {
 }
 
 #[test]
+fn a_rescue_respects_the_blocks_of_the_data_disk() {
+    for fast_zeroes in [false, true] {
+        let (mut log, expected) = busy_log();
+        let mut data = old_disk();
+        data.logical_block_bytes = 4096;
+        data.fast_zeroes = fast_zeroes;
+        let report = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(report.zeroed_bytes, report.dirty.zeroes_bytes);
+        assert_home(&data, &expected, &[]);
+    }
+}
+
+#[test]
 fn a_rescue_may_be_cut_at_every_operation_and_run_again() {
     for on_log in [false, true] {
         for operations in 0..40 {
@@ -416,7 +430,7 @@ fn no_flipped_bit_gives_wrong_data_silently() {
     log.superblock.generation += 1;
     log.store_superblock();
     let used = (log.sector * SECTOR_BYTES) as usize;
-    for byte in (0..used).filter(|byte| byte % 29 == 0 || byte % 512 < 104 && byte % 3 == 0) {
+    for byte in (0..used).filter(|byte| byte % 83 == 0 || byte % 512 < 104 && byte % 7 == 0) {
         let mut spoiled = log.device.clone();
         spoiled.bytes[byte] ^= 1 << (byte % 8);
         let mut data = old_disk();

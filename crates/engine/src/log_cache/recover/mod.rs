@@ -7,7 +7,8 @@
 //! [`WalkOptions::accept_damage`]).
 //!
 //! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
-//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring.
+//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring, and two more
+//! where something is missing that was durable.
 
 mod reader;
 mod search;
