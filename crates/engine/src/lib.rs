@@ -10,6 +10,8 @@ mod units;
 
 pub mod layers;
 pub mod log_cache;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;

@@ -1,0 +1,154 @@
+//! Devices of the real driver: files, block devices and memory, opened, locked and measured in one place.
+//!
+//! Every device checks requests against its geometry in the same way ([`check`]), so that a malformed request ends in
+//! the same error wherever it lands. A file's requests become system calls by one state machine ([`transfer`]), which
+//! the ring and the synchronous [`FileDevice`] share.
+
+mod loops;
+mod memory;
+mod open;
+mod probe;
+mod sync;
+pub(crate) mod transfer;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, SECTOR_BYTES};
+
+pub use memory::MemoryDevice;
+pub use open::DeviceError;
+pub use sync::FileDevice;
+pub(crate) use transfer::FileTraits;
+
+/// Whether to go around the kernel's page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// O_DIRECT where the file system takes it, else buffered; [`Device::is_direct`] tells which.
+    #[default]
+    Auto,
+    /// Buffered: for the backing of a modelled disk.
+    Never,
+    /// O_DIRECT, or an error.
+    Always,
+}
+
+/// A file or block device to open.
+#[derive(Clone, Debug)]
+pub struct FileSpec {
+    pub path: PathBuf,
+    pub read_only: bool,
+    pub direct: Direct,
+    /// Makes a regular file of this many bytes where there is none (or an empty one). An existing file must have this
+    /// size.
+    pub create: Option<u64>,
+    /// A file that is made gets its space at once; otherwise it is sparse, and may run out of space later.
+    pub preallocate: bool,
+}
+
+impl FileSpec {
+    /// For reading and writing, O_DIRECT where possible, not made.
+    pub fn new(path: impl Into<PathBuf>) -> FileSpec {
+        FileSpec {
+            path: path.into(),
+            read_only: false,
+            direct: Direct::Auto,
+            create: None,
+            preallocate: false,
+        }
+    }
+}
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub enum DeviceSpec {
+    File(FileSpec),
+    /// RAM that answers at once and takes space as it is written; gone when the process ends.
+    Memory {
+        bytes: u64,
+    },
+}
+
+/// An open file with an exclusive lock, held until it is dropped.
+pub(crate) struct OpenFile {
+    pub file: File,
+    pub traits: FileTraits,
+}
+
+pub(crate) enum Backing {
+    File(OpenFile),
+    Memory(MemoryDevice),
+}
+
+/// An open device.
+pub struct Device {
+    pub(crate) name: String,
+    pub(crate) geometry: Geometry,
+    pub(crate) backing: Backing,
+}
+
+impl Device {
+    /// Opens, locks and measures a device. A second opening, here or in another process, is refused.
+    pub fn open(spec: &DeviceSpec) -> Result<Device, DeviceError> {
+        match spec {
+            DeviceSpec::File(spec) => open::open_file(spec),
+            DeviceSpec::Memory { bytes } => {
+                let memory = MemoryDevice::new(*bytes);
+                let geometry = dcd_engine::BlockDevice::geometry(&memory);
+                Ok(Device { name: "memory".to_owned(), geometry, backing: Backing::Memory(memory) })
+            }
+        }
+    }
+
+    /// The path, or "memory".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// True where requests go around the page cache.
+    pub fn is_direct(&self) -> bool {
+        match &self.backing {
+            Backing::File(file) => file.traits.direct,
+            Backing::Memory(_) => false,
+        }
+    }
+}
+
+/// Refuses what a device of this geometry cannot do: empty, unaligned, past the end, writing to read-only, or bytes
+/// asked of a buffer that has none.
+pub(crate) fn check(geometry: &Geometry, io: &Io) -> Result<(), IoError> {
+    let Some(extent) = io.extent() else { return Ok(()) };
+    let (bytes_odd, blank) = match io {
+        Io::Read { buf, .. } | Io::Write { buf, .. } => {
+            (buf.len() as u64 % SECTOR_BYTES != 0, buf.is_blank())
+        }
+        _ => (false, false),
+    };
+    let error = |kind| Err(IoError::at(kind, extent));
+    let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
+    let unaligned = extent.start.0 % block != 0 || extent.sectors % block != 0;
+    if extent.sectors == 0 || bytes_odd || blank {
+        return error(ErrorKind::Invalid);
+    }
+    if !within(geometry, extent) {
+        return error(ErrorKind::OutOfRange);
+    }
+    if unaligned {
+        return error(ErrorKind::Invalid);
+    }
+    if geometry.read_only && io.modifies() {
+        return error(ErrorKind::ReadOnly);
+    }
+    if matches!(io, Io::Discard { .. }) && !geometry.discards {
+        return error(ErrorKind::Unsupported);
+    }
+    Ok(())
+}
+
+fn within(geometry: &Geometry, extent: Extent) -> bool {
+    extent.start.0.checked_add(extent.sectors).is_some_and(|end| end <= geometry.sectors)
+}

@@ -1,0 +1,150 @@
+//! What the kernel knows of a file or block device: size, blocks, caches, and whether holes can be punched.
+//!
+//! Nothing here changes the device. Where the kernel does not tell, the careful answer is taken: a volatile cache, no
+//! discards, blocks that are large enough.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+
+use dcd_engine::{Buf, PAGE_BYTES};
+
+/// What was found.
+pub(crate) struct Found {
+    pub bytes: u64,
+    pub logical_block_bytes: u32,
+    pub physical_block_bytes: u32,
+    pub memory_align: usize,
+    pub volatile_cache: bool,
+    /// Space can be given back, and reads as zeroes afterwards.
+    pub discards: bool,
+    pub rotational: bool,
+}
+
+const SECTOR: u32 = 512;
+/// The largest logical block that requests can be aligned to here.
+const LOGICAL_BLOCK_MAX: u32 = 4096;
+const PHYSICAL_BLOCK_MAX: u32 = 64 << 10;
+
+/// True on tmpfs and ramfs: reading and writing there is a copy, and never waits for a device.
+pub(crate) fn is_memory_file_system(file: &File) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    // SAFETY: plain data, for which all zeroes is a valid value.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and `about` lives for the call.
+    let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut about) };
+    let kind = about.f_type as i64 & 0xffff_ffff;
+    done == 0 && (kind == TMPFS || kind == RAMFS)
+}
+
+/// A regular file.
+pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Result<Found> {
+    let metadata = file.metadata()?;
+    let (memory_align, logical) = if direct { direct_alignment(file)? } else { (1, SECTOR) };
+    let block = u32::try_from(metadata.blksize()).unwrap_or(LOGICAL_BLOCK_MAX);
+    let physical = if block.is_power_of_two() { block.clamp(logical, PHYSICAL_BLOCK_MAX) } else { logical };
+    Ok(Found {
+        bytes: metadata.size(),
+        logical_block_bytes: logical,
+        physical_block_bytes: physical,
+        memory_align,
+        volatile_cache: true,
+        discards: !read_only && punches_holes(file, metadata.size()),
+        rotational: sys_of_file(metadata.dev()).is_some_and(|sys| flag(&sys, "rotational")),
+    })
+}
+
+/// Tries a hole behind the end of the file, where it changes nothing.
+fn punches_holes(file: &File, size: u64) -> bool {
+    let Ok(at) = libc::off_t::try_from(size.next_multiple_of(1 << 20)) else { return false };
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a plain system call on an open descriptor.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, at, 1 << 20) == 0 }
+}
+
+/// What O_DIRECT wants of memory and of offsets.
+fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
+    const STATX_DIOALIGN: libc::c_uint = 0x2000;
+    // SAFETY: plain data, for which all zeroes is a valid value.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the path is an empty C string, and `about` lives for the call.
+    let done = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, &mut about)
+    };
+    let (memory, offset) = (about.stx_dio_mem_align, about.stx_dio_offset_align);
+    if done == 0 && about.stx_mask & STATX_DIOALIGN != 0 && memory != 0 && offset != 0 {
+        return Ok((memory as usize, offset.clamp(SECTOR, LOGICAL_BLOCK_MAX)));
+    }
+    // Kernels before 6.1 do not say: try the smaller block.
+    let mut page = Buf::zeroed(PAGE_BYTES);
+    match file.read_at(&mut page.bytes_mut()[..SECTOR as usize], 0) {
+        Ok(_) => Ok((SECTOR as usize, SECTOR)),
+        Err(_) => Ok((PAGE_BYTES, LOGICAL_BLOCK_MAX)),
+    }
+}
+
+/// A block device.
+pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
+    let mut file_for_seek = file;
+    let bytes = file_for_seek.seek(SeekFrom::End(0))?;
+    let logical = ioctl_int(file, libc::BLKSSZGET)?.max(SECTOR);
+    if logical > LOGICAL_BLOCK_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("blocks of {logical} bytes; at most {LOGICAL_BLOCK_MAX} can be used"),
+        ));
+    }
+    let physical = ioctl_int(file, libc::BLKPBSZGET).unwrap_or(logical).clamp(logical, PHYSICAL_BLOCK_MAX);
+    let sys = sys_of_device(file.metadata()?.rdev());
+    let value = |name: &str| sys.as_ref().and_then(|sys| number(sys, name)).unwrap_or(0);
+    let cache = sys.as_ref().and_then(|sys| std::fs::read_to_string(sys.join("write_cache")).ok());
+    let write_through = cache.is_some_and(|cache| cache.trim() == "write through");
+    Ok(Found {
+        bytes,
+        logical_block_bytes: logical,
+        physical_block_bytes: physical,
+        memory_align: if direct { SECTOR as usize } else { 1 },
+        // Buffered writes wait in the page cache, whatever the disk does.
+        volatile_cache: !(write_through && direct),
+        // The kernel's holes on block devices are zeroes written without data: both abilities are needed.
+        discards: value("discard_max_bytes") > 0 && value("write_zeroes_max_bytes") > 0,
+        rotational: value("rotational") == 1,
+    })
+}
+
+fn ioctl_int(file: &File, request: libc::Ioctl) -> io::Result<u32> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: both requests that are made here write one `int`, which lives for the call.
+    match unsafe { libc::ioctl(file.as_raw_fd(), request, &mut value) } {
+        0 => u32::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidData)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The queue directory of a block device, a partition's being its disk's.
+fn sys_of_device(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let base = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let own = base.join("queue");
+    if own.is_dir() {
+        return Some(own);
+    }
+    let parent = base.parent()?.join("queue");
+    parent.is_dir().then_some(parent)
+}
+
+/// The queue directory of the device that a file's file system lies on, where there is one.
+fn sys_of_file(device: u64) -> Option<PathBuf> {
+    if libc::major(device) == 0 { None } else { sys_of_device(device) }
+}
+
+fn number(sys: &std::path::Path, name: &str) -> Option<u64> {
+    std::fs::read_to_string(sys.join(name)).ok()?.trim().parse().ok()
+}
+
+fn flag(sys: &std::path::Path, name: &str) -> bool {
+    number(sys, name) == Some(1)
+}

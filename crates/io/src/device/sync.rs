@@ -1,0 +1,68 @@
+//! A file or block device that answers at once: for format, check, dump and rescue, which run alone.
+
+use std::os::fd::AsRawFd;
+
+use dcd_engine::{BlockDevice, Geometry, Io, IoResult};
+
+use super::transfer::{self, Transfer};
+use super::{Backing, Device, DeviceError, DeviceSpec, FileSpec, check};
+
+/// A [`Device`] as a [`BlockDevice`]: each request is carried out by plain system calls.
+pub struct FileDevice {
+    device: Device,
+}
+
+impl FileDevice {
+    /// Opens and locks as the server does: what is served cannot be opened, and the other way round.
+    pub fn open(spec: &FileSpec) -> Result<FileDevice, DeviceError> {
+        Device::open(&DeviceSpec::File(spec.clone())).map(FileDevice::from)
+    }
+
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.device.is_direct()
+    }
+
+    /// The open device, to hand it to a driver without letting go of its lock.
+    pub fn into_device(self) -> Device {
+        self.device
+    }
+}
+
+impl From<Device> for FileDevice {
+    fn from(device: Device) -> FileDevice {
+        FileDevice { device }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        if let Err(error) = check(&self.device.geometry, &io) {
+            return IoResult::err(io.take_buf(), error);
+        }
+        match &mut self.device.backing {
+            Backing::Memory(memory) => memory.run(io),
+            Backing::File(file) => {
+                let fd = file.file.as_raw_fd();
+                run_to_end(fd, Transfer::new(file.traits, io))
+            }
+        }
+    }
+}
+
+/// Makes all calls of a transfer, one after the other.
+pub(crate) fn run_to_end(fd: std::os::fd::RawFd, mut transfer: Transfer) -> IoResult {
+    loop {
+        let call = transfer.call();
+        if let Some(status) = transfer.advance(transfer::make_call(fd, call)) {
+            return transfer.finish(status);
+        }
+    }
+}
