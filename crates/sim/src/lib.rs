@@ -14,6 +14,7 @@ mod sweep;
 mod workload;
 
 pub mod explore;
+pub mod reference;
 pub mod stamp;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};

@@ -13,6 +13,7 @@
 //! A write that failed may or may not have happened, until a later one covers it.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
@@ -26,10 +27,18 @@ enum State {
     Failed,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
+enum Content {
+    Stamps,
+    Zeroes,
+    /// What was found after a process was killed, for the whole device.
+    Found(Arc<[Value]>),
+}
+
+#[derive(Clone, Debug)]
 struct Written {
     extent: Extent,
-    zeroes: bool,
+    content: Content,
     durable: bool,
     state: State,
 }
@@ -125,8 +134,14 @@ impl Oracle {
 
     /// A write (or zeroes, or a discard) is submitted; gives the number for its stamps.
     pub fn write_begins(&mut self, extent: Extent, zeroes: bool, durable: bool) -> u32 {
+        let content = if zeroes { Content::Zeroes } else { Content::Stamps };
+        self.append(Written { extent, content, durable, state: State::InFlight })
+    }
+
+    fn append(&mut self, written: Written) -> u32 {
+        let extent = written.extent;
         let write = self.first + self.writes.len() as u32;
-        self.writes.push(Written { extent, zeroes, durable, state: State::InFlight });
+        self.writes.push(written);
         for index in extent.start.0 as usize..extent.end().0 as usize {
             let before = self.sectors[index].newest;
             self.links.push(Link { write, before });
@@ -143,7 +158,7 @@ impl Oracle {
         if !ok {
             return;
         }
-        let Written { extent, durable, .. } = *written;
+        let Written { extent, durable, .. } = written.clone();
         let durable = always || (durable && self.promise == Promise::Flush);
         for sector in self.of_mut(extent) {
             sector.answered = sector.answered.max(write);
@@ -214,10 +229,13 @@ impl Oracle {
     }
 
     fn value(&self, at: Lba, write: u32) -> Value {
-        match write {
-            0 => self.sectors[at.0 as usize].base,
-            write if self.written(write).zeroes => Value::Zero,
-            write => Value::Write(write),
+        if write == 0 {
+            return self.sectors[at.0 as usize].base;
+        }
+        match &self.written(write).content {
+            Content::Stamps => Value::Write(write),
+            Content::Zeroes => Value::Zero,
+            Content::Found(values) => values[at.0 as usize],
         }
     }
 
@@ -359,20 +377,32 @@ impl Oracle {
         self.sectors[at.0 as usize].lost = true;
     }
 
-    /// The process was killed; the devices kept their caches. What was in flight may have happened or not.
-    pub fn killed(&mut self) {
+    /// The process was killed, and this is what the next one found. The devices kept their caches, so it may still go; what
+    /// was not found was only in RAM, and is gone unless the devices bring it back in a power cut. All of this is as if
+    /// somebody had written what was found, without a flush.
+    pub fn killed(&mut self, found: &[Seen]) {
         for written in &mut self.writes {
-            written.state = match written.state {
-                State::Answered(_) => State::Answered(Nanos::ZERO),
-                State::InFlight | State::Failed => State::Failed,
-            };
+            if written.state == State::InFlight {
+                written.state = State::Failed;
+            }
         }
+        let value = |seen: &Seen| match seen {
+            Seen::Value(value) => *value,
+            _ => panic!("what was judged good has a value"),
+        };
+        let content = Content::Found(found.iter().map(value).collect());
+        let extent = Extent::new(Lba(0), self.sectors());
+        let state = State::Answered(Nanos::ZERO);
+        let write = self.append(Written { extent, content, durable: false, state });
+        self.sectors.iter_mut().for_each(|sector| sector.answered = write);
+        self.uncovered.clear();
+        self.uncovered.push((self.answers, write));
+        self.answers += 1;
     }
 
     /// The layer was stopped and said so: everything that was answered is durable.
     pub fn stopped(&mut self) {
         self.cover(u64::MAX);
-        self.delay_max = Nanos::ZERO;
     }
 }
 

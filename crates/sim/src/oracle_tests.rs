@@ -137,3 +137,17 @@ fn what_was_recovered_stays() {
     oracle.stopped();
     judge(&oracle, 0, &["2z0z"], &["1z0z"]);
 }
+
+#[test]
+fn what_a_new_process_found_is_durable_only_after_a_flush() {
+    let mut oracle = oracle(Promise::Flush);
+    wrote(&mut oracle, 0, 2, 0);
+    flushed(&mut oracle);
+    wrote(&mut oracle, 1, 2, 0);
+    oracle.write_begins(Extent::new(Lba(3), 1), false, false);
+    // Write 2 was in RAM only, write 3 got through.
+    oracle.killed(&found("1103"));
+    judge(&oracle, 0, &["110z", "1103", "122z"], &["0z0z"]);
+    flushed(&mut oracle);
+    judge(&oracle, 0, &["1103"], &["110z", "1203"]);
+}

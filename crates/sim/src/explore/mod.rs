@@ -8,6 +8,7 @@
 //! again, or cut at once, with cuts in all of it, recovery included, nested up to three deep. Disks are copied by
 //! reference and oracles by value, so nothing is run twice.
 
+mod rigs;
 mod run;
 #[cfg(test)]
 pub(crate) mod simple;
@@ -16,6 +17,8 @@ use std::collections::BTreeMap;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, Stack};
+
+pub use rigs::reference_rig;
 
 use crate::{MemDisk, SimRng, Value, mix};
 

@@ -273,7 +273,7 @@ impl Run {
             let mut next = oracle.clone();
             if cut.killed && self.rig.promise != dcd_engine::log_cache::Promise::Ordered {
                 // The disks kept their caches, so what was not flushed may still go.
-                next.killed();
+                next.killed(&found);
             } else {
                 next.recovered(&found);
             }

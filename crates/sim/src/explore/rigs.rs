@@ -1,0 +1,63 @@
+//! Rigs: what can be explored, made from a seed.
+
+use dcd_engine::log_cache::Promise;
+use dcd_engine::{Extent, Geometry, Lba, Nanos, SECTOR_BYTES, StackBuilder};
+
+use super::Rig;
+use crate::reference::{Reference, ReferenceBug, format_reference};
+use crate::{Latency, MemDisk, SimRng, Value, mix, stamp};
+
+const FAST: Latency =
+    Latency::Tailed { min: Nanos(20_000), max: Nanos(90_000), slow: Nanos(3_000_000), slow_per_mille: 20 };
+const SLOW: Latency = Latency::Uniform { min: Nanos(200_000), max: Nanos(15_000_000) };
+
+/// How long past `delay_max` the devices may need to carry a commit out: a slow one behind another, and a checkpoint.
+pub(crate) const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
+
+/// Puts first content on every other 64 sectors of a disk, and says what it then holds.
+pub(crate) fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value> {
+    let mut base = vec![Value::Zero; sectors as usize];
+    for start in (0..sectors).step_by(128) {
+        let extent = Extent::new(Lba(start), 64.min(sectors - start));
+        let mut bytes = vec![0; (extent.sectors * SECTOR_BYTES) as usize];
+        stamp::stamp(&mut bytes, extent.start, 0, seed);
+        disk.put(extent.start, &bytes);
+        base[start as usize..extent.end().0 as usize].fill(Value::Write(0));
+    }
+    base
+}
+
+pub(crate) fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
+    let latency = rng.pick(&[FAST, SLOW]);
+    MemDisk::new(geometry, latency, rng.next_u64())
+}
+
+/// The reference cache over two disks.
+pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x7e57));
+    let log_sectors = rng.range(1024, 2048);
+    let mut log = disk(&mut rng, Geometry::plain(log_sectors));
+    format_reference(&mut log);
+    let mut data = disk(&mut rng, Geometry::plain(2048));
+    let base = prefill(&mut data, 2048, seed);
+    let delay_max = Nanos::from_millis(rng.range(1, 50));
+    let build = move |geometries: &[Geometry]| {
+        let mut builder = StackBuilder::new();
+        let ports: Vec<_> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+        let cache = Reference::new(promise, delay_max, bug);
+        let root = builder.layer("reference", Box::new(cache), &ports);
+        builder.finish(root)
+    };
+    Rig {
+        disks: vec![log, data],
+        base,
+        build: Box::new(build),
+        build_after_log_failure: None,
+        promise,
+        delay_max: delay_max + ORDERED_SLACK,
+        overlaps: true,
+        about: format!(
+            "reference cache, {promise:?}, journal of {log_sectors} sectors, delay {delay_max}, bug {bug:?}"
+        ),
+    }
+}
