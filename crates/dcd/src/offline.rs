@@ -7,42 +7,50 @@ use std::rc::Rc;
 
 use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Pump, Stack, Target};
 
-struct Shared {
+struct Shared<P> {
     stack: Stack,
-    pump: Box<dyn Pump>,
+    pump: P,
 }
 
 /// A stack that is active, and whose parts can be read and written.
-#[derive(Clone)]
-pub struct Offline {
-    shared: Rc<RefCell<Shared>>,
+pub struct Offline<P> {
+    shared: Rc<RefCell<Shared<P>>>,
 }
 
-impl Offline {
+impl<P: Pump> Offline<P> {
     /// Takes over a stack and its driver, and activates it.
-    pub fn start(mut stack: Stack, mut pump: Box<dyn Pump>) -> Result<Offline, dcd_engine::ActivateError> {
-        stack.activate(&mut *pump)?;
+    pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, dcd_engine::ActivateError> {
+        stack.activate(&mut pump)?;
         Ok(Offline { shared: Rc::new(RefCell::new(Shared { stack, pump })) })
     }
 
-    pub fn part(&self, target: Target) -> PartDevice {
+    pub fn part(&self, target: Target) -> PartDevice<P> {
         PartDevice { shared: Rc::clone(&self.shared), target }
+    }
+
+    /// Gives the driver back.
+    ///
+    /// # Panics
+    /// While parts of the stack are held.
+    pub fn into_pump(self) -> P {
+        let shared = Rc::into_inner(self.shared).expect("no part of the stack is held");
+        shared.into_inner().pump
     }
 }
 
 /// One part of an [`Offline`] stack.
-pub struct PartDevice {
-    shared: Rc<RefCell<Shared>>,
+pub struct PartDevice<P> {
+    shared: Rc<RefCell<Shared<P>>>,
     target: Target,
 }
 
-impl BlockDevice for PartDevice {
+impl<P: Pump> BlockDevice for PartDevice<P> {
     fn geometry(&self) -> Geometry {
         self.shared.borrow().stack.geometry(self.target)
     }
 
     fn run(&mut self, io: Io) -> IoResult {
         let Shared { stack, pump } = &mut *self.shared.borrow_mut();
-        stack.run_blocking(&mut **pump, self.target, io)
+        stack.run_blocking(pump, self.target, io)
     }
 }

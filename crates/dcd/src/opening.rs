@@ -13,8 +13,11 @@ use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, u
 use crate::choice::Choice;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::offline::{Offline, PartDevice};
+use crate::offline::{self, Offline};
 use crate::real;
+
+/// A part of a stack over real devices.
+pub type PartDevice = offline::PartDevice<real::FilePump>;
 
 /// How much of a file is looked at to see what it is.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -30,7 +33,16 @@ pub struct Opened {
 impl Opened {
     /// Opens both parts of a cache.
     pub fn open(choice: &Choice) -> Result<Opened, Failure> {
-        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data])?;
+        Opened::with(choice, false)
+    }
+
+    /// The same; makes files that are missing and have a size.
+    pub fn create(choice: &Choice) -> Result<Opened, Failure> {
+        Opened::with(choice, true)
+    }
+
+    fn with(choice: &Choice, create: bool) -> Result<Opened, Failure> {
+        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], create)?;
         let record = record(choice, &parts)?;
         let part = |name: &str| offline.part(target(&parts, name));
         Ok(Opened { log: part(&choice.log), data: part(&choice.data), record })
@@ -57,7 +69,7 @@ impl Log {
             return Ok(Log { log: opened.log, data: Some(opened.data) });
         }
         let file = StackFile::of_device(&args.file, true);
-        let (offline, parts) = start(&file, &[&file.export])?;
+        let (offline, parts) = start(&file, &[&file.export], false)?;
         Ok(Log { log: offline.part(target(&parts, &file.export)), data: None })
     }
 }
@@ -77,7 +89,7 @@ fn is_log(path: &Path) -> Result<bool, Failure> {
 
 /// Opens the log alone.
 pub fn open_log(choice: &Choice) -> Result<PartDevice, Failure> {
-    let (offline, parts) = start(&choice.file, &[&choice.log])?;
+    let (offline, parts) = start(&choice.file, &[&choice.log], false)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
@@ -91,20 +103,24 @@ pub fn inspect(choice: &Choice) -> Result<(Option<Record>, LogSeen), Failure> {
         }
         Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
         Err(failure) => {
-            let (_offline, parts) = start(&choice.file, &[&choice.data])?;
+            let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
             Ok((record(choice, &parts)?, LogSeen::Missing(failure.to_string())))
         }
     }
 }
 
-fn start(file: &StackFile, parts: &[&str]) -> Result<(Offline, Parts), Failure> {
-    let mut opener = real::Opener::default();
+fn start(
+    file: &StackFile,
+    parts: &[&str],
+    create: bool,
+) -> Result<(Offline<real::FilePump>, Parts), Failure> {
+    let mut opener = real::Opener::new(file, create);
     let built = match file.build_parts(parts, &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let pump = opener.into_pump()?;
+    let pump = opener.into_pump();
     let offline = Offline::start(built.stack, pump).map_err(|e| Failure::Failed(e.to_string()))?;
     Ok((offline, built.parts))
 }

@@ -60,6 +60,7 @@ fn recognise(start: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::process::Command;
 
     use super::*;
@@ -92,7 +93,9 @@ mod tests {
                     let start = std::fs::read(&image).unwrap();
                     assert_eq!(recognise(&start[..PROBED_BYTES as usize]), Some(what));
                 }
-                Err(e) => println!("skipped: probe of {tool}: {e}"),
+                Err(e) => {
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: probe of {tool}: {e}");
+                }
             }
         }
     }

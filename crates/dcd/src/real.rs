@@ -1,70 +1,73 @@
-//! Real devices under a stack whose commands are carried out one after the other: what offline commands need.
+//! Real devices: what a stack file's devices become when it is served or looked at offline, and a driver for the latter
+//! that carries out one operation after the other.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use dcd_engine::{
-    DeviceIndex, ErrorKind, Geometry, Io, IoError, IoResult, Nanos, Output, Pump, SECTOR_BYTES, Stack,
-};
-use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use dcd_engine::{BlockDevice, DeviceIndex, Geometry, Nanos, Output, Pump, Stack};
+use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec};
+use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
 
-use crate::failure::Failure;
-
-/// Opens and locks files and block devices.
-#[derive(Default)]
-pub struct Opener {
-    files: Vec<File>,
+/// Opens and locks the devices of a stack file.
+pub struct Opener<'a> {
+    file: &'a StackFile,
+    /// Makes the files that are missing and have a size.
+    create: bool,
+    devices: Vec<Device>,
     /// Set when a device is open elsewhere.
     pub busy: bool,
 }
 
-impl Opener {
-    pub fn into_pump(self) -> Result<Box<dyn Pump>, Failure> {
-        Ok(Box::new(FilePump { files: self.files, started: Instant::now(), outputs: Vec::new() }))
+impl<'a> Opener<'a> {
+    pub fn new(file: &'a StackFile, create: bool) -> Opener<'a> {
+        Opener { file, create, devices: Vec::new(), busy: false }
     }
-}
 
-impl DeviceOpener for Opener {
-    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
-        let DeviceSource::Path { path, size } = &device.source else {
-            return Err("RAM has nothing to look at offline".to_owned());
+    /// The devices, in the order of their [`DeviceIndex`].
+    pub fn into_devices(self) -> Vec<Device> {
+        self.devices
+    }
+
+    /// The driver of offline commands.
+    pub fn into_pump(self) -> FilePump {
+        let devices = self.devices.into_iter().map(FileDevice::from).collect();
+        FilePump { devices, started: Instant::now(), outputs: Vec::new() }
+    }
+
+    fn spec(&self, device: &DeviceSpec) -> dcd_io::DeviceSpec {
+        let (path, size) = match &device.source {
+            DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
+            DeviceSource::Path { path, size } => (path, *size),
         };
-        let block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
-        let mut options = OpenOptions::new();
-        options.read(true).write(!device.read_only);
-        if block {
-            options.custom_flags(OFlags::EXCL.bits() as i32);
-        } else if size.is_some() {
-            options.create(true);
-        }
-        let mut file = options.open(path).map_err(|e| {
-            self.busy = e.kind() == std::io::ErrorKind::ResourceBusy;
-            format!("{}: {e}", path.display())
-        })?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            self.busy = true;
-            return Err(format!("{}: in use by another process", path.display()));
-        }
-        let mut bytes = file.seek(SeekFrom::End(0)).map_err(|e| format!("{}: {e}", path.display()))?;
-        if let (0, Some(size)) = (bytes, size) {
-            file.set_len(*size).map_err(|e| format!("{}: {e}", path.display()))?;
-            bytes = *size;
-        }
-        self.files.push(file);
-        Ok(Geometry {
+        let is_modelled = self.file.layers.iter().any(|layer| {
+            matches!(layer.kind, LayerKind::Disk(_))
+                && layer.kind.below_names().contains(&device.name.as_str())
+        });
+        let spec = FileSpec::new(path);
+        dcd_io::DeviceSpec::File(FileSpec {
             read_only: device.read_only,
-            discards: true,
-            fast_zeroes: true,
-            ..Geometry::plain(bytes / SECTOR_BYTES)
+            // A modelled disk decides how long things take: what is below should take no time.
+            direct: if is_modelled { Direct::Never } else { spec.direct },
+            create: size.filter(|_| self.create),
+            ..spec
         })
     }
 }
 
-struct FilePump {
-    files: Vec<File>,
+impl DeviceOpener for Opener<'_> {
+    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        let opened = Device::open(&self.spec(device)).map_err(|error| {
+            self.busy |= matches!(error, DeviceError::Busy { .. });
+            error.to_string()
+        })?;
+        let geometry = opened.geometry();
+        self.devices.push(opened);
+        Ok(geometry)
+    }
+}
+
+/// Carries a stack's commands out one after the other.
+pub struct FilePump {
+    devices: Vec<FileDevice>,
     started: Instant,
     outputs: Vec<Output>,
 }
@@ -75,37 +78,25 @@ impl Pump for FilePump {
     }
 
     fn pump(&mut self, stack: &mut Stack) {
+        if !stack.has_outputs() {
+            let deadline = stack.next_deadline().expect("somebody waits, so something is to come");
+            std::thread::sleep(Duration::from_nanos(deadline.since(self.now()).0));
+            stack.wake(self.now());
+            return;
+        }
         let mut outputs = std::mem::take(&mut self.outputs);
         stack.take_outputs(&mut outputs);
-        if outputs.is_empty() {
-            if let Some(deadline) = stack.next_deadline() {
-                std::thread::sleep(std::time::Duration::from_nanos(deadline.since(self.now()).0));
-            }
-            stack.wake(self.now());
-        }
         for output in outputs.drain(..) {
-            if let Output::Device { device, tag, io } = output {
-                let result = carry_out(&self.files[device.0], io);
-                stack.complete(self.now(), tag, result);
+            match output {
+                Output::Device { device, tag, io } => {
+                    let result = self.devices[device.0].run(io);
+                    stack.complete(self.now(), tag, result);
+                }
+                Output::Reply { .. } | Output::Report { .. } => {
+                    unreachable!("nobody sends requests or controls to an offline stack")
+                }
             }
         }
         self.outputs = outputs;
     }
-}
-
-fn carry_out(file: &File, mut io: Io) -> IoResult {
-    let extent = io.extent();
-    let done = match &mut io {
-        Io::Read { at, buf } => file.read_exact_at(buf.bytes_mut(), at.bytes()),
-        Io::Write { at, buf, .. } => file.write_all_at(buf.bytes(), at.bytes()),
-        Io::Flush => file.sync_data(),
-        Io::Discard { extent } | Io::WriteZeroes { extent, .. } => fallocate(
-            file,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            extent.start.bytes(),
-            extent.sectors * SECTOR_BYTES,
-        )
-        .map_err(Into::into),
-    };
-    IoResult { buf: io.take_buf(), status: done.map_err(|_| IoError { kind: ErrorKind::Medium, extent }) }
 }

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
+use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::{Control, DeviceIndex, Geometry, Io, IoError, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
-use dcd_stack::{Built, DeviceOpener, DeviceSource, DeviceSpec, LayerKind, METER, StackFile};
+use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, LayerSpec, METER, StackFile};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::offline::Offline;
+use crate::opening::refused;
 use crate::workload::{Step, Stream};
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
@@ -39,6 +42,14 @@ impl VirtualOpener<'_> {
     }
 }
 
+impl VirtualOpener<'_> {
+    /// A driver over what was opened, the names of that, and the devices that were not.
+    fn into_driver(self) -> (VirtualDriver<MemDisk>, Vec<String>, BTreeMap<String, MemDisk>) {
+        let (names, disks) = self.opened.into_iter().unzip();
+        (VirtualDriver::new(disks), names, self.kept)
+    }
+}
+
 impl DeviceOpener for VirtualOpener<'_> {
     fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
         let disk = match self.kept.remove(&device.name) {
@@ -64,35 +75,47 @@ fn size_of(device: &DeviceSpec) -> Result<u64, String> {
     }
 }
 
+/// Formats the log of one cache, and gives all devices back.
+fn format_log(
+    file: &StackFile,
+    cache: &LayerSpec,
+    seed: u64,
+    kept: BTreeMap<String, MemDisk>,
+) -> Result<BTreeMap<String, MemDisk>, Failure> {
+    let [log, data] = cache.kind.below_names()[..] else { unreachable!("a log cache stands on two things") };
+    let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
+    let built = file.build_parts(&[log, data], &mut opener)?;
+    let (driver, names, mut kept) = opener.into_driver();
+    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.to_string()))?;
+    let part = |name: &str| offline.part(built.parts.target(name).expect("it was built"));
+    // The same in every run: a run is repeated from its file and its seed.
+    let options = FormatOptions::new(*b"simulated  cache", *b"simulated   disk");
+    format(&mut part(log), &mut part(data), &options).map_err(refused)?;
+    kept.extend(names.into_iter().zip(offline.into_pump().into_devices()));
+    Ok(kept)
+}
+
 /// A stack in virtual time.
 pub struct VirtualRun {
     stack: Stack,
     driver: VirtualDriver<MemDisk>,
     layers: BTreeMap<String, dcd_engine::LayerIndex>,
-    devices: Vec<String>,
     next_id: u64,
 }
 
 impl VirtualRun {
     /// Builds a stack over new devices, with its logs formatted.
     pub fn start(file: &StackFile, seed: u64) -> Result<VirtualRun, Failure> {
-        let mut run = VirtualRun::build(file, seed, BTreeMap::new(), |opener| file.build_metered(opener))?.0;
+        let mut kept = BTreeMap::new();
+        for cache in file.log_caches() {
+            kept = format_log(file, cache, seed, kept)?;
+        }
+        let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
+        let built = file.build_metered(&mut opener)?;
+        let driver = opener.into_driver().0;
+        let mut run = VirtualRun { stack: built.stack, driver, layers: built.parts.layers, next_id: 0 };
         run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.to_string()))?;
         Ok(run)
-    }
-
-    fn build(
-        file: &StackFile,
-        seed: u64,
-        kept: BTreeMap<String, MemDisk>,
-        build: impl FnOnce(&mut dyn DeviceOpener) -> Result<Built, dcd_stack::StackFileError>,
-    ) -> Result<(VirtualRun, BTreeMap<String, MemDisk>), Failure> {
-        let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
-        let built = build(&mut opener)?;
-        let (devices, disks) = opener.opened.into_iter().unzip();
-        let driver = VirtualDriver::new(disks);
-        let run = VirtualRun { stack: built.stack, driver, layers: built.parts.layers, devices, next_id: 0 };
-        Ok((run, opener.kept))
     }
 
     pub fn sectors(&self) -> u64 {

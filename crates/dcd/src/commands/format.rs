@@ -22,7 +22,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         (Some(file), _) => Choice::load(file, args.layer.as_deref())?,
         (None, written) => Choice::of(StackFile::parse(&written.text, &written.origin)?, None)?,
     };
-    let mut opened = Opened::open(&choice)?;
+    let mut opened = Opened::create(&choice)?;
     if let Some(record) = &opened.record {
         admit_attach(&record.load()?, record.extent(), args.force)?;
     }

@@ -1,0 +1,131 @@
+//! What works without a server: formatting, looking, detaching; simulation; help.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use common::{MIB, Place, dcd, expect, original};
+
+#[test]
+fn format_keeps_the_data_disk_and_detach_leaves_no_trace() {
+    let place = Place::new();
+    place.format();
+    assert!(place.record().exists(), "the disk has a record of its cache");
+    expect(&place.run("check", &[]), 0, "no problems");
+    expect(&place.run("dump", &[]), 0, "(live)");
+    expect(&place.run("rescue", &["--list"]), 0, "not home: 0 B");
+    expect(&place.run("detach", &[]), 0, "detached");
+    assert!(place.bare() == original(16 * MIB));
+    assert!(!place.record().exists());
+    expect(&place.run("detach", &[]), 3, "was detached");
+    place.format();
+}
+
+#[test]
+fn a_log_of_its_own_can_be_looked_at() {
+    let place = Place::new();
+    place.format();
+    for (command, said) in [("check", "no problems"), ("dump", "(live)")] {
+        expect(&dcd().arg(command).arg(place.path("log.img")).output().unwrap(), 0, said);
+    }
+    let output = dcd().arg("check").arg(place.path("log.img")).arg("--json").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["state"], "stopped");
+}
+
+#[test]
+fn format_refuses_what_is_worth_something() {
+    let place = Place::new();
+    place.format();
+    expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+    expect(&place.run("format", &["--force"]), 0, "");
+    let place = Place::new();
+    let log = fs::OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
+    log.write_all_at(b"\x53\xef", 1080).unwrap();
+    expect(&place.run("format", &[]), 3, "its 8 MiB would be overwritten");
+    expect(&place.run("format", &["--force"]), 0, "");
+}
+
+#[test]
+fn a_damaged_superblock_copy_is_found_and_two_are_the_end() {
+    let place = Place::new();
+    place.format();
+    let log = fs::OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
+    log.write_all_at(&[0xff; 100], 8192 + 50).unwrap();
+    expect(&place.run("check", &[]), 4, "problem");
+    log.write_all_at(&[0xff; 100], 50).unwrap();
+    expect(&place.run("check", &[]), 3, "");
+    expect(&place.run("format", &["--force"]), 0, "");
+    expect(&place.run("check", &[]), 0, "no problems");
+}
+
+#[test]
+fn what_is_open_elsewhere_is_in_use() {
+    let place = Place::new();
+    place.format();
+    let other = dcd_io::FileDevice::open(&dcd_io::FileSpec::new(place.path("log.img"))).unwrap();
+    for command in ["check", "dump", "detach", "rescue", "format"] {
+        expect(&place.run(command, &[]), 1, "in use");
+    }
+    drop(other);
+    expect(&place.run("check", &[]), 0, "");
+}
+
+#[test]
+fn a_stack_file_error_names_the_line() {
+    let place = Place::new();
+    place.write_stack("promis = \"flush\"\n");
+    expect(&place.run("check", &[]), 1, "did you mean \"promise\"?");
+    expect(&place.run("check", &[]), 1, "stack.toml:13:1");
+}
+
+#[test]
+fn a_simulation_is_repeated_by_its_seed() {
+    let place = Place::new();
+    let text = "export = \"disk\"\n[device.image]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\nof = \"image\"\n\
+                drive = \"barracuda-1996\"\n";
+    fs::write(place.stack(), text).unwrap();
+    let run = |workload: &str, seed: &str| {
+        let more = ["--workload", workload, "--requests", "300", "--seed", seed, "--json"];
+        let output = place.run("simulate", &more);
+        expect(&output, 0, "");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    for workload in ["random-writes", "fsync-writes", "mixed", "sequential"] {
+        let (one, again, other) = (run(workload, "1"), run(workload, "1"), run(workload, "2"));
+        assert_eq!(one["trace_hash"], again["trace_hash"], "{workload}");
+        assert!(workload == "sequential" || one["trace_hash"] != other["trace_hash"], "{workload}");
+        let count = |kind: &str| one["requests"][kind]["count"].as_u64().unwrap();
+        assert_eq!(count("read") + count("write") + count("flush"), 300);
+    }
+}
+
+#[test]
+fn help_completions_and_manual_pages_are_generated() {
+    let place = Place::new();
+    expect(&dcd().arg("--help").output().unwrap(), 0, "Exit codes:");
+    expect(&dcd().args(["format", "--help"]).output().unwrap(), 0, "Examples:");
+    expect(&dcd().arg("stack-file").output().unwrap(), 0, "ordered-destage");
+    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef dcd"), ("fish", "complete -c dcd")] {
+        expect(&dcd().args(["completions", shell]).output().unwrap(), 0, part);
+    }
+    expect(&dcd().arg("man").arg(place.path("man")).output().unwrap(), 0, "");
+    for page in ["dcd.1", "dcd-format.1", "dcd-serve.1", "dcd-stack.5"] {
+        assert!(fs::read_to_string(place.path("man").join(page)).unwrap().contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn wrong_usage_and_no_server_have_their_codes() {
+    let place = Place::new();
+    expect(&dcd().arg("explode").output().unwrap(), 2, "unrecognized subcommand");
+    expect(&dcd().args(["format", "--log", "x"]).output().unwrap(), 2, "--data");
+    expect(
+        &dcd().args(["format", "--log", "x", "--data", "y", "--log-size", "1 parsec"]).output().unwrap(),
+        2,
+        "64MiB",
+    );
+    expect(&place.run("status", &[]), 1, "is the stack served?");
+    expect(&place.run("flush", &[]), 1, "is the stack served?");
+}
