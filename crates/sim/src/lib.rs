@@ -13,6 +13,7 @@ mod rng;
 mod sweep;
 mod workload;
 
+pub mod cache;
 pub mod explore;
 pub mod reference;
 pub mod stamp;

@@ -29,6 +29,8 @@ pub enum ReferenceBug {
     IgnoreEpochs,
     /// Starts the journal again before the data disk is flushed.
     NoDataFlush,
+    /// Recovery writes records home that may not be durable yet.
+    NoLogFlush,
     /// Takes a record without looking at its checksum.
     NoChecksum,
     /// Answers before the commit.
@@ -396,6 +398,10 @@ impl Layer for Reference {
         self.epoch = epoch.ok_or_else(|| ActivateError("no superblock: format the journal".into()))?;
         while self.replay(&mut log) {}
         let failed = |error: dcd_engine::IoError| ActivateError(error.to_string());
+        // After a kill without a power cut, what was read may still be in the journal disk's cache only.
+        if self.bug != Some(ReferenceBug::NoLogFlush) {
+            log.flush().map_err(failed)?;
+        }
         let mut data = PortDevice { ports: below, port: DATA };
         for (lba, bytes) in std::mem::take(&mut self.logged) {
             data.write(Lba(lba), Buf::copy_of(&bytes)).map_err(failed)?;

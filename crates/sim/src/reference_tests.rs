@@ -56,6 +56,12 @@ fn a_journal_that_starts_again_too_early_is_caught() {
 }
 
 #[test]
+fn recovery_from_a_journal_that_is_not_durable_is_caught() {
+    let explored = explored(Promise::Ordered, Some(ReferenceBug::NoLogFlush), FaultPlan::default(), 10_000);
+    assert!(explored.violation.is_some(), "it takes a kill, and then a cut while recovering");
+}
+
+#[test]
 fn a_torn_record_is_caught() {
     caught(Promise::Flush, ReferenceBug::NoChecksum);
 }

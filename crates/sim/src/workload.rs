@@ -42,6 +42,32 @@ pub struct Character {
 impl Character {
     /// Draws a client that suits a device.
     pub fn draw(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
+        let drawn = Character::draw_any(rng, geometry, overlaps);
+        if rng.chance(750) {
+            return drawn;
+        }
+        // A database's log: one durable write of one size after the other. Records of a log then lie at the same places in
+        // each life, where old ones are taken for new ones most easily.
+        let size = rng.pick(&[8, 8, 16]);
+        let (flushes, fua) = rng.pick(&[(500, 0), (50, 1000)]);
+        Character {
+            depth: rng.pick(&[1, 1, 2]),
+            sectors_min: size,
+            sectors_max: size,
+            align: size,
+            large: 0,
+            hot_sectors: rng.pick(&[16, 64, 256]).min(geometry.sectors),
+            hot: 900,
+            reads: 30,
+            discards: 0,
+            zeroes: 0,
+            flushes,
+            fua,
+            ..drawn
+        }
+    }
+
+    fn draw_any(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
         let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
         let uniform = rng.chance(400);
         let size = if uniform { rng.pick(&[8, 8, 8, 1, 16]) } else { rng.pick(&[8, 24, 64, 64]) };

@@ -19,6 +19,7 @@ use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, Stack};
 
 pub use rigs::reference_rig;
+pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
 
 use crate::{MemDisk, SimRng, Value, mix};
 

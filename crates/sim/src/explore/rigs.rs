@@ -32,14 +32,17 @@ pub(crate) fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
     MemDisk::new(geometry, latency, rng.next_u64())
 }
 
+const REFERENCE_SECTORS: u64 = 1024;
+
 /// The reference cache over two disks.
 pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x7e57));
-    let log_sectors = rng.range(1024, 2048);
+    // One commit may hold every sector of the data, and must fit.
+    let log_sectors = rng.range(REFERENCE_SECTORS + 50, 2 * REFERENCE_SECTORS);
     let mut log = disk(&mut rng, Geometry::plain(log_sectors));
     format_reference(&mut log);
-    let mut data = disk(&mut rng, Geometry::plain(2048));
-    let base = prefill(&mut data, 2048, seed);
+    let mut data = disk(&mut rng, Geometry::plain(REFERENCE_SECTORS));
+    let base = prefill(&mut data, REFERENCE_SECTORS, seed);
     let delay_max = Nanos::from_millis(rng.range(1, 50));
     let build = move |geometries: &[Geometry]| {
         let mut builder = StackBuilder::new();

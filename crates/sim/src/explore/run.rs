@@ -54,7 +54,7 @@ impl Sampler {
 }
 
 fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
-    if rng.chance(80) {
+    if rng.chance(120) {
         let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
         return Cut { disks, at, killed: true, how: "process killed".into() };
     }
@@ -71,6 +71,8 @@ fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
 struct Run {
     rig: Rig,
     rng: SimRng,
+    /// The client of the first life; it often comes back.
+    character: Option<Character>,
     states_left: u64,
     counts: Counts,
     checks: bool,
@@ -91,6 +93,7 @@ pub(super) fn run(
     let mut run = Run {
         rig: subject(seed),
         rng: SimRng::new(mix(seed, 0x0af1)),
+        character: None,
         states_left: states,
         counts: Counts { runs: 1, ..Counts::default() },
         checks,
@@ -165,6 +168,7 @@ impl Run {
         let geometry = stack.geometry(stack.root());
         let character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
         self.tell(|| format!("client: {character:?}"));
+        self.character = Some(character);
         let mut client = Client::new(character, oracle, self.rng.fork());
         self.serve(&mut driver, &mut stack, &mut client, &sampler, 0)?;
         self.last_words(&mut driver, &mut stack, &client.oracle, &sampler, 0)?;
@@ -258,7 +262,8 @@ impl Run {
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         let (mut driver, mut stack) = self.start(cut.disks);
         let nests = depth < DEPTH_MAX;
-        let sampler = if nests && self.rng.chance(150) {
+        // After a kill the devices still have something to lose while the recovery runs.
+        let sampler = if nests && self.rng.chance(if cut.killed { 600 } else { 150 }) {
             self.sampler(&mut driver, 350, 20, 3)
         } else {
             self.sampler(&mut driver, 0, 0, 0)
@@ -309,8 +314,11 @@ impl Run {
             _ => {
                 let sampler = self.sampler(driver, 120, 10, 4);
                 let geometry = stack.geometry(stack.root());
-                let mut character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
-                character.requests = self.rng.range(3, 40);
+                let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+                let mut character =
+                    if self.rng.chance(500) { self.character.unwrap_or(drawn) } else { drawn };
+                let most = self.rng.pick(&[6, 12, 40]);
+                character.requests = self.rng.range(1, most);
                 self.tell(|| format!("client: {character:?}"));
                 let mut client = Client::new(character, oracle, self.rng.fork());
                 self.serve(driver, stack, &mut client, &sampler, depth)?;

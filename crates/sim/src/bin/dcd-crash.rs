@@ -1,0 +1,177 @@
+//! Looks for lost data: cuts the power of simulated disks in as many ways as it is given time for.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, ValueEnum};
+use dcd_engine::log_cache::Promise;
+use dcd_sim::explore::reference_rig;
+use dcd_sim::reference::ReferenceBug;
+use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, explore, replay};
+use indicatif::{ProgressBar, ProgressStyle};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PromiseName {
+    Flush,
+    Ordered,
+    Always,
+}
+
+impl From<PromiseName> for Promise {
+    fn from(name: PromiseName) -> Promise {
+        match name {
+            PromiseName::Flush => Promise::Flush,
+            PromiseName::Ordered => Promise::Ordered,
+            PromiseName::Always => Promise::Always,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CanaryName {
+    /// Disks that acknowledge flushes and FUA and do nothing.
+    LyingDisk,
+    /// Recovery takes records of any epoch.
+    IgnoreEpochs,
+    /// Log space is used again before the data disk is flushed.
+    NoDataFlush,
+    /// Recovery does not look at checksums.
+    NoChecksum,
+    /// Recovery writes records home that may not be durable.
+    NoLogFlush,
+    /// Durable writes are answered before they are.
+    EarlyAnswer,
+}
+
+/// Runs random clients on a cache in virtual time, cuts the power at every write and every flush, recovers, and compares
+/// with what the promise allows. Cuts also hit recovery and destaging, nested three deep.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Exit status: 0 nothing was lost (or the canary was caught); 1 data was lost (or the canary was not \
+                  caught); 2 wrong usage.\n\nExamples:\n  dcd-crash --states 1000000 --seed 7 --progress\n  \
+                  dcd-crash --promise ordered\n  dcd-crash --canary lying-disk --states 1000"
+)]
+struct Arguments {
+    /// How many crash states to try.
+    #[arg(long, default_value_t = 10_000)]
+    states: u64,
+    /// Where the random numbers begin; the same seed tries the same states.
+    #[arg(long, default_value = "1", value_parser = parse_seed)]
+    seed: u64,
+    /// When a write is to be safe.
+    #[arg(long, value_enum, default_value = "flush")]
+    promise: PromiseName,
+    /// A bug to plant, to see that it is caught.
+    #[arg(long, value_enum)]
+    canary: Option<CanaryName>,
+    /// Replays one run, and tells its story.
+    #[arg(long, value_name = "SEED", value_parser = parse_seed)]
+    run: Option<u64>,
+    /// Shows how far it is.
+    #[arg(long)]
+    progress: bool,
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("a seed is a number of 64 bits, decimal or with 0x: {error}"))
+}
+
+fn rig(arguments: &Arguments, seed: u64) -> Rig {
+    let bug = match arguments.canary {
+        None | Some(CanaryName::LyingDisk) => None,
+        Some(CanaryName::IgnoreEpochs) => Some(ReferenceBug::IgnoreEpochs),
+        Some(CanaryName::NoDataFlush) => Some(ReferenceBug::NoDataFlush),
+        Some(CanaryName::NoChecksum) => Some(ReferenceBug::NoChecksum),
+        Some(CanaryName::NoLogFlush) => Some(ReferenceBug::NoLogFlush),
+        Some(CanaryName::EarlyAnswer) => Some(ReferenceBug::EarlyAnswer),
+    };
+    let mut rig = reference_rig(seed, arguments.promise.into(), bug);
+    if arguments.canary == Some(CanaryName::LyingDisk) {
+        rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
+    }
+    rig
+}
+
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// The command that replays a run.
+fn replay_command(arguments: &Arguments, run: u64) -> String {
+    let canary = arguments.canary.map(|canary| format!(" --canary {}", name(&canary))).unwrap_or_default();
+    format!("dcd-crash --promise {}{canary} --run {run:#x}", name(&arguments.promise))
+}
+
+fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {
+    println!(
+        "{} states in {} runs, seed {:#x}, promise {}, {seconds:.1} s, trace {:#018x}",
+        counts.states,
+        counts.runs,
+        arguments.seed,
+        name(&arguments.promise),
+        counts.trace
+    );
+    for (kind, count) in &counts.kinds {
+        println!("{count:>9}  {kind}");
+    }
+}
+
+fn run_again(arguments: &Arguments, config: &ExploreConfig, run: u64) -> ExitCode {
+    match replay(config, run, &|seed| rig(arguments, seed)) {
+        Some(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("run {run:#x} loses nothing");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // A panic of a layer is a finding like any other, and is reported with its story.
+    std::panic::set_hook(Box::new(|_| {}));
+    let config = ExploreConfig::new(arguments.seed, arguments.states);
+    if let Some(run) = arguments.run {
+        return run_again(&arguments, &config, run);
+    }
+    let bar = if arguments.progress { ProgressBar::new(arguments.states) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} states, {per_sec}, {eta} left");
+    bar.set_style(style.expect("a good template"));
+    let started = Instant::now();
+    let explored =
+        explore(&config, &|seed| rig(&arguments, seed), &mut |counts| bar.set_position(counts.states));
+    bar.finish_and_clear();
+    print_counts(&arguments, &explored.counts, started.elapsed().as_secs_f64());
+    match (&explored.violation, arguments.canary) {
+        (None, None) => {
+            println!("nothing was lost");
+            ExitCode::SUCCESS
+        }
+        (None, Some(canary)) => {
+            println!("the canary {} was NOT caught", name(&canary));
+            ExitCode::FAILURE
+        }
+        (Some(violation), Some(canary)) => {
+            println!(
+                "the canary {} was caught after {} states: {}",
+                name(&canary),
+                violation.states,
+                violation.what
+            );
+            println!("its story: {}", replay_command(&arguments, violation.run_seed));
+            ExitCode::SUCCESS
+        }
+        (Some(violation), None) => {
+            println!("{violation}\nreplay: {}", replay_command(&arguments, violation.run_seed));
+            ExitCode::FAILURE
+        }
+    }
+}

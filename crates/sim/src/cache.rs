@@ -1,0 +1,131 @@
+//! The log cache as something to explore: two disks, or two slices of one, with settings drawn from the seed.
+//!
+//! Everything is small, so that the log goes around many times in one run: 2 MiB of data behind a log of 64 KiB to 1 MiB.
+
+use std::rc::Rc;
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
+use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::{Canary, HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
+use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
+
+use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
+use crate::{MemDisk, SimRng, mix};
+
+const DATA_SECTORS: u64 = 4096;
+
+/// Makes the log cache; an argument, so that a changed one can be explored.
+pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
+
+/// Draws the settings of one run.
+pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -> LogCacheConfig {
+    LogCacheConfig {
+        promise,
+        delay_max: Nanos::from_millis(rng.range(1, 60)),
+        segment_buffers: rng.range(2, 6) as usize,
+        bypass_bytes: rng.pick(&[0, 64 << 10, 64 << 10, 64 << 10]),
+        when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
+        what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
+        how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
+        high_mark: rng.pick(&[50, 75, 90]),
+        low_mark: rng.pick(&[5, 25, 45]),
+        idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
+        idle_full: Nanos::from_millis(1),
+        destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
+        destage_depth: rng.pick(&[1, 4, 32]),
+        ordered_destage: rng.chance(200),
+        canary,
+    }
+}
+
+fn data_geometry(rng: &mut SimRng) -> Geometry {
+    Geometry { volatile_cache: rng.chance(850), discards: rng.chance(500), ..Geometry::plain(DATA_SECTORS) }
+}
+
+/// Formats a log for a prefilled data disk.
+fn formatted(rng: &mut SimRng, data: &mut MemDisk) -> (MemDisk, String) {
+    let segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
+    let segments = rng.range(4, 16);
+    let log_block_bytes = rng.pick(&[512, 4096]);
+    let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;
+    let geometry = Geometry { volatile_cache: rng.chance(850), ..Geometry::plain(sectors) };
+    let mut log = disk(rng, geometry);
+    let mut uuid = || {
+        let (a, b) = (rng.next_u64(), rng.next_u64());
+        (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
+    };
+    let mut options = FormatOptions::new(uuid(), uuid());
+    options.segment_bytes = segment_bytes;
+    options.log_block_bytes = Some(log_block_bytes);
+    format(&mut log, data, &options).expect("good disks are formatted");
+    (log, format!("{segments} segments of {} KiB, log blocks of {log_block_bytes}", segment_bytes >> 10))
+}
+
+/// One disk that holds what two held: the log first, then the data.
+fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk {
+    let (log_sectors, data_sectors) = (log.current().sectors(), data.current().sectors());
+    let mut both = disk(rng, Geometry { discards: true, ..Geometry::plain(log_sectors + data_sectors) });
+    for (part, start, sectors) in [(log, 0, log_sectors), (data, log_sectors, data_sectors)] {
+        let mut bytes = vec![0; (sectors * SECTOR_BYTES) as usize];
+        part.current().read(Lba(0), &mut bytes);
+        both.put(Lba(start), &bytes);
+    }
+    both
+}
+
+/// The parts of the stack below the cache: the log and the data.
+fn ports(builder: &mut StackBuilder, geometries: &[Geometry], log_sectors: u64) -> [Target; 2] {
+    let devices: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+    if let [log, data] = devices[..] {
+        return [log, data];
+    }
+    let log = Extent::new(Lba(0), log_sectors);
+    let data = Extent::new(Lba(log_sectors), geometries[0].sectors - log_sectors);
+    let mut slice = |name, extent| builder.layer(name, Box::new(Slice::new(extent)), &[devices[0]]);
+    [slice("log", log), slice("data", data)]
+}
+
+fn builds(make: MakeCache, config: LogCacheConfig, log_sectors: u64) -> (Build, Build) {
+    let with_log = move |geometries: &[Geometry]| -> Stack {
+        let mut builder = StackBuilder::new();
+        let ports = ports(&mut builder, geometries, log_sectors);
+        let root = builder.layer("cache", make(config), &ports);
+        builder.finish(root)
+    };
+    let without_log = move |geometries: &[Geometry]| -> Stack {
+        let mut builder = StackBuilder::new();
+        let [_, data] = ports(&mut builder, geometries, log_sectors);
+        let whole = Slice::new(Extent::new(Lba(0), DATA_SECTORS));
+        let root = builder.layer("bare", Box::new(whole), &[data]);
+        builder.finish(root)
+    };
+    (Box::new(with_log), Box::new(without_log))
+}
+
+/// The log cache as `make` makes it, with settings from the seed.
+pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &MakeCache) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0xdcd));
+    let config = draw_config(&mut rng, promise, canary);
+    let geometry = data_geometry(&mut rng);
+    let mut data = disk(&mut rng, geometry);
+    let base = prefill(&mut data, DATA_SECTORS, seed);
+    let (log, log_about) = formatted(&mut rng, &mut data);
+    let log_sectors = log.current().sectors();
+    let logical = rng.chance(200);
+    let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
+    let (build, bare) = builds(Rc::clone(make), config, log_sectors);
+    Rig {
+        disks,
+        base,
+        build,
+        build_after_log_failure: Some(bare),
+        promise,
+        delay_max: config.delay_max + ORDERED_SLACK,
+        overlaps: promise != Promise::Ordered,
+        about: format!(
+            "log cache, {log_about}, {}, {config:?}",
+            if logical { "logical (one disk)" } else { "physical (two disks)" }
+        ),
+    }
+}
