@@ -129,3 +129,7 @@ pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &Mak
         ),
     }
 }
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

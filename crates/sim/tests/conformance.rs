@@ -1,0 +1,54 @@
+//! The suite for every device, on simulated disks and on stacks over them.
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::layers::trace::Trace;
+use dcd_engine::testing::{conformance, conformance_read_only};
+use dcd_engine::{Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
+use dcd_sim::{Latency, MemDisk, VirtualDriver};
+
+const SECTORS: u64 = 32_768;
+const LATENCY: Latency = Latency::Uniform { min: Nanos(1_000), max: Nanos(900_000) };
+
+fn geometries() -> [Geometry; 4] {
+    let plain = Geometry::plain(SECTORS);
+    [
+        plain,
+        Geometry { discards: true, fast_zeroes: true, ..plain },
+        Geometry { volatile_cache: false, ..plain },
+        Geometry { logical_block_bytes: 4096, physical_block_bytes: 4096, discards: true, ..plain },
+    ]
+}
+
+fn stack_conforms(mut stack: Stack, disks: Vec<MemDisk>, seed: u64) {
+    let mut driver = VirtualDriver::new(disks);
+    stack.enable_checks();
+    stack.activate(&mut driver).expect("active");
+    let target = stack.root();
+    conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
+}
+
+#[test]
+fn disks_in_memory_conform() {
+    for (seed, geometry) in (0..).zip(geometries()) {
+        conformance(&mut MemDisk::new(geometry, LATENCY, seed), seed);
+        conformance(&mut MemDisk::instant(geometry), seed);
+    }
+}
+
+#[test]
+fn a_read_only_disk_takes_no_writes() {
+    let geometry = Geometry { read_only: true, ..Geometry::plain(SECTORS) };
+    conformance_read_only(&mut MemDisk::new(geometry, LATENCY, 1));
+}
+
+#[test]
+fn a_traced_slice_of_a_disk_conforms() {
+    for (seed, geometry) in (0..).zip(geometries()) {
+        let mut builder = StackBuilder::new();
+        let device = builder.device(geometry);
+        let extent = Extent::new(Lba(8), SECTORS - 16);
+        let slice = builder.layer("slice", Box::new(Slice::new(extent)), &[device]);
+        let root = builder.layer("trace", Box::new(Trace::new(100)), &[slice]);
+        stack_conforms(builder.finish(root), vec![MemDisk::new(geometry, LATENCY, seed)], seed);
+    }
+}
