@@ -195,8 +195,32 @@ impl Life {
         if self.ending.blocked {
             return Ok(client.oracle);
         }
+        if self.ending.log_failed {
+            self.bring_home(driver, &mut stack)?;
+        }
         self.look_at_all(driver, &mut stack, &mut client.oracle)?;
         Ok(client.oracle)
+    }
+
+    /// A log that has failed is not read again at the next start: what can still be saved is brought home before.
+    fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
+        for layer in 0..stack.layer_count() {
+            driver.control(stack, LayerIndex(layer), Control::Drain);
+        }
+        let until = driver.now() + ANSWER_TIME_MAX;
+        while driver.now() < until && driver.events() < EVENTS_MAX {
+            let progress = driver.step(stack);
+            while let Some((_, report)) = driver.take_report() {
+                driver.note(|| format!("report {report:?}"));
+                if matches!(report, Report::Drained | Report::Failed(_)) {
+                    return Ok(());
+                }
+            }
+            if progress == Progress::Idle {
+                return Ok(());
+            }
+        }
+        Err("draining after the log has failed has no end".into())
     }
 
     fn serve(&mut self, driver: &mut Driver, stack: &mut Stack, client: &mut Client) -> Result<(), String> {
