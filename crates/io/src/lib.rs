@@ -1,10 +1,21 @@
 //! The real driver: one thread, one io_uring, real devices, sockets and timers.
 //!
-//! Everything that reaches the operating system is here, and so is all unsafe code of the project: devices
-//! ([`Device`], [`FileDevice`]), the ring, and the loop that carries a stack's outputs out.
+//! Everything that reaches the operating system is here, and so is all unsafe code of the project. [`Device`] and
+//! [`FileDevice`] open, lock and measure; [`Driver`] carries a stack's outputs out, moves bytes between clients and
+//! their [`Session`]s, and tells a [`Host`] what happened.
 
 mod device;
+mod driver;
+mod listen;
+mod protect;
+mod ring;
 mod session;
+mod signals;
+mod slab;
 
 pub use device::{Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice};
+pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, Outcome, Statistics};
+pub use listen::ListenError;
+pub use protect::{Protection, protect_process};
 pub use session::{Actions, ControlCall, Piece, Session, SessionFactory, Source};
+pub use signals::Signal;

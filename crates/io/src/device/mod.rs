@@ -8,7 +8,7 @@ mod loops;
 mod memory;
 mod open;
 mod probe;
-mod sync;
+pub(crate) mod sync;
 pub(crate) mod transfer;
 
 use std::fs::File;
@@ -124,7 +124,7 @@ pub(crate) fn check(geometry: &Geometry, io: &Io) -> Result<(), IoError> {
     let Some(extent) = io.extent() else { return Ok(()) };
     let (bytes_odd, blank) = match io {
         Io::Read { buf, .. } | Io::Write { buf, .. } => {
-            (buf.len() as u64 % SECTOR_BYTES != 0, buf.is_blank())
+            (!(buf.len() as u64).is_multiple_of(SECTOR_BYTES), buf.is_blank())
         }
         _ => (false, false),
     };

@@ -12,7 +12,7 @@
 
 use std::os::fd::RawFd;
 
-use dcd_engine::{Buf, Durability, ErrorKind, Extent, Io, IoError, IoResult, SECTOR_BYTES};
+use dcd_engine::{Buf, Durability, ErrorKind, Io, IoError, IoResult, SECTOR_BYTES};
 
 /// How a file wants to be used.
 #[derive(Clone, Copy, Debug)]
@@ -89,9 +89,9 @@ impl Transfer {
         Transfer { traits, io, phase, done: 0, total, bounce }
     }
 
-    /// Bytes that it moves; large ones are worth a thread of the kernel even on a file in memory.
+    /// Bytes that it touches; many are worth a thread of the kernel even on a file in memory.
     pub fn bytes(&self) -> usize {
-        if self.phase == Phase::Move { self.total } else { 0 }
+        self.total
     }
 
     /// The next call to make.
@@ -193,15 +193,10 @@ impl Transfer {
         }
         IoResult { buf: self.io.take_buf(), status }
     }
-
-    /// The sectors, for reports.
-    pub fn extent(&self) -> Option<Extent> {
-        self.io.extent()
-    }
 }
 
 fn is_odd(buf: &Buf, traits: FileTraits) -> bool {
-    traits.direct && buf.bytes().as_ptr().addr() % traits.memory_align != 0
+    traits.direct && !buf.bytes().as_ptr().addr().is_multiple_of(traits.memory_align)
 }
 
 fn durable(io: &Io) -> bool {
@@ -256,7 +251,7 @@ pub(crate) fn make_call(fd: RawFd, call: Call) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dcd_engine::Lba;
+    use dcd_engine::{Extent, Lba};
 
     const TRAITS: FileTraits =
         FileTraits { block: 512, memory_align: 512, direct: true, answers_at_once: false };

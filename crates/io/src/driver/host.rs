@@ -1,0 +1,206 @@
+//! The host of a stack: who answers control calls, hears reports, and decides when to stop.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use dcd_engine::{Control, LayerIndex, Nanos, Report, Stack};
+use serde_json::Value;
+
+use super::Driver;
+use super::stop::Outcome;
+use crate::listen::{ListenError, Socket};
+use crate::{SessionFactory, Signal};
+
+/// Names a listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub(super) usize);
+
+/// Names a client as long as the driver lives; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Names a control call; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    pub client: ClientId,
+    pub number: u64,
+}
+
+/// What the driver tells its user while it runs. Everything but [`Host::call`] has a sensible default.
+pub trait Host {
+    /// A control call; answer it with [`Context::answer`], now or later.
+    fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>);
+
+    /// A client has gone: its calls need no answer any more.
+    fn client_gone(&mut self, _client: ClientId, _context: &mut Context<'_>) {}
+
+    fn report(&mut self, _layer: LayerIndex, _report: &Report, _context: &mut Context<'_>) {}
+
+    /// SIGTERM or SIGINT, where [`Driver::take_signals`] was called.
+    fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
+        context.stop(Nanos::from_secs(60));
+    }
+
+    /// When [`Host::wake`] is to be called, if ever.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn wake(&mut self, _context: &mut Context<'_>) {}
+
+    /// While stopping: no request is in flight any more, and the root has been flushed. Either has the driver stop the
+    /// layers, or does so itself and then calls [`Context::layers_stopped`].
+    fn quiesced(&mut self, context: &mut Context<'_>) {
+        context.stop_layers();
+    }
+
+    /// The layers have stopped, or their time was over. Answers that are given here still go out.
+    fn stopped(&mut self, _outcome: &Outcome, _context: &mut Context<'_>) {}
+}
+
+/// The host's hands while it is called.
+pub struct Context<'a> {
+    pub(super) driver: &'a mut Driver,
+    pub(super) stack: &'a mut Stack,
+}
+
+impl Context<'_> {
+    pub fn now(&self) -> Nanos {
+        self.driver.now
+    }
+
+    pub fn stack(&self) -> &Stack {
+        self.stack
+    }
+
+    /// For hosts that speak to the stack themselves. Requests are not theirs to make; controls are.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        self.stack
+    }
+
+    pub fn driver(&self) -> &Driver {
+        self.driver
+    }
+
+    pub fn control(&mut self, layer: LayerIndex, control: Control) {
+        self.stack.control(self.driver.now, layer, control);
+    }
+
+    /// Answers a control call. False where nobody waits for it any more.
+    pub fn answer(&mut self, call: CallId, body: Value, done: bool) -> bool {
+        self.driver.calls.answer(call, body, done)
+    }
+
+    /// Listens on a unix socket: mode 0600, in a directory that is made with mode 0700 where it does not exist.
+    pub fn listen_unix(
+        &mut self,
+        path: &Path,
+        factory: Box<dyn SessionFactory>,
+    ) -> Result<ListenerId, ListenError> {
+        self.driver.listen_unix(path, factory)
+    }
+
+    /// Listens on TCP; tells the address, whose port was chosen where it was 0.
+    pub fn listen_tcp(
+        &mut self,
+        address: SocketAddr,
+        factory: Box<dyn SessionFactory>,
+    ) -> Result<(ListenerId, SocketAddr), ListenError> {
+        self.driver.listen_tcp(address, factory)
+    }
+
+    /// Takes no more clients there; those that are connected stay.
+    pub fn stop_listening(&mut self, listener: ListenerId) {
+        self.driver.close_listener(listener.0);
+    }
+
+    /// Begins to stop: no new clients, requests are refused, those in flight end, the root is flushed, the layers stop.
+    /// All that may take until `limit` from now.
+    pub fn stop(&mut self, limit: Nanos) {
+        self.driver.begin_stop(limit);
+    }
+
+    /// Has the driver stop the layers, from the top down.
+    pub fn stop_layers(&mut self) {
+        self.driver.begin_stop_layers(self.stack);
+    }
+
+    /// The host has stopped the layers itself; what failed, in words.
+    pub fn layers_stopped(&mut self, failures: Vec<String>) {
+        self.driver.end_stop_layers(failures);
+    }
+
+    /// Ends the loop at once: nothing is finished, nothing is stopped.
+    pub fn end(&mut self) {
+        self.driver.end_now();
+    }
+}
+
+impl Driver {
+    /// Listens on a unix socket, as [`Context::listen_unix`] does.
+    pub fn listen_unix(
+        &mut self,
+        path: &Path,
+        factory: Box<dyn SessionFactory>,
+    ) -> Result<ListenerId, ListenError> {
+        Ok(self.add_listener(Socket::unix(path)?, factory))
+    }
+
+    /// Listens on TCP, as [`Context::listen_tcp`] does.
+    pub fn listen_tcp(
+        &mut self,
+        address: SocketAddr,
+        factory: Box<dyn SessionFactory>,
+    ) -> Result<(ListenerId, SocketAddr), ListenError> {
+        let socket = Socket::tcp(address)?;
+        let address = socket.address.unwrap_or(address);
+        Ok((self.add_listener(socket, factory), address))
+    }
+}
+
+/// Who waits for the answer to a control call.
+struct Call {
+    connection: usize,
+    token: u64,
+}
+
+/// An answer on its way to a session.
+pub(super) struct Answer {
+    pub client: ClientId,
+    pub connection: usize,
+    pub token: u64,
+    pub body: Value,
+    pub done: bool,
+}
+
+/// The control calls that are not answered, and answers that are not delivered.
+#[derive(Default)]
+pub(super) struct Calls {
+    open: BTreeMap<CallId, Call>,
+    begun: u64,
+    pub answers: std::collections::VecDeque<Answer>,
+}
+
+impl Calls {
+    pub fn begin(&mut self, client: ClientId, connection: usize, token: u64) -> CallId {
+        self.begun += 1;
+        let id = CallId { client, number: self.begun };
+        self.open.insert(id, Call { connection, token });
+        id
+    }
+
+    fn answer(&mut self, id: CallId, body: Value, done: bool) -> bool {
+        let Some(call) = self.open.get(&id) else { return false };
+        let (connection, token) = (call.connection, call.token);
+        if done {
+            self.open.remove(&id);
+        }
+        self.answers.push_back(Answer { client: id.client, connection, token, body, done });
+        true
+    }
+
+    pub fn forget(&mut self, client: ClientId) {
+        self.open.retain(|id, _| id.client != client);
+    }
+}

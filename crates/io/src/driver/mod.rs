@@ -1,0 +1,425 @@
+//! The driver: one thread that carries out what a stack asks for, and tells it what has happened.
+//!
+//! A turn takes all completions, hands them to the stack, carries out all that follows (replies are gathered into one
+//! message a client), and then makes one system call, which submits everything and waits for the next event. Operations
+//! that are done at once (files in memory) are fed back within the turn, for a bounded time, so that a layer that is
+//! busy for long cannot keep clients waiting.
+//!
+//! ```text
+//! sockets ─▶ Session ─┐                                 ┌─▶ io_uring ─▶ files, block devices
+//! eventfd ─▶ Source ──┼─▶ Stack (layers) ─▶ Output ─────┼─▶ memory (at once)
+//! signals ─▶ Host ────┘        ▲   completions          └─▶ replies, reports
+//!                              └───────── wake (deadlines)
+//! ```
+
+mod disks;
+mod host;
+mod network;
+mod outgoing;
+mod stop;
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use dcd_engine::{DeviceIndex, IoResult, Nanos, Output, Pump, Stack, Tag};
+use io_uring::{opcode, types};
+
+pub use host::{CallId, ClientId, Context, Host, ListenerId};
+pub use stop::Outcome;
+
+use crate::device::Device;
+use crate::ring::{Completion, Kind, Ring, Token};
+use crate::signals::Signals;
+use crate::slab::Slab;
+use crate::{Actions, Source, protect};
+use disks::DeviceOp;
+use host::Calls;
+use network::{Connection, Listener};
+use stop::Stopping;
+
+/// How long a turn goes on with operations that are done at once before it looks at the ring again.
+const TURN_MAX: Nanos = Nanos::from_micros(200);
+/// How long the end of a driver waits for what the kernel still does.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a driver cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    #[error(
+        "io_uring cannot be used: {0}. Linux 5.11 or later is needed, and kernel.io_uring_disabled must be 0"
+    )]
+    Setup(io::Error),
+    #[error("signals cannot be taken: {0}")]
+    Signals(io::Error),
+    #[error("io_uring failed while running: {0}")]
+    Ring(io::Error),
+}
+
+/// Counters since the driver started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Requests of clients.
+    pub requests: u64,
+    /// Operations on devices.
+    pub device_operations: u64,
+    /// System calls of the ring.
+    pub enters: u64,
+    /// Clients that found all places taken.
+    pub connections_refused: u64,
+}
+
+/// Who gets the answer to a request.
+enum Origin {
+    Session {
+        connection: usize,
+        client: ClientId,
+        token: u64,
+    },
+    Source {
+        source: usize,
+        token: u64,
+    },
+    /// The flush before the layers stop.
+    LastFlush,
+}
+
+/// See the module's documentation. It stays on the thread that made it.
+pub struct Driver {
+    ring: Ring,
+    started: Instant,
+    /// The instant of the current turn.
+    now: Nanos,
+    devices: Vec<Device>,
+    ops: Slab<DeviceOp>,
+    /// Operations that are done and that the stack has not heard of.
+    finished: VecDeque<(Tag, IoResult)>,
+    completions: VecDeque<Completion>,
+    outputs: Vec<Output>,
+    /// What came out of the stack while somebody waited, for the run.
+    held: VecDeque<Output>,
+    origins: Slab<Origin>,
+    /// Requests that were not let in, by their place in `origins`.
+    refused: VecDeque<(usize, IoResult)>,
+    listeners: Slab<Listener>,
+    connections: Slab<Connection>,
+    listed: Vec<usize>,
+    clients: u64,
+    sweep_at: Option<Nanos>,
+    calls: Calls,
+    sources: Vec<Box<dyn Source>>,
+    signals: Option<Signals>,
+    stopping: Option<Stopping>,
+    ended: bool,
+    statistics: Statistics,
+    spare_actions: Vec<Actions>,
+    spare_bufs: Vec<dcd_engine::Buf>,
+    /// The ring belongs to the thread that made it.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Driver {
+    /// Starts the clock and makes the ring, on the thread that will run it.
+    pub fn new() -> Result<Driver, DriverError> {
+        let ring = Ring::new().map_err(DriverError::Setup)?;
+        // Timers of modelled disks want to be exact. Where it fails they are late by some microseconds.
+        let _ = protect::exact_timers();
+        Ok(Driver {
+            ring,
+            started: Instant::now(),
+            now: Nanos::ZERO,
+            devices: Vec::new(),
+            ops: Slab::default(),
+            finished: VecDeque::new(),
+            completions: VecDeque::new(),
+            outputs: Vec::new(),
+            held: VecDeque::new(),
+            origins: Slab::default(),
+            refused: VecDeque::new(),
+            listeners: Slab::default(),
+            connections: Slab::default(),
+            listed: Vec::new(),
+            clients: 0,
+            sweep_at: None,
+            calls: Calls::default(),
+            sources: Vec::new(),
+            signals: None,
+            stopping: None,
+            ended: false,
+            statistics: Statistics::default(),
+            spare_actions: Vec::new(),
+            spare_bufs: Vec::new(),
+            _thread: PhantomData,
+        })
+    }
+
+    /// Adds the next device; the stack must know it by the index that comes back.
+    pub fn add_device(&mut self, device: Device) -> DeviceIndex {
+        self.devices.push(device);
+        DeviceIndex(self.devices.len() - 1)
+    }
+
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Adds a front-end with a thread of its own.
+    pub fn add_source(&mut self, source: Box<dyn Source>) {
+        self.sources.push(source);
+        self.watch(self.sources.len() - 1);
+    }
+
+    /// SIGTERM and SIGINT go to the host from now on. Call it before threads are started, so that they hold them back
+    /// as well.
+    pub fn take_signals(&mut self) -> Result<(), DriverError> {
+        self.signals = Some(Signals::new().map_err(DriverError::Signals)?);
+        self.watch_signals();
+        Ok(())
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        Statistics { enters: self.ring.enters, ..self.statistics }
+    }
+
+    /// Runs until the host stops or ends it.
+    pub fn run(&mut self, stack: &mut Stack, host: &mut dyn Host) -> Result<Outcome, DriverError> {
+        loop {
+            self.turn(stack, host);
+            if self.ended {
+                self.ended = false;
+                return Ok(Outcome { abandoned: true, ..self.take_outcome() });
+            }
+            if self.advance_stop(stack, host) {
+                return Ok(self.take_outcome());
+            }
+            let at_once = self.serve_listed(stack, host);
+            self.wait(stack, host, at_once)?;
+        }
+    }
+
+    fn turn(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        self.now = self.elapsed();
+        self.ring.take(&mut self.completions);
+        while let Some(completion) = self.completions.pop_front() {
+            self.completed(stack, host, completion);
+        }
+        if stack.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            stack.wake(self.now);
+        }
+        if host.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            host.wake(&mut Context { driver: self, stack });
+        }
+        self.sweep(stack, host);
+        self.settle(stack, host);
+    }
+
+    fn completed(&mut self, stack: &mut Stack, host: &mut dyn Host, completion: Completion) {
+        let Completion { token: Token { kind, index }, result, more } = completion;
+        match kind {
+            Kind::Device => self.device_completed(index, result),
+            Kind::Accept => self.accepted(stack, host, index, result),
+            Kind::Receive => self.received(stack, host, index, result),
+            Kind::Send => self.sent(stack, host, index, result),
+            Kind::Source => {
+                self.collect(stack, index);
+                if !more {
+                    self.watch(index);
+                }
+            }
+            Kind::Signal => {
+                while let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
+                    host.signal(signal, &mut Context { driver: self, stack });
+                }
+                self.watch_signals();
+            }
+            Kind::Cancel => {}
+        }
+    }
+
+    /// Carries out everything that the stack asks for, until there is nothing left or the turn has lasted long enough.
+    fn settle(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        let until = self.now + TURN_MAX;
+        loop {
+            while let Some((tag, result)) = self.finished.pop_front() {
+                stack.complete(self.now, tag, result);
+            }
+            let mut outputs = std::mem::take(&mut self.outputs);
+            stack.take_outputs(&mut outputs);
+            let mut idle = outputs.is_empty();
+            while let Some(output) = self.held.pop_front() {
+                idle = false;
+                self.output(stack, host, output);
+            }
+            for output in outputs.drain(..) {
+                self.output(stack, host, output);
+            }
+            self.outputs = outputs;
+            idle &= !self.answer_refused(stack, host);
+            if idle && !self.has_work(stack) {
+                return;
+            }
+            self.now = self.elapsed();
+            if self.now >= until {
+                return;
+            }
+        }
+    }
+
+    /// True where a turn has left something to do at once.
+    fn has_work(&self, stack: &Stack) -> bool {
+        let done = self.finished.is_empty() && self.held.is_empty() && !stack.has_outputs();
+        !done || !self.refused.is_empty() || !self.calls.answers.is_empty()
+    }
+
+    fn output(&mut self, stack: &mut Stack, host: &mut dyn Host, output: Output) {
+        match output {
+            Output::Device { device, tag, io } => self.start(device, tag, io),
+            Output::Reply { id, result } => self.deliver(stack, host, id.0 as usize, result),
+            Output::Report { layer, report } => {
+                self.heard(stack, layer, &report);
+                host.report(layer, &report, &mut Context { driver: self, stack });
+            }
+        }
+    }
+
+    /// Answers refused requests and control calls; false where there were none.
+    fn answer_refused(&mut self, stack: &mut Stack, host: &mut dyn Host) -> bool {
+        let any = !self.refused.is_empty() || !self.calls.answers.is_empty();
+        for _ in 0..self.refused.len() {
+            let (id, result) = self.refused.pop_front().expect("counted");
+            self.deliver(stack, host, id, result);
+        }
+        for _ in 0..self.calls.answers.len() {
+            let answer = self.calls.answers.pop_front().expect("counted");
+            if !self.is_client(answer.connection, answer.client) {
+                continue;
+            }
+            if answer.done {
+                self.answered(answer.connection);
+            }
+            self.with_session(stack, host, answer.connection, |session, actions| {
+                session.call_reply(answer.token, answer.body, answer.done, actions);
+            });
+        }
+        any
+    }
+
+    /// Submits everything and waits for the next event.
+    fn wait(&mut self, stack: &Stack, host: &dyn Host, at_once: usize) -> Result<(), DriverError> {
+        let deadlines = [stack.next_deadline(), host.next_deadline(), self.sweep_at, self.stop_deadline()];
+        let next = deadlines.into_iter().flatten().min();
+        let timeout = if self.has_work(stack) {
+            Some(Duration::ZERO)
+        } else {
+            next.map(|at| Duration::from_nanos(at.since(self.elapsed()).0))
+        };
+        // The sends that complete at once are no news; wait for one event more.
+        self.ring.enter(1 + at_once, timeout).map_err(DriverError::Ring)
+    }
+
+    fn elapsed(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    fn end_now(&mut self) {
+        self.ended = true;
+    }
+
+    /// Asks the ring to tell whenever a source rings.
+    fn watch(&mut self, index: usize) {
+        let fd = types::Fd(self.sources[index].event_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry, Token::new(Kind::Source, index)) };
+    }
+
+    fn watch_signals(&mut self) {
+        if let Some(signals) = &self.signals {
+            let entry = opcode::PollAdd::new(types::Fd(signals.fd()), libc::POLLIN as u32).build();
+            // SAFETY: the entry names no memory.
+            unsafe { self.ring.push(entry, Token::new(Kind::Signal, 0)) };
+        }
+    }
+
+    fn collect(&mut self, stack: &mut Stack, index: usize) {
+        let mut actions = self.spare_actions.pop().unwrap_or_default();
+        self.sources[index].take(&mut actions);
+        for (token, io) in actions.requests.drain(..) {
+            self.request(stack, Origin::Source { source: index, token }, io);
+        }
+        self.spare_actions.push(actions);
+    }
+}
+
+impl Pump for Driver {
+    fn now(&self) -> Nanos {
+        self.elapsed()
+    }
+
+    /// # Panics
+    /// Where the ring breaks: nobody could be told.
+    fn pump(&mut self, stack: &mut Stack) {
+        self.now = self.elapsed();
+        if stack.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            stack.wake(self.now);
+        }
+        let mut outputs = std::mem::take(&mut self.outputs);
+        stack.take_outputs(&mut outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Device { device, tag, io } => self.start(device, tag, io),
+                other => self.held.push_back(other),
+            }
+        }
+        self.outputs = outputs;
+        if self.finished.is_empty() {
+            let timeout = stack.next_deadline().map(|at| Duration::from_nanos(at.since(self.elapsed()).0));
+            self.ring.enter(1, timeout).expect("the ring works");
+            self.ring.take(&mut self.completions);
+            // Clients wait until the run goes on.
+            for _ in 0..self.completions.len() {
+                let completion = self.completions.pop_front().expect("counted");
+                match completion.token.kind {
+                    Kind::Device => self.device_completed(completion.token.index, completion.result),
+                    _ => self.completions.push_back(completion),
+                }
+            }
+        }
+        self.now = self.elapsed();
+        while let Some((tag, result)) = self.finished.pop_front() {
+            stack.complete(self.now, tag, result);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// Waits for what the kernel still does with this driver's memory; what does not end in time is left to it for ever.
+    fn drop(&mut self) {
+        for index in self.listeners.keys() {
+            self.ring.cancel(Token::new(Kind::Accept, index));
+        }
+        for index in self.connections.keys() {
+            self.ring.cancel(Token::new(Kind::Receive, index));
+            self.ring.cancel(Token::new(Kind::Send, index));
+        }
+        for index in 0..self.sources.len() {
+            self.ring.cancel(Token::new(Kind::Source, index));
+        }
+        if self.signals.is_some() {
+            self.ring.cancel(Token::new(Kind::Signal, 0));
+        }
+        let until = Instant::now() + DROP_PATIENCE;
+        while self.ring.in_flight() > 0 && Instant::now() < until {
+            if self.ring.enter(1, Some(Duration::from_millis(100))).is_err() {
+                break;
+            }
+            self.completions.clear();
+            self.ring.take(&mut self.completions);
+        }
+        if self.ring.in_flight() > 0 {
+            std::mem::forget(std::mem::take(&mut self.ops));
+            std::mem::forget(std::mem::take(&mut self.connections));
+        }
+    }
+}

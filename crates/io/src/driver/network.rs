@@ -1,0 +1,414 @@
+//! Connections: accept, receive and send through the ring, and the bounds that keep clients from harming others.
+//!
+//! A connection is *open* until it is closed by its client, its session, an error or a time limit; then it is *dead*:
+//! its session is gone, and only its place remains until the kernel has let go of its buffers. Requests of a dead
+//! connection complete, and their results are dropped.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack};
+use io_uring::{opcode, types};
+
+use super::outgoing::Outgoing;
+use super::{ClientId, Context, Driver, Host, ListenerId, Origin};
+use crate::listen::Socket;
+use crate::ring::{Kind, Token};
+use crate::{Actions, Session, SessionFactory};
+
+/// Bytes that are received at once: many small requests, and as much as a unix socket holds by default.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// A client whose replies of this size wait is not read from: it does not take what it asked for.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// Clients of one listening socket at a time.
+const CONNECTIONS_MAX: usize = 100;
+/// Time for a handshake, and for the last bytes of a connection that is closed.
+const PATIENCE: Nanos = Nanos::from_secs(10);
+/// How long to wait with the next client when descriptors or memory are short.
+const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
+
+pub(super) struct Listener {
+    pub socket: Socket,
+    factory: Box<dyn SessionFactory>,
+    connections: usize,
+    accepting: bool,
+    paused_until: Option<Nanos>,
+    pub closing: bool,
+}
+
+impl Listener {
+    pub fn new(socket: Socket, factory: Box<dyn SessionFactory>) -> Listener {
+        Listener { socket, factory, connections: 0, accepting: false, paused_until: None, closing: false }
+    }
+}
+
+pub(super) struct Connection {
+    fd: OwnedFd,
+    client: ClientId,
+    listener: usize,
+    /// None while it is being called, and once the connection is dead.
+    session: Option<Box<dyn Session>>,
+    buffer: Box<[u8]>,
+    receiving: bool,
+    pub outgoing: Outgoing,
+    /// Requests and calls that are not answered.
+    unanswered: usize,
+    established: bool,
+    saturated: bool,
+    /// The client sends no more.
+    ended: bool,
+    /// The session wants no more.
+    closing: bool,
+    dead: bool,
+    deadline: Option<Nanos>,
+    /// It is in the list of those to look at.
+    listed: bool,
+}
+
+impl Connection {
+    fn wants_more(&self) -> bool {
+        let open = !self.dead && !self.closing && !self.ended;
+        open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
+    }
+
+    fn is_finished(&self) -> bool {
+        let over = self.closing || (self.ended && self.unanswered == 0);
+        !self.dead && over && self.outgoing.is_empty()
+    }
+}
+
+impl Driver {
+    pub(super) fn add_listener(&mut self, socket: Socket, factory: Box<dyn SessionFactory>) -> ListenerId {
+        let index = self.listeners.insert(Listener::new(socket, factory));
+        self.accept(index);
+        ListenerId(index)
+    }
+
+    fn accept(&mut self, index: usize) {
+        let listener = self.listeners.get_mut(index).expect("a listener that accepts");
+        let fd = types::Fd(listener.socket.fd());
+        let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
+        listener.accepting = true;
+        // SAFETY: no address is asked for, so the entry names no memory.
+        unsafe { self.ring.push(entry, Token::new(Kind::Accept, index)) };
+    }
+
+    /// Takes no more clients; those that are connected stay.
+    pub(super) fn close_listener(&mut self, index: usize) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        listener.closing = true;
+        listener.socket.unlink();
+        if listener.accepting {
+            self.ring.cancel(Token::new(Kind::Accept, index));
+        }
+        self.free_listener(index);
+    }
+
+    fn free_listener(&mut self, index: usize) {
+        let idle = |l: &Listener| l.closing && !l.accepting && l.connections == 0;
+        if self.listeners.get(index).is_some_and(idle) {
+            self.listeners.remove(index);
+        }
+    }
+
+    pub(super) fn accepted(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {
+        let listener = self.listeners.get_mut(index).expect("a listener stays while it accepts");
+        listener.accepting = false;
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        if listener.closing {
+            return self.free_listener(index);
+        }
+        let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+        if short.contains(&-result) {
+            let until = self.now + ACCEPT_PAUSE;
+            listener.paused_until = Some(until);
+            return self.sweep_by(until);
+        }
+        self.accept(index);
+        if let Some(fd) = fd {
+            self.connect(stack, host, index, fd);
+        }
+    }
+
+    fn connect(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, fd: OwnedFd) {
+        let listener = self.listeners.get_mut(index).expect("a listener that has accepted");
+        if listener.connections >= CONNECTIONS_MAX {
+            self.statistics.connections_refused += 1;
+            return;
+        }
+        if listener.socket.address.is_some() {
+            no_delay(&fd);
+        }
+        listener.connections += 1;
+        let session = listener.factory.connect();
+        self.clients += 1;
+        let deadline = self.now + PATIENCE;
+        let connection = self.connections.insert(Connection {
+            fd,
+            client: ClientId(self.clients),
+            listener: index,
+            session: Some(session),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            receiving: false,
+            outgoing: Outgoing::default(),
+            unanswered: 0,
+            established: false,
+            saturated: false,
+            ended: false,
+            closing: false,
+            dead: false,
+            deadline: Some(deadline),
+            listed: false,
+        });
+        self.sweep_by(deadline);
+        self.with_session(stack, host, connection, |session, actions| session.start(actions));
+    }
+
+    /// Calls the session of a connection, if it is open, and carries out what it wants.
+    pub(super) fn with_session(
+        &mut self,
+        stack: &mut Stack,
+        host: &mut dyn Host,
+        index: usize,
+        call: impl FnOnce(&mut dyn Session, &mut Actions),
+    ) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let Some(mut session) = connection.session.take() else { return };
+        let mut actions = self.spare_actions.pop().unwrap_or_default();
+        call(session.as_mut(), &mut actions);
+        connection.saturated = session.is_saturated();
+        if !connection.established && session.is_established() {
+            connection.established = true;
+            connection.deadline = None;
+        }
+        connection.session = Some(session);
+        self.carry_out(stack, host, index, &mut actions);
+        self.spare_actions.push(actions);
+    }
+
+    fn carry_out(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, actions: &mut Actions) {
+        let connection = self.connections.get_mut(index).expect("its session has just been called");
+        let client = connection.client;
+        actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
+        connection.unanswered += actions.requests.len() + actions.calls.len();
+        if std::mem::take(&mut actions.close) && !connection.closing {
+            connection.closing = true;
+            let deadline = self.now + PATIENCE;
+            connection.deadline = Some(deadline);
+            self.sweep_by(deadline);
+        }
+        self.list(index);
+        for (token, io) in actions.requests.drain(..) {
+            self.request(stack, Origin::Session { connection: index, client, token }, io);
+        }
+        for call in actions.calls.drain(..) {
+            let id = self.calls.begin(client, index, call.token);
+            let mut context = Context { driver: self, stack };
+            host.call(id, call.body, &mut context);
+        }
+    }
+
+    /// A request from outside; a server that is stopping refuses it.
+    pub(super) fn request(&mut self, stack: &mut Stack, origin: Origin, io: dcd_engine::Io) {
+        self.statistics.requests += 1;
+        let id = self.origins.insert(origin);
+        if self.stopping.is_some() {
+            let error = IoError { kind: ErrorKind::Shutdown, extent: io.extent() };
+            self.refused.push_back((id, IoResult::err(io.take_buf(), error)));
+        } else {
+            stack.request(self.now, Request { id: RequestId(id as u64), io });
+        }
+    }
+
+    /// The answer to a request goes to whoever made it, if he is still there.
+    pub(super) fn deliver(&mut self, stack: &mut Stack, host: &mut dyn Host, id: usize, result: IoResult) {
+        match self.origins.remove(id).expect("a request is answered once") {
+            Origin::Session { connection, client, token } => {
+                if self.is_client(connection, client) {
+                    self.answered(connection);
+                    self.with_session(stack, host, connection, |s, actions| s.reply(token, result, actions));
+                }
+            }
+            Origin::Source { source, token } => self.sources[source].reply(token, result),
+            Origin::LastFlush => self.last_flush_ended(result.status),
+        }
+    }
+
+    pub(super) fn is_client(&self, connection: usize, client: ClientId) -> bool {
+        self.connections.get(connection).is_some_and(|c| c.client == client && !c.dead)
+    }
+
+    /// One request or call of the connection has been answered.
+    pub(super) fn answered(&mut self, connection: usize) {
+        if let Some(connection) = self.connections.get_mut(connection) {
+            connection.unanswered -= 1;
+        }
+        self.list(connection);
+    }
+
+    pub(super) fn received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {
+        let connection = self.connections.get_mut(index).expect("a connection stays while it receives");
+        connection.receiving = false;
+        match result {
+            _ if connection.dead => {}
+            1.. => {
+                let buffer = std::mem::take(&mut connection.buffer);
+                let bytes = &buffer[..result as usize];
+                self.with_session(stack, host, index, |session, actions| session.receive(bytes, actions));
+                let connection = self.connections.get_mut(index).expect("it receives no more, but is here");
+                connection.buffer = buffer;
+            }
+            0 => connection.ended = true,
+            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
+            _ => self.disconnect(stack, host, index),
+        }
+        self.list(index);
+    }
+
+    pub(super) fn sent(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {
+        let connection = self.connections.get_mut(index).expect("a connection stays while it sends");
+        let mut gone = std::mem::take(&mut self.spare_bufs);
+        connection.outgoing.sent(result.max(0) as usize, &mut gone);
+        let dead = connection.dead;
+        match -result {
+            _ if result >= 0 => connection.outgoing.waits = connection.outgoing.bytes() > 0,
+            libc::EAGAIN => connection.outgoing.waits = true,
+            libc::EINTR => {}
+            _ if !dead => self.disconnect(stack, host, index),
+            _ => {}
+        }
+        for buf in gone.drain(..) {
+            self.with_session(stack, host, index, |session, actions| session.sent(buf, actions));
+        }
+        self.spare_bufs = gone;
+        self.list(index);
+    }
+
+    /// Puts a connection on the list of those to look at before the next system call.
+    pub(super) fn list(&mut self, index: usize) {
+        if let Some(connection) = self.connections.get_mut(index)
+            && !std::mem::replace(&mut connection.listed, true)
+        {
+            self.listed.push(index);
+        }
+    }
+
+    /// Sends and receives where there is something to do. Gives the number of sends that complete at once.
+    pub(super) fn serve_listed(&mut self, stack: &mut Stack, host: &mut dyn Host) -> usize {
+        let mut at_once = 0;
+        // Looking at one may list another (a host that is told of a client's end may answer a third).
+        while let Some(index) = self.listed.pop() {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            connection.listed = false;
+            if connection.is_finished() {
+                self.disconnect(stack, host, index);
+            }
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            if connection.dead {
+                self.free_connection(index);
+                continue;
+            }
+            if !connection.outgoing.is_empty() && !connection.outgoing.in_flight {
+                at_once += usize::from(!connection.outgoing.waits);
+                self.send(index);
+            }
+            if self.connections.get(index).is_some_and(Connection::wants_more) {
+                self.receive(index);
+            }
+        }
+        at_once
+    }
+
+    fn send(&mut self, index: usize) {
+        let connection = self.connections.get_mut(index).expect("it has something to send");
+        // Without waiting it completes within the same system call; where the socket is full, the next one waits.
+        let waiting = if connection.outgoing.waits { 0 } else { libc::MSG_DONTWAIT };
+        let flags = (libc::MSG_NOSIGNAL | waiting) as u32;
+        let fd = types::Fd(connection.fd.as_raw_fd());
+        let entry = opcode::SendMsg::new(fd, connection.outgoing.message()).flags(flags).build();
+        // SAFETY: the message and its pieces lie on the heap, belong to the connection, and are neither changed nor
+        // dropped while they are in flight; the connection stays until then.
+        unsafe { self.ring.push(entry, Token::new(Kind::Send, index)) };
+    }
+
+    fn receive(&mut self, index: usize) {
+        let connection = self.connections.get_mut(index).expect("it wants more");
+        connection.receiving = true;
+        let (pointer, len) = (connection.buffer.as_mut_ptr(), connection.buffer.len() as u32);
+        let entry = opcode::Recv::new(types::Fd(connection.fd.as_raw_fd()), pointer, len).build();
+        // SAFETY: the buffer lies on the heap, belongs to the connection, and is not touched while `receiving`.
+        unsafe { self.ring.push(entry, Token::new(Kind::Receive, index)) };
+    }
+
+    /// Ends a connection. What the kernel still does for it ends soon: the socket is shut down.
+    pub(super) fn disconnect(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if std::mem::replace(&mut connection.dead, true) {
+            return;
+        }
+        // SAFETY: a plain system call on a descriptor that is open.
+        unsafe { libc::shutdown(connection.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        connection.session = None;
+        connection.deadline = None;
+        let (client, listener) = (connection.client, connection.listener);
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.connections -= 1;
+        }
+        self.free_listener(listener);
+        self.calls.forget(client);
+        self.list(index);
+        host.client_gone(client, &mut Context { driver: self, stack });
+    }
+
+    fn free_connection(&mut self, index: usize) {
+        let unused = |c: &Connection| c.dead && !c.receiving && !c.outgoing.in_flight;
+        if self.connections.get(index).is_some_and(unused) {
+            self.connections.remove(index);
+        }
+    }
+
+    /// Asks for a look at time limits at an instant.
+    fn sweep_by(&mut self, at: Nanos) {
+        self.sweep_at = Some(self.sweep_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Ends connections whose time is over, and lets listeners go on that had paused.
+    pub(super) fn sweep(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        if self.sweep_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.sweep_at = None;
+        for index in self.connections.keys() {
+            match self.connections.get(index).and_then(|c| c.deadline) {
+                Some(deadline) if deadline <= self.now => self.disconnect(stack, host, index),
+                Some(deadline) => self.sweep_by(deadline),
+                None => {}
+            }
+        }
+        for index in self.listeners.keys() {
+            let listener = self.listeners.get_mut(index).expect("a key in use");
+            match listener.paused_until {
+                Some(until) if until <= self.now => {
+                    listener.paused_until = None;
+                    if !listener.closing {
+                        self.accept(index);
+                    }
+                }
+                Some(until) => self.sweep_by(until),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Replies are gathered here; the kernel must not hold them back to gather more.
+fn no_delay(fd: &OwnedFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option is one `int`, which lives for the call. Where it fails, replies are only later.
+    unsafe {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size);
+    }
+}

@@ -1,0 +1,186 @@
+//! Stopping: requests end, the root is flushed, the layers stop from the top down, the last answers go out.
+//!
+//! | phase    | until                                                                           |
+//! |----------|---------------------------------------------------------------------------------|
+//! | Requests | every request that was taken has been answered: flush the root                  |
+//! | Flush    | the flush has ended: ask the host                                               |
+//! | Host     | the host has the driver stop the layers, or says that it has done it            |
+//! | Layers   | every layer has said that it stopped, or has nothing to say                     |
+//! | Stopped  | at once: tell the host                                                          |
+//! | Answers  | everything has been sent, or a second is over                                   |
+//!
+//! Whatever is not over when the time limit comes is left as after a crash: nothing that was acknowledged is lost.
+
+use dcd_engine::{Control, Io, IoError, LayerIndex, Nanos, Report, Request, RequestId, Stack};
+
+use super::{Context, Driver, Host, Origin};
+
+/// Time for the last answers to go out.
+const ANSWERS: Nanos = Nanos::from_secs(1);
+
+/// How the driver's run ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What could not be done, in words for the administrator.
+    pub failures: Vec<String>,
+    /// The layers were given up on when the time was over.
+    pub timed_out: bool,
+    /// The host ended the run without stopping.
+    pub abandoned: bool,
+}
+
+impl Outcome {
+    /// Everything was finished, and every layer says so.
+    pub fn is_clean(&self) -> bool {
+        *self == Outcome::default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Requests,
+    Flush,
+    FlushEnded,
+    Host,
+    /// The layer that was told to stop, and whether it has answered.
+    Layers {
+        layer: usize,
+        answered: bool,
+    },
+    Stopped,
+    Answers {
+        until: Nanos,
+    },
+}
+
+pub(super) struct Stopping {
+    phase: Phase,
+    limit: Nanos,
+    outcome: Outcome,
+}
+
+impl Driver {
+    pub(super) fn begin_stop(&mut self, limit: Nanos) {
+        let limit = self.now.saturating_add(limit);
+        if let Some(stopping) = &mut self.stopping {
+            // Asked again: with less patience, maybe.
+            stopping.limit = stopping.limit.min(limit);
+            return;
+        }
+        self.stopping = Some(Stopping { phase: Phase::Requests, limit, outcome: Outcome::default() });
+        for listener in self.listeners.keys() {
+            self.close_listener(listener);
+        }
+    }
+
+    pub(super) fn begin_stop_layers(&mut self, stack: &mut Stack) {
+        if let Some(stopping) = &mut self.stopping
+            && stopping.phase == Phase::Host
+        {
+            let layer = stack.layer_count();
+            stopping.phase = Phase::Layers { layer, answered: true };
+        }
+    }
+
+    pub(super) fn end_stop_layers(&mut self, failures: Vec<String>) {
+        if let Some(stopping) = &mut self.stopping
+            && !matches!(stopping.phase, Phase::Answers { .. })
+        {
+            stopping.outcome.failures.extend(failures);
+            stopping.phase = Phase::Stopped;
+        }
+    }
+
+    pub(super) fn last_flush_ended(&mut self, status: Result<(), IoError>) {
+        let Some(stopping) = &mut self.stopping else { return };
+        if let Err(error) = status {
+            stopping.outcome.failures.push(format!("the last flush failed: {error}"));
+        }
+        if stopping.phase == Phase::Flush {
+            stopping.phase = Phase::FlushEnded;
+        }
+    }
+
+    /// Hears what a layer says while the driver stops it.
+    pub(super) fn heard(&mut self, stack: &Stack, from: LayerIndex, report: &Report) {
+        let Some(stopping) = &mut self.stopping else { return };
+        let Phase::Layers { layer, answered } = &mut stopping.phase else { return };
+        if from.0 != *layer {
+            return;
+        }
+        match report {
+            Report::Stopped => *answered = true,
+            Report::Failed(why) => {
+                stopping.outcome.failures.push(format!("layer \"{}\": {why}", stack.layer_name(from)));
+                *answered = true;
+            }
+            Report::Drained | Report::LogFailed => {}
+        }
+    }
+
+    pub(super) fn stop_deadline(&self) -> Option<Nanos> {
+        self.stopping.as_ref().map(|stopping| match stopping.phase {
+            Phase::Answers { until } => until,
+            _ => stopping.limit,
+        })
+    }
+
+    /// Goes on as far as it can without waiting; true where the run is over.
+    pub(super) fn advance_stop(&mut self, stack: &mut Stack, host: &mut dyn Host) -> bool {
+        loop {
+            let now = self.now;
+            let Some(stopping) = &mut self.stopping else { return false };
+            let working = !matches!(stopping.phase, Phase::Stopped | Phase::Answers { .. });
+            if working && now >= stopping.limit {
+                stopping.outcome.timed_out = true;
+                stopping.phase = Phase::Stopped;
+            }
+            match stopping.phase {
+                Phase::Requests if self.origins.is_empty() => {
+                    stopping.phase = Phase::Flush;
+                    let id = RequestId(self.origins.insert(Origin::LastFlush) as u64);
+                    stack.request(now, Request { id, io: Io::Flush });
+                }
+                Phase::FlushEnded => {
+                    stopping.phase = Phase::Host;
+                    host.quiesced(&mut Context { driver: self, stack });
+                }
+                Phase::Layers { layer, answered } => {
+                    if !answered && !is_silent(stack, LayerIndex(layer)) {
+                        return false;
+                    }
+                    if layer == 0 {
+                        stopping.phase = Phase::Stopped;
+                        continue;
+                    }
+                    stopping.phase = Phase::Layers { layer: layer - 1, answered: false };
+                    stack.control(now, LayerIndex(layer - 1), Control::Stop);
+                    if stack.has_outputs() {
+                        return false;
+                    }
+                }
+                Phase::Stopped => {
+                    stopping.phase = Phase::Answers { until: now + ANSWERS };
+                    let outcome = stopping.outcome.clone();
+                    host.stopped(&outcome, &mut Context { driver: self, stack });
+                }
+                Phase::Answers { until } => {
+                    let sent = self.connections.iter().all(|(_, c)| c.outgoing.is_empty());
+                    return now >= until || (sent && self.calls.answers.is_empty());
+                }
+                Phase::Requests | Phase::Flush | Phase::Host => return false,
+            }
+        }
+    }
+
+    pub(super) fn take_outcome(&mut self) -> Outcome {
+        self.stopping.take().map(|stopping| stopping.outcome).unwrap_or_default()
+    }
+}
+
+/// True where a layer that was told to stop does not know of stopping: it has said nothing, nothing is on its way in
+/// the stack, and it is neither at work nor waiting for an instant.
+fn is_silent(stack: &Stack, layer: LayerIndex) -> bool {
+    let layer = stack.layer(layer);
+    stack.in_flight() == 0 && !stack.has_outputs() && !layer.is_busy() && layer.next_deadline().is_none()
+}

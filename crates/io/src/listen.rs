@@ -1,0 +1,133 @@
+//! Listening sockets: unix sockets that only their owner reaches, and TCP where it was asked for.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The longest path of a unix socket: `sun_path` without its end.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Why nobody can connect there.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("{}: a server answers on this socket: stop it first, or choose another path", path.display())]
+    InUse { path: PathBuf },
+    #[error("{}: it exists and is no socket: remove it, or choose another path", path.display())]
+    NotASocket { path: PathBuf },
+    #[error("{}: longer than the {SOCKET_PATH_MAX} bytes that a socket's path may have: choose a shorter one",
+        path.display())]
+    TooLong { path: PathBuf },
+    #[error("{}: {doing} failed: {source}", path.display())]
+    Unix { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error("cannot listen on {address}: {source}")]
+    Tcp { address: SocketAddr, source: io::Error },
+}
+
+/// A socket that takes connections. A unix socket's file goes away with it.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    file: Option<SocketFile>,
+    pub address: Option<SocketAddr>,
+}
+
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Socket {
+    /// A unix socket of mode 0600; a directory that must be made for it gets 0700.
+    pub fn unix(path: &Path) -> Result<Socket, ListenError> {
+        let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
+        if path.as_os_str().as_bytes().len() > SOCKET_PATH_MAX {
+            return Err(ListenError::TooLong { path: path.to_owned() });
+        }
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)
+            .map_err(failed("making its directory"))?;
+        // Held until the socket is there: of two servers that start together, one sees the other's.
+        let directory = File::open(parent).map_err(failed("opening its directory"))?;
+        // SAFETY: a plain system call on an open descriptor.
+        if unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            return Err(failed("locking its directory")(io::Error::last_os_error()));
+        }
+        remove_stale(path)?;
+        let listener = bind_private(path).map_err(failed("listening"))?;
+        let about = fs::symlink_metadata(path).map_err(failed("looking at the socket"))?;
+        let file = SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino() };
+        Ok(Socket { fd: listener.into(), file: Some(file), address: None })
+    }
+
+    pub fn tcp(address: SocketAddr) -> Result<Socket, ListenError> {
+        let failed = |source| ListenError::Tcp { address, source };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Socket { fd: listener.into(), file: None, address: Some(address) })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Takes the socket's file away, if it is still ours.
+    pub fn unlink(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        let same = fs::symlink_metadata(&file.path)
+            .is_ok_and(|about| (about.dev(), about.ino()) == (file.device, file.inode));
+        if same {
+            // Nothing is lost where this fails: the next server finds the socket stale.
+            let _ = fs::remove_file(&file.path);
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.unlink();
+    }
+}
+
+/// Removes a socket on which nobody listens.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed("looking for an old socket")(e)),
+        Ok(about) if !about.file_type().is_socket() => {
+            return Err(ListenError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed("removing an old socket"))
+        }
+        Ok(_) => Err(ListenError::InUse { path: path.to_owned() }),
+        Err(e) => Err(failed("trying an old socket")(e)),
+    }
+}
+
+/// Binds so that nobody else can connect, not even for a moment.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    // SAFETY: plain system calls. The mask is the process's; a file that another thread makes meanwhile gets fewer
+    // rights, not more.
+    let before = unsafe { libc::umask(0o177) };
+    let bound = UnixListener::bind(path);
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    let listener = bound?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

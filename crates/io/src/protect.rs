@@ -1,0 +1,42 @@
+//! What keeps a server of block devices alive when memory is short.
+//!
+//! The kernel may need this process to write pages back before it can free memory. The process must then not wait for
+//! memory itself: PR_SET_IO_FLUSHER tells the kernel, and locked memory is never swapped out to the disk it serves.
+
+use std::io;
+
+/// What could be done. Nothing of it is needed to work correctly; without it a machine short of memory may hang.
+#[derive(Debug)]
+pub struct Protection {
+    /// PR_SET_IO_FLUSHER, which needs CAP_SYS_RESOURCE.
+    pub io_flusher: io::Result<()>,
+    /// mlockall of what is touched from now on, which needs CAP_IPC_LOCK or a limit that is large enough.
+    pub locked_memory: io::Result<()>,
+    /// Timers that fire when they are due, not up to 50 us later.
+    pub timer_slack: io::Result<()>,
+}
+
+/// Protects the process as far as it may; call it on the driver's thread before the stack is activated.
+pub fn protect_process() -> Protection {
+    // Of linux/prctl.h and bits/mman.h; the crate of constants lacks the first on some systems.
+    const SET_IO_FLUSHER: libc::c_int = 57;
+    const LOCK_ON_FAULT: libc::c_int = 4;
+    // SAFETY: plain system calls.
+    let (flusher, locked) = unsafe {
+        let flusher = libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0);
+        let flusher = outcome(flusher);
+        // Only what is touched: a sparse device in memory and large stacks of threads would cost their whole size.
+        (flusher, outcome(libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | LOCK_ON_FAULT)))
+    };
+    Protection { io_flusher: flusher, locked_memory: locked, timer_slack: exact_timers() }
+}
+
+/// Asks the kernel to wake this thread when it is due and not up to 50 us later.
+pub(crate) fn exact_timers() -> io::Result<()> {
+    // SAFETY: a plain system call.
+    outcome(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) })
+}
+
+fn outcome(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

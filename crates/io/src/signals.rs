@@ -1,0 +1,67 @@
+//! Signals as events: SIGTERM and SIGINT are held back from the process and read from a descriptor.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// What somebody wants of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM: stop.
+    Terminate,
+    /// SIGINT: somebody pressed Ctrl-C.
+    Interrupt,
+}
+
+pub(crate) struct Signals {
+    fd: OwnedFd,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Holds the signals back on this thread and on those that it starts from now on.
+    pub fn new() -> io::Result<Signals> {
+        // SAFETY: signal sets are plain data that `sigemptyset` makes valid; all pointers live for their calls.
+        unsafe {
+            let mut wanted: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut wanted);
+            libc::sigaddset(&mut wanted, libc::SIGTERM);
+            libc::sigaddset(&mut wanted, libc::SIGINT);
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut before);
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            let fd = libc::signalfd(-1, &wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals { fd: OwnedFd::from_raw_fd(fd), before })
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The next signal that has come.
+    pub fn take(&self) -> Option<Signal> {
+        // SAFETY: plain data; the kernel writes at most its size.
+        let (count, info) = unsafe {
+            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            (libc::read(self.fd(), (&raw mut info).cast(), size), info)
+        };
+        match info.ssi_signo as i32 {
+            _ if count <= 0 => None,
+            libc::SIGINT => Some(Signal::Interrupt),
+            _ => Some(Signal::Terminate),
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}

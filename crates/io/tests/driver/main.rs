@@ -1,0 +1,7 @@
+//! The driver with real files, sockets, timers and signals.
+
+mod activation;
+mod clients;
+mod common;
+mod stopping;
+mod timers;
