@@ -66,7 +66,8 @@ clean_up() {
     local status=$?
     trap - EXIT INT TERM HUP
     set +e
-    jobs -p | grep -vx "${server:-none}" | xargs -r kill 2> /dev/null
+    jobs -p | grep -vx "${server:-none}" | while read -r job; do kill "$job" 2> /dev/null; done
+    sleep 0.2
     stop_disk
     rm -rf "$work"
     exit "$status"
@@ -151,7 +152,7 @@ start_disk() { # NAME
 for_users() { # COMMAND: once for each user, at the same time; {} is the user's directory
     local user jobs=()
     for user in $(seq "$users"); do
-        bash -c "${1//\{\}/$work/tree/user$user}" &
+        bash -c "exec ${1//\{\}/$work/tree/user$user}" &
         jobs+=($!)
     done
     wait "${jobs[@]}"

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use dcd_engine::log_cache::LogCacheConfig;
 use dcd_stack::{DeviceSource, LayerKind, StackFile};
 
 use crate::failure::Failure;
@@ -13,7 +12,6 @@ pub struct Choice {
     pub layer: String,
     pub log: String,
     pub data: String,
-    pub config: LogCacheConfig,
 }
 
 impl Choice {
@@ -49,12 +47,17 @@ impl Choice {
         };
         let name = (*name).to_owned();
         match &file.layer(&name).expect("it is one of the file's").kind {
-            LayerKind::LogCache { log, data, config } => {
-                let (log, data, config) = (log.text.clone(), data.text.clone(), (**config).clone());
-                Ok(Choice { file, layer: name, log, data, config })
+            LayerKind::LogCache { log, data, .. } => {
+                let (log, data) = (log.text.clone(), data.text.clone());
+                Ok(Choice { file, layer: name, log, data })
             }
             _ => unreachable!("log_caches gives log caches"),
         }
+    }
+
+    /// True where log or data disk are on another log cache: they cannot be looked at without serving that.
+    pub fn stands_on_a_cache(&self) -> bool {
+        self.file.bottom_device(&self.log).is_none() || self.file.bottom_device(&self.data).is_none()
     }
 
     /// The log's path, or its name where it has none: for messages.

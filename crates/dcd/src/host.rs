@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use dcd_engine::{Control, LayerIndex, Nanos, Report, Stack};
+use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
@@ -20,17 +21,10 @@ use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
 
-/// Who made a control call: a connection, and its name for the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    pub client: u64,
-    pub token: u64,
-}
-
 /// An answer to a control call; the last has `done`.
 #[derive(Debug, PartialEq)]
 pub struct Answer {
-    pub to: Caller,
+    pub to: CallId,
     pub body: Value,
     pub done: bool,
 }
@@ -53,7 +47,7 @@ enum Phase {
 
 /// Bringing everything home: who waits for it, and which log cache is at it.
 struct Flushing {
-    callers: Vec<Caller>,
+    callers: Vec<CallId>,
     cache: usize,
     reported: Nanos,
 }
@@ -117,7 +111,7 @@ impl Host {
         Ok(())
     }
 
-    pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: Caller, body: &Value) {
+    pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
         let result = match body["verb"].as_str().unwrap_or("") {
             "status" => self.status(now, stack),
             "reset-statistics" => {
@@ -136,7 +130,7 @@ impl Host {
     }
 
     /// A control connection has ended: nobody waits for its calls any more.
-    pub fn client_gone(&mut self, now: Nanos, stack: &mut Stack, client: u64) {
+    pub fn client_gone(&mut self, now: Nanos, stack: &mut Stack, client: ClientId) {
         let Some(flushing) = &mut self.flushing else { return };
         flushing.callers.retain(|caller| caller.client != client);
         if flushing.callers.is_empty() {
@@ -194,7 +188,7 @@ impl Host {
         }
     }
 
-    fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: Caller) {
+    fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: CallId) {
         if self.phase != Phase::Serving {
             let body = dcd_serve::control::error("the server is stopping");
             return self.answers.push_back(Answer { to: caller, body, done: true });

@@ -42,7 +42,7 @@ struct Bench {
 }
 
 const EXTENT: Extent = Extent::new(Lba(0), 8);
-const CALLER: Caller = Caller { client: 4, token: 2 };
+const CALLER: CallId = CallId { client: ClientId(4), number: 2 };
 
 fn bench() -> Bench {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn a_flush_reports_progress_and_ends_when_all_is_home() {
 fn a_flush_whose_client_is_gone_is_cancelled() {
     let mut bench = bench();
     bench.call("flush");
-    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, 77);
+    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, ClientId(77));
     assert_eq!(bench.told(), [Control::Drain], "another client");
     bench.host.client_gone(Nanos::ZERO, &mut bench.stack, CALLER.client);
     assert_eq!(bench.told(), [Control::DrainCancel]);

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand under `commands`, one definition of each flag for parser, help, completions
 //! and manual pages.
 
+mod admission;
 mod attachment;
 mod choice;
 mod cli;

@@ -94,19 +94,34 @@ pub fn open_log(choice: &Choice) -> Result<PartDevice, Failure> {
 }
 
 /// What the record says, and what is found at the log's place; the log may not even open.
-pub fn inspect(choice: &Choice) -> Result<(Option<Record>, LogSeen), Failure> {
+pub struct Inspection {
+    pub record: Option<Record>,
+    pub seen: LogSeen,
+    pub superblock: Option<Superblock>,
+}
+
+/// Looks at a cache without changing anything, and lets go of its devices again.
+pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
     match open_log(choice) {
         Ok(mut log) => {
-            let seen = seen(read_superblock(&mut log))?;
+            let superblock = read_superblock(&mut log);
             drop(log);
-            Ok((Opened::open(choice)?.record, seen))
+            let record = Opened::open(choice)?.record;
+            let found = superblock.as_ref().ok().cloned();
+            Ok(Inspection { record, seen: seen(superblock)?, superblock: found })
         }
         Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
         Err(failure) => {
-            let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
-            Ok((record(choice, &parts)?, LogSeen::Missing(failure.to_string())))
+            let seen = LogSeen::Missing(failure.to_string());
+            Ok(Inspection { record: open_record(choice)?, seen, superblock: None })
         }
     }
+}
+
+/// The record of the data disk; the log is not looked at.
+pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
+    let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
+    record(choice, &parts)
 }
 
 fn start(

@@ -144,6 +144,16 @@ impl Record {
         self.file.store(&all)
     }
 
+    /// Gives up every cache of this part: their logs are out of date from now on. The loss, if any, has been accepted.
+    pub fn abandon(&self) -> Result<(), RecordError> {
+        let mut all = self.file.load()?;
+        for attachment in all.0.iter_mut().filter(|attachment| attachment.extent().overlaps(self.extent)) {
+            attachment.state = AttachmentState::Abandoned;
+            attachment.dirty_bytes = Some(0);
+        }
+        self.file.store(&all)
+    }
+
     /// Forgets the cache: the part is a plain disk.
     pub fn remove(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;

@@ -8,12 +8,12 @@ use crate::attachment::{LogSeen, Record, admit_start};
 use crate::choice::Choice;
 use crate::cli::Detach;
 use crate::failure::Failure;
-use crate::opening::{Opened, inspect, refused};
+use crate::opening::{Inspection, Opened, inspect, refused};
 use crate::progress::Progress;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
-    let (record, seen) = inspect(&choice)?;
+    let Inspection { record, seen, .. } = inspect(&choice)?;
     if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
         return forget_missing(record, &choice, &seen);
     }

@@ -9,6 +9,7 @@ mod flush;
 mod format;
 mod man;
 mod rescue;
+mod serve;
 mod simulate;
 mod stack_file;
 mod status;
@@ -25,11 +26,11 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Rescue(args) => rescue::run(&args),
         Command::Flush(args) => flush::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Demo(args) => demo::run(&args),
-        _ => Err(Failure::Failed("not in this build".to_owned())),
     }
 }

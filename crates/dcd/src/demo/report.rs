@@ -79,6 +79,9 @@ impl Times {
     }
 }
 
+/// One kind of request of a phase.
+type Pick = fn(&Phase) -> &Times;
+
 /// All results. The first disk is what the others are compared with.
 pub struct Results {
     phases: Vec<Phase>,
@@ -136,7 +139,7 @@ impl Results {
             };
             rows.push(std::iter::once(name.clone()).chain(self.disks.iter().map(cell)).collect());
         }
-        let times = |pick: fn(&Phase) -> &Times| {
+        let times = |pick: Pick| {
             move |disk: &String| {
                 let times = Times::merge(self.of_disk(disk).map(pick));
                 format!("{}, {:.2} ms", times.count, times.mean_ms)
@@ -192,7 +195,7 @@ impl Results {
             let _ = write!(page, "<span style=\"background:{colour}\"></span> {} ", escape(disk));
         }
         page.push_str("</p>\n");
-        let kinds: [(&str, fn(&Phase) -> &Times); 2] = [("writes", |p| &p.write), ("reads", |p| &p.read)];
+        let kinds: [(&str, Pick); 2] = [("writes", |p| &p.write), ("reads", |p| &p.read)];
         for (kind, pick) in kinds {
             let all: Vec<Times> =
                 self.disks.iter().map(|disk| Times::merge(self.of_disk(disk).map(pick))).collect();

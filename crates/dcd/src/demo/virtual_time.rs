@@ -34,6 +34,9 @@ fn stack(promise: Option<&str>) -> String {
     text
 }
 
+/// The requests of one phase.
+type Requests = fn(&mut Files) -> Vec<Io>;
+
 /// All phases on all disks.
 pub fn run() -> Result<Results, Failure> {
     let mut phases = Vec::new();
@@ -41,7 +44,7 @@ pub fn run() -> Result<Results, Failure> {
         let file = StackFile::parse(&stack(promise), Path::new("demo"))?;
         let mut run = VirtualRun::start(&file, SEED)?;
         let mut files = Files::new(run.sectors(), SEED);
-        let parts: [(&str, fn(&mut Files) -> Vec<Io>); 4] = [
+        let parts: [(&str, Requests); 4] = [
             ("untar", Files::untar),
             ("copy", Files::copy),
             ("remove", Files::remove),

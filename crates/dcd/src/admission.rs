@@ -1,0 +1,73 @@
+//! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
+
+use dcd_stack::StackFile;
+
+use crate::attachment::{
+    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_start, admit_without_cache,
+};
+use crate::choice::Choice;
+use crate::failure::Failure;
+use crate::opening::{Inspection, attachment, inspect, open_record};
+
+/// A log cache that may be served.
+pub struct Admitted {
+    pub layer: String,
+    pub record: Option<Record>,
+}
+
+fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
+    // The upper ones first, as the host wants them.
+    let names: Vec<String> = file.log_caches().map(|layer| layer.name.clone()).collect();
+    names.iter().rev().map(|name| Choice::of(file.clone(), Some(name))).collect()
+}
+
+/// Admits every log cache of a stack, the upper ones first, and makes sure that each has its record.
+pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
+    choices(file)?.iter().map(admit_one).collect()
+}
+
+fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
+    let layer = choice.layer.clone();
+    if choice.stands_on_a_cache() {
+        // Only the cache below can say what it holds, and only while it is served.
+        return Ok(Admitted { layer, record: None });
+    }
+    let Inspection { record, seen, superblock } = inspect(choice)?;
+    let Some(record) = record else {
+        if let LogSeen::Missing(why) = seen {
+            return Err(Failure::Refused(Refusal::new(
+                format!("there is no log: {why}"),
+                "make one with \"dcd format\", or correct its path in the stack file",
+            )));
+        }
+        return Ok(Admitted { layer, record: None });
+    };
+    let start = admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+    if let (Start::Unrecorded, Some(superblock)) = (start, &superblock) {
+        eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
+        let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
+        record.update(|_| Attachment { dirty_bytes: None, ..found })?;
+    }
+    Ok(Admitted { layer, record: Some(record) })
+}
+
+/// Gives up every log cache of a stack, and returns the stack without them.
+pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
+    let mut plain = file.clone();
+    let mut records = Vec::new();
+    for choice in choices(file)? {
+        if !choice.stands_on_a_cache()
+            && let Some(record) = open_record(&choice)?
+        {
+            admit_without_cache(&record.load()?, record.extent(), force)?;
+            records.push(record);
+        }
+        plain = plain.without_cache(&choice.layer);
+        eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
+    }
+    // Nothing is given up before all of it may be.
+    for record in records {
+        record.abandon()?;
+    }
+    Ok(plain)
+}

@@ -1,0 +1,212 @@
+//! `dcd serve`: a stack over real devices, and its front-ends.
+//!
+//! The order is what keeps data safe: look without changing anything, take the devices, recover, note in the records that
+//! the data disks are incomplete alone, and only then let clients in.
+
+use std::io::Write;
+
+use dcd_engine::{LayerIndex, Nanos, Report, Stack};
+use dcd_io::{CallId, ClientId, Context, Driver, Outcome, Signal, protect_process};
+use dcd_serve::control::ControlFactory;
+use dcd_serve::fuse::{FuseImage, FuseOptions};
+use dcd_serve::nbd::{NbdExports, NbdFactory};
+use dcd_stack::{NbdAddress, StackFile};
+use serde_json::Value;
+
+use crate::admission::{Admitted, admit, without_caches};
+use crate::attachment::Refusal;
+use crate::cli::Serve;
+use crate::failure::Failure;
+use crate::host::{Cache, Host};
+use crate::real::Opener;
+
+/// How long a clean stop may take. What is not done then is left as after a crash: in the log.
+const STOP_MAX: Nanos = Nanos::from_secs(120);
+
+pub fn run(args: &Serve) -> Result<(), Failure> {
+    let mut file = StackFile::load(&args.file)?;
+    if args.without_cache {
+        file = without_caches(&file, args.force)?;
+    }
+    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
+        return Err(Failure::Failed(format!(
+            "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",
+            args.file.display()
+        )));
+    }
+    let admitted = admit(&file)?;
+    let mut driver = Driver::new().map_err(failed)?;
+    // Before any thread is started, so that signals come here and not there.
+    driver.take_signals().map_err(failed)?;
+    protect(args.quiet);
+    let (mut stack, mut served) = build(&file, admitted, &mut driver)?;
+    stack.activate(&mut driver).map_err(|e| {
+        Failure::Refused(Refusal::new(
+            e.to_string(),
+            "see above; \"dcd check\" looks without changing anything",
+        ))
+    })?;
+    served.host.record_start(dcd_engine::Pump::now(&driver), &stack)?;
+    let places = listen(&file, &stack, &mut driver)?;
+    announce(&file, &places, args.quiet);
+    let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
+    served.tell();
+    ended(&outcome)
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+fn protect(quiet: bool) {
+    let protection = protect_process();
+    if quiet {
+        return;
+    }
+    for (what, done) in
+        [("PR_SET_IO_FLUSHER", protection.io_flusher), ("locked memory", protection.locked_memory)]
+    {
+        if let Err(error) = done {
+            eprintln!(
+                "dcd: without {what} ({error}): a machine that is short of memory may hang; run as root"
+            );
+        }
+    }
+}
+
+fn build(file: &StackFile, admitted: Vec<Admitted>, driver: &mut Driver) -> Result<(Stack, Served), Failure> {
+    // A stack of logs has had them made by `format`; only disks without a cache are made here.
+    let mut opener = Opener::new(file, admitted.is_empty());
+    let built = match file.build_metered(&mut opener) {
+        Ok(built) => built,
+        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    for device in opener.into_devices() {
+        driver.add_device(device);
+    }
+    let cache = |Admitted { layer, record }| Cache { layer: built.parts.layers[&layer], name: layer, record };
+    let caches: Vec<Cache> = admitted.into_iter().map(cache).collect();
+    let host = Host::new(&file.export, built.parts.clone(), caches);
+    Ok((built.stack, Served { host, stopping: false }))
+}
+
+/// Lets clients in; returns where.
+fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<String>, Failure> {
+    let geometry = stack.geometry(stack.root());
+    let mut places = Vec::new();
+    if let Some(path) = &file.serve.control {
+        driver.listen_unix(path, Box::new(ControlFactory)).map_err(failed)?;
+    }
+    for address in &file.serve.nbd {
+        let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
+        let factory = Box::new(NbdFactory::new(exports));
+        match address {
+            NbdAddress::Unix(path) => {
+                driver.listen_unix(path, factory).map_err(failed)?;
+                places.push(format!("nbd {address}"));
+            }
+            NbdAddress::Tcp(wanted) => {
+                let (_, bound) = driver.listen_tcp(*wanted, factory).map_err(failed)?;
+                places.push(format!("nbd tcp:{bound}"));
+            }
+        }
+    }
+    if let Some(directory) = &file.serve.fuse {
+        let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
+        places.push(format!("fuse {}", image.image().display()));
+        driver.add_source(Box::new(image));
+    }
+    Ok(places)
+}
+
+/// One line on standard output: whoever started the server may wait for it.
+fn announce(file: &StackFile, places: &[String], quiet: bool) {
+    let mut out = std::io::stdout();
+    let line = if quiet { "ready".to_owned() } else { format!("{}: {}", file.export, places.join(", ")) };
+    // Nobody may be there to read it.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn ended(outcome: &Outcome) -> Result<(), Failure> {
+    if outcome.is_clean() {
+        return Ok(());
+    }
+    let mut why = outcome.failures.clone();
+    if outcome.timed_out || outcome.abandoned {
+        why.push("it was not given the time".to_owned());
+    }
+    let why = why.join("; ");
+    Err(Failure::Failed(format!(
+        "not stopped cleanly: {why}. What was acknowledged is in the log, and the next start recovers it"
+    )))
+}
+
+/// The host, as the driver calls it.
+struct Served {
+    host: Host,
+    /// The layers are being stopped.
+    stopping: bool,
+}
+
+impl Served {
+    /// Delivers what the host has to say.
+    fn after(&mut self, context: &mut Context<'_>) {
+        while let Some(answer) = self.host.take_answer() {
+            context.answer(answer.to, answer.body, answer.done);
+        }
+        if self.stopping && self.host.is_stopped() {
+            self.stopping = false;
+            context.layers_stopped(self.host.take_troubles());
+        } else if !self.stopping {
+            self.tell();
+        }
+    }
+
+    /// Troubles go to standard error, where the administrator or the journal sees them.
+    fn tell(&mut self) {
+        for trouble in self.host.take_troubles() {
+            eprintln!("dcd: {trouble}");
+        }
+    }
+}
+
+impl dcd_io::Host for Served {
+    fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>) {
+        let now = context.now();
+        self.host.call(now, context.stack_mut(), call, &body);
+        self.after(context);
+    }
+
+    fn client_gone(&mut self, client: ClientId, context: &mut Context<'_>) {
+        let now = context.now();
+        self.host.client_gone(now, context.stack_mut(), client);
+        self.after(context);
+    }
+
+    fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
+        let now = context.now();
+        self.host.report(now, context.stack_mut(), layer, report.clone());
+        self.after(context);
+    }
+
+    fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
+        context.stop(STOP_MAX);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.host.next_deadline()
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        self.host.tick(context.now(), context.stack());
+        self.after(context);
+    }
+
+    fn quiesced(&mut self, context: &mut Context<'_>) {
+        self.stopping = true;
+        let now = context.now();
+        self.host.stop(now, context.stack_mut());
+        self.after(context);
+    }
+}
