@@ -41,6 +41,8 @@ use stop::Stopping;
 
 /// How long a turn goes on with operations that are done at once before it looks at the ring again.
 const TURN_MAX: Nanos = Nanos::from_micros(200);
+/// How long to wait for something else than the ends of small sends.
+const NO_NEWS: Duration = Duration::from_micros(500);
 /// How long the end of a driver waits for what the kernel still does.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -314,7 +316,9 @@ impl Driver {
         } else {
             next.map(|at| Duration::from_nanos(at.since(self.elapsed()).0))
         };
-        // The sends that complete at once are no news; wait for one event more.
+        // Sends that complete at once are no news: one event more is waited for, which saves a system call for each
+        // reply. Not for long: where such a send did not go out whole after all, nobody else would tell.
+        let timeout = if at_once > 0 { Some(timeout.unwrap_or(NO_NEWS).min(NO_NEWS)) } else { timeout };
         self.ring.enter(1 + at_once, timeout).map_err(DriverError::Ring)
     }
 

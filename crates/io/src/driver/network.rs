@@ -15,10 +15,12 @@ use crate::listen::Socket;
 use crate::ring::{Kind, Token};
 use crate::{Actions, Session, SessionFactory};
 
-/// Bytes that are received at once: many small requests, and as much as a unix socket holds by default.
-const RECEIVE_BYTES: usize = 256 << 10;
+/// Bytes that are received at once: thousands of small requests, or some thirty writes of 4 KiB.
+const RECEIVE_BYTES: usize = 144 << 10;
 /// A client whose replies of this size wait is not read from: it does not take what it asked for.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// A third of what a unix socket takes by default: rarely is there no room for so little.
+const SEND_AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Clients of one listening socket at a time.
 const CONNECTIONS_MAX: usize = 100;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
@@ -68,6 +70,12 @@ impl Connection {
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
+    }
+
+    /// True where the next send will complete within its system call and lead to nothing, as far as can be known: it is
+    /// small, the socket had room so far, and the session does not wait for it.
+    fn sends_at_once(&self) -> bool {
+        !self.outgoing.waits && !self.saturated && self.outgoing.bytes() <= SEND_AT_ONCE_BYTES_MAX
     }
 
     fn is_finished(&self) -> bool {
@@ -311,7 +319,7 @@ impl Driver {
                 continue;
             }
             if !connection.outgoing.is_empty() && !connection.outgoing.in_flight {
-                at_once += usize::from(!connection.outgoing.waits);
+                at_once += usize::from(connection.sends_at_once() && !connection.closing);
                 self.send(index);
             }
             if self.connections.get(index).is_some_and(Connection::wants_more) {

@@ -76,8 +76,8 @@ fn resident() -> usize {
 }
 
 /// A client that asks for much and reads nothing: the server stops listening to it, and serves the others.
-fn refuses_to_read(factory: ToyFactory, sectors: u8) {
-    // What the sockets and one receiving hold, and as much again.
+fn refuses_to_read(factory: ToyFactory, sectors: u8, memory_max: usize) {
+    // The sockets hold some ten thousand requests; a server that reads on takes them all.
     const ASKED_MAX: u32 = 100_000;
     let server = Server::start(factory, LIMIT, |_, device| device);
     let mut greedy = server.client();
@@ -90,7 +90,7 @@ fn refuses_to_read(factory: ToyFactory, sectors: u8) {
     }
     assert!(asked < ASKED_MAX, "the server reads on and on");
     let grown = resident().saturating_sub(before);
-    assert!(grown < 200 << 20, "{asked} reads asked for; the process grew by {grown} bytes");
+    assert!(grown < memory_max, "{asked} reads asked for; the process grew by {grown} bytes");
     println!("{asked} reads of {sectors} sectors asked for; the process grew by {} MiB", grown >> 20);
     let mut other = server.client();
     let start = Instant::now();
@@ -101,7 +101,7 @@ fn refuses_to_read(factory: ToyFactory, sectors: u8) {
     // It reads at last, and everything comes.
     let mut sink = vec![0; 1 << 20];
     let mut taken = 0;
-    while taken < asked as usize * usize::from(sectors) * 512 {
+    while taken < (asked as usize * usize::from(sectors) * 512).min(500 << 20) {
         let count = greedy.stream.read(&mut sink).expect("the replies come");
         assert!(count > 0);
         taken += count;
@@ -110,14 +110,13 @@ fn refuses_to_read(factory: ToyFactory, sectors: u8) {
     assert!(server.stop().is_clean());
 }
 
+/// One after the other, as both look at the memory of the whole process.
 #[test]
-fn a_client_that_does_not_read_is_bounded_by_its_session() {
-    refuses_to_read(ToyFactory { held_max: Some(32), ..ToyFactory::default() }, 255);
-}
-
-#[test]
-fn a_client_that_does_not_read_is_not_read_from() {
-    refuses_to_read(ToyFactory::default(), 1);
+fn clients_that_do_not_read_are_bounded() {
+    // By a session that counts what it holds.
+    refuses_to_read(ToyFactory { held_max: Some(32), ..ToyFactory::default() }, 255, 100 << 20);
+    // By the driver, which does not read from them.
+    refuses_to_read(ToyFactory::default(), 1, 300 << 20);
 }
 
 #[test]
