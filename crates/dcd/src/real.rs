@@ -7,6 +7,9 @@ use dcd_engine::{BlockDevice, DeviceIndex, Geometry, Nanos, Output, Pump, Stack}
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec};
 use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
 
+/// How long [`patiently`] tries. A second server must be refused within a second.
+const PATIENCE: Duration = Duration::from_millis(600);
+
 /// Opens and locks the devices of a stack file.
 pub struct Opener<'a> {
     file: &'a StackFile,
@@ -55,13 +58,30 @@ impl<'a> Opener<'a> {
 
 impl DeviceOpener for Opener<'_> {
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
-        let opened = Device::open(&self.spec(device)).map_err(|error| {
+        let spec = self.spec(device);
+        let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));
+        let opened = opened.map_err(|error| {
             self.busy |= matches!(error, DeviceError::Busy { .. });
             error.to_string()
         })?;
         let geometry = opened.geometry();
         self.devices.push(opened);
         Ok(geometry)
+    }
+}
+
+/// Tries again for a moment where something is still in use: the kernel takes some milliseconds to let go of what a killed
+/// server held, and a restart must not fail over that.
+pub fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if in_use(&error) && began.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 20),
+            ended => return ended,
+        }
     }
 }
 

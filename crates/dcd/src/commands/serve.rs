@@ -4,9 +4,12 @@
 //! the data disks are incomplete alone, and only then let clients in.
 
 use std::io::Write;
+use std::path::Path;
 
 use dcd_engine::{LayerIndex, Nanos, Report, Stack};
-use dcd_io::{CallId, ClientId, Context, Driver, Outcome, Signal, protect_process};
+use dcd_io::{
+    CallId, ClientId, Context, Driver, ListenError, Outcome, SessionFactory, Signal, protect_process,
+};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
@@ -18,7 +21,7 @@ use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::failure::Failure;
 use crate::host::{Cache, Host};
-use crate::real::Opener;
+use crate::real::{Opener, patiently};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -96,18 +99,18 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
     let geometry = stack.geometry(stack.root());
     let mut places = Vec::new();
     if let Some(path) = &file.serve.control {
-        driver.listen_unix(path, Box::new(ControlFactory)).map_err(failed)?;
+        listen_unix(driver, path, || Box::new(ControlFactory))?;
     }
     for address in &file.serve.nbd {
         let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
-        let factory = Box::new(NbdFactory::new(exports));
+        let factory = || Box::new(NbdFactory::new(exports.clone())) as Box<dyn SessionFactory>;
         match address {
             NbdAddress::Unix(path) => {
-                driver.listen_unix(path, factory).map_err(failed)?;
+                listen_unix(driver, path, factory)?;
                 places.push(format!("nbd {address}"));
             }
             NbdAddress::Tcp(wanted) => {
-                let (_, bound) = driver.listen_tcp(*wanted, factory).map_err(failed)?;
+                let (_, bound) = driver.listen_tcp(*wanted, factory()).map_err(failed)?;
                 places.push(format!("nbd tcp:{bound}"));
             }
         }
@@ -118,6 +121,16 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         driver.add_source(Box::new(image));
     }
     Ok(places)
+}
+
+fn listen_unix(
+    driver: &mut Driver,
+    path: &Path,
+    factory: impl Fn() -> Box<dyn SessionFactory>,
+) -> Result<(), Failure> {
+    let listening =
+        patiently(|| driver.listen_unix(path, factory()), |error| matches!(error, ListenError::InUse { .. }));
+    listening.map(|_| ()).map_err(failed)
 }
 
 /// One line on standard output: whoever started the server may wait for it.

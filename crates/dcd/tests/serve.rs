@@ -1,0 +1,122 @@
+//! Serving, without a cache: clients, the control socket, stopping, a second server.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use common::{MIB, Nbd, Place, Server, expect, original};
+
+/// The data disk of the place, served as it is.
+fn plain(more: &str) -> Place {
+    let place = Place::new();
+    let text = format!(
+        "export = \"data\"\n[serve]\nnbd = [\"unix:nbd.sock\", \"tcp:0\"]\ncontrol = \"control.sock\"\n\
+         [device.data]\npath = \"data.img\"\n{more}"
+    );
+    fs::write(place.stack(), text).unwrap();
+    place
+}
+
+#[test]
+fn a_plain_disk_is_served_and_stops_cleanly() {
+    let place = plain("");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, 16 * MIB);
+    assert!(nbd.read(MIB, 65536).unwrap() == original(16 * MIB)[MIB as usize..][..65536]);
+    nbd.write(4096, &[7; 8192]).unwrap();
+    nbd.write_fua(65536, &[8; 512]).unwrap();
+    nbd.flush().unwrap();
+    let mut second = place.nbd();
+    assert_eq!(second.read(4096, 8192).unwrap(), [7; 8192], "all clients see one disk");
+    assert_eq!(second.write(16 * MIB, &[0; 512]).unwrap_err().raw_os_error(), Some(28), "past the end");
+    expect(&place.run("status", &[]), 0, "no cache");
+    expect(&place.run("flush", &[]), 0, "");
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    assert!(place.bare()[65536..][..512] == [8; 512]);
+    assert!(!place.path("nbd.sock").exists(), "sockets are taken away");
+    assert!(!place.record().exists(), "a disk without a cache has no record");
+}
+
+#[test]
+fn sockets_belong_to_their_user() {
+    let place = plain("");
+    let server = place.serve();
+    for socket in ["nbd.sock", "control.sock"] {
+        let mode = fs::metadata(place.path(socket)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{socket}");
+    }
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_second_server_is_refused_and_the_first_goes_on() {
+    let place = plain("");
+    let server = place.serve();
+    match Server::start(&place, &[]) {
+        Ok(_) => panic!("a second server"),
+        Err(output) => expect(&output, 1, "in use"),
+    }
+    place.nbd().write(0, &[1; 512]).unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn statistics_are_counted_and_start_again() {
+    let place = plain("");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for _ in 0..5 {
+        nbd.write(0, &[1; 4096]).unwrap();
+    }
+    let count = || {
+        let output = place.run("status", &["--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["requests"]["write"]["count"].as_u64().unwrap()
+    };
+    assert_eq!(count(), 5);
+    expect(&place.run("status", &["--reset"]), 0, "5 writes");
+    assert_eq!(count(), 0);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_killed_server_leaves_nothing_in_the_way() {
+    let place = plain("");
+    for _ in 0..3 {
+        let server = place.serve();
+        place.nbd().write(0, &[1; 512]).unwrap();
+        server.kill();
+    }
+    let server = place.serve();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn failures_below_reach_the_client_and_only_it() {
+    let fault =
+        "[layer.bad]\nkind = \"fault\"\nof = \"data\"\nhits = \"writes\"\nfail-after = 1\nfail-count = 1\n";
+    let place = plain(fault);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("export = \"data\"", "export = \"bad\"");
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(0, &[1; 512]).unwrap();
+    assert_eq!(nbd.write(512, &[2; 512]).unwrap_err().raw_os_error(), Some(5), "EIO");
+    nbd.write(512, &[3; 512]).unwrap();
+    let mut other = Nbd::connect(&place.path("nbd.sock")).unwrap();
+    assert_eq!(other.read(512, 512).unwrap(), [3; 512]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_stack_that_nobody_can_reach_is_no_use() {
+    let place = plain("");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let silent: String =
+        text.lines().filter(|line| !line.starts_with("nbd")).map(|line| format!("{line}\n")).collect();
+    fs::write(place.stack(), silent).unwrap();
+    expect(&place.run("serve", &[]), 1, "there is no front-end");
+}
