@@ -41,8 +41,6 @@ use stop::Stopping;
 
 /// How long a turn goes on with operations that are done at once before it looks at the ring again.
 const TURN_MAX: Nanos = Nanos::from_micros(200);
-/// How long to wait for something else than the ends of small sends.
-const NO_NEWS: Duration = Duration::from_micros(500);
 /// How long the end of a driver waits for what the kernel still does.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -68,6 +66,8 @@ pub struct Statistics {
     pub device_operations: u64,
     /// System calls of the ring.
     pub enters: u64,
+    /// System calls that sent replies.
+    pub sends: u64,
     /// Clients that found all places taken.
     pub connections_refused: u64,
 }
@@ -195,8 +195,8 @@ impl Driver {
             if self.advance_stop(stack, host) {
                 return Ok(self.take_outcome());
             }
-            let at_once = self.serve_listed(stack, host);
-            self.wait(stack, host, at_once)?;
+            self.serve_listed(stack, host);
+            self.wait(stack, host)?;
         }
     }
 
@@ -308,7 +308,7 @@ impl Driver {
     }
 
     /// Submits everything and waits for the next event.
-    fn wait(&mut self, stack: &Stack, host: &dyn Host, at_once: usize) -> Result<(), DriverError> {
+    fn wait(&mut self, stack: &Stack, host: &dyn Host) -> Result<(), DriverError> {
         let deadlines = [stack.next_deadline(), host.next_deadline(), self.sweep_at, self.stop_deadline()];
         let next = deadlines.into_iter().flatten().min();
         let timeout = if self.has_work(stack) {
@@ -316,10 +316,7 @@ impl Driver {
         } else {
             next.map(|at| Duration::from_nanos(at.since(self.elapsed()).0))
         };
-        // Sends that complete at once are no news: one event more is waited for, which saves a system call for each
-        // reply. Not for long: where such a send did not go out whole after all, nobody else would tell.
-        let timeout = if at_once > 0 { Some(timeout.unwrap_or(NO_NEWS).min(NO_NEWS)) } else { timeout };
-        self.ring.enter(1 + at_once, timeout).map_err(DriverError::Ring)
+        self.ring.enter(1, timeout).map_err(DriverError::Ring)
     }
 
     fn elapsed(&self) -> Nanos {

@@ -19,8 +19,6 @@ use crate::{Actions, Session, SessionFactory};
 const RECEIVE_BYTES: usize = 144 << 10;
 /// A client whose replies of this size wait is not read from: it does not take what it asked for.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
-/// A third of what a unix socket takes by default: rarely is there no room for so little.
-const SEND_AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Clients of one listening socket at a time.
 const CONNECTIONS_MAX: usize = 100;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
@@ -70,12 +68,6 @@ impl Connection {
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
-    }
-
-    /// True where the next send will complete within its system call and lead to nothing, as far as can be known: it is
-    /// small, the socket had room so far, and the session does not wait for it.
-    fn sends_at_once(&self) -> bool {
-        !self.outgoing.waits && !self.saturated && self.outgoing.bytes() <= SEND_AT_ONCE_BYTES_MAX
     }
 
     fn is_finished(&self) -> bool {
@@ -303,10 +295,9 @@ impl Driver {
         }
     }
 
-    /// Sends and receives where there is something to do. Gives the number of sends that complete at once.
-    pub(super) fn serve_listed(&mut self, stack: &mut Stack, host: &mut dyn Host) -> usize {
-        let mut at_once = 0;
-        // Looking at one may list another (a host that is told of a client's end may answer a third).
+    /// Sends and receives where there is something to do.
+    pub(super) fn serve_listed(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        // Looking at one may list it again, or another (a host that is told of a client's end may answer a third).
         while let Some(index) = self.listed.pop() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.listed = false;
@@ -319,26 +310,34 @@ impl Driver {
                 continue;
             }
             if !connection.outgoing.is_empty() && !connection.outgoing.in_flight {
-                at_once += usize::from(connection.sends_at_once() && !connection.closing);
-                self.send(index);
+                self.send(stack, host, index);
             }
             if self.connections.get(index).is_some_and(Connection::wants_more) {
                 self.receive(index);
             }
         }
-        at_once
     }
 
-    fn send(&mut self, index: usize) {
+    /// Sends what there is. A socket that has room takes it at once, by a system call of its own: its end need not be
+    /// waited for then, and the client wakes up while this thread goes on. A full socket is left to the ring.
+    fn send(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize) {
         let connection = self.connections.get_mut(index).expect("it has something to send");
-        // Without waiting it completes within the same system call; where the socket is full, the next one waits.
-        let waiting = if connection.outgoing.waits { 0 } else { libc::MSG_DONTWAIT };
-        let flags = (libc::MSG_NOSIGNAL | waiting) as u32;
-        let fd = types::Fd(connection.fd.as_raw_fd());
-        let entry = opcode::SendMsg::new(fd, connection.outgoing.message()).flags(flags).build();
-        // SAFETY: the message and its pieces lie on the heap, belong to the connection, and are neither changed nor
-        // dropped while they are in flight; the connection stays until then.
-        unsafe { self.ring.push(entry, Token::new(Kind::Send, index)) };
+        let fd = connection.fd.as_raw_fd();
+        let message = connection.outgoing.message();
+        if connection.outgoing.waits {
+            let entry = opcode::SendMsg::new(types::Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build();
+            // SAFETY: the message and its pieces lie on the heap, belong to the connection, and are neither changed
+            // nor dropped while they are in flight; the connection stays until then.
+            unsafe { self.ring.push(entry, Token::new(Kind::Send, index)) };
+        } else {
+            self.statistics.sends += 1;
+            // SAFETY: the message is valid for the call.
+            let count = unsafe { libc::sendmsg(fd, message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+            let failed = || -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            // The kernel moves less than 2 GiB at a time.
+            let result = if count < 0 { failed() } else { i32::try_from(count).unwrap_or(i32::MAX) };
+            self.sent(stack, host, index, result);
+        }
     }
 
     fn receive(&mut self, index: usize) {
