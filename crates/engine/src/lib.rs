@@ -5,6 +5,7 @@
 
 mod buf;
 mod layer;
+mod slab;
 mod stack;
 mod units;
 

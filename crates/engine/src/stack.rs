@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::Nanos;
+use crate::slab::Slab;
 use crate::layer::{
     ActivateError, BlockDevice, Command, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port,
     Ports, Report, Request, RequestId,
@@ -42,34 +43,6 @@ enum Origin {
     Outside(RequestId),
     Layer(LayerIndex, OpId),
     Waiting,
-}
-
-/// The operations in flight: a slab whose free places are reused.
-#[derive(Default)]
-struct Origins {
-    places: Vec<Option<Origin>>,
-    free: Vec<u32>,
-}
-
-impl Origins {
-    fn insert(&mut self, origin: Origin) -> u64 {
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = Some(origin);
-                u64::from(place)
-            }
-            None => {
-                self.places.push(Some(origin));
-                self.places.len() as u64 - 1
-            }
-        }
-    }
-
-    fn remove(&mut self, key: u64) -> Origin {
-        let origin = self.places[key as usize].take().expect("an operation is answered once");
-        self.free.push(key as u32);
-        origin
-    }
 }
 
 struct Node {
@@ -114,7 +87,7 @@ impl StackBuilder {
             nodes: self.nodes,
             devices: self.devices,
             root,
-            origins: Origins::default(),
+            origins: Slab::default(),
             queue: VecDeque::new(),
             outbox: Outbox::default(),
             outputs: Vec::new(),
@@ -129,7 +102,7 @@ pub struct Stack {
     nodes: Vec<Node>,
     devices: Vec<Geometry>,
     root: Target,
-    origins: Origins,
+    origins: Slab<Origin>,
     queue: VecDeque<(LayerIndex, Event)>,
     outbox: Outbox,
     outputs: Vec<Output>,
@@ -228,7 +201,7 @@ impl Stack {
 
     /// Operations that entered and are not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.origins.places.len() - self.origins.free.len()
+        self.origins.len()
     }
 
     /// Sends one operation to any part of the stack and waits for its end.

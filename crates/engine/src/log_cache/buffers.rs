@@ -1,0 +1,258 @@
+//! Segment buffers: the RAM in front of the log (Nightingale et al. 1999, section 3.4).
+//!
+//! A buffer covers a stretch of one segment, from the head on. What is appended to it has its address in the log at once
+//! (unified addressing), so the lookup table need not change when the buffer is written. A buffer is kept until what it
+//! holds is durable, not only written: after a failed flush it is the only copy that can be trusted (rule 6).
+//!
+//! States: *filling* (one at most, appended to) → *writing* → *written* → free, when its last record is durable.
+
+use std::collections::VecDeque;
+
+use super::format::{Entry, Header, Kind, encode_header, entries_max};
+use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+
+/// What the headers of the records state besides their content.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    pub cache_uuid: [u8; 16],
+    pub epoch: u64,
+    pub oldest_live_seq: u64,
+    pub durable_seq: u64,
+    pub flush_epoch: u64,
+}
+
+/// The record that is being filled.
+struct Open {
+    header_at: usize,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Filling,
+    Writing,
+    Written,
+}
+
+/// One buffer. Its records are `first_seq..=last_seq`; the open one is `last_seq`.
+pub struct SegmentBuffer {
+    memory: Buf,
+    /// The sector of the log where the buffer's first byte goes.
+    pub start: u64,
+    capacity: usize,
+    used: usize,
+    block: usize,
+    open: Option<Open>,
+    pub first_seq: u64,
+    pub last_seq: u64,
+    pub since: Nanos,
+    pub state: State,
+    /// Written with FUA.
+    pub through: bool,
+}
+
+impl SegmentBuffer {
+    /// Whether `pieces` entries with `payload` bytes in all fit, as one record or several.
+    pub fn fits(&self, pieces: usize, payload: usize) -> bool {
+        let per_record = entries_max(self.block as u32);
+        let records = pieces.div_ceil(per_record) + 1;
+        self.used.next_multiple_of(self.block) + records * 2 * self.block + payload <= self.capacity
+    }
+
+    /// How many whole lines still fit, at least one record header taken off.
+    pub fn lines_left(&self) -> usize {
+        let left = self.capacity - self.used.next_multiple_of(self.block);
+        let per_record = entries_max(self.block as u32);
+        let full_record = per_record * crate::LINE_BYTES as usize + self.block;
+        let records = left.div_ceil(full_record) + 1;
+        left.saturating_sub(records * 2 * self.block) / crate::LINE_BYTES as usize
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// The sector after the last one used.
+    pub fn end(&self) -> u64 {
+        self.start + (self.used as u64).div_ceil(SECTOR_BYTES)
+    }
+
+    pub fn has_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// True where one more entry would need a new record.
+    pub fn record_is_full(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.entries.len() == entries_max(self.block as u32))
+    }
+
+    /// Room for entries in the open record.
+    pub fn entries_left(&self) -> usize {
+        entries_max(self.block as u32) - self.open.as_ref().map_or(0, |open| open.entries.len())
+    }
+
+    /// Begins a record with the sequence number `seq`.
+    pub fn begin(&mut self, seq: u64, entries: Vec<Entry>) {
+        assert!(self.open.is_none() && self.used % self.block == 0, "a record begins where the last one ended");
+        self.open = Some(Open { header_at: self.used, entries });
+        if self.first_seq == 0 {
+            self.first_seq = seq;
+        }
+        self.last_seq = seq;
+        self.used += self.block;
+    }
+
+    /// Appends payload to the open record; the answer is its place in the log and its checksum.
+    pub fn append(&mut self, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
+        let bytes = (extent.sectors * SECTOR_BYTES) as usize;
+        let at = self.used;
+        self.memory.copy_from(at, source, source_at, bytes);
+        let crc = match self.memory.is_blank() {
+            true => 0,
+            false => crc32c::crc32c(&self.memory.bytes()[at..at + bytes]),
+        };
+        self.used += bytes;
+        self.note(Entry { kind: Kind::Data, extent, crc });
+        (self.start + at as u64 / SECTOR_BYTES, crc)
+    }
+
+    /// Adds an entry without payload to the open record.
+    pub fn note(&mut self, entry: Entry) {
+        self.open.as_mut().expect("a record is open").entries.push(entry);
+    }
+
+    /// Ends the open record: pads it, and writes its header. Gives the list of entries back for the next one.
+    pub fn seal(&mut self, stamp: &Stamp, continues: bool) -> Option<Vec<Entry>> {
+        let open = self.open.take()?;
+        let end = self.used.next_multiple_of(self.block);
+        self.memory.zero(self.used, end - self.used);
+        self.used = end;
+        let header = Header {
+            epoch: stamp.epoch,
+            seq: self.last_seq,
+            sector: self.start + open.header_at as u64 / SECTOR_BYTES,
+            oldest_live_seq: stamp.oldest_live_seq,
+            durable_seq: stamp.durable_seq,
+            flush_epoch: stamp.flush_epoch,
+            sectors: ((end - open.header_at) as u64 / SECTOR_BYTES) as u32,
+            continues,
+            entries: open.entries,
+        };
+        if !self.memory.is_blank() {
+            let block = &mut self.memory.bytes_mut()[open.header_at..open.header_at + self.block];
+            encode_header(block, stamp.cache_uuid, &header);
+        }
+        let mut entries = header.entries;
+        entries.clear();
+        Some(entries)
+    }
+
+    /// What to write: the records, and where.
+    pub fn image(&mut self) -> (Lba, Buf) {
+        assert!(self.open.is_none(), "sealed before it is written");
+        self.memory.share();
+        (Lba(self.start), self.memory.window(0, self.used))
+    }
+
+    pub const fn bytes_used(&self) -> usize {
+        self.used
+    }
+
+    /// Copies sectors that are still in this buffer; false where they are not.
+    pub fn read(&self, place: u64, target: &mut Buf, target_at: usize, sectors: u64) -> bool {
+        if !self.holds(place) {
+            return false;
+        }
+        let at = ((place - self.start) * SECTOR_BYTES) as usize;
+        target.copy_from(target_at, &self.memory, at, (sectors * SECTOR_BYTES) as usize);
+        true
+    }
+
+    pub fn holds(&self, place: u64) -> bool {
+        self.start <= place && place < self.end()
+    }
+}
+
+/// The pool, and the buffers that hold something.
+pub struct Buffers {
+    free: Vec<Buf>,
+    pub filling: Option<SegmentBuffer>,
+    /// Being written or written, oldest first.
+    pub live: VecDeque<SegmentBuffer>,
+    entries: Vec<Entry>,
+    segment_bytes: usize,
+    block: usize,
+    count: usize,
+}
+
+impl Buffers {
+    pub fn new(count: usize, segment_bytes: usize, block: usize) -> Buffers {
+        let free = (0..count).map(|_| Buf::zeroed(segment_bytes)).collect();
+        let entries = Vec::with_capacity(entries_max(block as u32));
+        Buffers { free, filling: None, live: VecDeque::with_capacity(count), entries, segment_bytes, block, count }
+    }
+
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Takes a free buffer for the stretch of the log from `start` up to `end`.
+    pub fn open(&mut self, start: u64, end: u64, now: Nanos) -> bool {
+        assert!(self.filling.is_none(), "one buffer is filled at a time");
+        let Some(memory) = self.free.pop() else { return false };
+        let capacity = ((end - start) * SECTOR_BYTES) as usize;
+        assert!(capacity <= self.segment_bytes, "a buffer covers a part of one segment");
+        self.filling = Some(SegmentBuffer {
+            memory,
+            start,
+            capacity,
+            used: 0,
+            block: self.block,
+            open: None,
+            first_seq: 0,
+            last_seq: 0,
+            since: now,
+            state: State::Filling,
+            through: false,
+        });
+        true
+    }
+
+    /// Begins a record in the filling buffer.
+    pub fn begin(&mut self, seq: u64) {
+        let entries = std::mem::take(&mut self.entries);
+        self.filling.as_mut().expect("a buffer is filling").begin(seq, entries);
+    }
+
+    /// Ends the open record, if there is one.
+    pub fn seal(&mut self, stamp: &Stamp, continues: bool) -> bool {
+        match self.filling.as_mut().and_then(|buffer| buffer.seal(stamp, continues)) {
+            Some(entries) => {
+                self.entries = entries;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The buffer that holds a place of the log, if it is still in RAM.
+    pub fn holding(&self, place: u64) -> Option<&SegmentBuffer> {
+        self.filling.iter().chain(self.live.iter().rev()).find(|buffer| buffer.holds(place))
+    }
+
+    /// Gives back the buffers whose records are all durable.
+    pub fn release(&mut self, durable: u64) {
+        while self.live.front().is_some_and(|b| b.state == State::Written && b.last_seq <= durable) {
+            let buffer = self.live.pop_front().expect("it was there");
+            let mut memory = buffer.memory;
+            if !memory.reclaim() {
+                memory = Buf::zeroed(self.segment_bytes);
+            }
+            self.free.push(memory);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The ring of segments: which are in use, what in them is still needed, which may be written again.
+//!
+//! A segment goes through four states, always in ring order (rule 1):
+//!
+//! | state | where in the ring | leaves it when |
+//! |---|---|---|
+//! | head | `head` | it is full, and the next one is free |
+//! | live | `tail..head` | nothing in it is dirty, nothing that replaced its blocks is undurable, nobody reads it |
+//! | clean | `kept..tail` | a superblock that says so is durable |
+//! | free | the rest | the head comes round |
+//!
+//! Segments are counted with numbers that never wrap; the index on the device is the number modulo the count.
+
+/// What is known of a segment that is in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    /// The first sequence number in it (or, while it is empty, the one that will be).
+    pub first_seq: u64,
+    /// Sectors whose newest copy is in it and not home yet.
+    pub dirty_sectors: u64,
+    /// Discards and zeroes in it that are not home yet.
+    pub dirty_ranges: u32,
+    /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
+    pub superseded_by: u64,
+    /// Reads of it that are in flight.
+    pub pins: u32,
+}
+
+impl Segment {
+    fn is_clean(&self, durable: u64) -> bool {
+        self.dirty_sectors == 0 && self.dirty_ranges == 0 && self.superseded_by <= durable
+    }
+}
+
+/// See the module's documentation.
+pub struct Ring {
+    segments: Vec<Segment>,
+    head: u64,
+    tail: u64,
+    kept: u64,
+}
+
+impl Ring {
+    /// A ring whose live part goes from index `tail` to index `head`.
+    pub fn new(count: u32, tail: u32, head: u32, first_seq: u64) -> Ring {
+        let distance = (head + count - tail) % count;
+        let mut segments = vec![Segment::default(); count as usize];
+        segments[tail as usize].first_seq = first_seq;
+        let tail = u64::from(tail);
+        Ring { segments, head: tail + u64::from(distance), tail, kept: tail }
+    }
+
+    pub fn index(&self, number: u64) -> u32 {
+        (number % self.segments.len() as u64) as u32
+    }
+
+    pub fn count(&self) -> u64 {
+        self.segments.len() as u64
+    }
+
+    pub const fn head(&self) -> u64 {
+        self.head
+    }
+
+    pub const fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    pub const fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    pub fn at(&self, index: u32) -> &Segment {
+        &self.segments[index as usize]
+    }
+
+    pub fn at_mut(&mut self, index: u32) -> &mut Segment {
+        &mut self.segments[index as usize]
+    }
+
+    /// Segments from the tail to the head, both included.
+    pub const fn live(&self) -> u64 {
+        self.head - self.tail + 1
+    }
+
+    /// Segments that the head can still move to without a new superblock.
+    pub fn free(&self) -> u64 {
+        self.count() - (self.head - self.kept + 1)
+    }
+
+    /// How full the log is, from 0 to 1: the head alone is 0, and 1 is when the head cannot move.
+    pub fn utilisation(&self) -> f64 {
+        (self.head - self.tail) as f64 / (self.count() - 1) as f64
+    }
+
+    /// Moves the head on, if the next segment may be written.
+    pub fn advance_head(&mut self, first_seq: u64) -> bool {
+        let next = self.index(self.head + 1);
+        if self.free() == 0 || self.segments[next as usize].pins > 0 {
+            return false;
+        }
+        let segment = &mut self.segments[next as usize];
+        assert!(segment.dirty_sectors == 0 && segment.dirty_ranges == 0, "a free segment holds nothing dirty");
+        *segment = Segment { first_seq, ..Segment::default() };
+        self.head += 1;
+        true
+    }
+
+    /// Moves the tail over every segment that nobody needs; true where it moved. `durable`: the newest record that a
+    /// crash cannot take. `home`: records up to here are home (for ordered destage, else the maximum).
+    pub fn advance_tail(&mut self, durable: u64, home: u64) -> bool {
+        let before = self.tail;
+        while self.tail < self.head {
+            let next_first = self.at(self.index(self.tail + 1)).first_seq;
+            if !self.at(self.index(self.tail)).is_clean(durable) || next_first > home.saturating_add(1) {
+                break;
+            }
+            self.tail += 1;
+        }
+        self.tail != before
+    }
+
+    /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).
+    pub fn advance_tail_out_of_order(&mut self, durable: u64) {
+        for number in (self.tail..self.head).rev() {
+            if self.at(self.index(number)).is_clean(durable) {
+                for skipped in self.tail..number {
+                    let index = self.index(skipped);
+                    *self.at_mut(index) = Segment { pins: self.at(index).pins, ..Segment::default() };
+                }
+                self.tail = number + 1;
+                return;
+            }
+        }
+    }
+
+    /// True where nothing in the head is needed either, so that the log as a whole holds nothing.
+    pub fn is_empty_at_head(&self, durable: u64) -> bool {
+        self.tail == self.head && self.at(self.index(self.head)).is_clean(durable)
+    }
+
+    /// A superblock with this tail is durable: what lies before it may be written again.
+    pub fn keep_from(&mut self, number: u64) {
+        assert!(self.kept <= number && number <= self.tail, "the superblock's tail is never ahead of the tail");
+        self.kept = number;
+    }
+
+    /// True while a reader holds a segment that would become free.
+    pub fn is_pinned(&self, numbers: std::ops::Range<u64>) -> bool {
+        numbers.into_iter().any(|number| self.at(self.index(number)).pins > 0)
+    }
+
+    pub fn check(&self, dirty_sectors: u64) {
+        assert!(self.kept <= self.tail && self.tail <= self.head && self.head - self.kept < self.count());
+        let sum: u64 = self.segments.iter().map(|segment| segment.dirty_sectors).sum();
+        assert_eq!(sum, dirty_sectors, "the segments count what the table holds");
+    }
+}
