@@ -9,6 +9,7 @@ mod slab;
 mod stack;
 mod units;
 
+pub mod destage;
 pub mod layers;
 pub mod log_cache;
 #[cfg(feature = "testing")]

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 
 use crate::Nanos;
-use crate::slab::Slab;
 use crate::layer::{
     ActivateError, BlockDevice, Command, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port,
     Ports, Report, Request, RequestId,
 };
+use crate::slab::Slab;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerIndex(pub usize);

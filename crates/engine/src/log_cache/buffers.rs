@@ -34,6 +34,12 @@ pub enum State {
     Written,
 }
 
+/// What `pieces` entries with `payload` bytes may take in the log: headers, payload and padding.
+pub fn space(block: usize, pieces: usize, payload: usize) -> usize {
+    let records = pieces.div_ceil(entries_max(block as u32));
+    payload + records * (2 * block - SECTOR_BYTES as usize)
+}
+
 /// One buffer. Its records are `first_seq..=last_seq`; the open one is `last_seq`.
 pub struct SegmentBuffer {
     memory: Buf,
@@ -54,18 +60,7 @@ pub struct SegmentBuffer {
 impl SegmentBuffer {
     /// Whether `pieces` entries with `payload` bytes in all fit, as one record or several.
     pub fn fits(&self, pieces: usize, payload: usize) -> bool {
-        let per_record = entries_max(self.block as u32);
-        let records = pieces.div_ceil(per_record) + 1;
-        self.used.next_multiple_of(self.block) + records * 2 * self.block + payload <= self.capacity
-    }
-
-    /// How many whole lines still fit, at least one record header taken off.
-    pub fn lines_left(&self) -> usize {
-        let left = self.capacity - self.used.next_multiple_of(self.block);
-        let per_record = entries_max(self.block as u32);
-        let full_record = per_record * crate::LINE_BYTES as usize + self.block;
-        let records = left.div_ceil(full_record) + 1;
-        left.saturating_sub(records * 2 * self.block) / crate::LINE_BYTES as usize
+        self.used.next_multiple_of(self.block) + space(self.block, pieces, payload) <= self.capacity
     }
 
     pub const fn is_empty(&self) -> bool {
@@ -93,7 +88,10 @@ impl SegmentBuffer {
 
     /// Begins a record with the sequence number `seq`.
     pub fn begin(&mut self, seq: u64, entries: Vec<Entry>) {
-        assert!(self.open.is_none() && self.used % self.block == 0, "a record begins where the last one ended");
+        assert!(
+            self.open.is_none() && self.used % self.block == 0,
+            "a record begins where the last one ended"
+        );
         self.open = Some(Open { header_at: self.used, entries });
         if self.first_seq == 0 {
             self.first_seq = seq;
@@ -154,10 +152,6 @@ impl SegmentBuffer {
         (Lba(self.start), self.memory.window(0, self.used))
     }
 
-    pub const fn bytes_used(&self) -> usize {
-        self.used
-    }
-
     /// Copies sectors that are still in this buffer; false where they are not.
     pub fn read(&self, place: u64, target: &mut Buf, target_at: usize, sectors: u64) -> bool {
         if !self.holds(place) {
@@ -189,7 +183,15 @@ impl Buffers {
     pub fn new(count: usize, segment_bytes: usize, block: usize) -> Buffers {
         let free = (0..count).map(|_| Buf::zeroed(segment_bytes)).collect();
         let entries = Vec::with_capacity(entries_max(block as u32));
-        Buffers { free, filling: None, live: VecDeque::with_capacity(count), entries, segment_bytes, block, count }
+        Buffers {
+            free,
+            filling: None,
+            live: VecDeque::with_capacity(count),
+            entries,
+            segment_bytes,
+            block,
+            count,
+        }
     }
 
     pub fn free(&self) -> usize {
@@ -222,6 +224,12 @@ impl Buffers {
         true
     }
 
+    /// Takes back a buffer that holds nothing.
+    pub fn give_back(&mut self, buffer: SegmentBuffer) {
+        assert!(buffer.is_empty(), "nothing is lost with it");
+        self.free.push(buffer.memory);
+    }
+
     /// Begins a record in the filling buffer.
     pub fn begin(&mut self, seq: u64) {
         let entries = std::mem::take(&mut self.entries);
@@ -242,6 +250,11 @@ impl Buffers {
     /// The buffer that holds a place of the log, if it is still in RAM.
     pub fn holding(&self, place: u64) -> Option<&SegmentBuffer> {
         self.filling.iter().chain(self.live.iter().rev()).find(|buffer| buffer.holds(place))
+    }
+
+    /// Forgets everything that is held: it is somewhere else.
+    pub fn abandon(&mut self) {
+        self.live.clear();
     }
 
     /// Gives back the buffers whose records are all durable.

@@ -90,6 +90,8 @@ pub struct LogCacheConfig {
     pub destage_depth: usize,
     /// Sort and merge only within one flush epoch, with a barrier between epochs.
     pub ordered_destage: bool,
+    /// Starts although acknowledged records of the log are damaged, and goes on without them.
+    pub accept_damage: bool,
     #[serde(skip)]
     pub canary: Option<Canary>,
 }
@@ -111,6 +113,7 @@ impl Default for LogCacheConfig {
             destage_memory: 16 << 20,
             destage_depth: 32,
             ordered_destage: false,
+            accept_damage: false,
             canary: None,
         }
     }

@@ -1,11 +1,85 @@
 //! The log cache: a write cache that is a log (Disk Caching Disk; Nightingale, Hu, Yang, USENIX ATC 1999).
+//!
+//! | module | what |
+//! |---|---|
+//! | `format` | the bytes on the log device |
+//! | `recover`, `activate` | from those bytes to a running cache |
+//! | `core` | the state of a running cache, and the dispatch of events |
+//! | `write`, `read` | requests |
+//! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
+//! | `commit` | durability: group commits, superblocks, the clean stop |
+//! | `home` | destaging |
+//! | `failure` | a dead log device |
+//! | `offline` | format, check, dump, rescue |
 
+mod activate;
+mod buffers;
+mod commit;
 mod config;
+mod core;
+mod failure;
 pub mod format;
+mod home;
 pub mod offline;
+mod read;
 pub mod recover;
+mod ring;
+mod statistics;
+mod status;
 pub mod table;
 #[cfg(test)]
 mod testing;
+mod write;
 
 pub use config::*;
+
+use crate::Nanos;
+use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+
+/// The log cache as a layer: its log on port 0, its data disk on port 1.
+pub struct LogCache {
+    config: LogCacheConfig,
+    core: Option<Box<core::Core>>,
+}
+
+impl LogCache {
+    pub const fn new(config: LogCacheConfig) -> LogCache {
+        LogCache { config, core: None }
+    }
+
+    fn core(&self) -> &core::Core {
+        self.core.as_deref().expect("a layer is activated before it is used")
+    }
+}
+
+impl Layer for LogCache {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        let core = self.core.as_deref_mut().expect("a layer is activated before it gets events");
+        core.handle(now, event, out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.core.as_deref().and_then(core::Core::next_deadline)
+    }
+
+    fn check(&self) {
+        self.core().check();
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.core().geometry()
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.core = Some(Box::new(activate::activate(self.config, below)?));
+        Ok(())
+    }
+
+    fn status(&self, now: Nanos) -> serde_json::Value {
+        self.core.as_deref().map_or(serde_json::Value::Null, |core| core.status(now))
+    }
+
+    fn is_busy(&self) -> bool {
+        self.core.as_deref().is_some_and(core::Core::is_dirty)
+    }
+}

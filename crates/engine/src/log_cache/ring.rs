@@ -54,6 +54,12 @@ impl Ring {
         (number % self.segments.len() as u64) as u32
     }
 
+    /// The number of a segment that is in use.
+    pub fn number(&self, index: u32) -> u64 {
+        let kept = self.index(self.kept);
+        self.kept + (u64::from(index) + self.count() - u64::from(kept)) % self.count()
+    }
+
     pub fn count(&self) -> u64 {
         self.segments.len() as u64
     }
@@ -100,7 +106,10 @@ impl Ring {
             return false;
         }
         let segment = &mut self.segments[next as usize];
-        assert!(segment.dirty_sectors == 0 && segment.dirty_ranges == 0, "a free segment holds nothing dirty");
+        assert!(
+            segment.dirty_sectors == 0 && segment.dirty_ranges == 0,
+            "a free segment holds nothing dirty"
+        );
         *segment = Segment { first_seq, ..Segment::default() };
         self.head += 1;
         true
@@ -141,7 +150,10 @@ impl Ring {
 
     /// A superblock with this tail is durable: what lies before it may be written again.
     pub fn keep_from(&mut self, number: u64) {
-        assert!(self.kept <= number && number <= self.tail, "the superblock's tail is never ahead of the tail");
+        assert!(
+            self.kept <= number && number <= self.tail,
+            "the superblock's tail is never ahead of the tail"
+        );
         self.kept = number;
     }
 

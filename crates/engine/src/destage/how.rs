@@ -1,0 +1,83 @@
+//! In which order the chosen blocks go home, and which go together.
+
+use crate::log_cache::HowPolicy;
+use crate::{Extent, Lba};
+
+/// Sectors on their way home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub home: Extent,
+    /// Where they are in the cache: the order in which they came.
+    pub place: u64,
+    /// Whatever the caller wants to find again.
+    pub index: u32,
+}
+
+/// Adjacent blocks are merged up to this many sectors (1 MiB): more gains nothing on any disk.
+pub const MERGE_SECTORS_MAX: u64 = 2048;
+
+pub trait How: Sync {
+    fn order(&self, blocks: &mut [Block]);
+}
+
+/// As the blocks lie in the cache (the paper's, section 3.5.3).
+struct AsItComes;
+
+impl How for AsItComes {
+    fn order(&self, blocks: &mut [Block]) {
+        blocks.sort_unstable_by_key(|block| block.place);
+    }
+}
+
+/// By address, in one sweep over the disk.
+struct Sorted;
+
+impl How for Sorted {
+    fn order(&self, blocks: &mut [Block]) {
+        blocks.sort_unstable_by_key(|block| block.home.start);
+    }
+}
+
+/// The registry.
+pub fn policy(name: HowPolicy) -> &'static dyn How {
+    match name {
+        HowPolicy::AsItComes => &AsItComes,
+        HowPolicy::Sorted => &Sorted,
+    }
+}
+
+/// Cuts ordered blocks into writes: runs of neighbours.
+pub fn merge(blocks: &[Block]) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut end = Lba(u64::MAX);
+    let mut sectors = 0;
+    for (index, block) in blocks.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if block.home.start == end && sectors + block.home.sectors <= MERGE_SECTORS_MAX => {
+                run.end = index + 1;
+                sectors += block.home.sectors;
+            }
+            _ => {
+                runs.push(index..index + 1);
+                sectors = block.home.sectors;
+            }
+        }
+        end = block.home.end();
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
+        let block = |lba, place| Block { home: Extent::new(Lba(lba), 8), place, index: 0 };
+        let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
+        policy(HowPolicy::AsItComes).order(&mut blocks);
+        assert_eq!(merge(&blocks), [0..1, 1..3, 3..4]);
+        policy(HowPolicy::Sorted).order(&mut blocks);
+        assert_eq!(merge(&blocks), [0..3, 3..4]);
+    }
+}

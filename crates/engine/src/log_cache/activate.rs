@@ -1,0 +1,298 @@
+//! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
+//!
+//! Nothing is written before everything has been read and checked; then the log is flushed (after a kill, what was read may
+//! still be volatile), and one superblock makes the new epoch real. A crash anywhere repeats it with the same outcome.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::LogCacheConfig;
+use super::buffers::Buffers;
+use super::commit::DataFlush;
+use super::core::{Core, DATA, LOG, Mode, Stop};
+use super::format::{Entry, Header, Kind, State, Superblock};
+use super::home::Home;
+use super::offline::{check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock};
+use super::recover::{WalkOptions, Walked, walk};
+use super::ring::Ring;
+use super::statistics::Statistics;
+use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, ZeroRanges};
+use crate::layer::{ActivateError, BlockDevice, PortDevice, Ports};
+use crate::slab::Slab;
+use crate::{LINE_SECTORS, Nanos};
+
+/// The table has room for this many lines more than the log has blocks, so that recovery always fits.
+const TABLE_SLACK_LINES: usize = 1024;
+
+/// What the walk leaves in memory.
+struct Replay<'a> {
+    superblock: &'a Superblock,
+    table: LookupTable,
+    ranges: ZeroRanges,
+    range_id: u64,
+    /// First sequence number seen in each segment, in the order of the walk.
+    segments: Vec<(u32, u64)>,
+    /// Lines of the fingerprint's ends that the log says something of.
+    touched: BTreeSet<u64>,
+    overflow: bool,
+}
+
+impl Replay<'_> {
+    fn record(&mut self, header: &Header) {
+        let segment = self.superblock.segment_of(header.sector);
+        if self.segments.last().is_none_or(|(last, _)| *last != segment) {
+            self.segments.push((segment, header.seq));
+        }
+        let mut place = header.sector + self.superblock.log_block_sectors();
+        for entry in &header.entries {
+            self.touch(entry);
+            match entry.kind {
+                Kind::Data => {
+                    self.data(entry, place);
+                    place += entry.extent.sectors;
+                }
+                Kind::Invalidate => {
+                    self.table.remove_extent(entry.extent, |_| {});
+                    self.ranges.cut(entry.extent, |_| {});
+                }
+                kind => self.range(entry, kind, header.seq, segment),
+            }
+        }
+    }
+
+    fn data(&mut self, entry: &Entry, place: u64) {
+        if !self.table.has_room(1) {
+            self.overflow = true;
+            return;
+        }
+        let first = (entry.extent.start.0 % LINE_SECTORS) as u8;
+        let piece = Piece::written(Place(place), first, entry.extent.sectors as u8, entry.crc);
+        self.table.insert(Line::of(entry.extent.start), piece, |_| {});
+    }
+
+    fn range(&mut self, entry: &Entry, kind: Kind, seq: u64, segment: u32) {
+        if !self.ranges.has_room() {
+            self.overflow = true;
+            return;
+        }
+        let kind = match kind {
+            Kind::Discard => RangeKind::Discard,
+            _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
+        };
+        self.table.remove_extent(entry.extent, |_| {});
+        self.range_id += 1;
+        self.ranges.cut(entry.extent, |_| {});
+        self.ranges.insert(entry.extent, RangeInfo { kind, seq, segment, id: self.range_id }, |_| {});
+    }
+
+    fn touch(&mut self, entry: &Entry) {
+        let lines = self.superblock.data_sectors / LINE_SECTORS;
+        let touched = Line::touching(entry.extent);
+        if touched.end - touched.start == 1 {
+            if self.superblock.fingerprint_index(touched.start).is_some() {
+                self.touched.insert(touched.start);
+            }
+            return;
+        }
+        let ends = super::format::FINGERPRINT_END_BLOCKS as u64;
+        let both = (0..ends.min(lines)).chain(lines.saturating_sub(ends)..lines);
+        self.touched.extend(both.filter(|line| touched.contains(line)));
+    }
+
+    /// Forgets what came from records that turned out to be home.
+    fn purge_before(&mut self, walked: &Walked) {
+        let superblock = self.superblock;
+        let keep = superblock.segment_of(walked.tail_sector);
+        let mut released = Vec::new();
+        for (segment, _) in self.segments.iter().take_while(|(segment, _)| *segment != keep) {
+            let start = superblock.segment_start(*segment);
+            released.push(Place(start)..Place(start + superblock.segment_sectors()));
+        }
+        released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
+        let mut old = Vec::new();
+        self.table.scan(0, usize::MAX, |line, piece| {
+            if released.iter().any(|part| part.contains(&piece.place)) {
+                old.push((line, piece.mask));
+            }
+        });
+        for (line, mask) in old {
+            self.table.remove_sectors(line, mask, |_| {});
+        }
+        let ids: Vec<u64> = self
+            .ranges
+            .iter()
+            .filter(|part| part.info.seq < walked.tail_seq)
+            .map(|part| part.info.id)
+            .collect();
+        for id in ids {
+            self.ranges.remove_by_id(id);
+        }
+    }
+}
+
+fn refuse(error: impl std::fmt::Display) -> ActivateError {
+    ActivateError(error.to_string())
+}
+
+/// Reads, checks, recovers, and begins a new epoch.
+pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, ActivateError> {
+    let (log, data) = (below.geometry(LOG), below.geometry(DATA));
+    let mut device = PortDevice { ports: below, port: LOG };
+    let mut superblock = read_superblock(&mut device).map_err(refuse)?;
+    if superblock.state == State::Detached {
+        return Err(ActivateError(
+            "this log was detached from its data disk: `dcd format` attaches it again".to_owned(),
+        ));
+    }
+    check_sizes(&superblock, log, Some(data)).map_err(refuse)?;
+    if config.segment_buffers < 2 {
+        return Err(ActivateError(
+            "segment-buffers must be at least 2: one is filled while one is written".to_owned(),
+        ));
+    }
+    let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
+    let mut replay = Replay {
+        superblock: &superblock,
+        table: LookupTable::with_capacity(blocks + TABLE_SLACK_LINES),
+        ranges: ZeroRanges::new(),
+        range_id: 0,
+        segments: Vec::new(),
+        touched: BTreeSet::new(),
+        overflow: false,
+    };
+    let options =
+        WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
+    let walked =
+        walk(&mut device, &superblock, options, &mut |header: &Header, _bad: &[usize]| replay.record(header))
+            .map_err(refuse)?;
+    if replay.overflow {
+        return Err(ActivateError(
+            "the log holds more pieces than fit in memory: `dcd rescue` brings them home offline".to_owned(),
+        ));
+    }
+    replay.purge_before(&walked);
+    let Replay { table, ranges, range_id, segments, touched, .. } = replay;
+    let actual = check_identity(&superblock, &touched, &mut PortDevice { ports: below, port: DATA })?;
+    let ring = ring_of(&superblock, &walked, &segments, &table, &ranges);
+    superblock.state = State::Active;
+    superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
+    superblock.epoch_start_seq = walked.next_seq;
+    superblock.tail_seq = walked.tail_seq;
+    superblock.tail_sector = walked.tail_sector;
+    superblock.durable_seq = walked.next_seq;
+    superblock.flush_epoch = walked.flush_epoch + 1;
+    superblock.fingerprint.clone_from(&actual);
+    let mut device = PortDevice { ports: below, port: LOG };
+    device.flush().map_err(refuse)?;
+    write_superblock(&mut device, &mut superblock).map_err(refuse)?;
+    Ok(begin(config, superblock, (log, data), (table, ranges, range_id), ring, &walked))
+}
+
+/// Rule 11: the data disk is what it was, as far as its two ends tell.
+fn check_identity(
+    superblock: &Superblock,
+    touched: &BTreeSet<u64>,
+    data: &mut dyn BlockDevice,
+) -> Result<Vec<Option<u32>>, ActivateError> {
+    let actual = read_fingerprint(data, superblock.data_sectors).map_err(refuse)?;
+    let exempt = |line: u64| touched.contains(&line);
+    let changed = compare_fingerprint(superblock.data_sectors, &superblock.fingerprint, &actual, &exempt);
+    if let Some(line) = changed.first() {
+        return Err(ActivateError(format!(
+            "the data disk is not as this cache left it: {} of its first and last blocks of 4 KiB changed, the first at \
+             byte {}. Either it is another disk, or somebody wrote to it without the cache. Find the right disk, or bring \
+             the log's data home over the changes with `dcd rescue --force`",
+            changed.len(),
+            line * crate::LINE_BYTES
+        )));
+    }
+    Ok(actual)
+}
+
+fn ring_of(
+    superblock: &Superblock,
+    walked: &Walked,
+    segments: &[(u32, u64)],
+    table: &LookupTable,
+    ranges: &ZeroRanges,
+) -> Ring {
+    let tail = superblock.segment_of(walked.tail_sector);
+    let mut ring = Ring::new(superblock.segments, tail, walked.end_segment, walked.tail_seq);
+    for &(segment, first_seq) in segments {
+        let info = ring.at_mut(segment);
+        if first_seq > walked.tail_seq {
+            info.first_seq = first_seq;
+        }
+    }
+    // A segment that the log passed over without a record begins with the next one's first.
+    let mut next = walked.next_seq;
+    for number in (ring.tail()..=ring.head()).rev() {
+        let index = ring.index(number);
+        if ring.at(index).first_seq == 0 {
+            ring.at_mut(index).first_seq = next;
+        }
+        next = ring.at(index).first_seq;
+    }
+    table.scan(0, usize::MAX, |_, piece| {
+        if piece.dirty {
+            ring.at_mut(superblock.segment_of(piece.place.0)).dirty_sectors += u64::from(piece.sectors());
+        }
+    });
+    let ids: std::collections::BTreeMap<u64, u32> =
+        ranges.iter().map(|part| (part.info.id, part.info.segment)).collect();
+    for segment in ids.into_values() {
+        ring.at_mut(segment).dirty_ranges += 1;
+    }
+    ring
+}
+
+fn begin(
+    config: LogCacheConfig,
+    superblock: Superblock,
+    (log, data): (crate::Geometry, crate::Geometry),
+    (table, ranges, range_id): (LookupTable, ZeroRanges, u64),
+    ring: Ring,
+    walked: &Walked,
+) -> Core {
+    let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
+    Core {
+        now: Nanos::ZERO,
+        buffers: Buffers::new(config.segment_buffers, segment_bytes, block),
+        home: Home::new(superblock.fingerprint.clone(), data.rotational),
+        flush_epoch: superblock.flush_epoch,
+        config,
+        superblock,
+        log,
+        data,
+        table,
+        ranges,
+        ranges_home: Vec::new(),
+        range_id,
+        ring,
+        head_sector: walked.end,
+        head_is_fixed: true,
+        next_seq: walked.next_seq,
+        written_seq: walked.next_seq - 1,
+        durable_seq: walked.next_seq - 1,
+        chains: VecDeque::new(),
+        chain: None,
+        last_invalidate: 0,
+        log_flushing: false,
+        log_flush_at: None,
+        ops: Slab::default(),
+        readings: Slab::default(),
+        arounds: Slab::default(),
+        pending: VecDeque::new(),
+        waiters: Vec::new(),
+        data_flush: DataFlush::default(),
+        delayed: Default::default(),
+        delayed_count: 0,
+        pace: Nanos::ZERO,
+        release: None,
+        mode: Mode::Serving,
+        stop: Stop::No,
+        draining: false,
+        foreground: 0,
+        last_activity: Nanos::ZERO,
+        statistics: Statistics::default(),
+    }
+}

@@ -1,0 +1,377 @@
+//! Durability: writing buffers to the log, flushing it, answering those who wait; superblocks; the clean stop.
+//!
+//! Flushes are group commits: while one write of the log is on its way, everything that comes in goes into the next one,
+//! so concurrent flushes share a record.
+
+use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::format::{SUPERBLOCK_SECTORS, State};
+use super::table::Place;
+use super::{Promise, buffers};
+use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
+use crate::{Buf, IoError, Nanos};
+use zerocopy::IntoBytes;
+
+/// Somebody who is answered once a record is durable, and the data disk was flushed after so many writes around the log.
+pub struct Waiter {
+    pub id: RequestId,
+    pub seq: u64,
+    pub around: u64,
+    pub result: IoResult,
+}
+
+/// The flushes of the data disk that clients need, because writes went around the log.
+#[derive(Default)]
+pub struct DataFlush {
+    pub started: u64,
+    /// Writes around the log that have ended.
+    pub completed: u64,
+    /// How many of those a flush has covered.
+    pub flushed: u64,
+    /// What the flush that is in flight will cover.
+    pub flying: Option<u64>,
+    /// A flush failed that should have covered somebody's writes: nobody knows any more what is on the disk.
+    pub poisoned: Option<IoError>,
+}
+
+/// A superblock on its way: afterwards, segments before `tail` may be written again.
+pub struct Release {
+    pub tail: u64,
+}
+
+impl Core {
+    pub fn wait_for(&mut self, id: RequestId, seq: u64, around: u64, result: IoResult) {
+        self.waiters.push(Waiter { id, seq, around, result });
+    }
+
+    /// The newest record that holds anything, sealed or not.
+    fn last_seq(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
+        let ok = IoResult::ok(Buf::none());
+        if self.config.promise == Promise::Ordered && self.mode == Mode::Serving {
+            self.end_flush_epoch(now);
+            return self.finish(now, id, ok, out);
+        }
+        if let Some(error) = self.data_flush.poisoned {
+            return self.finish(now, id, IoResult::err(Buf::none(), error), out);
+        }
+        self.end_flush_epoch(now);
+        let around = self.data_flush.completed;
+        let around = if around > self.data_flush.flushed { around } else { 0 };
+        if self.last_seq() <= self.durable_seq && around == 0 && self.mode == Mode::Serving {
+            return self.finish(now, id, ok, out);
+        }
+        self.wait_for(id, self.last_seq(), around, ok);
+    }
+
+    /// What comes now is of a later flush epoch (for ordered destage).
+    pub fn end_flush_epoch(&mut self, now: Nanos) {
+        if self.config.ordered_destage {
+            self.seal(now);
+            self.flush_epoch += 1;
+        }
+    }
+
+    /// `ordered`: the oldest write that a crash would take is as old as is allowed.
+    pub fn is_overdue(&self, now: Nanos) -> bool {
+        self.oldest_volatile().is_some_and(|since| now >= since.saturating_add(self.config.delay_max))
+    }
+
+    fn oldest_volatile(&self) -> Option<Nanos> {
+        self.buffers.live.front().or(self.buffers.filling.as_ref()).filter(|b| !b.is_empty()).map(|b| b.since)
+    }
+
+    /// When the filling buffer is written although nobody waits: half of what may be lost is spent.
+    fn write_at(&self) -> Option<Nanos> {
+        let filling = self.buffers.filling.as_ref().filter(|filling| !filling.is_empty())?;
+        Some(filling.since.saturating_add(Nanos(self.config.delay_max.0 / 2)))
+    }
+
+    pub fn commit_deadline(&self) -> Option<Nanos> {
+        if self.mode != Mode::Serving {
+            return None;
+        }
+        let flush = if self.log_flushing { None } else { self.log_flush_at };
+        [self.write_at(), flush].into_iter().flatten().min()
+    }
+
+    /// Starts whatever write or flush is due; runs after every event.
+    pub fn commit_step(&mut self, now: Nanos, out: &mut Outbox) {
+        self.flush_data_for_waiters(out);
+        if self.mode != Mode::Serving {
+            return;
+        }
+        let filling = self.buffers.filling.as_ref().is_some_and(|filling| !filling.is_empty());
+        if filling {
+            let waited = self.waiters.iter().any(|waiter| waiter.seq > self.sent_seq());
+            let writing = self.buffers.live.iter().any(|b| b.state == buffers::State::Writing);
+            let due = self.write_at().is_some_and(|at| at <= now);
+            let urged = self.draining || self.stop != Stop::No || due || (self.home.wants_durable());
+            if (waited || urged) && !writing {
+                self.dispatch(now, out);
+            }
+        }
+        self.maybe_flush_log(now, out);
+        self.maybe_release(out);
+    }
+
+    /// The newest record that is on its way to the log.
+    fn sent_seq(&self) -> u64 {
+        self.buffers.live.back().map_or(self.written_seq, |buffer| buffer.last_seq)
+    }
+
+    /// Writes the filling buffer, whatever is in it.
+    pub fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
+        self.seal(now);
+        let Some(mut filling) = self.buffers.filling.take() else { return };
+        if filling.is_empty() {
+            return self.buffers.give_back(filling);
+        }
+        let (at, image) = filling.image();
+        let first = filling.first_seq;
+        filling.state = buffers::State::Writing;
+        let alone = self.durable_seq + 1 == first;
+        let waited = self.waiters.iter().any(|waiter| waiter.seq >= first);
+        filling.through = alone && waited && self.log.volatile_cache;
+        let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
+        self.head_sector = filling.end();
+        self.statistics.log_writes += 1;
+        self.statistics.log_bytes += image.len() as u64;
+        self.buffers.live.push_back(filling);
+        self.submit(LOG, Op::LogWrite(first), Io::Write { at, buf: image, durability }, out);
+    }
+
+    pub fn on_log_written(&mut self, now: Nanos, first: u64, result: IoResult, out: &mut Outbox) {
+        drop(result.buf);
+        if let Err(error) = result.status {
+            return self.log_failed(now, error, out);
+        }
+        let mut through = false;
+        for buffer in &mut self.buffers.live {
+            if buffer.first_seq == first {
+                buffer.state = buffers::State::Written;
+                through = buffer.through;
+            }
+        }
+        let written = self.buffers.live.iter().take_while(|b| b.state == buffers::State::Written).last();
+        self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
+        if !self.log.volatile_cache || (through && self.durable_seq + 1 == first) {
+            self.made_durable(now, self.written_seq, out);
+        } else if self.log_flush_at.is_none() {
+            self.log_flush_at = Some(now.saturating_add(Nanos(self.config.delay_max.0 / 4)));
+        }
+    }
+
+    fn maybe_flush_log(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.log_flushing || self.written_seq <= self.durable_seq {
+            return;
+        }
+        let waited = self.waiters.iter().any(|w| self.durable_seq < w.seq && w.seq <= self.written_seq);
+        let short = self.buffers.free() <= self.buffers.count() / 2;
+        let due = self.log_flush_at.is_some_and(|at| at <= now);
+        if waited || short || due || self.draining || self.stop != Stop::No || self.home.wants_durable() {
+            self.log_flushing = true;
+            self.statistics.log_flushes += 1;
+            self.submit(LOG, Op::LogFlush(self.written_seq), Io::Flush, out);
+        }
+    }
+
+    pub fn on_log_flushed(&mut self, now: Nanos, seq: u64, result: IoResult, out: &mut Outbox) {
+        self.log_flushing = false;
+        match result.status {
+            Ok(()) if self.mode == Mode::Serving => self.made_durable(now, seq, out),
+            Ok(()) => {}
+            Err(error) => self.log_failed(now, error, out),
+        }
+    }
+
+    fn made_durable(&mut self, now: Nanos, seq: u64, out: &mut Outbox) {
+        self.durable_seq = self.durable_seq.max(seq);
+        self.log_flush_at = None;
+        if self.written_seq > self.durable_seq {
+            self.log_flush_at = Some(now.saturating_add(Nanos(self.config.delay_max.0 / 4)));
+        }
+        while self.chains.front().is_some_and(|chain| chain.1 <= self.durable_seq) {
+            self.chains.pop_front();
+        }
+        self.buffers.release(self.durable_seq);
+        self.answer_waiters(now, out);
+        self.advance_tail();
+        self.retry_pending(now, out);
+    }
+
+    /// Answers everybody for whom enough is durable.
+    pub fn answer_waiters(&mut self, now: Nanos, out: &mut Outbox) {
+        let mut index = 0;
+        while index < self.waiters.len() {
+            let waiter = &self.waiters[index];
+            let logged = waiter.seq <= self.durable_seq;
+            if logged && waiter.around <= self.data_flush.flushed {
+                let waiter = self.waiters.remove(index);
+                self.finish(now, waiter.id, waiter.result, out);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
+        let flush = &self.data_flush;
+        if flush.flying.is_some() || !self.waiters.iter().any(|waiter| waiter.around > flush.flushed) {
+            return;
+        }
+        self.data_flush.flying = Some(self.data_flush.completed);
+        self.submit(DATA, Op::DataFlush, Io::Flush, out);
+    }
+
+    pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
+        let covered = self.data_flush.flying.take().expect("a flush was in flight");
+        match result.status {
+            Ok(()) => self.data_flush.flushed = self.data_flush.flushed.max(covered),
+            Err(error) => self.data_flush_failed(now, error, out),
+        }
+        self.answer_waiters(now, out);
+    }
+
+    /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and nobody can write it again.
+    fn data_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
+        self.data_flush.poisoned = Some(error);
+        let mut kept = Vec::new();
+        for waiter in std::mem::take(&mut self.waiters) {
+            if waiter.around > self.data_flush.flushed {
+                let result = IoResult::err(waiter.result.buf, error);
+                self.finish(now, waiter.id, result, out);
+            } else {
+                kept.push(waiter);
+            }
+        }
+        self.waiters = kept;
+    }
+
+    /// Moves the tail over what nobody needs.
+    pub fn advance_tail(&mut self) {
+        let safe = self.safe_seq();
+        if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
+            self.ring.advance_tail_out_of_order(safe);
+        }
+        self.ring.advance_tail(safe, self.home.home_seq());
+    }
+
+    /// Writes a superblock when segments run short, or when the log has become empty.
+    fn maybe_release(&mut self, out: &mut Outbox) {
+        if self.release.is_some() || self.stop == Stop::Marking || self.stop == Stop::Done {
+            return;
+        }
+        let gained = self.ring.tail() - self.ring.kept();
+        let table_full = !self.table.has_room(self.table.lines_max() / 8);
+        let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full;
+        let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
+        let stale = self.superblock.tail_seq != self.next_seq;
+        if gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {
+            self.write_superblock(State::Active, out);
+        }
+    }
+
+    fn is_pinned_before_tail(&self) -> bool {
+        self.ring.is_pinned(self.ring.kept()..self.ring.tail())
+    }
+
+    fn write_superblock(&mut self, state: State, out: &mut Outbox) {
+        let tail = self.ring.tail();
+        let mut next = self.superblock.clone();
+        next.state = state;
+        next.generation += 1;
+        next.tail_seq = self.oldest_live_seq();
+        let index = self.ring.index(tail);
+        next.tail_sector = match next.tail_seq == self.next_seq {
+            true => self.wrapped(self.head_sector),
+            false => self.superblock.segment_start(index),
+        };
+        next.durable_seq = (self.safe_seq() + 1).max(next.tail_seq);
+        next.flush_epoch = self.flush_epoch;
+        next.fingerprint.clone_from(&self.home.fingerprint);
+        let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+        let buf = Buf::copy_of(next.encode().as_bytes());
+        self.superblock = next;
+        self.release = Some(Release { tail });
+        self.statistics.superblocks += 1;
+        self.submit(LOG, Op::Superblock, Io::Write { at, buf, durability: Durability::Durable }, out);
+    }
+
+    /// Where the walk begins to look: a place inside the ring.
+    fn wrapped(&self, sector: u64) -> u64 {
+        let head = self.ring.index(self.ring.head());
+        let end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
+        if sector + self.superblock.log_block_sectors() <= end {
+            return sector;
+        }
+        self.superblock.segment_start(self.ring.index(self.ring.head() + 1))
+    }
+
+    pub fn on_superblock(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
+        let release = self.release.take().expect("a superblock was in flight");
+        if let Err(error) = result.status {
+            if self.stop == Stop::Marking {
+                self.stop = Stop::Done;
+                out.report(Report::Failed(format!("the log's superblock could not be written: {error}")));
+            }
+            return self.log_failed(now, error, out);
+        }
+        if self.stop == Stop::Marking {
+            self.stop = Stop::Done;
+            return out.report(Report::Stopped);
+        }
+        let freed = self.ring.kept()..release.tail;
+        if !freed.is_empty() {
+            let parts: Vec<_> = freed.map(|number| self.places_of(self.ring.index(number))).collect();
+            self.table.purge(&parts);
+            self.ranges_home.retain(|(number, _)| *number >= release.tail);
+            self.ring.keep_from(release.tail);
+        }
+        self.retry_pending(now, out);
+    }
+
+    fn places_of(&self, segment: u32) -> std::ops::Range<Place> {
+        let start = self.superblock.segment_start(segment);
+        Place(start)..Place(start + self.superblock.segment_sectors())
+    }
+
+    pub fn stop_asked(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.stop != Stop::No {
+            return;
+        }
+        self.stop = Stop::Asked;
+        self.draining = false;
+        // A request that is split and half in the log never happened; neither did those behind it.
+        for pending in std::mem::take(&mut self.pending) {
+            let error = IoError::new(crate::layer::ErrorKind::Shutdown);
+            self.finish(now, pending.id, IoResult::err(pending.into_buf(), error), out);
+        }
+        while let Some(((_, _), (id, result))) = self.delayed.pop_first() {
+            out.reply(id, result);
+        }
+    }
+
+    /// Proceeds with a stop once nothing is in flight.
+    pub fn stop_step(&mut self, _now: Nanos, out: &mut Outbox) {
+        if self.stop != Stop::Asked || !self.arounds.is_empty() || !self.readings.is_empty() {
+            return;
+        }
+        if matches!(self.mode, Mode::LogFailed { .. }) {
+            return self.stop_without_log(out);
+        }
+        let settled =
+            self.buffers.filling.is_none() && self.buffers.live.is_empty() && self.waiters.is_empty();
+        if !settled || self.release.is_some() || self.ops.len() > 0 {
+            return;
+        }
+        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
+            self.data_flush.flying = Some(self.data_flush.completed);
+            return self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        }
+        self.stop = Stop::Marking;
+        self.write_superblock(State::Stopped, out);
+    }
+}

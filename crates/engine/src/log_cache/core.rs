@@ -1,0 +1,289 @@
+//! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
+//! `commit` (durability, superblocks, stopping), `home` (destaging), `failure` (a dead log).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::buffers::{Buffers, Stamp};
+use super::commit::{DataFlush, Release, Waiter};
+use super::format::Superblock;
+use super::home::Home;
+use super::read::Reading;
+use super::ring::Ring;
+use super::statistics::Statistics;
+use super::table::{LookupTable, ZeroRanges};
+use super::write::Pending;
+use super::{LogCacheConfig, Promise};
+use crate::layer::{
+    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
+};
+use crate::slab::Slab;
+use crate::{Extent, Nanos, SECTOR_BYTES};
+
+pub const LOG: Port = Port(0);
+pub const DATA: Port = Port(1);
+
+/// What an operation in flight is for.
+pub enum Op {
+    /// The buffer whose first record is this.
+    LogWrite(u64),
+    /// Makes every record up to here durable.
+    LogFlush(u64),
+    /// A read that the data disk answers alone.
+    Forward(RequestId),
+    /// A part of a read that is put together.
+    Part {
+        reading: u64,
+        part: usize,
+    },
+    /// A write around the log.
+    Around(u64),
+    DataFlush,
+    Superblock,
+    Home(u64),
+}
+
+/// A write on its way around the log.
+pub struct Around {
+    pub id: RequestId,
+    pub extent: Extent,
+    /// Records that must be durable before the answer.
+    pub seq: u64,
+}
+
+/// Who has a say about new requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Serving,
+    /// The log is dead; everything goes to the data disk. `recorded`: the host knows, so writes may be answered.
+    LogFailed {
+        recorded: bool,
+    },
+}
+
+/// How a stop proceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    No,
+    /// Waiting for what is in flight.
+    Asked,
+    /// The superblock that says so is on its way.
+    Marking,
+    Done,
+}
+
+/// See the module's documentation.
+pub struct Core {
+    /// The instant of the event that is being handled.
+    pub now: Nanos,
+    pub config: LogCacheConfig,
+    pub superblock: Superblock,
+    pub log: Geometry,
+    pub data: Geometry,
+    pub table: LookupTable,
+    pub ranges: ZeroRanges,
+    /// Ranges that are home, but whose records are still in the log: segment number and extent (rule 7).
+    pub ranges_home: Vec<(u64, Extent)>,
+    pub range_id: u64,
+    pub ring: Ring,
+    pub buffers: Buffers,
+    /// The sector of the log where the next buffer begins.
+    pub head_sector: u64,
+    /// The first record of an activation begins exactly where the log ended.
+    pub head_is_fixed: bool,
+    pub next_seq: u64,
+    pub written_seq: u64,
+    pub durable_seq: u64,
+    /// Requests that are split over several records, not yet durable as a whole: first and last record.
+    pub chains: VecDeque<(u64, u64)>,
+    /// The first record of the request that is being split right now.
+    pub chain: Option<u64>,
+    pub last_invalidate: u64,
+    pub flush_epoch: u64,
+    pub log_flushing: bool,
+    pub log_flush_at: Option<Nanos>,
+    pub ops: Slab<Op>,
+    pub readings: Slab<Reading>,
+    pub arounds: Slab<Around>,
+    pub pending: VecDeque<Pending>,
+    pub waiters: Vec<Waiter>,
+    pub data_flush: DataFlush,
+    pub delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
+    pub delayed_count: u64,
+    pub pace: Nanos,
+    pub release: Option<Release>,
+    pub home: Home,
+    pub mode: Mode,
+    pub stop: Stop,
+    pub draining: bool,
+    pub foreground: u64,
+    pub last_activity: Nanos,
+    pub statistics: Statistics,
+}
+
+impl Core {
+    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        self.now = now;
+        match event {
+            Event::Request(request) => self.on_request(now, request, out),
+            Event::Completed { op, result } => self.on_completed(now, op, result, out),
+            Event::Control(control) => self.on_control(now, control, out),
+            Event::Wake => {}
+        }
+        self.send_delayed(now, out);
+        self.home_step(now, out);
+        self.commit_step(now, out);
+        self.stop_step(now, out);
+    }
+
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let delayed = self.delayed.first_key_value().map(|(key, _)| key.0);
+        [delayed, self.commit_deadline(), self.home_deadline()].into_iter().flatten().min()
+    }
+
+    fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        self.foreground += 1;
+        self.last_activity = now;
+        let Request { id, io } = request;
+        if self.stop != Stop::No {
+            return self.finish(
+                now,
+                id,
+                IoResult::err(io.take_buf(), IoError::new(ErrorKind::Shutdown)),
+                out,
+            );
+        }
+        if let Err(error) = self.validate(&io) {
+            return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
+        }
+        self.statistics.count(&io);
+        match io {
+            Io::Read { at, buf } => self.on_read(now, id, at, buf, out),
+            Io::Flush => self.on_flush(now, id, out),
+            io => self.on_modify(now, Pending::new(id, io), out),
+        }
+    }
+
+    fn validate(&self, io: &Io) -> Result<(), IoError> {
+        let Some(extent) = io.extent() else { return Ok(()) };
+        let block = u64::from(self.data.logical_block_bytes) / SECTOR_BYTES;
+        let whole = match io {
+            Io::Read { buf, .. } | Io::Write { buf, .. } => buf.len() as u64 % SECTOR_BYTES == 0,
+            _ => true,
+        };
+        let end = extent.start.0.checked_add(extent.sectors);
+        if end.is_none_or(|end| end > self.superblock.data_sectors) {
+            return Err(IoError::at(ErrorKind::OutOfRange, extent));
+        }
+        if !whole || extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
+            return Err(IoError::at(ErrorKind::Invalid, extent));
+        }
+        if matches!(io, Io::Discard { .. }) && !self.data.discards {
+            return Err(IoError::at(ErrorKind::Unsupported, extent));
+        }
+        if io.modifies() && self.data.read_only {
+            return Err(IoError::at(ErrorKind::ReadOnly, extent));
+        }
+        Ok(())
+    }
+
+    fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+        match self.ops.remove(op.0) {
+            Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
+            Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
+            Op::Forward(id) => self.finish(now, id, result, out),
+            Op::Part { reading, part } => self.on_part(now, reading, part, result, out),
+            Op::Around(key) => self.on_around(now, key, result, out),
+            Op::DataFlush => self.on_data_flushed(now, result, out),
+            Op::Superblock => self.on_superblock(now, result, out),
+            Op::Home(slot) => self.on_home(now, slot, result, out),
+        }
+    }
+
+    fn on_control(&mut self, now: Nanos, control: Control, out: &mut Outbox) {
+        match control {
+            Control::Drain => self.draining = true,
+            Control::DrainCancel => self.draining = false,
+            Control::Stop => self.stop_asked(now, out),
+            Control::LogFailureRecorded => {
+                if matches!(self.mode, Mode::LogFailed { .. }) {
+                    self.mode = Mode::LogFailed { recorded: true };
+                    self.retry_pending(now, out);
+                }
+            }
+            Control::ResetStatistics => self.statistics = Statistics::default(),
+        }
+    }
+
+    /// Answers a request that is not waiting for anything any more.
+    pub fn finish(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        self.foreground -= 1;
+        self.last_activity = now;
+        out.reply(id, result);
+    }
+
+    pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
+        let key = self.ops.insert(op);
+        out.submit(port, OpId(key), io);
+    }
+
+    /// The newest record that no crash can take, as a whole request.
+    pub fn safe_seq(&self) -> u64 {
+        let durable = self.durable_seq;
+        let chain = self.chains.iter().find(|chain| chain.1 > durable).map(|chain| chain.0);
+        let chain = chain.into_iter().chain(self.chain).min().unwrap_or(u64::MAX);
+        durable.min(chain - 1)
+    }
+
+    /// The oldest record that is not home yet; the next one to be written where all are.
+    pub fn oldest_live_seq(&self) -> u64 {
+        let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
+        if nothing && self.ring.is_empty_at_head(self.safe_seq()) && self.home.is_home(self.next_seq - 1) {
+            self.next_seq
+        } else {
+            self.ring.at(self.ring.index(self.ring.tail())).first_seq
+        }
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            cache_uuid: self.superblock.cache_uuid,
+            epoch: self.superblock.epoch,
+            oldest_live_seq: self.oldest_live_seq(),
+            durable_seq: self.safe_seq() + 1,
+            flush_epoch: self.flush_epoch,
+        }
+    }
+
+    pub fn dirty_sectors(&self) -> u64 {
+        self.table.counts().dirty_sectors
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        self.dirty_sectors() > 0 || !self.ranges.is_empty()
+    }
+
+    pub fn segment_of(&self, place: u64) -> u32 {
+        self.superblock.segment_of(place)
+    }
+
+    pub fn is_always(&self) -> bool {
+        self.config.promise == Promise::Always
+    }
+
+    fn send_delayed(&mut self, now: Nanos, out: &mut Outbox) {
+        while let Some(entry) = self.delayed.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            let (id, result) = entry.remove();
+            out.reply(id, result);
+        }
+    }
+
+    pub fn check(&self) {
+        self.ring.check(self.dirty_sectors());
+        assert!(self.durable_seq <= self.written_seq && self.written_seq < self.next_seq);
+        let split = self.chain.is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
+        assert!(!split || !self.pending.is_empty(), "a split request waits at the front");
+    }
+}

@@ -1,0 +1,79 @@
+//! Rule 13: when the log device fails, everything goes to the data disk.
+//!
+//! What is still in the buffers is the best copy there is, and goes home from there; what is in the log is read from it as
+//! far as it can be. New writes go straight to the data disk, once the host has recorded that this log must not be
+//! replayed any more. A block that cannot be read is an error until it is written again.
+
+use super::core::{Core, DATA, Mode, Op, Stop};
+use super::write::Pending;
+use crate::layer::{Io, Outbox, Report};
+use crate::{IoError, Nanos};
+
+impl Core {
+    pub fn log_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
+        self.statistics.last_error = Some(error);
+        if self.mode != Mode::Serving {
+            return;
+        }
+        self.mode = Mode::LogFailed { recorded: false };
+        self.seal(now);
+        if let Some(filling) = self.buffers.filling.take() {
+            match filling.is_empty() {
+                true => self.buffers.give_back(filling),
+                false => self.buffers.live.push_back(filling),
+            }
+        }
+        self.chain = None;
+        self.log_flush_at = None;
+        out.report(Report::LogFailed);
+    }
+
+    /// Everything that could be brought home is: what waited for the log to be durable is durable at home.
+    pub fn rescued(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.durable_seq < self.next_seq - 1 {
+            self.written_seq = self.next_seq - 1;
+            self.durable_seq = self.next_seq - 1;
+            self.chains.clear();
+            self.buffers.abandon();
+            self.answer_waiters(now, out);
+            self.retry_pending(now, out);
+        }
+    }
+
+    /// A batch went home with errors. With a dead log there is no other copy of what the buffers hold, so nobody is kept
+    /// waiting for it.
+    pub fn home_failed(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.mode == Mode::Serving {
+            return;
+        }
+        let error = self.statistics.last_error.unwrap_or(IoError::new(crate::layer::ErrorKind::Medium));
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.finish(now, waiter.id, crate::IoResult::err(waiter.result.buf, error), out);
+        }
+    }
+
+    /// With a dead log: nothing older may come home over this write.
+    pub fn may_write_through(&self, pending: &Pending) -> bool {
+        let recorded = self.mode == Mode::LogFailed { recorded: true };
+        let only_lost = self.home.is_idle() && self.durable_seq == self.next_seq - 1;
+        let dirty = self.table.contains_dirty(pending.extent) || self.ranges.contains_any(pending.extent);
+        recorded && !self.is_going_around(pending.extent) && (!dirty || only_lost)
+    }
+
+    pub fn stop_without_log(&mut self, out: &mut Outbox) {
+        if !self.ops.is_empty() || !self.waiters.is_empty() || self.durable_seq < self.next_seq - 1 {
+            return;
+        }
+        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
+            self.data_flush.flying = Some(self.data_flush.completed);
+            return self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        }
+        self.stop = Stop::Done;
+        match self.home.lost.len() {
+            0 => out.report(Report::Stopped),
+            lost => out.report(Report::Failed(format!(
+                "the log device failed, and {lost} blocks of 4 KiB could not be read from it; everything else is on the data disk"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,676 @@
+//! Destaging: brings dirty blocks home to the data disk (section 3.5.3).
+//!
+//! A batch goes through these phases; the next request suspends it between two operations (see [`crate::destage::when`]):
+//!
+//! | phase | what happens | then |
+//! |---|---|---|
+//! | idle | a policy says when | ranges |
+//! | ranges | discards and zeroes that are durable go home, before any newer data over them | blocks |
+//! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
+//! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
+//!
+//! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::read::{byte_offset, masked_runs, piece_is_whole};
+use super::table::{Line, Piece, RangeKind};
+use crate::destage::{how, what, when};
+use crate::layer::{Durability, Io, IoResult, Outbox, Report};
+use crate::slab::Slab;
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+
+/// Lines in a batch, where the log is on a device that need not seek: sorting more gains more.
+const BATCH_LINES_MAX: usize = 1 << 16;
+/// Discards and zeroes are sent home in pieces of so many sectors (8 MiB), so that a request need not wait long.
+const RANGE_SECTORS_MAX: u64 = 16 << 10;
+/// How long to wait after a failed write home; doubles up to the second value.
+const RETRY_FIRST: Nanos = Nanos::from_secs(1);
+const RETRY_MAX: Nanos = Nanos::from_secs(30);
+
+/// Whether somebody waits for space in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressure {
+    None,
+    Full,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Ranges,
+    /// Reading a window from the log.
+    Read,
+    /// Writing a window home.
+    Write,
+    Flush,
+}
+
+/// A dirty piece of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    line: Line,
+    piece: Piece,
+    failed: bool,
+}
+
+/// Neighbours in the log, read together.
+struct Group {
+    extent: Extent,
+    segment: u32,
+    items: Vec<u32>,
+}
+
+/// Neighbours on the data disk, written together.
+struct Run {
+    start: Lba,
+    buf: Buf,
+    blocks: std::ops::Range<usize>,
+}
+
+/// A block of a window, and the run it belongs to.
+struct Target {
+    item: u32,
+    block: u32,
+    run: u32,
+}
+
+enum Flight {
+    Range,
+    Read(Group),
+    /// These blocks of the window.
+    Write(std::ops::Range<usize>),
+    Flush,
+}
+
+/// The state of destaging.
+pub struct Home {
+    phase: Phase,
+    pub pressure: Pressure,
+    /// CRC of the blocks of the data disk that the superblock knows; what goes home changes it.
+    pub fingerprint: Vec<Option<u32>>,
+    items: Vec<Item>,
+    /// The next item that is not in a window yet.
+    next: usize,
+    blocks: Vec<how::Block>,
+    /// Where the pieces of a window go, by item.
+    targets: Vec<Target>,
+    groups: VecDeque<Group>,
+    runs: Vec<Run>,
+    next_run: usize,
+    next_block: usize,
+    range_ids: Vec<u64>,
+    range_parts: VecDeque<(Extent, RangeKind)>,
+    flights: Slab<Flight>,
+    errors: u64,
+    /// Lines that could not be read from the log: errors until they are written again.
+    pub lost: BTreeSet<u64>,
+    retry_at: Option<Nanos>,
+    retry: Nanos,
+    /// Everything that is dirty is not durable yet: waits for the log.
+    stalled: bool,
+    running: bool,
+    started: Nanos,
+    suspended: bool,
+    per_sector: f64,
+    batch_sectors: u64,
+}
+
+impl Home {
+    pub fn new(fingerprint: Vec<Option<u32>>, rotational: bool) -> Home {
+        Home {
+            phase: Phase::Idle,
+            pressure: Pressure::None,
+            fingerprint,
+            items: Vec::new(),
+            next: 0,
+            blocks: Vec::new(),
+            targets: Vec::new(),
+            next_block: 0,
+            groups: VecDeque::new(),
+            runs: Vec::new(),
+            next_run: 0,
+            range_ids: Vec::new(),
+            range_parts: VecDeque::new(),
+            flights: Slab::default(),
+            errors: 0,
+            lost: BTreeSet::new(),
+            retry_at: None,
+            retry: RETRY_FIRST,
+            stalled: false,
+            running: false,
+            started: Nanos::ZERO,
+            suspended: false,
+            // Until the first batch has been timed: 4 ms, or 20 us, for a line.
+            per_sector: if rotational { 500_000.0 } else { 2_500.0 },
+            batch_sectors: 0,
+        }
+    }
+
+    pub const fn nanos_per_sector(&self) -> f64 {
+        self.per_sector
+    }
+
+    pub const fn wants_durable(&self) -> bool {
+        self.stalled
+    }
+
+    /// Everything up to this record is home, where the order matters.
+    pub const fn home_seq(&self) -> u64 {
+        u64::MAX
+    }
+
+    pub const fn is_home(&self, _seq: u64) -> bool {
+        true
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+}
+
+impl Core {
+    pub fn home_deadline(&self) -> Option<Nanos> {
+        if self.stop != Stop::No || self.home.stalled || !self.flights_allowed() || !self.has_work() {
+            return None;
+        }
+        if let Some(at) = self.home.retry_at {
+            return Some(at);
+        }
+        match self.when() {
+            when::Choice::At(at) => Some(at),
+            when::Choice::Run | when::Choice::Wait => None,
+        }
+    }
+
+    fn flights_allowed(&self) -> bool {
+        self.home.flights.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.home.phase != Phase::Idle || self.is_dirty()
+    }
+
+    fn when(&self) -> when::Choice {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        if failed || self.draining || self.home.pressure == Pressure::Full {
+            return when::Choice::Run;
+        }
+        when::policy(self.config.when).choose(&when::View {
+            now: self.now,
+            utilisation: self.ring.utilisation(),
+            foreground: self.foreground,
+            last_activity: self.last_activity,
+            running: self.home.running,
+            high_mark: f64::from(self.config.high_mark) / 100.0,
+            low_mark: f64::from(self.config.low_mark) / 100.0,
+            idle_empty: self.config.idle_empty,
+            idle_full: self.config.idle_full,
+        })
+    }
+
+    /// Goes on with destaging as far as it may; runs after every event.
+    pub fn home_step(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.pending.is_empty() {
+            self.home.pressure = Pressure::None;
+        }
+        let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
+        if !may || !self.has_work() {
+            self.home.running = false;
+            return self.drained(now, out);
+        }
+        if self.home.retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.home.retry_at = None;
+        self.home.running = self.when() == when::Choice::Run;
+        if !self.home.running {
+            self.home.suspended = true;
+            return;
+        }
+        loop {
+            let phase = self.home.phase;
+            match phase {
+                Phase::Idle => {
+                    if !self.begin_batch(now, out) {
+                        return;
+                    }
+                }
+                Phase::Ranges => self.step_ranges(out),
+                Phase::Read => self.step_read(out),
+                Phase::Write => self.step_write(out),
+                Phase::Flush => self.step_flush(out),
+            }
+            if self.home.phase == phase {
+                return;
+            }
+        }
+    }
+
+    /// Chooses a batch; false where nothing can go home now.
+    fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        let safe = if failed { u64::MAX } else { self.safe_seq() };
+        self.choose_ranges(safe);
+        self.choose_items(failed);
+        if self.home.items.is_empty() && self.home.range_ids.is_empty() {
+            self.home.stalled = !failed;
+            if failed {
+                self.rescued(now, out);
+            }
+            return false;
+        }
+        self.home.stalled = false;
+        self.home.errors = 0;
+        self.home.next = 0;
+        self.home.started = now;
+        self.home.suspended = false;
+        self.home.batch_sectors = self.home.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        self.home.phase = Phase::Ranges;
+        self.statistics.destage_batches += 1;
+        true
+    }
+
+    fn choose_ranges(&mut self, safe: u64) {
+        let home = &mut self.home;
+        home.range_ids.clear();
+        home.range_parts.clear();
+        for part in self.ranges.iter().filter(|part| part.info.seq <= safe) {
+            home.range_ids.push(part.info.id);
+            let mut rest = part.extent;
+            while rest.sectors > 0 {
+                let sectors =
+                    rest.sectors.min(if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX });
+                home.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
+                rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
+            }
+        }
+        home.range_ids.sort_unstable();
+        home.range_ids.dedup();
+    }
+
+    /// The segments of the batch, by the policy, as a set of indexes.
+    fn choose_segments(&self, limit: u64, failed: bool) -> Vec<bool> {
+        let whole = failed || self.safe_seq() == self.durable_seq;
+        let mut parts: Vec<what::Part> = Vec::new();
+        for number in self.ring.tail()..=self.ring.head() {
+            let segment = self.ring.at(self.ring.index(number));
+            let next_first = match number == self.ring.head() {
+                true => self.next_seq,
+                false => self.ring.at(self.ring.index(number + 1)).first_seq,
+            };
+            // While a request is split over records that are not all durable, none of its segments is touched.
+            if segment.dirty_sectors > 0 && (whole || next_first <= self.safe_seq() + 1) {
+                parts.push(what::Part { number, dirty_sectors: segment.dirty_sectors });
+            }
+        }
+        what::policy(self.config.what).order(&mut parts);
+        let mut chosen = vec![false; self.ring.count() as usize];
+        let mut sum = 0;
+        for part in parts {
+            if sum > 0 && sum + part.dirty_sectors > limit {
+                break;
+            }
+            sum += part.dirty_sectors;
+            chosen[self.ring.index(part.number) as usize] = true;
+        }
+        chosen
+    }
+
+    fn choose_items(&mut self, failed: bool) {
+        let memory_lines = (self.config.destage_memory / LINE_BYTES as usize).max(1);
+        let lines = if self.log.rotational { memory_lines } else { memory_lines.max(BATCH_LINES_MAX) };
+        let chosen = self.choose_segments(lines as u64 * LINE_SECTORS, failed);
+        let mut items = std::mem::take(&mut self.home.items);
+        items.clear();
+        self.table.scan(0, usize::MAX, |line, piece| {
+            let place = piece.place.0;
+            let eligible = piece.dirty
+                && chosen[self.superblock.segment_of(place) as usize]
+                && !self.home.lost.contains(&line.0)
+                && (failed || self.buffers.holding(place).is_none());
+            if eligible {
+                items.push(Item { line, piece, failed: false });
+            }
+        });
+        match self.config.how {
+            super::HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
+            super::HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),
+        }
+        self.home.items = items;
+    }
+
+    fn step_ranges(&mut self, out: &mut Outbox) {
+        while self.home.flights.len() < self.config.destage_depth {
+            let Some((extent, kind)) = self.home.range_parts.pop_front() else { break };
+            let durability = Durability::Volatile;
+            let io = match kind {
+                RangeKind::Discard if self.data.discards => Io::Discard { extent },
+                RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
+                RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
+            };
+            self.send(Flight::Range, io, out);
+        }
+        if self.home.flights.is_empty() && self.home.range_parts.is_empty() {
+            // Data over a range must not go home before it: give up the batch where one failed.
+            self.home.phase = if self.home.errors > 0 { Phase::Flush } else { Phase::Read };
+            if self.home.errors > 0 {
+                self.home.range_ids.clear();
+                self.home.items.clear();
+            } else {
+                self.plan_window();
+            }
+        }
+    }
+
+    /// Takes the next items that fit the memory, and plans what to read and what to write.
+    fn plan_window(&mut self) {
+        let home = &mut self.home;
+        home.blocks.clear();
+        home.runs.clear();
+        home.next_run = 0;
+        home.next_block = 0;
+        let first = home.next;
+        let lines = (self.config.destage_memory / LINE_BYTES as usize).max(1);
+        home.next = (first + lines).min(home.items.len());
+        for index in first..home.next {
+            let Item { line, piece, .. } = home.items[index];
+            masked_runs(line, piece.mask, |run| {
+                let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
+                home.blocks.push(how::Block { home: run, place, index: index as u32 });
+            });
+        }
+        how::policy(self.config.how).order(&mut home.blocks);
+        home.targets.clear();
+        for blocks in how::merge(&home.blocks) {
+            let start = home.blocks[blocks.start].home.start;
+            let sectors = home.blocks[blocks.end - 1].home.end() - start;
+            let run = home.runs.len() as u32;
+            let of = |block: usize| Target { item: home.blocks[block].index, block: block as u32, run };
+            home.targets.extend(blocks.clone().map(of));
+            home.runs.push(Run { start, buf: Buf::zeroed((sectors * SECTOR_BYTES) as usize), blocks });
+        }
+        home.targets.sort_unstable_by_key(|target| target.item);
+        self.plan_groups(first);
+    }
+
+    /// What has to be read from the log for a window, in the log's order.
+    fn plan_groups(&mut self, first: usize) {
+        let mut order: Vec<u32> = (first as u32..self.home.next as u32).collect();
+        let items = &self.home.items;
+        order.sort_unstable_by_key(|&index| items[index as usize].piece.place);
+        let mut groups: VecDeque<Group> = VecDeque::new();
+        for index in order {
+            let piece = items[index as usize].piece;
+            let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
+            let segment = self.superblock.segment_of(place.0);
+            match groups.back_mut() {
+                Some(group)
+                    if group.segment == segment
+                        && place.0 <= group.extent.end().0 + self.superblock.log_block_sectors()
+                        && group.extent.sectors < how::MERGE_SECTORS_MAX =>
+                {
+                    let end = group.extent.end().0.max(place.0 + sectors);
+                    group.extent.sectors = end - group.extent.start.0;
+                    group.items.push(index);
+                }
+                _ => groups.push_back(Group {
+                    extent: Extent::new(place, sectors),
+                    segment,
+                    items: vec![index],
+                }),
+            }
+        }
+        self.home.groups = groups;
+    }
+
+    fn step_read(&mut self, out: &mut Outbox) {
+        while self.home.flights.len() < self.config.destage_depth {
+            let Some(group) = self.home.groups.pop_front() else { break };
+            if self.take_from_ram(&group) {
+                continue;
+            }
+            self.ring.at_mut(group.segment).pins += 1;
+            let extent = self.log_blocks(group.extent);
+            let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+            self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
+        }
+        if self.home.flights.is_empty() && self.home.groups.is_empty() {
+            self.home.phase = Phase::Write;
+        }
+    }
+
+    /// After the log has failed, the buffers are the best copy: takes a group from there.
+    fn take_from_ram(&mut self, group: &Group) -> bool {
+        let start = group.extent.start;
+        let mut buf = Buf::none();
+        for &index in &group.items {
+            let piece = self.home.items[index as usize].piece;
+            let Some(buffer) = self.buffers.holding(piece.place.0) else { return false };
+            if buf.is_empty() {
+                buf = Buf::zeroed((group.extent.sectors * SECTOR_BYTES) as usize);
+            }
+            let at = byte_offset(start, Lba(piece.place.0));
+            assert!(buffer.read(piece.place.0, &mut buf, at, u64::from(piece.count)), "it is in RAM");
+        }
+        self.fill_runs(group, start, &buf);
+        true
+    }
+
+    /// Puts what was read into the runs, piece by piece, each one checked.
+    fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf) {
+        for &index in &group.items {
+            let item = &mut self.home.items[index as usize];
+            let at = byte_offset(start, Lba(item.piece.place.0));
+            if !piece_is_whole(&item.piece, buf, at) {
+                self.lose_item(index as usize);
+                continue;
+            }
+            let home = &mut self.home;
+            let first = home.targets.partition_point(|target| target.item < index);
+            for target in home.targets[first..].iter().take_while(|target| target.item == index) {
+                let block = home.blocks[target.block as usize];
+                let run = &mut home.runs[target.run as usize];
+                let to = byte_offset(run.start, block.home.start);
+                let from = byte_offset(start, Lba(block.place));
+                run.buf.copy_from(to, buf, from, (block.home.sectors * SECTOR_BYTES) as usize);
+            }
+        }
+    }
+
+    /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again.
+    fn lose_item(&mut self, index: usize) {
+        let item = &mut self.home.items[index];
+        item.failed = true;
+        self.home.lost.insert(item.line.0);
+        self.statistics.log_read_errors += 1;
+    }
+
+    fn step_write(&mut self, out: &mut Outbox) {
+        while self.home.flights.len() < self.config.destage_depth {
+            let Some(run) = self.home.runs.get_mut(self.home.next_run) else { break };
+            run.buf.share();
+            let blocks = self.home.next_block.max(run.blocks.start)..run.blocks.end;
+            let bad = |block: usize| self.home.items[self.home.blocks[block].index as usize].failed;
+            let Some(first) = blocks.clone().find(|&block| !bad(block)) else {
+                self.home.next_run += 1;
+                continue;
+            };
+            let last = (first..blocks.end).find(|&block| bad(block)).unwrap_or(blocks.end);
+            let run = &self.home.runs[self.home.next_run];
+            let at = self.home.blocks[first].home.start;
+            let bytes = byte_offset(at, self.home.blocks[last - 1].home.end());
+            let buf = run.buf.window(byte_offset(run.start, at), bytes);
+            self.home.next_block = last;
+            self.statistics.destage_writes += 1;
+            self.send(
+                Flight::Write(first..last),
+                Io::Write { at, buf, durability: Durability::Volatile },
+                out,
+            );
+        }
+        if self.home.flights.is_empty() && self.home.next_run >= self.home.runs.len() {
+            if self.home.next < self.home.items.len() {
+                self.home.phase = Phase::Read;
+                self.plan_window();
+            } else {
+                self.home.phase = Phase::Flush;
+            }
+        }
+    }
+
+    fn step_flush(&mut self, out: &mut Outbox) {
+        if self.home.flights.is_empty() {
+            self.home.runs.clear();
+            self.send(Flight::Flush, Io::Flush, out);
+        }
+    }
+
+    fn send(&mut self, flight: Flight, io: Io, out: &mut Outbox) {
+        let port = if matches!(flight, Flight::Read(_)) { LOG } else { DATA };
+        let slot = self.home.flights.insert(flight);
+        self.submit(port, Op::Home(slot), io, out);
+    }
+
+    pub fn on_home(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
+        let flight = self.home.flights.remove(slot);
+        if let Err(error) = result.status {
+            self.statistics.destage_errors += 1;
+            self.statistics.last_error = Some(error);
+            if !matches!(flight, Flight::Read(_)) {
+                self.home.errors += 1;
+            }
+        }
+        match flight {
+            Flight::Range => {}
+            Flight::Read(group) => {
+                self.ring.at_mut(group.segment).pins -= 1;
+                match result.status {
+                    Ok(()) => {
+                        let start = self.log_blocks(group.extent).start;
+                        self.fill_runs(&group, start, &result.buf);
+                    }
+                    // Alone, each piece may be readable.
+                    Err(_) if group.items.len() > 1 => self.split_group(&group),
+                    Err(_) => self.lose_item(group.items[0] as usize),
+                }
+            }
+            Flight::Write(blocks) if result.status.is_err() => {
+                for block in blocks {
+                    let index = self.home.blocks[block].index as usize;
+                    self.home.items[index].failed = true;
+                }
+            }
+            Flight::Write(blocks) => {
+                let home = &self.home;
+                let sectors: u64 = home.blocks[blocks].iter().map(|block| block.home.sectors).sum();
+                self.statistics.destaged_sectors += sectors;
+            }
+            Flight::Flush => self.end_batch(now, result.status.is_ok(), out),
+        }
+    }
+
+    fn split_group(&mut self, group: &Group) {
+        for &index in &group.items {
+            let piece = self.home.items[index as usize].piece;
+            let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
+            self.home.groups.push_back(Group { extent, segment: group.segment, items: vec![index] });
+        }
+    }
+
+    /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
+    fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
+        self.home.phase = Phase::Idle;
+        let mut items = std::mem::take(&mut self.home.items);
+        if flushed {
+            for item in items.iter().filter(|item| !item.failed) {
+                self.item_is_home(item);
+            }
+            self.ranges_are_home();
+        }
+        items.clear();
+        self.home.items = items;
+        self.home.range_ids.clear();
+        self.time_batch(now);
+        if self.home.errors > 0 {
+            self.home.retry_at = Some(now.saturating_add(self.home.retry));
+            self.home.retry = Nanos(self.home.retry.0 * 2).min(RETRY_MAX);
+            self.home_failed(now, out);
+        } else {
+            self.home.retry = RETRY_FIRST;
+        }
+        self.advance_tail();
+        self.retry_pending(now, out);
+    }
+
+    /// Rule 9: clean only if the table still points at the copy that was written.
+    fn item_is_home(&mut self, item: &Item) {
+        if let Some(sectors) = self.table.mark_clean(item.line, item.piece.place) {
+            let segment = self.superblock.segment_of(item.piece.place.0);
+            self.ring.at_mut(segment).dirty_sectors -= u64::from(sectors);
+        }
+        if let Some(index) = self.superblock.fingerprint_index(item.line.0) {
+            let whole = item.piece.mask == u8::MAX;
+            self.home.fingerprint[index] = whole.then_some(item.piece.crc);
+        }
+    }
+
+    fn ranges_are_home(&mut self) {
+        for id in std::mem::take(&mut self.home.range_ids) {
+            let parts: Vec<_> = self.ranges.parts_of(id).collect();
+            let Some(first) = parts.first() else { continue };
+            let segment = first.info.segment;
+            self.ring.at_mut(segment).dirty_ranges -= 1;
+            let number = self.ring.number(segment);
+            for part in parts {
+                self.ranges_home.push((number, part.extent));
+                self.unknown_fingerprints(part.extent);
+            }
+            self.ranges.remove_by_id(id);
+        }
+    }
+
+    /// What of the fingerprint a range covers is not known any more.
+    fn unknown_fingerprints(&mut self, extent: Extent) {
+        let lines = self.superblock.data_sectors / LINE_SECTORS;
+        let ends = super::format::FINGERPRINT_END_BLOCKS as u64;
+        let touched = Line::touching(extent);
+        for line in (0..ends.min(lines)).chain(lines.saturating_sub(ends)..lines) {
+            if touched.contains(&line)
+                && let Some(index) = self.superblock.fingerprint_index(line)
+            {
+                self.home.fingerprint[index] = None;
+            }
+        }
+    }
+
+    /// Learns how long a sector takes to go home, from batches that were not interrupted.
+    fn time_batch(&mut self, now: Nanos) {
+        let home = &mut self.home;
+        if !home.suspended && home.batch_sectors > 0 {
+            let measured = now.since(home.started).0 as f64 / home.batch_sectors as f64;
+            home.per_sector += (measured - home.per_sector) / 4.0;
+        }
+    }
+
+    /// Reports the end of a drain.
+    fn drained(&mut self, _now: Nanos, out: &mut Outbox) {
+        if !self.draining || self.is_dirty() {
+            return;
+        }
+        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
+            if self.data_flush.flying.is_none() {
+                self.data_flush.flying = Some(self.data_flush.completed);
+                self.submit(DATA, Op::DataFlush, Io::Flush, out);
+            }
+            return;
+        }
+        let quiet = self.buffers.filling.is_none() && self.buffers.live.is_empty() && self.release.is_none();
+        if matches!(self.mode, Mode::LogFailed { .. }) || (quiet && self.superblock.tail_seq == self.next_seq)
+        {
+            self.draining = false;
+            out.report(Report::Drained);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Reads: put together from RAM, log and data disk (section 3.5.2), without any foreground destage.
+//!
+//! What is dirty comes from the log or its buffers; what is clean comes from there only if the whole request does, as one
+//! read of the data disk is cheaper than many small ones of the log. Every block read from the log is checked.
+
+use super::core::{Core, DATA, LOG, Op};
+use super::table::{Line, Piece};
+use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
+use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+
+/// Pieces that lie side by side in the log are read together, up to so many sectors (256 KiB).
+const LOG_READ_SECTORS_MAX: u64 = 512;
+
+/// Where some sectors of a request come from.
+#[derive(Clone, Copy, Debug)]
+struct FromLog {
+    line: Line,
+    piece: Piece,
+}
+
+/// One read of a device that a request needs.
+enum Part {
+    /// Read from the data disk from here on; these extents of it are wanted.
+    Data { start: Lba, wanted: Vec<Extent> },
+    /// Read from the log from this sector on; these pieces of it are wanted.
+    Log { start: u64, segment: u32, pieces: Vec<FromLog> },
+}
+
+/// A request that is being put together.
+pub struct Reading {
+    id: RequestId,
+    at: Lba,
+    buf: Buf,
+    parts: Vec<Option<Part>>,
+    left: usize,
+    error: Option<IoError>,
+}
+
+/// What a request needs, from where.
+#[derive(Default)]
+struct Plan {
+    zeroes: Vec<Extent>,
+    data: Vec<Extent>,
+    log: Vec<FromLog>,
+    /// Only clean pieces were found, so the data disk has everything.
+    dirty: bool,
+    cached_sectors: u64,
+}
+
+impl Core {
+    pub fn on_read(&mut self, now: Nanos, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
+        let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+        if !self.table.contains_any(extent) && !self.ranges.contains_any(extent) {
+            return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
+        }
+        let plan = self.plan(extent);
+        if !plan.dirty && plan.cached_sectors < extent.sectors {
+            return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
+        }
+        self.assemble(now, id, at, buf, plan, out);
+    }
+
+    /// Finds the sources. Sectors with a dirty copy come from the log; clean copies only count when all is cached.
+    fn plan(&self, extent: Extent) -> Plan {
+        let mut plan = Plan::default();
+        let mut clean = Vec::new();
+        let mut clean_extents = Vec::new();
+        for line in Line::touching(extent).map(Line) {
+            let wanted = line.mask_of(extent);
+            let mut covered = 0u8;
+            for &piece in self.table.lookup(line).iter() {
+                let mask = piece.mask & wanted;
+                if mask == 0 {
+                    continue;
+                }
+                covered |= mask;
+                plan.cached_sectors += u64::from(mask.count_ones());
+                let source = FromLog { line, piece: Piece { mask, ..piece } };
+                if piece.dirty {
+                    plan.dirty = true;
+                    plan.log.push(source);
+                } else {
+                    clean.push(source);
+                    masked_runs(line, mask, |run| clean_extents.push(run));
+                }
+            }
+            self.plan_rest(line, wanted & !covered, &mut plan);
+        }
+        if plan.cached_sectors == extent.sectors {
+            plan.log.append(&mut clean);
+        } else {
+            plan.data.append(&mut clean_extents);
+            plan.data.sort_unstable();
+        }
+        plan
+    }
+
+    /// Sectors that the table does not know: zeroes, or the data disk's.
+    fn plan_rest(&self, line: Line, mask: u8, plan: &mut Plan) {
+        masked_runs(line, mask, |run| {
+            let mut at = run.start;
+            for part in self.ranges.lookup(run) {
+                if at < part.extent.start {
+                    plan.data.push(Extent::new(at, part.extent.start - at));
+                }
+                plan.zeroes.push(part.extent);
+                plan.dirty = true;
+                plan.cached_sectors += part.extent.sectors;
+                at = part.extent.end();
+            }
+            if at < run.end() {
+                plan.data.push(Extent::new(at, run.end() - at));
+            }
+        });
+    }
+
+    fn assemble(&mut self, now: Nanos, id: RequestId, at: Lba, mut buf: Buf, plan: Plan, out: &mut Outbox) {
+        self.statistics.read_hits += 1;
+        for zero in &plan.zeroes {
+            buf.zero(byte_offset(at, zero.start), (zero.sectors * SECTOR_BYTES) as usize);
+        }
+        let mut from_log = Vec::with_capacity(plan.log.len());
+        for source in plan.log {
+            match self.buffers.holding(source.piece.place.0) {
+                Some(buffer) => masked_runs(source.line, source.piece.mask, |run| {
+                    let first = (run.start.0 % LINE_SECTORS) as u8;
+                    let place = source.piece.place_of(first).0;
+                    assert!(
+                        buffer.read(place, &mut buf, byte_offset(at, run.start), run.sectors),
+                        "it is in RAM"
+                    );
+                }),
+                None => from_log.push(source),
+            }
+        }
+        let mut parts = log_parts(from_log, |place| self.segment_of(place));
+        if let (Some(first), Some(last)) = (plan.data.first(), plan.data.last()) {
+            let end = last.end();
+            let span = Extent::new(first.start, end - first.start);
+            parts.push(Part::Data { start: span.start, wanted: plan.data });
+        }
+        if parts.is_empty() {
+            return self.finish(now, id, IoResult::ok(buf), out);
+        }
+        let blank = buf.is_blank();
+        let left = parts.len();
+        let key =
+            self.readings.insert(Reading { id, at, buf, parts: Vec::with_capacity(left), left, error: None });
+        for (index, part) in parts.into_iter().enumerate() {
+            let (port, io) = self.part_io(&part, blank);
+            if let Part::Log { segment, .. } = &part {
+                self.ring.at_mut(*segment).pins += 1;
+            }
+            self.readings.get_mut(key).parts.push(Some(part));
+            self.submit(port, Op::Part { reading: key, part: index }, io, out);
+        }
+    }
+
+    fn part_io(&self, part: &Part, blank: bool) -> (crate::Port, Io) {
+        let memory = |sectors: u64| {
+            let bytes = (sectors * SECTOR_BYTES) as usize;
+            if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) }
+        };
+        match part {
+            Part::Data { start, wanted } => {
+                let end = wanted.last().expect("something is wanted").end();
+                let extent =
+                    self.whole_blocks(Extent::new(*start, end - *start), self.data.logical_block_bytes);
+                (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
+            }
+            Part::Log { start, pieces, .. } => {
+                let last = pieces.last().expect("something is wanted").piece;
+                let end = last.place.0 + u64::from(last.count);
+                let extent = self.log_blocks(Extent::new(Lba(*start), end - *start));
+                (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
+            }
+        }
+    }
+
+    /// The extent, grown to whole blocks of a device.
+    fn whole_blocks(&self, extent: Extent, block_bytes: u32) -> Extent {
+        let block = u64::from(block_bytes) / SECTOR_BYTES;
+        let start = extent.start.0 / block * block;
+        let end = extent.end().0.next_multiple_of(block);
+        Extent::new(Lba(start), end - start)
+    }
+
+    /// The extent of the log, grown to what its device can read.
+    pub fn log_blocks(&self, extent: Extent) -> Extent {
+        self.whole_blocks(extent, self.log.logical_block_bytes)
+    }
+
+    pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, result: IoResult, out: &mut Outbox) {
+        let part = self.readings.get_mut(key).parts[index].take().expect("a part ends once");
+        let mut error = result.status.err();
+        match &part {
+            Part::Data { start, wanted } => {
+                let start = self.whole_blocks(Extent::new(*start, 1), self.data.logical_block_bytes).start;
+                let reading = self.readings.get_mut(key);
+                for extent in wanted.iter().filter(|_| error.is_none()) {
+                    let (to, from) =
+                        (byte_offset(reading.at, extent.start), byte_offset(start, extent.start));
+                    reading.buf.copy_from(to, &result.buf, from, (extent.sectors * SECTOR_BYTES) as usize);
+                }
+            }
+            Part::Log { start, segment, pieces } => {
+                self.ring.at_mut(*segment).pins -= 1;
+                let start = self.log_blocks(Extent::new(Lba(*start), 1)).start;
+                if error.is_none() {
+                    error = self.take_pieces(key, start, pieces, &result.buf);
+                } else {
+                    // The client's address, not the log's: what was acknowledged cannot be read back.
+                    error = Some(IoError::at(ErrorKind::Lost, pieces[0].line.extent()));
+                }
+                if let Some(error) = error {
+                    self.statistics.log_read_errors += 1;
+                    self.statistics.last_error = Some(error);
+                }
+            }
+        }
+        let reading = self.readings.get_mut(key);
+        reading.error = reading.error.or(error);
+        reading.left -= 1;
+        if reading.left == 0 {
+            let reading = self.readings.remove(key);
+            let status = reading.error.map_or(Ok(()), Err);
+            self.finish(now, reading.id, IoResult { buf: reading.buf, status }, out);
+            self.retry_pending(now, out);
+        }
+    }
+
+    /// Copies checked pieces into a request; the answer is the first that failed its check.
+    fn take_pieces(&mut self, key: u64, start: Lba, pieces: &[FromLog], source: &Buf) -> Option<IoError> {
+        let reading = self.readings.get_mut(key);
+        let mut error = None;
+        for FromLog { line, piece } in pieces {
+            let from = byte_offset(start, Lba(piece.place.0));
+            if !piece_is_whole(piece, source, from) {
+                error.get_or_insert(IoError::at(ErrorKind::Lost, line.extent()));
+                continue;
+            }
+            masked_runs(*line, piece.mask, |run| {
+                let skip = (run.start.0 % LINE_SECTORS) as usize - usize::from(piece.first);
+                let from = from + skip * SECTOR_BYTES as usize;
+                let to = byte_offset(reading.at, run.start);
+                reading.buf.copy_from(to, source, from, (run.sectors * SECTOR_BYTES) as usize);
+            });
+        }
+        error
+    }
+}
+
+/// Whether a piece that was read from the log is what was written there.
+pub fn piece_is_whole(piece: &Piece, source: &Buf, at: usize) -> bool {
+    let bytes = usize::from(piece.count) * SECTOR_BYTES as usize;
+    source.is_blank() || crc32c::crc32c(&source.bytes()[at..at + bytes]) == piece.crc
+}
+
+pub fn byte_offset(base: Lba, at: Lba) -> usize {
+    ((at - base) * SECTOR_BYTES) as usize
+}
+
+/// Calls `f` with each run of adjacent sectors in a mask.
+pub fn masked_runs(line: Line, mask: u8, mut f: impl FnMut(Extent)) {
+    let mut rest = u16::from(mask);
+    let mut at = 0;
+    while rest != 0 {
+        let skip = rest.trailing_zeros();
+        rest >>= skip;
+        at += skip;
+        let run = rest.trailing_ones();
+        f(Extent::new(line.start() + u64::from(at), u64::from(run)));
+        rest >>= run;
+        at += run;
+    }
+}
+
+/// Joins pieces that lie side by side in the log.
+fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(u64) -> u32) -> Vec<Part> {
+    sources.sort_unstable_by_key(|source| source.piece.place);
+    let mut parts: Vec<Part> = Vec::new();
+    for source in sources {
+        let place = source.piece.place.0;
+        let at = segment_of(place);
+        if let Some(Part::Log { start, segment, pieces }) = parts.last_mut() {
+            let last = pieces.last().expect("a part has pieces").piece;
+            let end = last.place.0 + u64::from(last.count);
+            if *segment == at && place == end && end - *start < LOG_READ_SECTORS_MAX {
+                pieces.push(source);
+                continue;
+            }
+        }
+        parts.push(Part::Log { start: place, segment: at, pieces: vec![source] });
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_a_mask() {
+        let runs = |mask| {
+            let mut all = Vec::new();
+            masked_runs(Line(2), mask, |run| all.push((run.start.0 - 16, run.sectors)));
+            all
+        };
+        assert_eq!(runs(0xff), [(0, 8)]);
+        assert_eq!(runs(0b0110_1001), [(0, 1), (3, 1), (5, 2)]);
+        assert_eq!(runs(0), []);
+    }
+}

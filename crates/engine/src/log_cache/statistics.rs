@@ -1,0 +1,48 @@
+//! What is counted for the status.
+
+use serde::Serialize;
+
+use crate::layer::Io;
+use crate::{IoError, SECTOR_BYTES};
+
+#[derive(Default, Serialize)]
+pub struct Statistics {
+    pub reads: u64,
+    pub read_bytes: u64,
+    /// Reads of which at least a part came from the log or its buffers.
+    pub read_hits: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub flushes: u64,
+    pub discards: u64,
+    pub logged_sectors: u64,
+    pub around_sectors: u64,
+    pub log_writes: u64,
+    pub log_bytes: u64,
+    pub log_flushes: u64,
+    pub superblocks: u64,
+    pub destage_batches: u64,
+    pub destage_writes: u64,
+    pub destaged_sectors: u64,
+    pub destage_errors: u64,
+    pub log_read_errors: u64,
+    pub last_error: Option<IoError>,
+}
+
+impl Statistics {
+    pub fn count(&mut self, io: &Io) {
+        let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);
+        match io {
+            Io::Read { .. } => {
+                self.reads += 1;
+                self.read_bytes += bytes;
+            }
+            Io::Write { .. } => {
+                self.writes += 1;
+                self.write_bytes += bytes;
+            }
+            Io::Flush => self.flushes += 1,
+            Io::Discard { .. } | Io::WriteZeroes { .. } => self.discards += 1,
+        }
+    }
+}

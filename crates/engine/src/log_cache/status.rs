@@ -1,0 +1,57 @@
+//! The state of the cache for people and monitors.
+
+use serde_json::{Value, json};
+
+use super::core::{Core, Mode, Stop};
+use crate::{Geometry, Nanos, SECTOR_BYTES};
+
+impl Core {
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: self.superblock.data_sectors,
+            logical_block_bytes: self.data.logical_block_bytes,
+            physical_block_bytes: self.data.physical_block_bytes,
+            volatile_cache: !self.is_always(),
+            discards: self.data.discards,
+            // Zeroes are one entry in the log.
+            fast_zeroes: true,
+            rotational: self.data.rotational,
+            read_only: self.data.read_only,
+        }
+    }
+
+    /// The state in a word, as administrators of block caches know them.
+    fn state(&self) -> &'static str {
+        match self.mode {
+            Mode::LogFailed { .. } => "log-failed",
+            Mode::Serving if self.stop != Stop::No => "stopping",
+            Mode::Serving if self.is_dirty() => "dirty",
+            Mode::Serving => "clean",
+        }
+    }
+
+    pub fn status(&self, _now: Nanos) -> Value {
+        let segment = u64::from(self.superblock.segment_bytes);
+        let counts = self.table.counts();
+        json!({
+            "type": "log-cache",
+            "state": self.state(),
+            "promise": self.config.promise,
+            "size_bytes": u64::from(self.superblock.segments) * segment,
+            "used_bytes": (self.ring.live() - 1) * segment,
+            "utilisation": self.ring.utilisation(),
+            "dirty_bytes": counts.dirty_sectors * SECTOR_BYTES,
+            "dirty_ranges": self.ranges.len(),
+            "cached_bytes": counts.sectors * SECTOR_BYTES,
+            "lost_blocks": self.home.lost.len(),
+            "destaging": !self.home.is_idle(),
+            "draining": self.draining,
+            "destage_nanos_per_sector": self.home.nanos_per_sector() as u64,
+            "epoch": self.superblock.epoch,
+            "next_seq": self.next_seq,
+            "durable_seq": self.durable_seq,
+            "table_bytes": self.table.memory_bytes(),
+            "statistics": self.statistics,
+        })
+    }
+}

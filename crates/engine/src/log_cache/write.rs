@@ -1,0 +1,438 @@
+//! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
+//! writes around the log where that is safe (rule 7).
+
+use super::core::{Around, Core, DATA, Mode, Op};
+use super::format::{Entry, Kind};
+use super::home::Pressure;
+use super::table::{Line, Piece, Place, RangeInfo, RangeKind};
+use super::{Canary, Promise};
+use crate::layer::{Durability, Io, IoResult, Outbox, RequestId};
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+
+/// Sectors that one entry without payload covers at most.
+const RANGE_SECTORS_MAX: u64 = 1 << 31;
+
+/// A request that changes data, and how far it has come.
+pub struct Pending {
+    pub id: RequestId,
+    pub what: What,
+    pub extent: Extent,
+    buf: Buf,
+    pub durability: Durability,
+    done: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Data,
+    Range(Kind),
+}
+
+impl Pending {
+    pub fn new(id: RequestId, io: Io) -> Pending {
+        let extent = io.extent().expect("it changes data somewhere");
+        let (what, buf, durability) = match io {
+            Io::Write { buf, durability, .. } => (What::Data, buf, durability),
+            Io::Discard { .. } => (What::Range(Kind::Discard), Buf::none(), Durability::Volatile),
+            Io::WriteZeroes { unmap: true, durability, .. } => {
+                (What::Range(Kind::ZeroesUnmap), Buf::none(), durability)
+            }
+            Io::WriteZeroes { durability, .. } => (What::Range(Kind::Zeroes), Buf::none(), durability),
+            Io::Read { .. } | Io::Flush => unreachable!("reads and flushes change nothing"),
+        };
+        Pending { id, what, extent, buf, durability, done: 0 }
+    }
+
+    /// The operation again, to go to the data disk.
+    fn into_io(self, durability: Durability) -> Io {
+        let extent = self.extent;
+        match self.what {
+            What::Data => Io::Write { at: extent.start, buf: self.buf, durability },
+            What::Range(Kind::Discard) => Io::Discard { extent },
+            What::Range(kind) => Io::WriteZeroes { extent, unmap: kind == Kind::ZeroesUnmap, durability },
+        }
+    }
+
+    pub fn into_buf(self) -> Buf {
+        self.buf
+    }
+
+    /// The part of the next line that is still to be done.
+    fn next_piece(&self) -> Extent {
+        let start = self.extent.start + self.done;
+        let line_end = (start.0 / LINE_SECTORS + 1) * LINE_SECTORS;
+        Extent::new(start, line_end.min(self.extent.end().0) - start.0)
+    }
+
+    fn pieces_left(&self) -> usize {
+        let start = self.extent.start.0 + self.done;
+        ((self.extent.end().0 - 1) / LINE_SECTORS - start / LINE_SECTORS + 1) as usize
+    }
+
+    fn bytes_left(&self) -> usize {
+        ((self.extent.sectors - self.done) * SECTOR_BYTES) as usize
+    }
+}
+
+impl Core {
+    pub fn on_modify(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
+        self.pending.push_back(pending);
+        if self.pending.len() == 1 {
+            self.retry_pending(now, out);
+        }
+    }
+
+    /// Does the requests at the front of the queue, until one has to wait for space.
+    pub fn retry_pending(&mut self, now: Nanos, out: &mut Outbox) {
+        while let Some(mut pending) = self.pending.pop_front() {
+            let through = matches!(self.mode, Mode::LogFailed { .. });
+            if through && !self.may_write_through(&pending)
+                || !through && !self.try_log(now, &mut pending, out)
+            {
+                self.pending.push_front(pending);
+                return;
+            }
+            if through {
+                self.forget_extent(pending.extent, 0);
+                self.around(now, pending, 0, out);
+            } else if pending.done < pending.extent.sectors {
+                let seq = if self.invalidate(now, pending.extent, out) { self.last_invalidate } else { 0 };
+                self.around(now, pending, seq, out);
+            } else {
+                self.logged(now, pending, out);
+            }
+        }
+    }
+
+    /// Puts a request into the log. True when it is in, or when it may go around it (nothing of it is done then); false
+    /// where it has to wait.
+    fn try_log(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
+        if pending.done == 0 && self.chain.is_none() && self.may_go_around(pending) {
+            return self.room_to_invalidate(now, pending, out);
+        }
+        match pending.what {
+            What::Data => self.append_data(now, pending, out),
+            What::Range(kind) => self.append_range(now, pending, kind, out),
+        }
+    }
+
+    /// Rule 7: nothing of the range is in the log and not home, nor on its way around it.
+    fn may_go_around(&self, pending: &Pending) -> bool {
+        let extent = pending.extent;
+        let bytes = extent.sectors * SECTOR_BYTES;
+        if pending.what != What::Data || self.config.bypass_bytes == 0 || bytes < self.config.bypass_bytes {
+            return false;
+        }
+        if self.config.canary == Some(Canary::BlindBypass) {
+            return true;
+        }
+        let last = Line::of(Lba(extent.end().0 - 1));
+        let fingerprinted = |line: Line| self.superblock.fingerprint_index(line.0).is_some();
+        self.config.promise != Promise::Ordered
+            && !self.config.ordered_destage
+            && !fingerprinted(Line::of(extent.start))
+            && !fingerprinted(last)
+            && !self.table.contains_dirty(extent)
+            && !self.ranges.contains_any(extent)
+            && !self.ranges_home.iter().any(|(_, home)| home.overlaps(extent))
+            && !self.is_going_around(extent)
+    }
+
+    pub fn is_going_around(&self, extent: Extent) -> bool {
+        !self.arounds.is_empty() && self.arounds.iter().any(|around| around.extent.overlaps(extent))
+    }
+
+    fn room_to_invalidate(&mut self, now: Nanos, pending: &Pending, out: &mut Outbox) -> bool {
+        !self.table.contains_any(pending.extent) || self.make_room(now, 1, 0, out)
+    }
+
+    /// Says in the log that the data disk has the newest copy; true where there was anything to say.
+    fn invalidate(&mut self, now: Nanos, extent: Extent, out: &mut Outbox) -> bool {
+        if self.config.canary == Some(Canary::BlindBypass) {
+            return false;
+        }
+        if !self.table.contains_any(extent) {
+            return self.last_invalidate > self.durable_seq;
+        }
+        let seq = self.open_record(now, out);
+        let filling = self.buffers.filling.as_mut().expect("there is room");
+        filling.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+        self.forget_extent(extent, seq);
+        self.last_invalidate = seq;
+        true
+    }
+
+    fn around(&mut self, now: Nanos, pending: Pending, seq: u64, out: &mut Outbox) {
+        let through = pending.durability == Durability::Durable || self.is_always();
+        let durability = if through { Durability::Durable } else { Durability::Volatile };
+        let around = Around { id: pending.id, extent: pending.extent, seq: if through { seq } else { 0 } };
+        let key = self.arounds.insert(around);
+        self.data_flush.started += 1;
+        self.statistics.around_sectors += pending.extent.sectors;
+        self.submit(DATA, Op::Around(key), pending.into_io(durability), out);
+        self.last_activity = now;
+    }
+
+    pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
+        let around = self.arounds.remove(key);
+        self.data_flush.completed += 1;
+        if result.status.is_ok() && around.seq > self.durable_seq {
+            self.wait_for(around.id, around.seq, 0, result);
+        } else {
+            self.finish(now, around.id, result, out);
+        }
+        self.retry_pending(now, out);
+    }
+
+    /// Appends what is left of a write. A request that fits is one record; a larger one is a chain of records, which
+    /// counts only as a whole.
+    fn append_data(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
+        while pending.done < pending.extent.sectors {
+            let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
+            if self.make_room(now, pieces, bytes, out) {
+                let one = self.buffers.filling.as_ref().is_some_and(|f| pieces <= f.entries_left());
+                if !one {
+                    self.seal(now);
+                    self.start_chain(pieces);
+                }
+                self.append_pieces(now, pending, pieces, out);
+                self.end_chain();
+                return true;
+            }
+            // As much as fits one buffer, in records of its own.
+            let lines = self.chunk_lines().min(pieces - 1);
+            if self.fits_a_segment(pieces, bytes) || lines == 0 {
+                return false;
+            }
+            if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
+                return false;
+            }
+            if self.chain.is_none() {
+                self.seal(now);
+                self.chain = Some(self.next_seq);
+            }
+            self.append_pieces(now, pending, lines, out);
+            self.dispatch(now, out);
+        }
+        true
+    }
+
+    fn start_chain(&mut self, pieces: usize) {
+        let per_record = super::format::entries_max(self.superblock.log_block_bytes);
+        if self.chain.is_none() && pieces > per_record {
+            self.chain = Some(self.next_seq);
+        }
+    }
+
+    fn end_chain(&mut self) {
+        if let Some(first) = self.chain.take() {
+            let last = self.next_seq - 1;
+            if last > first {
+                self.chains.push_back((first, last));
+            }
+        }
+    }
+
+    fn fits_a_segment(&self, pieces: usize, bytes: usize) -> bool {
+        let block = self.superblock.log_block_bytes as usize;
+        super::buffers::space(block, pieces, bytes) <= self.superblock.segment_bytes as usize
+    }
+
+    /// Lines that surely fit an empty segment.
+    fn chunk_lines(&self) -> usize {
+        let mut lines = self.superblock.segment_bytes as usize / LINE_BYTES as usize;
+        while lines > 1 && !self.fits_a_segment(lines, lines * LINE_BYTES as usize) {
+            lines -= 1;
+        }
+        lines
+    }
+
+    fn append_pieces(&mut self, now: Nanos, pending: &mut Pending, pieces: usize, out: &mut Outbox) {
+        for _ in 0..pieces {
+            let extent = pending.next_piece();
+            let seq = self.open_record(now, out);
+            let at = (pending.done * SECTOR_BYTES) as usize;
+            let filling = self.buffers.filling.as_mut().expect("there is room");
+            let (place, crc) = filling.append(extent, &pending.buf, at);
+            let line = Line::of(extent.start);
+            let first = (extent.start.0 % LINE_SECTORS) as u8;
+            let piece = Piece::written(Place(place), first, extent.sectors as u8, crc);
+            let (superblock, ring) = (&self.superblock, &mut self.ring);
+            self.table.insert(line, piece, |lost| {
+                if lost.dirty {
+                    let segment = ring.at_mut(superblock.segment_of(lost.place.0));
+                    segment.dirty_sectors -= u64::from(lost.sectors);
+                    segment.superseded_by = segment.superseded_by.max(seq);
+                }
+            });
+            let segment = self.segment_of(place);
+            self.ring.at_mut(segment).dirty_sectors += extent.sectors;
+            pending.done += extent.sectors;
+        }
+    }
+
+    fn append_range(&mut self, now: Nanos, pending: &mut Pending, kind: Kind, out: &mut Outbox) -> bool {
+        while pending.done < pending.extent.sectors {
+            let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
+            let extent = Extent::new(pending.extent.start + pending.done, sectors);
+            if !self.ranges.has_room() || self.ranges_home.len() >= super::table::RANGES_MAX {
+                self.home.pressure = Pressure::Full;
+                return false;
+            }
+            if !self.make_room(now, 1, 0, out) {
+                return false;
+            }
+            let seq = self.open_record(now, out);
+            let filling = self.buffers.filling.as_mut().expect("there is room");
+            let segment = self.superblock.segment_of(filling.start);
+            filling.note(Entry { kind, extent, crc: 0 });
+            self.forget_extent(extent, seq);
+            self.range_id += 1;
+            let range_kind = match kind {
+                Kind::Discard => RangeKind::Discard,
+                _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
+            };
+            self.ranges.insert(
+                extent,
+                RangeInfo { kind: range_kind, seq, segment, id: self.range_id },
+                |_| unreachable!("what it covers was cut before"),
+            );
+            self.ring.at_mut(segment).dirty_ranges += 1;
+            pending.done += sectors;
+        }
+        true
+    }
+
+    /// Takes an extent out of the table and the ranges: record `seq` says something newer of it.
+    pub fn forget_extent(&mut self, extent: Extent, seq: u64) {
+        let (superblock, ring) = (&self.superblock, &mut self.ring);
+        self.table.remove_extent(extent, |lost| {
+            if lost.dirty {
+                let segment = ring.at_mut(superblock.segment_of(lost.place.0));
+                segment.dirty_sectors -= u64::from(lost.sectors);
+                segment.superseded_by = segment.superseded_by.max(seq);
+            }
+        });
+        self.ranges.cut(extent, |gone| {
+            let segment = ring.at_mut(gone.segment);
+            segment.dirty_ranges -= 1;
+            segment.superseded_by = segment.superseded_by.max(seq);
+        });
+    }
+
+    /// A request is in the log: answers it, now, a little later, or when it is durable.
+    fn logged(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
+        let seq = self.next_seq - 1;
+        self.statistics.logged_sectors += if pending.what == What::Data { pending.extent.sectors } else { 0 };
+        let result = IoResult::ok(pending.buf);
+        let durable = pending.durability == Durability::Durable && self.config.promise != Promise::Ordered;
+        if durable || self.is_always() {
+            self.wait_for(pending.id, seq, 0, result);
+            self.end_flush_epoch(now);
+            return;
+        }
+        let delay = self.pace(now, pending.extent.sectors);
+        if delay <= now {
+            self.finish(now, pending.id, result, out);
+        } else {
+            self.foreground -= 1;
+            self.delayed_count += 1;
+            self.delayed.insert((delay, self.delayed_count), (pending.id, result));
+        }
+    }
+
+    /// When a write may be answered: from the high mark on it is held back, ever longer, so that the client comes down to
+    /// the speed of destaging before the log is full, and never meets a wall.
+    fn pace(&mut self, now: Nanos, sectors: u64) -> Nanos {
+        let high = f64::from(self.config.high_mark.min(99)) / 100.0;
+        let over = (self.ring.utilisation() - high) / (1.0 - high);
+        if over <= 0.0 {
+            self.pace = now;
+            return now;
+        }
+        let nanos = self.home.nanos_per_sector() * sectors as f64 * over * 2.0;
+        self.pace = self.pace.max(now) + Nanos(nanos as u64);
+        self.pace
+    }
+
+    /// Makes sure that a record with so much can be appended to the filling buffer.
+    fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
+        if !self.table.has_room(pieces) {
+            self.home.pressure = Pressure::Full;
+            return false;
+        }
+        if self.config.promise == Promise::Ordered && self.is_overdue(now) {
+            return false;
+        }
+        if self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes)) {
+            return true;
+        }
+        if !self.fits_a_segment(pieces, bytes) {
+            return false;
+        }
+        if self.buffers.filling.is_some() {
+            self.finish_segment(now, out);
+        }
+        self.open_buffer(now, out) && {
+            if !self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes)) {
+                self.finish_segment(now, out);
+                return self.open_buffer(now, out);
+            }
+            true
+        }
+    }
+
+    /// Writes the filling buffer, and leaves the rest of its segment.
+    fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.buffers.filling.as_ref().is_some_and(|filling| filling.is_empty()) && self.head_is_fixed {
+            // The first record of an activation must be where the log ended: an empty one.
+            self.open_record(now, out);
+        }
+        self.dispatch(now, out);
+        let head = self.ring.index(self.ring.head());
+        self.head_sector = self.superblock.segment_start(head) + self.superblock.segment_sectors();
+    }
+
+    /// Opens a buffer at the head, in the next segment if the head's is used up.
+    fn open_buffer(&mut self, now: Nanos, _out: &mut Outbox) -> bool {
+        if self.buffers.free() == 0 {
+            return false;
+        }
+        let head = self.ring.index(self.ring.head());
+        let mut end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
+        if self.head_sector + self.superblock.log_block_sectors() > end {
+            if !self.ring.advance_head(self.next_seq) {
+                self.home.pressure = Pressure::Full;
+                return false;
+            }
+            let head = self.ring.index(self.ring.head());
+            self.head_sector = self.superblock.segment_start(head);
+            end = self.head_sector + self.superblock.segment_sectors();
+        }
+        self.buffers.open(self.head_sector, end, now)
+    }
+
+    /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
+    fn open_record(&mut self, now: Nanos, _out: &mut Outbox) -> u64 {
+        if self.buffers.filling.as_ref().is_some_and(|filling| filling.record_is_full()) {
+            self.seal(now);
+        }
+        let filling = self.buffers.filling.as_mut().expect("there is room");
+        if !filling.has_open() {
+            if filling.is_empty() {
+                filling.since = now;
+            }
+            self.buffers.begin(self.next_seq);
+            self.next_seq += 1;
+            self.head_is_fixed = false;
+        }
+        self.next_seq - 1
+    }
+
+    /// Ends the open record.
+    pub fn seal(&mut self, _now: Nanos) {
+        let stamp = self.stamp();
+        let continues = self.chain.is_some();
+        self.buffers.seal(&stamp, continues);
+    }
+}
