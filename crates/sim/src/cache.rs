@@ -7,7 +7,7 @@ use std::rc::Rc;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
-use dcd_engine::log_cache::{Canary, HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
+use dcd_engine::log_cache::{Canary, HowPolicy, LogCache, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
 use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
 use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
@@ -34,7 +34,8 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         idle_full: Nanos::from_millis(1),
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
-        ordered_destage: rng.chance(200),
+        ordered_destage: false,
+        accept_damage: false,
         canary,
     }
 }
@@ -101,6 +102,12 @@ fn builds(make: MakeCache, config: LogCacheConfig, log_sectors: u64) -> (Build, 
         builder.finish(root)
     };
     (Box::new(with_log), Box::new(without_log))
+}
+
+/// The log cache, with settings from the seed, and a bug where one is asked for.
+pub fn log_cache_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+    let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
+    cache_rig(seed, promise, canary, &make)
 }
 
 /// The log cache as `make` makes it, with settings from the seed.

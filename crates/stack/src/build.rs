@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::LogCache;
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
@@ -158,9 +159,8 @@ impl StackFile {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
-            LayerKind::LogCache { .. } => {
-                Err(self.error(spec.span.clone(), "this kind of layer cannot be built yet"))
-            }
+            // The log is port 0, the data disk port 1: the cache has the data disk's size.
+            LayerKind::LogCache { config, .. } => Ok((Box::new(LogCache::new(**config)), below[1].sectors)),
         }
     }
 

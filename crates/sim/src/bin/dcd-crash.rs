@@ -4,9 +4,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use dcd_engine::log_cache::Promise;
-use dcd_sim::explore::reference_rig;
-use dcd_sim::reference::ReferenceBug;
+use dcd_engine::log_cache::{Canary, Promise};
+use dcd_sim::cache::log_cache_rig;
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, explore, replay};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -31,16 +30,12 @@ impl From<PromiseName> for Promise {
 enum CanaryName {
     /// Disks that acknowledge flushes and FUA and do nothing.
     LyingDisk,
+    /// Segments are freed as soon as nothing in them is dirty, in any order.
+    ReclaimOutOfOrder,
     /// Recovery takes records of any epoch.
     IgnoreEpochs,
-    /// Log space is used again before the data disk is flushed.
-    NoDataFlush,
-    /// Recovery does not look at checksums.
-    NoChecksum,
-    /// Recovery writes records home that may not be durable.
-    NoLogFlush,
-    /// Durable writes are answered before they are.
-    EarlyAnswer,
+    /// Large writes go around the log without looking into it.
+    BlindBypass,
 }
 
 /// Runs random clients on a cache in virtual time, cuts the power at every write and every flush, recovers, and compares
@@ -84,13 +79,11 @@ fn parse_seed(text: &str) -> Result<u64, String> {
 fn rig(arguments: &Arguments, seed: u64) -> Rig {
     let bug = match arguments.canary {
         None | Some(CanaryName::LyingDisk) => None,
-        Some(CanaryName::IgnoreEpochs) => Some(ReferenceBug::IgnoreEpochs),
-        Some(CanaryName::NoDataFlush) => Some(ReferenceBug::NoDataFlush),
-        Some(CanaryName::NoChecksum) => Some(ReferenceBug::NoChecksum),
-        Some(CanaryName::NoLogFlush) => Some(ReferenceBug::NoLogFlush),
-        Some(CanaryName::EarlyAnswer) => Some(ReferenceBug::EarlyAnswer),
+        Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
+        Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
+        Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
     };
-    let mut rig = reference_rig(seed, arguments.promise.into(), bug);
+    let mut rig = log_cache_rig(seed, arguments.promise.into(), bug);
     if arguments.canary == Some(CanaryName::LyingDisk) {
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
     }
