@@ -22,11 +22,20 @@ pub(crate) enum Kind {
     Send,
     Source,
     Signal,
+    Alarm,
     Cancel,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Device, Kind::Accept, Kind::Receive, Kind::Send, Kind::Source, Kind::Signal, Kind::Cancel];
+const KINDS: [Kind; 8] = [
+    Kind::Device,
+    Kind::Accept,
+    Kind::Receive,
+    Kind::Send,
+    Kind::Source,
+    Kind::Signal,
+    Kind::Alarm,
+    Kind::Cancel,
+];
 
 /// Names an entry: what it was for, and for which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

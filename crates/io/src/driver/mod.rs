@@ -12,6 +12,7 @@
 //!                              └───────── wake (deadlines)
 //! ```
 
+mod alarms;
 mod disks;
 mod host;
 mod network;
@@ -34,6 +35,7 @@ use crate::ring::{Completion, Kind, Ring, Token};
 use crate::signals::Signals;
 use crate::slab::Slab;
 use crate::{Actions, Source, protect};
+use alarms::Alarms;
 use disks::DeviceOp;
 use host::Calls;
 use network::{Connection, Listener};
@@ -109,6 +111,7 @@ pub struct Driver {
     listed: Vec<usize>,
     clients: u64,
     sweep_at: Option<Nanos>,
+    alarms: Alarms,
     calls: Calls,
     sources: Vec<Box<dyn Source>>,
     signals: Option<Signals>,
@@ -144,6 +147,7 @@ impl Driver {
             listed: Vec::new(),
             clients: 0,
             sweep_at: None,
+            alarms: Alarms::default(),
             calls: Calls::default(),
             sources: Vec::new(),
             signals: None,
@@ -235,6 +239,7 @@ impl Driver {
                 }
                 self.watch_signals();
             }
+            Kind::Alarm => self.alarms.rang(index),
             Kind::Cancel => {}
         }
     }
@@ -311,10 +316,14 @@ impl Driver {
     fn wait(&mut self, stack: &Stack, host: &dyn Host) -> Result<(), DriverError> {
         let deadlines = [stack.next_deadline(), host.next_deadline(), self.sweep_at, self.stop_deadline()];
         let next = deadlines.into_iter().flatten().min();
-        let timeout = if self.has_work(stack) {
-            Some(Duration::ZERO)
-        } else {
-            next.map(|at| Duration::from_nanos(at.since(self.elapsed()).0))
+        let now = self.elapsed();
+        let timeout = match next {
+            _ if self.has_work(stack) => Some(Duration::ZERO),
+            Some(at) if at <= now => Some(Duration::ZERO),
+            Some(at) if !self.alarms.ensure(&mut self.ring, now, at) => {
+                Some(Duration::from_nanos(at.since(now).0))
+            }
+            _ => None,
         };
         self.ring.enter(1, timeout).map_err(DriverError::Ring)
     }
@@ -407,6 +416,7 @@ impl Drop for Driver {
         for index in 0..self.sources.len() {
             self.ring.cancel(Token::new(Kind::Source, index));
         }
+        self.alarms.cancel(&mut self.ring);
         if self.signals.is_some() {
             self.ring.cancel(Token::new(Kind::Signal, 0));
         }

@@ -3,5 +3,6 @@
 mod activation;
 mod clients;
 mod common;
+mod sources;
 mod stopping;
 mod timers;

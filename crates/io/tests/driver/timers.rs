@@ -6,6 +6,8 @@ use dcd_engine::{ActivateError, Event, Geometry, Layer, Nanos, OpId, Outbox, Por
 use dcd_engine::{Lba, StackBuilder, StackDevice};
 use dcd_io::{Device, DeviceSpec, Driver};
 
+use crate::common::{READ, Server, ToyFactory, header};
+
 /// Answers reads after a while, like a modelled disk.
 struct Paced {
     delay: Nanos,
@@ -69,4 +71,25 @@ fn timers_are_exact() {
         );
         assert!(late[50] < 5_000_000, "late by milliseconds: something is broken");
     }
+}
+
+/// The same through the run: a client's reads, each answered by a timer.
+#[test]
+fn timers_are_exact_for_clients() {
+    let limit = Nanos::from_secs(10);
+    let server = Server::start(ToyFactory::default(), limit, |builder, device| {
+        builder.layer("paced", Box::new(Paced { delay: Nanos::from_millis(2), due: None }), &[device])
+    });
+    let mut client = server.client();
+    let mut late: Vec<u64> = (0..100)
+        .map(|_| {
+            let start = Instant::now();
+            client.send(&header(READ, 1, 0, 1));
+            client.receive().expect("answer");
+            (start.elapsed().as_nanos() as u64).saturating_sub(2_000_000)
+        })
+        .collect();
+    late.sort_unstable();
+    println!("a client's reads of 2 ms: late by {} (median), {} (90 %)", Nanos(late[50]), Nanos(late[90]));
+    assert!(late[50] < 5_000_000, "late by milliseconds: something is broken");
 }
