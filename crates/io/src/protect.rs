@@ -21,14 +21,28 @@ pub fn protect_process() -> Protection {
     // Of linux/prctl.h and bits/mman.h; the crate of constants lacks the first on some systems.
     const SET_IO_FLUSHER: libc::c_int = 57;
     const LOCK_ON_FAULT: libc::c_int = 4;
-    // SAFETY: plain system calls.
-    let (flusher, locked) = unsafe {
-        let flusher = libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0);
-        let flusher = outcome(flusher);
+    // SAFETY: a plain system call.
+    let io_flusher = outcome(unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) });
+    let locked_memory = unlimited_locking().and_then(|()| {
         // Only what is touched: a sparse device in memory and large stacks of threads would cost their whole size.
-        (flusher, outcome(libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | LOCK_ON_FAULT)))
-    };
-    Protection { io_flusher: flusher, locked_memory: locked, timer_slack: exact_timers() }
+        // SAFETY: a plain system call.
+        outcome(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | LOCK_ON_FAULT) })
+    });
+    Protection { io_flusher, locked_memory, timer_slack: exact_timers() }
+}
+
+/// Lifts the limit on locked memory. With a limit in force, locking all memory would have allocations fail later.
+fn unlimited_locking() -> io::Result<()> {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    if capabilities.is_some_and(|set| set & CAP_IPC_LOCK != 0) {
+        return Ok(());
+    }
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the limits live for the call.
+    outcome(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) })
 }
 
 /// Asks the kernel to wake this thread when it is due and not up to 50 us later.

@@ -232,3 +232,45 @@ fn sockets_are_private_and_stale_ones_are_replaced() {
     assert!(path.exists(), "and only its own");
     assert!(server.stop().is_clean());
 }
+
+/// Stops after a while.
+struct StopSoon(Nanos);
+
+impl dcd_io::Host for StopSoon {
+    fn call(&mut self, _: dcd_io::CallId, _: serde_json::Value, _: &mut dcd_io::Context<'_>) {}
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        Some(self.0)
+    }
+
+    fn wake(&mut self, context: &mut dcd_io::Context<'_>) {
+        self.0 = Nanos::MAX;
+        context.stop(LIMIT);
+    }
+}
+
+#[test]
+fn tcp_clients_are_served() {
+    let (tell, hear) = std::sync::mpsc::channel();
+    let server = std::thread::spawn(move || {
+        let mut driver = dcd_io::Driver::new().unwrap();
+        let spec = dcd_io::DeviceSpec::Memory { bytes: 1 << 20 };
+        let device = dcd_io::Device::open(&spec).unwrap();
+        let mut builder = dcd_engine::StackBuilder::new();
+        let root = builder.device(device.geometry());
+        driver.add_device(device);
+        let mut stack = builder.finish(root);
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let (_, address) = driver.listen_tcp(any, Box::new(ToyFactory::default())).unwrap();
+        tell.send(address).unwrap();
+        driver.run(&mut stack, &mut StopSoon(Nanos::from_secs(2))).unwrap()
+    });
+    let address = hear.recv().unwrap();
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.write_all(&header(READ, 4, 0, 1)).unwrap();
+    let mut answer = [0xff; HEADER + 4 * 512];
+    client.read_exact(&mut answer).unwrap();
+    assert!(answer[0] == 0 && answer[HEADER..].iter().all(|byte| *byte == 0));
+    assert!(server.join().unwrap().is_clean());
+}
