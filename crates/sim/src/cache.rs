@@ -1,6 +1,6 @@
 //! The log cache as something to explore: two disks, or two slices of one, with settings drawn from the seed.
 //!
-//! Everything is small, so that the log goes around many times in one run: 2 MiB of data behind a log of 64 KiB to 1 MiB.
+//! Everything is small, so that the log goes around many times in one run: 3 MiB of data behind a log of 64 KiB to 1 MiB.
 
 use std::rc::Rc;
 
@@ -13,7 +13,10 @@ use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, Stack
 use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
 
-const DATA_SECTORS: u64 = 4096;
+/// 3 MiB: the fingerprint covers the first and the last, and writes go around the log in the middle.
+const DATA_SECTORS: u64 = 6144;
+/// No client asks for more at once (see `Character`).
+const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 
 /// Makes the log cache; an argument, so that a changed one can be explored.
 pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
@@ -45,9 +48,12 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
 }
 
 /// Formats a log for a prefilled data disk.
-fn formatted(rng: &mut SimRng, data: &mut MemDisk) -> (MemDisk, String) {
+fn formatted(rng: &mut SimRng, data: &mut MemDisk, promise: Promise) -> (MemDisk, String) {
     let segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
-    let segments = rng.range(4, 16);
+    // A request can be taken back as a whole only where it fits half the log.
+    let least =
+        if promise == Promise::Ordered { LARGEST_REQUEST_BYTES * 4 / u64::from(segment_bytes) } else { 4 };
+    let segments = rng.range(least.max(4), least.max(4) + 12);
     let log_block_bytes = rng.pick(&[512, 4096]);
     let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;
     let geometry = Geometry { volatile_cache: rng.chance(850), ..Geometry::plain(sectors) };
@@ -117,7 +123,7 @@ pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &Mak
     let geometry = data_geometry(&mut rng);
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
-    let (log, log_about) = formatted(&mut rng, &mut data);
+    let (log, log_about) = formatted(&mut rng, &mut data, promise);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };

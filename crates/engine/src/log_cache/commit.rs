@@ -5,6 +5,7 @@
 
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
 use super::format::{SUPERBLOCK_SECTORS, State};
+use super::home::Pressure;
 use super::table::Place;
 use super::{Promise, buffers};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
@@ -148,17 +149,20 @@ impl Core {
         if let Err(error) = result.status {
             return self.log_failed(now, error, out);
         }
-        let mut through = false;
+        let mut through = None;
         for buffer in &mut self.buffers.live {
             if buffer.first_seq == first {
                 buffer.state = buffers::State::Written;
-                through = buffer.through;
+                through = buffer.through.then_some(buffer.last_seq);
             }
         }
         let written = self.buffers.live.iter().take_while(|b| b.state == buffers::State::Written).last();
         self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
-        if !self.log.volatile_cache || (through && self.durable_seq + 1 == first) {
+        if !self.log.volatile_cache {
             self.made_durable(now, self.written_seq, out);
+        } else if let Some(last) = through.filter(|_| self.durable_seq + 1 == first) {
+            // Only this one: others may be written, but not with FUA.
+            self.made_durable(now, last, out);
         } else if self.log_flush_at.is_none() {
             self.log_flush_at = Some(now.saturating_add(Nanos(self.config.delay_max.0 / 4)));
         }
@@ -193,7 +197,7 @@ impl Core {
         if self.written_seq > self.durable_seq {
             self.log_flush_at = Some(now.saturating_add(Nanos(self.config.delay_max.0 / 4)));
         }
-        while self.chains.front().is_some_and(|chain| chain.1 <= self.durable_seq) {
+        while self.chains.front().is_some_and(|chain| chain.last <= self.durable_seq) {
             self.chains.pop_front();
         }
         self.buffers.release(self.durable_seq);
@@ -266,7 +270,8 @@ impl Core {
         }
         let gained = self.ring.tail() - self.ring.kept();
         let table_full = !self.table.has_room(self.table.lines_max() / 8);
-        let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full;
+        let pressed = self.home.pressure == Pressure::Full;
+        let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full || pressed;
         let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
         let stale = self.superblock.tail_seq != self.next_seq;
         if gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {

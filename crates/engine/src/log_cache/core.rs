@@ -50,6 +50,16 @@ pub struct Around {
     pub seq: u64,
 }
 
+/// A request that is split over several records: it counts only as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    pub first: u64,
+    pub last: u64,
+    /// Where its first record begins: the number of the segment, and the sector.
+    pub segment: u64,
+    pub sector: u64,
+}
+
 /// Who has a say about new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -94,9 +104,9 @@ pub struct Core {
     pub written_seq: u64,
     pub durable_seq: u64,
     /// Requests that are split over several records, not yet durable as a whole: first and last record.
-    pub chains: VecDeque<(u64, u64)>,
+    pub chains: VecDeque<Chain>,
     /// The first record of the request that is being split right now.
-    pub chain: Option<u64>,
+    pub chain: Option<Chain>,
     pub last_invalidate: u64,
     pub flush_epoch: u64,
     pub log_flushing: bool,
@@ -228,10 +238,14 @@ impl Core {
 
     /// The newest record that no crash can take, as a whole request.
     pub fn safe_seq(&self) -> u64 {
+        let chain = self.volatile_chain().map_or(u64::MAX, |chain| chain.first);
+        self.durable_seq.min(chain - 1)
+    }
+
+    /// The oldest request over several records of which a crash may take a part, and so must take all.
+    pub fn volatile_chain(&self) -> Option<Chain> {
         let durable = self.durable_seq;
-        let chain = self.chains.iter().find(|chain| chain.1 > durable).map(|chain| chain.0);
-        let chain = chain.into_iter().chain(self.chain).min().unwrap_or(u64::MAX);
-        durable.min(chain - 1)
+        self.chains.iter().find(|chain| chain.last > durable).copied().or(self.chain)
     }
 
     /// The oldest record that is not home yet; the next one to be written where all are.

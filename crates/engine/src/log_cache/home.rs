@@ -292,16 +292,12 @@ impl Core {
 
     /// The segments of the batch, by the policy, as a set of indexes.
     fn choose_segments(&self, limit: u64, failed: bool) -> Vec<bool> {
-        let whole = failed || self.safe_seq() == self.durable_seq;
+        // While a request over several records is not durable as a whole, nothing of it goes home.
+        let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
         let mut parts: Vec<what::Part> = Vec::new();
-        for number in self.ring.tail()..=self.ring.head() {
+        for number in self.ring.tail()..=self.ring.head().min(last) {
             let segment = self.ring.at(self.ring.index(number));
-            let next_first = match number == self.ring.head() {
-                true => self.next_seq,
-                false => self.ring.at(self.ring.index(number + 1)).first_seq,
-            };
-            // While a request is split over records that are not all durable, none of its segments is touched.
-            if segment.dirty_sectors > 0 && (whole || next_first <= self.safe_seq() + 1) {
+            if segment.dirty_sectors > 0 {
                 parts.push(what::Part { number, dirty_sectors: segment.dirty_sectors });
             }
         }
@@ -322,6 +318,12 @@ impl Core {
         let memory_lines = (self.config.destage_memory / LINE_BYTES as usize).max(1);
         let lines = if self.log.rotational { memory_lines } else { memory_lines.max(BATCH_LINES_MAX) };
         let chosen = self.choose_segments(lines as u64 * LINE_SECTORS, failed);
+        let chain = if failed { None } else { self.volatile_chain() };
+        let chained = |place: u64| {
+            chain.is_some_and(|chain| {
+                self.superblock.segment_of(place) == self.ring.index(chain.segment) && place >= chain.sector
+            })
+        };
         let mut items = std::mem::take(&mut self.home.items);
         items.clear();
         self.table.scan(0, usize::MAX, |line, piece| {
@@ -329,6 +331,7 @@ impl Core {
             let eligible = piece.dirty
                 && chosen[self.superblock.segment_of(place) as usize]
                 && !self.home.lost.contains(&line.0)
+                && !chained(place)
                 && (failed || self.buffers.holding(place).is_none());
             if eligible {
                 items.push(Item { line, piece, failed: false });

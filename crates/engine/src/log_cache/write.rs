@@ -1,7 +1,7 @@
 //! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
 //! writes around the log where that is safe (rule 7).
 
-use super::core::{Around, Core, DATA, Mode, Op};
+use super::core::{Around, Chain, Core, DATA, Mode, Op};
 use super::format::{Entry, Kind};
 use super::home::Pressure;
 use super::table::{Line, Piece, Place, RangeInfo, RangeKind};
@@ -193,7 +193,10 @@ impl Core {
                 let one = self.buffers.filling.as_ref().is_some_and(|f| pieces <= f.entries_left());
                 if !one {
                     self.seal(now);
-                    self.start_chain(pieces);
+                    let per_record = super::format::entries_max(self.superblock.log_block_bytes);
+                    if self.chain.is_none() && pieces > per_record {
+                        self.begin_chain(now);
+                    }
                 }
                 self.append_pieces(now, pending, pieces, out);
                 self.end_chain();
@@ -204,12 +207,22 @@ impl Core {
             if self.fits_a_segment(pieces, bytes) || lines == 0 {
                 return false;
             }
+            let half = (self.ring.count() / 2).max(1);
+            if self.chain.is_some_and(|chain| self.ring.head() - chain.segment + 1 >= half) {
+                // Larger than half the log: no crash can take it as a whole, as the log has to be emptied on the way.
+                self.end_chain();
+            }
+            // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
+            let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
+            if self.chain.is_none() && self.ring.free() < segments {
+                self.home.pressure = Pressure::Full;
+                return false;
+            }
             if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
                 return false;
             }
             if self.chain.is_none() {
-                self.seal(now);
-                self.chain = Some(self.next_seq);
+                self.begin_chain(now);
             }
             self.append_pieces(now, pending, lines, out);
             self.dispatch(now, out);
@@ -217,18 +230,19 @@ impl Core {
         true
     }
 
-    fn start_chain(&mut self, pieces: usize) {
-        let per_record = super::format::entries_max(self.superblock.log_block_bytes);
-        if self.chain.is_none() && pieces > per_record {
-            self.chain = Some(self.next_seq);
-        }
+    /// The records from here on belong together.
+    fn begin_chain(&mut self, now: Nanos) {
+        self.seal(now);
+        let sector = self.buffers.filling.as_ref().map_or(self.head_sector, |filling| filling.end());
+        let first = self.next_seq;
+        self.chain = Some(Chain { first, last: first, segment: self.ring.head(), sector });
     }
 
     fn end_chain(&mut self) {
-        if let Some(first) = self.chain.take() {
+        if let Some(chain) = self.chain.take() {
             let last = self.next_seq - 1;
-            if last > first {
-                self.chains.push_back((first, last));
+            if last > chain.first {
+                self.chains.push_back(Chain { last, ..chain });
             }
         }
     }
