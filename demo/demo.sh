@@ -8,6 +8,7 @@
 # usage: demo.sh PROGRAM
 #   USERS=4       that many users at once, each with a tree of its own
 #   DISKS="..."   which disks, of: plain flush always
+#   DRIVE=...     which drive (barracuda-1996, nearline-2018, a drive file)
 #   REPORT=FILE   where the report goes
 set -euo pipefail
 
@@ -16,6 +17,7 @@ here=$(realpath "$(dirname "$0")")
 users=${USERS:-1}
 disks=${DISKS:-plain flush always}
 report=${REPORT:-$here/../target/demo-report.html}
+drive=${DRIVE:-nearline-2018}
 commits=100
 
 log_mib=64
@@ -94,7 +96,7 @@ path = "$1.img"
 [layer.disk]
 kind = "disk"
 of = "image"
-drive = "barracuda-1996"
+drive = "$drive"
 
 [layer.data]
 kind = "slice"

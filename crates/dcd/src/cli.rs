@@ -89,6 +89,9 @@ pub struct Serve {
     /// With --without-cache: although acknowledged writes are lost
     #[arg(long, requires = "without_cache")]
     pub force: bool,
+    /// Start although acknowledged writes in the log are damaged: what is lost reads as an error or as it was before
+    #[arg(long, conflicts_with = "without_cache")]
+    pub accept_damage: bool,
     /// Print a line when clients can connect, and nothing else
     #[arg(long, short)]
     pub quiet: bool,

@@ -234,7 +234,7 @@ impl Host {
             return;
         }
         let cache = &self.caches[place];
-        let dirty_bytes = stack.layer(cache.layer).status(now)["dirty_bytes"].as_u64();
+        let dirty_bytes = dirty_bytes(&stack.layer(cache.layer).status(now));
         let state = if dirty_bytes == Some(0) { AttachmentState::Clean } else { AttachmentState::Dirty };
         // A log that failed stays out of use.
         let noted = self.record(cache, |attachment| match attachment.state {
@@ -264,7 +264,7 @@ impl Host {
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let cache = &self.caches[place];
         let layer = cache.layer;
-        let dirty_bytes = stack.layer(layer).status(now)["dirty_bytes"].as_u64();
+        let dirty_bytes = dirty_bytes(&stack.layer(layer).status(now));
         let noted = self.record(cache, |attachment| Attachment {
             state: AttachmentState::Abandoned,
             dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
@@ -316,6 +316,13 @@ impl Host {
             "layers": layers,
         })
     }
+}
+
+/// What a log cache has that is not home; none where that is not a number of bytes (zeroes, discards) or not known.
+fn dirty_bytes(status: &Value) -> Option<u64> {
+    let bytes = status["dirty_bytes"].as_u64()?;
+    let ranges = status["dirty_ranges"].as_u64().unwrap_or(0);
+    (bytes > 0 || ranges == 0).then_some(bytes)
 }
 
 #[cfg(test)]

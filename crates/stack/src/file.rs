@@ -153,6 +153,15 @@ impl StackFile {
         }
     }
 
+    /// Lets every log cache start although acknowledged records of its log are damaged.
+    pub fn accept_damage(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerKind::LogCache { config, .. } = &mut layer.kind {
+                config.accept_damage = true;
+            }
+        }
+    }
+
     /// The same stack without a log cache: what stood on the cache stands on its data disk.
     pub fn without_cache(&self, cache: &str) -> StackFile {
         let mut file = self.clone();

@@ -119,7 +119,8 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
-        accept_damage: fields.flag("accept-damage")?.unwrap_or(d.accept_damage),
+        // Nothing that a file should say for every start: see `StackFile::accept_damage`.
+        accept_damage: false,
         canary: None,
     };
     if config.low_mark >= config.high_mark {

@@ -31,6 +31,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.without_cache {
         file = without_caches(&file, args.force)?;
     }
+    if args.accept_damage {
+        file.accept_damage();
+    }
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
         return Err(Failure::Failed(format!(
             "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",

@@ -52,17 +52,17 @@ fn line(status: &Value) -> String {
 }
 
 fn cache_words(name: &str, layer: &Value) -> String {
+    let mut words = format!("{name}: {}", layer["state"].as_str().unwrap_or("unknown"));
     let dirty = layer["dirty_bytes"].as_u64().unwrap_or(0);
-    let mut words = match (layer["log_failed"] == true, dirty) {
-        (true, _) => format!("{name}: inconsistent (the log failed)"),
-        (false, 0) => format!("{name}: clean"),
-        (false, _) => format!("{name}: dirty"),
-    };
     if dirty > 0 {
         let _ = write!(words, " {}", HumanBytes(dirty));
     }
-    if let Some(used) = layer["log_used_percent"].as_f64() {
-        let _ = write!(words, ", log {used:.0} % used");
+    if let (Some(used), Some(size)) = (layer["used_bytes"].as_u64(), layer["size_bytes"].as_u64()) {
+        let _ = write!(words, ", log {} of {}", HumanBytes(used), HumanBytes(size));
+    }
+    let lost = layer["lost_blocks"].as_u64().unwrap_or(0);
+    if lost > 0 {
+        let _ = write!(words, ", {lost} blocks lost");
     }
     words
 }
@@ -76,11 +76,14 @@ mod tests {
         let times = |count: u64| json!({ "count": count, "mean_ms": 0.256 });
         let mut status = json!({
             "log_caches": ["cache"],
-            "layers": { "cache": { "dirty_bytes": 3 << 20, "log_used_percent": 12.4 } },
+            "layers": { "cache": { "state": "dirty", "dirty_bytes": 3 << 20, "used_bytes": 4 << 20, "size_bytes": 64 << 20 } },
             "requests": { "read": times(0), "write": times(7), "flush": times(2) },
         });
-        assert_eq!(line(&status), "cache: dirty 3 MiB, log 12 % used, 7 writes 0.26 ms, 2 flushes 0.26 ms");
-        status["layers"]["cache"] = json!({ "dirty_bytes": 0 });
+        assert_eq!(
+            line(&status),
+            "cache: dirty 3 MiB, log 4 MiB of 64 MiB, 7 writes 0.26 ms, 2 flushes 0.26 ms"
+        );
+        status["layers"]["cache"] = json!({ "state": "clean", "dirty_bytes": 0 });
         status["flushing"] = true.into();
         assert!(line(&status).starts_with("cache: clean, flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));

@@ -1,0 +1,211 @@
+//! The life of a cache, from formatting to detaching, as a user sees it: real files, a real server, NBD.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{MIB, Place, dcd, expect, original};
+
+/// Writes that stay small, so that they go through the log: 64 blocks spread over the disk.
+fn write_blocks(place: &Place, seed: u8) -> Vec<(u64, Vec<u8>)> {
+    let mut nbd = place.nbd();
+    let blocks: Vec<(u64, Vec<u8>)> =
+        (0..64u64).map(|i| ((i * 37 % 64) * 256 * 1024 + 4096, vec![seed ^ i as u8; 4096])).collect();
+    for (at, bytes) in &blocks {
+        nbd.write(*at, bytes).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    blocks
+}
+
+fn with_blocks(blocks: &[(u64, Vec<u8>)]) -> Vec<u8> {
+    let mut disk = original(16 * MIB);
+    for (at, bytes) in blocks {
+        disk[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+    disk
+}
+
+fn status(place: &Place) -> serde_json::Value {
+    let output = place.run("status", &["--json"]);
+    expect(&output, 0, "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_cache_is_attached_used_and_taken_off_again() {
+    let place = Place::new();
+    place.format();
+    assert!(place.record().exists(), "the disk has a record of its cache");
+    assert!(place.bare() == original(16 * MIB), "formatting does not write on the data disk");
+
+    let server = place.serve();
+    assert!(place.nbd().read(0, MIB as usize).unwrap() == original(16 * MIB)[..MIB as usize]);
+    let blocks = write_blocks(&place, 0x5a);
+    assert_eq!(place.nbd().read(blocks[3].0, 4096).unwrap(), blocks[3].1);
+    assert_eq!(place.nbd().bytes, 16 * MIB);
+    expect(&place.run("status", &[]), 0, "cache");
+    expect(&server.stop(), 0, "");
+
+    // A second life: what was written is there, whether it went home or not.
+    let server = place.serve();
+    assert_eq!(place.nbd().read(blocks[7].0, 4096).unwrap(), blocks[7].1);
+    expect(&server.stop(), 0, "");
+    expect(&place.run("check", &[]), 0, "");
+    expect(&place.run("dump", &[]), 0, "");
+
+    expect(&place.run("detach", &["--quiet"]), 0, "");
+    assert!(!place.record().exists(), "the disk is a plain disk again");
+    assert!(place.bare() == with_blocks(&blocks), "and holds everything");
+    expect(&place.run("serve", &[]), 3, "was detached");
+}
+
+#[test]
+fn flush_brings_everything_home_while_serving() {
+    let place = Place::new();
+    // Nothing goes home by itself.
+    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.format();
+    let server = place.serve();
+    let blocks = write_blocks(&place, 0x11);
+    assert!(place.bare() == original(16 * MIB), "it is in the log only");
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    assert!(place.bare() == with_blocks(&blocks), "now it is home");
+    assert_eq!(status(&place)["layers"]["cache"]["dirty_bytes"], 0);
+    expect(&server.stop(), 0, "");
+    let record = fs::read_to_string(place.record()).unwrap();
+    assert!(record.contains("\"state\": \"clean\""), "{record}");
+}
+
+#[test]
+fn a_crash_costs_nothing_that_was_flushed() {
+    let place = Place::new();
+    place.format();
+    for round in 0..5 {
+        let server = place.serve();
+        let blocks = write_blocks(&place, round);
+        server.kill();
+        let server = place.serve();
+        for (at, bytes) in &blocks {
+            assert_eq!(&place.nbd().read(*at, 4096).unwrap(), bytes, "round {round}, byte {at}");
+        }
+        expect(&server.stop(), 0, "");
+    }
+}
+
+#[test]
+fn rescue_brings_the_log_home_without_a_server() {
+    let place = Place::new();
+    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.format();
+    let server = place.serve();
+    let blocks = write_blocks(&place, 0x77);
+    server.kill();
+    assert!(place.bare() == original(16 * MIB));
+    expect(&place.run("rescue", &["--list"]), 0, "");
+    assert!(place.bare() == original(16 * MIB), "a list changes nothing");
+    expect(&place.run("rescue", &[]), 0, "");
+    assert!(place.bare() == with_blocks(&blocks));
+}
+
+#[test]
+fn detach_after_a_crash_leaves_everything_at_home() {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    let blocks = write_blocks(&place, 0x33);
+    server.kill();
+    expect(&place.run("detach", &["--quiet"]), 0, "");
+    assert!(place.bare() == with_blocks(&blocks));
+}
+
+#[test]
+fn format_writes_a_stack_file_that_can_be_served() {
+    let place = Place::new();
+    fs::remove_file(place.path("log.img")).unwrap();
+    fs::remove_file(place.stack()).unwrap();
+    let output = dcd()
+        .current_dir(place.dir.path())
+        .args([
+            "format",
+            "--log",
+            "log.img",
+            "--log-size",
+            "8MiB",
+            "--data",
+            "data.img",
+            "--stack",
+            "stack.toml",
+        ])
+        .output()
+        .unwrap();
+    expect(&output, 0, "stack.toml");
+    assert_eq!(fs::metadata(place.path("log.img")).unwrap().len(), 8 * MIB);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("unix:stack.sock", "unix:nbd.sock");
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    write_blocks(&place, 1);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn statistics_start_again_on_demand() {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    write_blocks(&place, 2);
+    assert_eq!(status(&place)["requests"]["write"]["count"], 64);
+    expect(&place.run("status", &["--reset"]), 0, "");
+    assert_eq!(status(&place)["requests"]["write"]["count"], 0);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn an_interrupted_flush_stops_and_loses_nothing() {
+    let place = Place::new();
+    // The data disk is a modelled one, and large: bringing blocks home from all over it takes a while.
+    fs::File::create(place.path("data.img")).unwrap().set_len(2048 * MIB).unwrap();
+    let text = "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+        [device.log]\npath = \"log.img\"\n[device.data]\npath = \"data.img\"\n\
+        [layer.disk]\nkind = \"disk\"\nof = \"data\"\ndrive = \"barracuda-1996\"\n\
+        [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disk\"\n\
+        destage-memory = \"64KiB\"\nidle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n";
+    fs::write(place.stack(), text).unwrap();
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..1000u64 {
+        nbd.write((i * 1237 % 2048) * MIB, &[i as u8; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    let before = status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
+    assert!(before >= 1000 * 4096 / 2, "{before}");
+    let mut flush = dcd().arg("flush").arg(place.stack()).spawn().unwrap();
+    let began = Instant::now();
+    while status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap() == before {
+        assert!(began.elapsed() < Duration::from_secs(20), "the flush begins");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    common::signal(&flush, "INT");
+    assert!(!flush.wait().unwrap().success());
+    // Once what was on its way has arrived, nothing more goes home.
+    let settled = |place: &Place| {
+        let mut last = status(place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
+        loop {
+            std::thread::sleep(Duration::from_millis(500));
+            let now = status(place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
+            if now == last {
+                return now;
+            }
+            last = now;
+            assert!(began.elapsed() < Duration::from_secs(60), "the flush stops");
+        }
+    };
+    assert!(settled(&place) > 0, "it was stopped before its end");
+    for i in 900..1000u64 {
+        assert_eq!(nbd.read((i * 1237 % 2048) * MIB, 4096).unwrap(), [i as u8; 4096]);
+    }
+    expect(&server.stop(), 0, "");
+}

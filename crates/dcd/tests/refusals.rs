@@ -1,0 +1,191 @@
+//! Every way in which cache and data disk may not belong together: each is refused with what to do, and nothing is changed.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use common::{MIB, Place, Server, dcd, expect, original};
+
+/// A cache with dirty data in its log, not served.
+fn dirty() -> Place {
+    let place = Place::new();
+    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        nbd.write(i * 65536, &[0xd1; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    expect(&server.stop(), 0, "");
+    place
+}
+
+/// A cache with nothing dirty, not served.
+fn clean() -> Place {
+    let place = dirty();
+    let server = place.serve();
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    expect(&server.stop(), 0, "");
+    place
+}
+
+fn refused(place: &Place, more: &[&str], said: &str) {
+    let before = place.bare();
+    match Server::start(place, more) {
+        Ok(_) => panic!("it was served: {said}"),
+        Err(output) => expect(&output, 3, said),
+    }
+    assert!(place.bare() == before, "a refusal changes nothing");
+}
+
+fn poke(place: &Place, file: &str, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(place.path(file)).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
+    let place = dirty();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "64 KiB of acknowledged writes would be lost");
+    refused(&place, &["--without-cache"], "64 KiB of acknowledged writes would be lost");
+    // Given up on purpose, the disk is served as it is, and the log is never used again.
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    assert!(place.nbd().read(0, 4096).unwrap() == original(16 * MIB)[..4096]);
+    expect(&server.stop(), 0, "");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    refused(&place, &[], "never use this log again");
+}
+
+#[test]
+fn a_missing_log_with_nothing_in_it_may_be_left_out() {
+    let place = clean();
+    fs::remove_file(place.path("log.img")).unwrap();
+    refused(&place, &[], "--without-cache");
+    let server = place.serve_with(&["--without-cache"]);
+    place.nbd().write(0, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    assert!(place.bare()[..4096] == [9; 4096]);
+}
+
+#[test]
+fn swapped_logs_are_refused() {
+    let (one, two) = (dirty(), dirty());
+    fs::copy(two.path("log.img"), one.path("log.img")).unwrap();
+    refused(&one, &[], "another cache is attached");
+}
+
+#[test]
+fn swapped_data_disks_are_refused_also_without_a_record() {
+    let place = dirty();
+    let other: Vec<u8> = original(16 * MIB).into_iter().map(|byte| !byte).collect();
+    fs::write(place.path("data.img"), other).unwrap();
+    refused(&place, &[], "");
+    fs::remove_file(place.record()).unwrap();
+    refused(&place, &[], "");
+}
+
+#[test]
+fn a_data_disk_that_changed_behind_the_cache_is_refused() {
+    let place = dirty();
+    poke(&place, "data.img", 8192, &[1; 512]);
+    refused(&place, &[], "");
+}
+
+#[test]
+fn an_old_copy_of_the_log_is_refused() {
+    let place = dirty();
+    fs::copy(place.path("log.img"), place.path("snapshot")).unwrap();
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[3; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    fs::copy(place.path("snapshot"), place.path("log.img")).unwrap();
+    refused(&place, &[], "old copy");
+}
+
+#[test]
+fn a_disk_that_was_moved_here_without_its_record_is_served() {
+    let place = dirty();
+    fs::remove_file(place.record()).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+    assert!(place.record().exists(), "the record is made anew");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_damaged_record_is_refused() {
+    let place = dirty();
+    let text = fs::read_to_string(place.record()).unwrap();
+    fs::write(place.record(), text.replace("dirty", "clean")).unwrap();
+    refused(&place, &[], "damaged");
+}
+
+#[test]
+fn smaller_disks_are_refused_before_any_write() {
+    let place = dirty();
+    let log = OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
+    log.set_len(4 * MIB).unwrap();
+    refused(&place, &[], "");
+    log.set_len(8 * MIB).unwrap();
+    let place = dirty();
+    let data = OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+    data.set_len(8 * MIB).unwrap();
+    refused(&place, &[], "");
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let place = dirty();
+    let mut log = fs::read(place.path("log.img")).unwrap();
+    for at in [0, 8192] {
+        // The version stands after the magic; the checksum, over the block with its own field zero, after the state.
+        log[at + 8] = 99;
+        log[at + 12..at + 16].fill(0);
+        let crc = crc32c::crc32c(&log[at..at + 4096]);
+        log[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(place.path("log.img"), &log).unwrap();
+    refused(&place, &[], "version");
+    assert!(fs::read(place.path("log.img")).unwrap() == log);
+}
+
+#[test]
+fn a_hostile_superblock_is_no_log() {
+    let place = dirty();
+    for at in [0, 8192] {
+        poke(&place, "log.img", at + 8, &[0xff; 4088]);
+    }
+    refused(&place, &[], "");
+}
+
+#[test]
+fn a_second_server_is_refused() {
+    let place = dirty();
+    let server = place.serve();
+    let other = dcd().arg("serve").arg("--quiet").arg(place.stack()).output().unwrap();
+    assert_ne!(other.status.code(), Some(0));
+    let offline = [("check", 1), ("detach", 1), ("rescue", 1), ("format", 1)];
+    for (command, code) in offline {
+        expect(&place.run(command, &[]), code, "in use");
+    }
+    assert_eq!(place.nbd().read(0, 4096).unwrap(), [0xd1; 4096], "the first one goes on");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn format_refuses_what_is_worth_something() {
+    let place = dirty();
+    expect(&place.run("format", &[]), 3, "64 KiB of acknowledged writes would be lost");
+    // A log with something else on it.
+    let place = Place::new();
+    poke(&place, "log.img", 1080, b"\x53\xef");
+    expect(&place.run("format", &[]), 3, "ext4");
+    expect(&place.run("format", &["--force"]), 0, "");
+    // The log of another disk's cache.
+    let other = Place::new();
+    fs::copy(dirty().path("log.img"), other.path("log.img")).unwrap();
+    expect(&other.run("format", &[]), 3, "64 KiB in it are not on its data disk yet");
+}
