@@ -94,8 +94,9 @@ impl Core {
         if self.mode != Mode::Serving {
             return None;
         }
-        let flush = if self.log_flushing { None } else { self.log_flush_at };
-        [self.write_at(), flush].into_iter().flatten().min()
+        let flushes = !self.log_flushing && self.written_seq > self.durable_seq;
+        let flush = self.log_flush_at.filter(|_| flushes);
+        [self.write_at().filter(|_| !self.is_writing()), flush].into_iter().flatten().min()
     }
 
     /// Starts whatever write or flush is due; runs after every event.
@@ -107,7 +108,7 @@ impl Core {
         let filling = self.buffers.filling.as_ref().is_some_and(|filling| !filling.is_empty());
         if filling {
             let waited = self.waiters.iter().any(|waiter| waiter.seq > self.sent_seq());
-            let writing = self.buffers.live.iter().any(|b| b.state == buffers::State::Writing);
+            let writing = self.is_writing();
             let due = self.write_at().is_some_and(|at| at <= now);
             let urged = self.draining || self.stop != Stop::No || due || (self.home.wants_durable());
             if (waited || urged) && !writing {
@@ -116,6 +117,10 @@ impl Core {
         }
         self.maybe_flush_log(now, out);
         self.maybe_release(out);
+    }
+
+    fn is_writing(&self) -> bool {
+        self.buffers.live.iter().any(|buffer| buffer.state == buffers::State::Writing)
     }
 
     /// The newest record that is on its way to the log.

@@ -189,6 +189,7 @@ impl Core {
     fn append_data(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
+            let half = (self.ring.count() / 2).max(1);
             if self.make_room(now, pieces, bytes, out) {
                 let one = self.buffers.filling.as_ref().is_some_and(|f| pieces <= f.entries_left());
                 if !one {
@@ -207,11 +208,6 @@ impl Core {
             if self.fits_a_segment(pieces, bytes) || lines == 0 {
                 return false;
             }
-            let half = (self.ring.count() / 2).max(1);
-            if self.chain.is_some_and(|chain| self.ring.head() - chain.segment + 1 >= half) {
-                // Larger than half the log: no crash can take it as a whole, as the log has to be emptied on the way.
-                self.end_chain();
-            }
             // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
             if self.chain.is_none() && self.ring.free() < segments {
@@ -225,6 +221,10 @@ impl Core {
                 self.begin_chain(now);
             }
             self.append_pieces(now, pending, lines, out);
+            if self.chain.is_some_and(|chain| self.ring.head() - chain.segment + 1 >= half) {
+                // Larger than half the log: no crash can take it as a whole, as the log has to be emptied on the way.
+                self.end_chain();
+            }
             self.dispatch(now, out);
         }
         true
