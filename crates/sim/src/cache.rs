@@ -50,9 +50,9 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
 /// Formats a log for a prefilled data disk.
 fn formatted(rng: &mut SimRng, data: &mut MemDisk, promise: Promise) -> (MemDisk, String) {
     let segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
-    // A request can be taken back as a whole only where it fits half the log.
+    // A request can be taken back as a whole only where it fits half the log, headers and all.
     let least =
-        if promise == Promise::Ordered { LARGEST_REQUEST_BYTES * 4 / u64::from(segment_bytes) } else { 4 };
+        if promise == Promise::Ordered { LARGEST_REQUEST_BYTES * 8 / u64::from(segment_bytes) } else { 4 };
     let segments = rng.range(least.max(4), least.max(4) + 12);
     let log_block_bytes = rng.pick(&[512, 4096]);
     let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;

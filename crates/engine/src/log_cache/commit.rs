@@ -265,7 +265,7 @@ impl Core {
         if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
             self.ring.advance_tail_out_of_order(safe);
         }
-        self.ring.advance_tail(safe, self.home.home_seq());
+        self.ring.advance_tail(safe, self.home.hold());
     }
 
     /// Writes a superblock when segments run short, or when the log has become empty.

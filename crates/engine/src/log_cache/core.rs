@@ -251,7 +251,7 @@ impl Core {
     /// The oldest record that is not home yet; the next one to be written where all are.
     pub fn oldest_live_seq(&self) -> u64 {
         let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
-        if nothing && self.ring.is_empty_at_head(self.safe_seq()) && self.home.is_home(self.next_seq - 1) {
+        if nothing && self.ring.is_empty_at_head(self.safe_seq()) {
             self.next_seq
         } else {
             self.ring.at(self.ring.index(self.ring.tail())).first_seq

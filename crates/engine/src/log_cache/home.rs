@@ -115,6 +115,7 @@ pub struct Home {
     suspended: bool,
     per_sector: f64,
     batch_sectors: u64,
+    hold: u64,
 }
 
 impl Home {
@@ -145,6 +146,7 @@ impl Home {
             // Until the first batch has been timed: 4 ms, or 20 us, for a line.
             per_sector: if rotational { 500_000.0 } else { 2_500.0 },
             batch_sectors: 0,
+            hold: u64::MAX,
         }
     }
 
@@ -156,13 +158,10 @@ impl Home {
         self.stalled
     }
 
-    /// Everything up to this record is home, where the order matters.
-    pub const fn home_seq(&self) -> u64 {
-        u64::MAX
-    }
-
-    pub const fn is_home(&self, _seq: u64) -> bool {
-        true
+    /// The oldest segment that the batch reads: its places must not be used again before the batch ends, or a newer copy
+    /// at the same place would be taken for the one that was brought home.
+    pub const fn hold(&self) -> u64 {
+        self.hold
     }
 
     pub fn is_idle(&self) -> bool {
@@ -267,6 +266,9 @@ impl Core {
         self.home.started = now;
         self.home.suspended = false;
         self.home.batch_sectors = self.home.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        let segments =
+            self.home.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
+        self.home.hold = segments.min().unwrap_or(u64::MAX);
         self.home.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
         true
@@ -585,6 +587,7 @@ impl Core {
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
     fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
         self.home.phase = Phase::Idle;
+        self.home.hold = u64::MAX;
         let mut items = std::mem::take(&mut self.home.items);
         if flushed {
             for item in items.iter().filter(|item| !item.failed) {

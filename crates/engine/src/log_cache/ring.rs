@@ -115,15 +115,11 @@ impl Ring {
         true
     }
 
-    /// Moves the tail over every segment that nobody needs; true where it moved. `durable`: the newest record that a
-    /// crash cannot take. `home`: records up to here are home (for ordered destage, else the maximum).
-    pub fn advance_tail(&mut self, durable: u64, home: u64) -> bool {
+    /// Moves the tail over every segment that nobody needs, at most to the number `limit`; true where it moved. `durable`:
+    /// the newest record that a crash cannot take.
+    pub fn advance_tail(&mut self, durable: u64, limit: u64) -> bool {
         let before = self.tail;
-        while self.tail < self.head {
-            let next_first = self.at(self.index(self.tail + 1)).first_seq;
-            if !self.at(self.index(self.tail)).is_clean(durable) || next_first > home.saturating_add(1) {
-                break;
-            }
+        while self.tail < self.head.min(limit) && self.at(self.index(self.tail)).is_clean(durable) {
             self.tail += 1;
         }
         self.tail != before
