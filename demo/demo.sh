@@ -16,7 +16,7 @@ dcd=$(realpath "${1:?usage: demo.sh PROGRAM}")
 here=$(realpath "$(dirname "$0")")
 users=${USERS:-1}
 disks=${DISKS:-plain flush always}
-report=${REPORT:-$here/../target/demo-report.html}
+report=${REPORT:-$(dirname "$here")/target/demo-report.html}
 drive=${DRIVE:-nearline-2018}
 commits=100
 
@@ -259,4 +259,4 @@ mkdir -p "$work/original" "$(dirname "$report")"
 tar -cf "$work/tree.tar" -C "$work/original" tree
 for disk in $disks; do run_disk "$disk"; done
 echo
-"$dcd" demo report "$work/results" --report "$report" --users "$users"
+"$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive"

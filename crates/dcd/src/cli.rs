@@ -290,6 +290,9 @@ pub enum DemoPart {
         report: PathBuf,
         #[arg(long, default_value_t = 1)]
         users: u32,
+        /// The drive that was modelled
+        #[arg(long)]
+        drive: String,
     },
     /// The comparison in virtual time, over generated requests
     Virtual {

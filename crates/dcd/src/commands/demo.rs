@@ -15,19 +15,19 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
         DemoPart::Tree { directory } => {
             tree::write(directory, SEED).map_err(|e| Failure::io(directory.display(), e))
         }
-        DemoPart::Report { results, report, users } => {
+        DemoPart::Report { results, report, users, drive } => {
             let text = std::fs::read_to_string(results).map_err(|e| Failure::io(results.display(), e))?;
             let parsed =
                 Results::parse(&text).map_err(|e| Failure::Failed(format!("{}: {e}", results.display())))?;
             let who = if *users == 1 { "one user".to_owned() } else { format!("{users} users at once") };
             let setting = format!(
-                "A 7200 rpm disk of 1996, modelled and paced in real time; ext2 with dirsync and ext4 through FUSE and \
-                 loop, {who}. Log of 64 MiB on the same disk."
+                "A 7200 rpm disk ({drive}), modelled and paced in real time; ext2 with dirsync and ext4 through FUSE \
+                 and loop, {who}. Log of 64 MiB on the same disk."
             );
             show(&parsed, &setting, report)
         }
         DemoPart::Virtual { report } => {
-            let setting = "A 7200 rpm disk of 1996 in virtual time; generated requests as of ext2 with dirsync, one \
+            let setting = "A 7200 rpm disk (barracuda-1996) in virtual time; generated requests as of ext2 with dirsync, one \
                            user. Log of 64 MiB on the same disk.";
             show(&virtual_time::run()?, setting, report)
         }
