@@ -37,7 +37,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         idle_full: Nanos::from_millis(1),
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
-        ordered_destage: false,
+        ordered_destage: rng.chance(200),
         accept_damage: false,
         canary,
     }

@@ -78,7 +78,7 @@ impl Layer for Slice {
             )));
         }
         let block = u64::from(geometry.logical_block_bytes) / crate::SECTOR_BYTES;
-        if self.extent.start.0 % block != 0 || self.extent.sectors % block != 0 {
+        if !self.extent.start.0.is_multiple_of(block) || !self.extent.sectors.is_multiple_of(block) {
             return Err(ActivateError(format!(
                 "the slice {} is not aligned to the device's blocks of {} bytes",
                 self.extent, geometry.logical_block_bytes

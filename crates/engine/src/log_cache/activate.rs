@@ -12,6 +12,7 @@ use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::home::Home;
 use super::offline::{check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock};
+use super::ordered::{Cursor, Ordered};
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
@@ -34,6 +35,8 @@ struct Replay<'a> {
     /// Lines of the fingerprint's ends that the log says something of.
     touched: BTreeSet<u64>,
     overflow: bool,
+    /// The log says of something that the data disk has a newer copy.
+    invalidates: bool,
 }
 
 impl Replay<'_> {
@@ -51,6 +54,7 @@ impl Replay<'_> {
                     place += entry.extent.sectors;
                 }
                 Kind::Invalidate => {
+                    self.invalidates = true;
                     self.table.remove_extent(entry.extent, |_| {});
                     self.ranges.cut(entry.extent, |_| {});
                 }
@@ -158,6 +162,7 @@ pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, A
         segments: Vec::new(),
         touched: BTreeSet::new(),
         overflow: false,
+        invalidates: false,
     };
     let options =
         WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
@@ -167,6 +172,13 @@ pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, A
     if replay.overflow {
         return Err(ActivateError(
             "the log holds more pieces than fit in memory: `dcd rescue` brings them home offline".to_owned(),
+        ));
+    }
+    if config.ordered_destage && replay.invalidates {
+        return Err(ActivateError(
+            "the log was written without ordered-destage, and large writes went around it: start once without \
+             ordered-destage and bring everything home with `dcd flush`, then start with it"
+                .to_owned(),
         ));
     }
     replay.purge_before(&walked);
@@ -254,10 +266,15 @@ fn begin(
     walked: &Walked,
 ) -> Core {
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
+    let mut home = Home::new(superblock.fingerprint.clone(), data.rotational);
+    if config.ordered_destage {
+        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector: walked.tail_sector };
+        home.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
+    }
     Core {
         now: Nanos::ZERO,
         buffers: Buffers::new(config.segment_buffers, segment_bytes, block),
-        home: Home::new(superblock.fingerprint.clone(), data.rotational),
+        home,
         flush_epoch: superblock.flush_epoch,
         config,
         superblock,

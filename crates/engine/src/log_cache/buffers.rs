@@ -89,7 +89,7 @@ impl SegmentBuffer {
     /// Begins a record with the sequence number `seq`.
     pub fn begin(&mut self, seq: u64, entries: Vec<Entry>) {
         assert!(
-            self.open.is_none() && self.used % self.block == 0,
+            self.open.is_none() && self.used.is_multiple_of(self.block),
             "a record begins where the last one ended"
         );
         self.open = Some(Open { header_at: self.used, entries });

@@ -6,6 +6,7 @@
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
 use super::format::{SUPERBLOCK_SECTORS, State};
 use super::home::Pressure;
+use super::ordered::Cursor;
 use super::table::Place;
 use super::{Promise, buffers};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
@@ -262,10 +263,22 @@ impl Core {
     /// Moves the tail over what nobody needs.
     pub fn advance_tail(&mut self) {
         let safe = self.safe_seq();
+        self.skip_home(safe);
         if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
             self.ring.advance_tail_out_of_order(safe);
         }
         self.ring.advance_tail(safe, self.home.hold());
+    }
+
+    /// Ordered destage need not read what nobody needs any more.
+    fn skip_home(&mut self, safe: u64) {
+        let empty = self.buffers.filling.is_none() && self.buffers.live.is_empty() && safe == self.last_seq();
+        if empty && !self.is_dirty() && self.home.is_idle() {
+            let cursor = Cursor { seq: self.next_seq, segment: self.ring.head(), sector: self.head_sector };
+            if let Some(ordered) = &mut self.home.ordered {
+                ordered.skip_to(cursor);
+            }
+        }
     }
 
     /// Writes a superblock when segments run short, or when the log has become empty.
@@ -374,7 +387,7 @@ impl Core {
         }
         let settled =
             self.buffers.filling.is_none() && self.buffers.live.is_empty() && self.waiters.is_empty();
-        if !settled || self.release.is_some() || self.ops.len() > 0 {
+        if !settled || self.release.is_some() || !self.ops.is_empty() {
             return;
         }
         if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {

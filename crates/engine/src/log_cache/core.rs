@@ -40,6 +40,8 @@ pub enum Op {
     DataFlush,
     Superblock,
     Home(u64),
+    /// A part of a flush epoch, read from the log.
+    Epoch,
 }
 
 /// A write on its way around the log.
@@ -177,7 +179,7 @@ impl Core {
         let Some(extent) = io.extent() else { return Ok(()) };
         let block = u64::from(self.data.logical_block_bytes) / SECTOR_BYTES;
         let whole = match io {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => buf.len() as u64 % SECTOR_BYTES == 0,
+            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
             _ => true,
         };
         let end = extent.start.0.checked_add(extent.sectors);
@@ -206,6 +208,7 @@ impl Core {
             Op::DataFlush => self.on_data_flushed(now, result, out),
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Home(slot) => self.on_home(now, slot, result, out),
+            Op::Epoch => self.on_epoch(&result),
         }
     }
 
@@ -251,7 +254,8 @@ impl Core {
     /// The oldest record that is not home yet; the next one to be written where all are.
     pub fn oldest_live_seq(&self) -> u64 {
         let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
-        if nothing && self.ring.is_empty_at_head(self.safe_seq()) {
+        let home = self.home.ordered.as_ref().is_none_or(|ordered| ordered.home_seq() == self.next_seq);
+        if nothing && home && self.ring.is_empty_at_head(self.safe_seq()) {
             self.next_seq
         } else {
             self.ring.at(self.ring.index(self.ring.tail())).first_seq

@@ -200,7 +200,10 @@ impl Superblock {
         field(self.end_sector() <= self.log_sectors && self.log_sectors < 1 << 40, "log sectors")?;
         field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
-        field((self.tail_sector - FIRST_SEGMENT_SECTOR) % self.log_block_sectors() == 0, "tail sector")?;
+        field(
+            (self.tail_sector - FIRST_SEGMENT_SECTOR).is_multiple_of(self.log_block_sectors()),
+            "tail sector",
+        )?;
         field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
         field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
         // A quarter of the number space is left, so that no sum on a sequence number can overflow.
@@ -485,7 +488,8 @@ mod tests {
 
     #[test]
     fn hostile_fields_are_refused() {
-        let cases: [(&str, fn(&mut Superblock)); 8] = [
+        type Spoil = fn(&mut Superblock);
+        let cases: [(&str, Spoil); 8] = [
             ("segment bytes", |s| s.segment_bytes = 3),
             ("segments", |s| s.segments = 0),
             ("log sectors", |s| s.segments = u32::MAX),

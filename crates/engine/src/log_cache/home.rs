@@ -5,6 +5,7 @@
 //! | phase | what happens | then |
 //! |---|---|---|
 //! | idle | a policy says when | ranges |
+//! | epoch | only where destage is ordered: a flush epoch is read from the log (`ordered`) | ranges |
 //! | ranges | discards and zeroes that are durable go home, before any newer data over them | blocks |
 //! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
@@ -14,8 +15,9 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::ordered::Ordered;
 use super::read::{byte_offset, masked_runs, piece_is_whole};
-use super::table::{Line, Piece, RangeKind};
+use super::table::{Line, Piece, RangeKind, RangePart};
 use crate::destage::{how, what, when};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report};
 use crate::slab::Slab;
@@ -39,6 +41,8 @@ pub enum Pressure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
+    /// Reading a flush epoch from the log, where destage is ordered.
+    Epoch,
     Ranges,
     /// Reading a window from the log.
     Read,
@@ -116,6 +120,8 @@ pub struct Home {
     per_sector: f64,
     batch_sectors: u64,
     hold: u64,
+    pub ordered: Option<Box<Ordered>>,
+    pub epoch_flying: bool,
 }
 
 impl Home {
@@ -147,6 +153,8 @@ impl Home {
             per_sector: if rotational { 500_000.0 } else { 2_500.0 },
             batch_sectors: 0,
             hold: u64::MAX,
+            ordered: None,
+            epoch_flying: false,
         }
     }
 
@@ -160,8 +168,16 @@ impl Home {
 
     /// The oldest segment that the batch reads: its places must not be used again before the batch ends, or a newer copy
     /// at the same place would be taken for the one that was brought home.
-    pub const fn hold(&self) -> u64 {
-        self.hold
+    pub fn hold(&self) -> u64 {
+        self.ordered.as_ref().map_or(self.hold, |ordered| ordered.hold().min(self.hold))
+    }
+
+    /// Gives up the batch; it is tried again later.
+    pub fn fail(&mut self) {
+        self.errors += 1;
+        self.items.clear();
+        self.range_parts.clear();
+        self.phase = Phase::Flush;
     }
 
     pub fn is_idle(&self) -> bool {
@@ -236,6 +252,7 @@ impl Core {
                         return;
                     }
                 }
+                Phase::Epoch => self.step_epoch(out),
                 Phase::Ranges => self.step_ranges(out),
                 Phase::Read => self.step_read(out),
                 Phase::Write => self.step_write(out),
@@ -251,6 +268,17 @@ impl Core {
     fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
         let safe = if failed { u64::MAX } else { self.safe_seq() };
+        self.home.errors = 0;
+        self.home.started = now;
+        self.home.suspended = false;
+        if let Some(ordered) = self.home.ordered.as_mut().filter(|_| !failed) {
+            self.home.stalled = ordered.home_seq() > safe;
+            if !self.home.stalled {
+                ordered.begin();
+                self.home.phase = Phase::Epoch;
+            }
+            return !self.home.stalled;
+        }
         self.choose_ranges(safe);
         self.choose_items(failed);
         if self.home.items.is_empty() && self.home.range_ids.is_empty() {
@@ -261,35 +289,65 @@ impl Core {
             return false;
         }
         self.home.stalled = false;
-        self.home.errors = 0;
+        self.begin_ranges();
+        true
+    }
+
+    /// The batch is chosen.
+    fn begin_ranges(&mut self) {
         self.home.next = 0;
-        self.home.started = now;
-        self.home.suspended = false;
         self.home.batch_sectors = self.home.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
         let segments =
             self.home.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
         self.home.hold = segments.min().unwrap_or(u64::MAX);
         self.home.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
-        true
+    }
+
+    fn step_epoch(&mut self, out: &mut Outbox) {
+        let complete = self.home.ordered.as_ref().is_some_and(|ordered| ordered.is_complete());
+        if self.home.epoch_flying {
+            return;
+        }
+        if !complete {
+            return self.read_epoch(out);
+        }
+        let ordered = self.home.ordered.take().expect("destage is ordered");
+        self.home.items.clear();
+        ordered.pieces(|line, piece| self.home.items.push(Item { line, piece, failed: false }));
+        self.sort_items();
+        self.home.range_parts.clear();
+        for part in ordered.parts() {
+            self.add_range(part);
+        }
+        let last = ordered.batch_last();
+        self.home.range_ids =
+            self.ranges.iter().filter(|part| part.info.seq <= last).map(|part| part.info.id).collect();
+        self.home.ordered = Some(ordered);
+        self.begin_ranges();
     }
 
     fn choose_ranges(&mut self, safe: u64) {
-        let home = &mut self.home;
-        home.range_ids.clear();
-        home.range_parts.clear();
-        for part in self.ranges.iter().filter(|part| part.info.seq <= safe) {
-            home.range_ids.push(part.info.id);
-            let mut rest = part.extent;
-            while rest.sectors > 0 {
-                let sectors =
-                    rest.sectors.min(if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX });
-                home.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
-                rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
-            }
+        self.home.range_ids.clear();
+        self.home.range_parts.clear();
+        let parts: Vec<RangePart> = self.ranges.iter().filter(|part| part.info.seq <= safe).collect();
+        for part in parts {
+            self.home.range_ids.push(part.info.id);
+            self.add_range(part);
         }
-        home.range_ids.sort_unstable();
-        home.range_ids.dedup();
+        self.home.range_ids.sort_unstable();
+        self.home.range_ids.dedup();
+    }
+
+    /// Cuts a range into what the data disk does at a time.
+    fn add_range(&mut self, part: RangePart) {
+        let sectors_max = if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
+        let mut rest = part.extent;
+        while rest.sectors > 0 {
+            let sectors = rest.sectors.min(sectors_max);
+            self.home.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
+            rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
+        }
     }
 
     /// The segments of the batch, by the policy, as a set of indexes.
@@ -339,11 +397,16 @@ impl Core {
                 items.push(Item { line, piece, failed: false });
             }
         });
+        self.home.items = items;
+        self.sort_items();
+    }
+
+    fn sort_items(&mut self) {
+        let items = &mut self.home.items;
         match self.config.how {
             super::HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
             super::HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),
         }
-        self.home.items = items;
     }
 
     fn step_ranges(&mut self, out: &mut Outbox) {
@@ -433,9 +496,7 @@ impl Core {
     fn step_read(&mut self, out: &mut Outbox) {
         while self.home.flights.len() < self.config.destage_depth {
             let Some(group) = self.home.groups.pop_front() else { break };
-            if self.take_from_ram(&group) {
-                continue;
-            }
+            let Some(group) = self.take_from_ram(group) else { continue };
             self.ring.at_mut(group.segment).pins += 1;
             let extent = self.log_blocks(group.extent);
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
@@ -446,21 +507,23 @@ impl Core {
         }
     }
 
-    /// After the log has failed, the buffers are the best copy: takes a group from there.
-    fn take_from_ram(&mut self, group: &Group) -> bool {
-        let start = group.extent.start;
-        let mut buf = Buf::none();
-        for &index in &group.items {
+    /// After the log has failed, the buffers are the best copy: takes what is in them from there, and leaves the rest of
+    /// the group to be read.
+    fn take_from_ram(&mut self, group: Group) -> Option<Group> {
+        let Group { extent, segment, items } = group;
+        let (held, rest): (Vec<u32>, Vec<u32>) = items.into_iter().partition(|&index| {
+            self.buffers.holding(self.home.items[index as usize].piece.place.0).is_some()
+        });
+        for &index in &held {
             let piece = self.home.items[index as usize].piece;
-            let Some(buffer) = self.buffers.holding(piece.place.0) else { return false };
-            if buf.is_empty() {
-                buf = Buf::zeroed((group.extent.sectors * SECTOR_BYTES) as usize);
-            }
-            let at = byte_offset(start, Lba(piece.place.0));
-            assert!(buffer.read(piece.place.0, &mut buf, at, u64::from(piece.count)), "it is in RAM");
+            let start = Lba(piece.place.0);
+            let extent = Extent::new(start, u64::from(piece.count));
+            let mut buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+            let buffer = self.buffers.holding(start.0).expect("it is in RAM");
+            assert!(buffer.read(start.0, &mut buf, 0, extent.sectors), "it is in RAM");
+            self.fill_runs(&Group { extent, segment, items: vec![index] }, start, &buf);
         }
-        self.fill_runs(group, start, &buf);
-        true
+        (!rest.is_empty()).then_some(Group { extent, segment, items: rest })
     }
 
     /// Puts what was read into the runs, piece by piece, each one checked.
@@ -594,6 +657,9 @@ impl Core {
                 self.item_is_home(item);
             }
             self.ranges_are_home();
+            if let Some(ordered) = self.home.ordered.as_mut().filter(|_| self.home.errors == 0) {
+                ordered.commit();
+            }
         }
         items.clear();
         self.home.items = items;

@@ -8,7 +8,7 @@
 //! | `write`, `read` | requests |
 //! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
-//! | `home` | destaging |
+//! | `home`, `ordered` | destaging |
 //! | `failure` | a dead log device |
 //! | `offline` | format, check, dump, rescue |
 
@@ -21,6 +21,7 @@ mod failure;
 pub mod format;
 mod home;
 pub mod offline;
+mod ordered;
 mod read;
 pub mod recover;
 mod ring;

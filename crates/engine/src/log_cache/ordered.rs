@@ -1,0 +1,197 @@
+//! Ordered destage: the data disk alone, with the cache lost, is always in a state in which a plain disk could have crashed.
+//!
+//! A plain disk may crash with any subset of what was written since the last flush, but never with something newer than a
+//! flush that lacks something older. So a batch is one *flush epoch*, read from the log in order, with the copies that
+//! were the newest *in that epoch*, also those that are overwritten by now; the data disk is flushed; then comes the next.
+//! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
+
+use super::core::{Core, LOG, Op};
+use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock, decode_header};
+use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, RangePart, ZeroRanges};
+use crate::layer::{Io, IoResult, Outbox};
+use crate::{Buf, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// A place in the log, between two records.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    /// The next record.
+    pub seq: u64,
+    /// Where to look for it: the segment's number, and the sector.
+    pub segment: u64,
+    pub sector: u64,
+}
+
+/// One flush epoch on its way home.
+pub struct Ordered {
+    /// Everything before it is home.
+    home: Cursor,
+    /// Everything before it is in the batch.
+    read: Cursor,
+    epoch: Option<u64>,
+    table: LookupTable,
+    ranges: ZeroRanges,
+    range_id: u64,
+    complete: bool,
+}
+
+impl Ordered {
+    pub fn new(lines: usize, start: Cursor) -> Ordered {
+        Ordered {
+            home: start,
+            read: start,
+            epoch: None,
+            table: LookupTable::with_capacity(lines),
+            ranges: ZeroRanges::new(),
+            range_id: 0,
+            complete: false,
+        }
+    }
+
+    /// The oldest segment that is still to be read.
+    pub const fn hold(&self) -> u64 {
+        self.home.segment
+    }
+
+    pub const fn home_seq(&self) -> u64 {
+        self.home.seq
+    }
+
+    /// The last record of the batch.
+    pub const fn batch_last(&self) -> u64 {
+        self.read.seq - 1
+    }
+
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Begins the next batch.
+    pub fn begin(&mut self) {
+        self.read = self.home;
+        self.epoch = None;
+        self.complete = false;
+        self.table.remove_extent(crate::Extent::new(Lba(0), 1 << 42), |_| {});
+        self.ranges = ZeroRanges::new();
+    }
+
+    /// The batch is home.
+    pub fn commit(&mut self) {
+        self.home = self.read;
+    }
+
+    /// Nothing is dirty any more: there is nothing to read before this place.
+    pub fn skip_to(&mut self, cursor: Cursor) {
+        self.home = cursor;
+    }
+
+    pub fn pieces(&self, mut f: impl FnMut(Line, Piece)) {
+        self.table.scan(0, usize::MAX, f);
+    }
+
+    pub fn parts(&self) -> impl Iterator<Item = RangePart> + '_ {
+        self.ranges.iter()
+    }
+
+    /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
+    fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
+        let block = superblock.log_block_bytes as usize;
+        let mut at = ((self.read.sector - start) * SECTOR_BYTES) as usize;
+        while at + block <= bytes.len() {
+            if self.read.seq > safe {
+                self.complete = true;
+                return;
+            }
+            let sector = start + at as u64 / SECTOR_BYTES;
+            let header = decode_header(&bytes[at..at + block], superblock, sector);
+            // Whatever is not the next record is a gap, or left over from an earlier lap.
+            let Some(header) = header.filter(|header| header.seq == self.read.seq) else {
+                at += block;
+                continue;
+            };
+            if *self.epoch.get_or_insert(header.flush_epoch) != header.flush_epoch {
+                self.complete = true;
+                return;
+            }
+            self.add(&header, superblock);
+            at += header.sectors as usize * SECTOR_BYTES as usize;
+            self.read.seq += 1;
+            self.read.sector = start + at as u64 / SECTOR_BYTES;
+        }
+        self.complete = self.read.seq > safe;
+    }
+
+    fn add(&mut self, header: &Header, superblock: &Superblock) {
+        let mut place = header.sector + superblock.log_block_sectors();
+        for entry in &header.entries {
+            if entry.kind == Kind::Data {
+                let first = (entry.extent.start.0 % LINE_SECTORS) as u8;
+                let piece = Piece::written(Place(place), first, entry.extent.sectors as u8, entry.crc);
+                self.table.insert(Line::of(entry.extent.start), piece, |_| {});
+                place += entry.extent.sectors;
+                continue;
+            }
+            self.table.remove_extent(entry.extent, |_| {});
+            self.ranges.cut(entry.extent, |_| {});
+            let kind = match entry.kind {
+                Kind::Discard => RangeKind::Discard,
+                _ => RangeKind::Zeroes { unmap: entry.kind == Kind::ZeroesUnmap },
+            };
+            self.range_id += 1;
+            let info = RangeInfo { kind, seq: header.seq, segment: 0, id: self.range_id };
+            self.ranges.insert(entry.extent, info, |_| {});
+        }
+    }
+}
+
+impl Core {
+    /// Reads on, until the batch holds a whole epoch or everything that is durable.
+    pub fn read_epoch(&mut self, out: &mut Outbox) {
+        let safe = self.safe_seq();
+        let ordered = self.home.ordered.as_mut().expect("destage is ordered");
+        let (index, count) = (self.ring.index(ordered.read.segment), self.superblock.segment_sectors());
+        let start = FIRST_SEGMENT_SECTOR + u64::from(index) * count;
+        if ordered.read.sector + self.superblock.log_block_sectors() > start + count {
+            ordered.read.segment += 1;
+            let next = self.ring.index(ordered.read.segment);
+            ordered.read.sector = self.superblock.segment_start(next);
+        }
+        if ordered.read.seq > safe {
+            ordered.complete = true;
+            return;
+        }
+        let segment = self.ring.index(ordered.read.segment);
+        let end = self.superblock.segment_start(segment) + count;
+        let at = Lba(ordered.read.sector);
+        let buf = Buf::zeroed(((end - at.0) * SECTOR_BYTES) as usize);
+        self.ring.at_mut(segment).pins += 1;
+        self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
+        self.home.epoch_flying = true;
+    }
+
+    pub fn on_epoch(&mut self, result: &IoResult) {
+        self.home.epoch_flying = false;
+        let safe = self.safe_seq();
+        let ordered = self.home.ordered.as_mut().expect("destage is ordered");
+        let segment = self.ring.index(ordered.read.segment);
+        self.ring.at_mut(segment).pins -= 1;
+        if let Err(error) = result.status {
+            self.statistics.log_read_errors += 1;
+            self.statistics.last_error = Some(error);
+            self.home.fail();
+            return;
+        }
+        let start = ordered.read.sector;
+        ordered.take(result.buf.bytes(), start, &self.superblock, safe);
+        if !ordered.complete {
+            // The rest is in the next segment.
+            ordered.read.segment += 1;
+            let next = self.ring.index(ordered.read.segment);
+            ordered.read.sector = self.superblock.segment_start(next);
+            if ordered.read.segment > self.ring.head() {
+                // A durable record that is not in the log: the log is not what was written.
+                self.statistics.log_read_errors += 1;
+                self.home.fail();
+            }
+        }
+    }
+}
