@@ -84,7 +84,7 @@ impl Ordered {
         self.home = cursor;
     }
 
-    pub fn pieces(&self, mut f: impl FnMut(Line, Piece)) {
+    pub fn pieces(&self, f: impl FnMut(Line, Piece)) {
         self.table.scan(0, usize::MAX, f);
     }
 
