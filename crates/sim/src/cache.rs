@@ -38,6 +38,8 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
         ordered_destage: rng.chance(200),
+        log_revolution: rng.pick(&[Nanos::ZERO, Nanos::ZERO, Nanos::from_millis(8)]),
+        log_track_bytes: rng.pick(&[8 << 10, 40 << 10]),
         accept_damage: false,
         canary,
     }

@@ -118,6 +118,8 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
+        log_revolution: fields.duration("log-revolution")?.unwrap_or(d.log_revolution),
+        log_track_bytes: fields.size("log-track")?.unwrap_or(d.log_track_bytes),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
         // Nothing that a file should say for every start: see `StackFile::accept_damage`.
         accept_damage: false,

@@ -15,6 +15,7 @@ use super::offline::{check_sizes, compare_fingerprint, read_fingerprint, read_su
 use super::ordered::{Cursor, Ordered};
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
+use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, ZeroRanges};
 use crate::layer::{ActivateError, BlockDevice, PortDevice, Ports};
@@ -30,8 +31,8 @@ struct Replay<'a> {
     table: LookupTable,
     ranges: ZeroRanges,
     range_id: u64,
-    /// First sequence number seen in each segment, in the order of the walk.
-    segments: Vec<(u32, u64)>,
+    /// Each segment with its first record and where that begins, in the order of the walk.
+    segments: Vec<(u32, u64, u64)>,
     /// Lines of the fingerprint's ends that the log says something of.
     touched: BTreeSet<u64>,
     overflow: bool,
@@ -42,8 +43,8 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn record(&mut self, header: &Header) {
         let segment = self.superblock.segment_of(header.sector);
-        if self.segments.last().is_none_or(|(last, _)| *last != segment) {
-            self.segments.push((segment, header.seq));
+        if self.segments.last().is_none_or(|(last, ..)| *last != segment) {
+            self.segments.push((segment, header.seq, header.sector));
         }
         let mut place = header.sector + self.superblock.log_block_sectors();
         for entry in &header.entries {
@@ -107,7 +108,7 @@ impl Replay<'_> {
         let superblock = self.superblock;
         let keep = superblock.segment_of(walked.tail_sector);
         let mut released = Vec::new();
-        for (segment, _) in self.segments.iter().take_while(|(segment, _)| *segment != keep) {
+        for (segment, ..) in self.segments.iter().take_while(|(segment, ..)| *segment != keep) {
             let start = superblock.segment_start(*segment);
             released.push(Place(start)..Place(start + superblock.segment_sectors()));
         }
@@ -223,18 +224,19 @@ fn check_identity(
 fn ring_of(
     superblock: &Superblock,
     walked: &Walked,
-    segments: &[(u32, u64)],
+    segments: &[(u32, u64, u64)],
     table: &LookupTable,
     ranges: &ZeroRanges,
 ) -> Ring {
     let tail = superblock.segment_of(walked.tail_sector);
     let mut ring = Ring::new(superblock.segments, tail, walked.end_segment, walked.tail_seq);
-    for &(segment, first_seq) in segments {
-        let info = ring.at_mut(segment);
+    for &(segment, first_seq, sector) in segments {
         if first_seq > walked.tail_seq {
-            info.first_seq = first_seq;
+            let info = ring.at_mut(segment);
+            (info.first_seq, info.first_sector) = (first_seq, Some(sector));
         }
     }
+    ring.at_mut(tail).first_sector = Some(walked.tail_sector);
     // A segment that the log passed over without a record begins with the next one's first.
     let mut next = walked.next_seq;
     for number in (ring.tail()..=ring.head()).rev() {
@@ -268,7 +270,8 @@ fn begin(
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
     let mut home = Home::new(superblock.fingerprint.clone(), data.rotational);
     if config.ordered_destage {
-        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector: walked.tail_sector };
+        let start =
+            Cursor { seq: walked.tail_seq, segment: ring.tail(), sector: walked.tail_sector, epoch: 0 };
         home.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
     }
     Core {
@@ -287,6 +290,7 @@ fn begin(
         ring,
         head_sector: walked.end,
         head_is_fixed: true,
+        rotation: Rotation::new(config.log_revolution, config.log_track_bytes),
         next_seq: walked.next_seq,
         written_seq: walked.next_seq - 1,
         durable_seq: walked.next_seq - 1,

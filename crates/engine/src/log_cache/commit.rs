@@ -120,7 +120,7 @@ impl Core {
         self.maybe_release(out);
     }
 
-    fn is_writing(&self) -> bool {
+    pub fn is_writing(&self) -> bool {
         self.buffers.live.iter().any(|buffer| buffer.state == buffers::State::Writing)
     }
 
@@ -155,6 +155,7 @@ impl Core {
         if let Err(error) = result.status {
             return self.log_failed(now, error, out);
         }
+        self.rotation.written(now);
         let mut through = None;
         for buffer in &mut self.buffers.live {
             if buffer.first_seq == first {
@@ -274,7 +275,8 @@ impl Core {
     fn skip_home(&mut self, safe: u64) {
         let empty = self.buffers.filling.is_none() && self.buffers.live.is_empty() && safe == self.last_seq();
         if empty && !self.is_dirty() && self.home.is_idle() {
-            let cursor = Cursor { seq: self.next_seq, segment: self.ring.head(), sector: self.head_sector };
+            let (seq, segment) = (self.next_seq, self.ring.head());
+            let cursor = Cursor { seq, segment, sector: self.head_sector, epoch: self.superblock.epoch };
             if let Some(ordered) = &mut self.home.ordered {
                 ordered.skip_to(cursor);
             }
@@ -310,7 +312,7 @@ impl Core {
         let index = self.ring.index(tail);
         next.tail_sector = match next.tail_seq == self.next_seq {
             true => self.wrapped(self.head_sector),
-            false => self.superblock.segment_start(index),
+            false => self.ring.at(index).first_sector.unwrap_or(self.superblock.segment_start(index)),
         };
         next.durable_seq = (self.safe_seq() + 1).max(next.tail_seq);
         next.flush_epoch = self.flush_epoch;

@@ -9,6 +9,7 @@ use super::format::Superblock;
 use super::home::Home;
 use super::read::Reading;
 use super::ring::Ring;
+use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::table::{LookupTable, ZeroRanges};
 use super::write::Pending;
@@ -102,6 +103,7 @@ pub struct Core {
     pub head_sector: u64,
     /// The first record of an activation begins exactly where the log ended.
     pub head_is_fixed: bool,
+    pub rotation: Rotation,
     pub next_seq: u64,
     pub written_seq: u64,
     pub durable_seq: u64,

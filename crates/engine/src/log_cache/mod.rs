@@ -8,6 +8,7 @@
 //! | `write`, `read` | requests |
 //! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
+//! | `rotation` | where a record goes on a log that spins |
 //! | `home`, `ordered` | destaging |
 //! | `failure` | a dead log device |
 //! | `offline` | format, check, dump, rescue |
@@ -25,6 +26,7 @@ mod ordered;
 mod read;
 pub mod recover;
 mod ring;
+mod rotation;
 mod statistics;
 mod status;
 pub mod table;

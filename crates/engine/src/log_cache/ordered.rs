@@ -19,6 +19,8 @@ pub struct Cursor {
     /// Where to look for it: the segment's number, and the sector.
     pub segment: u64,
     pub sector: u64,
+    /// The epoch of the record before: no later record has a smaller one (rule 3).
+    pub epoch: u64,
 }
 
 /// One flush epoch on its way home.
@@ -103,8 +105,12 @@ impl Ordered {
             }
             let sector = start + at as u64 / SECTOR_BYTES;
             let header = decode_header(&bytes[at..at + block], superblock, sector);
-            // Whatever is not the next record is a gap, or left over from an earlier lap.
-            let Some(header) = header.filter(|header| header.seq == self.read.seq) else {
+            // Whatever is not the next record is a gap, or left over from an earlier lap or from before a crash.
+            let current = |header: &Header| match header.seq < superblock.epoch_start_seq {
+                true => header.epoch >= self.read.epoch && header.epoch < superblock.epoch,
+                false => header.epoch == superblock.epoch,
+            };
+            let Some(header) = header.filter(|header| header.seq == self.read.seq && current(header)) else {
                 at += block;
                 continue;
             };
@@ -115,6 +121,7 @@ impl Ordered {
             self.add(&header, superblock);
             at += header.sectors as usize * SECTOR_BYTES as usize;
             self.read.seq += 1;
+            self.read.epoch = header.epoch;
             self.read.sector = start + at as u64 / SECTOR_BYTES;
         }
         self.complete = self.read.seq > safe;

@@ -16,6 +16,9 @@
 pub struct Segment {
     /// The first sequence number in it (or, while it is empty, the one that will be).
     pub first_seq: u64,
+    /// Where that record begins. Recovery starts there, and not at the start of the segment: in a gap before it there may
+    /// lie a record that an earlier crash took, with the same number.
+    pub first_sector: Option<u64>,
     /// Sectors whose newest copy is in it and not home yet.
     pub dirty_sectors: u64,
     /// Discards and zeroes in it that are not home yet.

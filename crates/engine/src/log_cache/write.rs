@@ -386,6 +386,8 @@ impl Core {
         }
         if self.buffers.filling.is_some() {
             self.finish_segment(now, out);
+        } else {
+            self.turn_ahead(now, pieces, bytes);
         }
         self.open_buffer(now, out) && {
             if !self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes)) {
@@ -426,6 +428,32 @@ impl Core {
         self.buffers.open(self.head_sector, end, now)
     }
 
+    /// Where the log spins and rests: goes on to where the head will be, in this segment or the next, and only where the
+    /// request fits. Recovery looks no further than the next segment.
+    fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) {
+        let high = f64::from(self.config.high_mark) / 100.0;
+        let resting = self.buffers.free() > 0 && !self.is_writing() && self.chain.is_none();
+        if self.head_is_fixed || !resting || self.ring.utilisation() >= high {
+            return;
+        }
+        let block = self.superblock.log_block_bytes as usize;
+        let need = (super::buffers::space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
+        let gap = self.rotation.gap(now).next_multiple_of(self.superblock.log_block_sectors());
+        let head = self.ring.index(self.ring.head());
+        let segment = self.superblock.segment_sectors();
+        let end = self.superblock.segment_start(head) + segment;
+        let at = self.head_sector + gap;
+        let next = at.max(end);
+        if gap == 0 || at + need <= end {
+            self.head_sector = at;
+        } else if next + need <= end + segment
+            && head + 1 < self.superblock.segments
+            && self.ring.advance_head(self.next_seq)
+        {
+            self.head_sector = next;
+        }
+    }
+
     /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
     fn open_record(&mut self, now: Nanos, _out: &mut Outbox) -> u64 {
         if self.buffers.filling.as_ref().is_some_and(|filling| filling.record_is_full()) {
@@ -436,6 +464,8 @@ impl Core {
             if filling.is_empty() {
                 filling.since = now;
             }
+            let (sector, head) = (filling.end(), self.ring.index(self.ring.head()));
+            self.ring.at_mut(head).first_sector.get_or_insert(sector);
             self.buffers.begin(self.next_seq);
             self.next_seq += 1;
             self.head_is_fixed = false;

@@ -1,0 +1,81 @@
+//! Where a record goes on a log that spins.
+//!
+//! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next
+//! sector has just gone by when the next flush comes. So where the log is on a disk whose tracks are known, and nothing else
+//! is being written there, the record is put a little further on, where the head will be. What is left out is lost until
+//! the log comes round, so this is done only below the high mark.
+//!
+//! How far ahead is learnt: a record that came too late for its sector took more than three quarters of a revolution, and
+//! the lead grows; while records are in time, it shrinks slowly.
+
+use crate::{Nanos, SECTOR_BYTES};
+
+/// What is known of the log's spindle.
+pub struct Rotation {
+    revolution: u64,
+    track_sectors: u64,
+    /// When the head was at the end of the last record.
+    passed: Option<Nanos>,
+    /// The time from the choice of a place to when the drive can write there.
+    lead: u64,
+    /// When the write was sent whose place was chosen.
+    sent: Option<Nanos>,
+}
+
+impl Rotation {
+    /// `revolution` zero: the log does not spin, or nothing is known of it.
+    pub const fn new(revolution: Nanos, track_bytes: u64) -> Rotation {
+        let track_sectors = track_bytes / SECTOR_BYTES;
+        Rotation {
+            revolution: revolution.0,
+            track_sectors,
+            passed: None,
+            lead: revolution.0 / 16,
+            sent: None,
+        }
+    }
+
+    /// How many sectors to leave out, so that the head is there in time. Known once after each write.
+    pub fn gap(&mut self, now: Nanos) -> u64 {
+        if self.revolution == 0 || self.track_sectors == 0 {
+            return 0;
+        }
+        let Some(passed) = self.passed.take() else { return 0 };
+        self.sent = Some(now);
+        let turned = (now.since(passed).0 + self.lead) % self.revolution;
+        (u128::from(turned) * u128::from(self.track_sectors) / u128::from(self.revolution)) as u64
+    }
+
+    /// A write of the log has ended: the head is at its end.
+    pub fn written(&mut self, now: Nanos) {
+        self.passed = Some(now);
+        let Some(sent) = self.sent.take() else { return };
+        if now.since(sent).0 > self.revolution / 4 * 3 {
+            self.lead = (self.lead + self.revolution / 16).min(self.revolution / 2);
+        } else {
+            self.lead = (self.lead - self.lead / 64).max(self.revolution / 64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gap_is_what_turns_by_and_the_lead_is_learnt() {
+        let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
+        assert_eq!(rotation.gap(Nanos::ZERO), 0, "nothing is known of the angle yet");
+        rotation.written(Nanos::from_millis(10));
+        assert_eq!(
+            rotation.gap(Nanos::from_millis(11)),
+            100 + 50,
+            "1 ms has gone by, and the lead is 0.5 ms"
+        );
+        rotation.written(Nanos::from_millis(19));
+        assert_eq!(rotation.gap(Nanos::from_millis(20)), 100 + 100, "that was too late: 1 ms of lead");
+        rotation.written(Nanos::from_millis(21));
+        assert!(rotation.gap(Nanos::from_millis(22)) < 100 + 100, "that was in time");
+        assert_eq!(Rotation::new(Nanos::ZERO, 0).gap(Nanos::from_millis(5)), 0);
+    }
+}
