@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::slice::Slice;
-use dcd_engine::log_cache::LogCache;
+use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
+    DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, Drive};
 
@@ -160,7 +160,11 @@ impl StackFile {
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
-            LayerKind::LogCache { config, .. } => Ok((Box::new(LogCache::new(**config)), below[1].sectors)),
+            LayerKind::LogCache { config, log, .. } => {
+                let mut config = **config;
+                self.know_spindle(&log.text, &mut config)?;
+                Ok((Box::new(LogCache::new(config)), below[1].sectors))
+            }
         }
     }
 
@@ -193,6 +197,13 @@ impl StackFile {
         disk: &DiskSpec,
         below_sectors: u64,
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+        let drive = self.drive(spec, disk)?;
+        let sectors = disk.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
+        Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
+    }
+
+    /// The drive of a modelled disk.
+    fn drive(&self, spec: &LayerSpec, disk: &DiskSpec) -> Result<Drive, StackFileError> {
         let error = |why: String| {
             self.error(disk.drive.span.clone(), format!("layer \"{}\": \"drive\": {why}", spec.name))
         };
@@ -204,8 +215,27 @@ impl StackFile {
                 .map_err(|e| error(format!("{} cannot be read: {e}", disk.drive_path.display())))?;
             Drive::parse(&text)
         };
-        let drive = drive.map_err(|e| error(e.to_string()))?;
-        let sectors = disk.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
-        Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
+        drive.map_err(|e| error(e.to_string()))
+    }
+
+    /// Tells a cache what is known of the spindle under its log, where that is a modelled disk and the file says nothing.
+    fn know_spindle(&self, log: &str, config: &mut LogCacheConfig) -> Result<(), StackFileError> {
+        let (mut name, mut first) = (log, 0);
+        while let Some(spec) = self.layer(name).filter(|_| config.log_revolution == Nanos::ZERO) {
+            match &spec.kind {
+                LayerKind::Slice(slice) => {
+                    first += slice.first_bytes / SECTOR_BYTES;
+                    name = &slice.of.text;
+                }
+                LayerKind::Disk(disk) => {
+                    let drive = self.drive(spec, disk)?;
+                    config.log_revolution = drive.revolution();
+                    config.log_track_bytes = u64::from(drive.track_at(Lba(first)).sectors) * SECTOR_BYTES;
+                }
+                LayerKind::Fault { of, .. } => name = &of.text,
+                LayerKind::LogCache { .. } => break,
+            }
+        }
+        Ok(())
     }
 }

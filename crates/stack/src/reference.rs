@@ -42,6 +42,9 @@ idle-empty = "1s"           how long the disk must be idle when the log is empty
 idle-full = "1ms"           and when it is full
 destage-memory = "16MiB"    RAM for blocks on their way home
 destage-depth = 32          data-disk writes in flight while destaging
+log-revolution = "0ms"      the log's spindle, where it spins: the time of a revolution, and
+log-track = "0"             the bytes of a track there; a flush then need not wait for a
+                            revolution. Known by itself where the disk is modelled
 ordered-destage = false     the data disk alone is always in a state that a plain disk
                             could have crashed in, at the price of shorter sweeps
 
