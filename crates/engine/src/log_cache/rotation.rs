@@ -41,9 +41,13 @@ impl Rotation {
             return 0;
         }
         let Some(passed) = self.passed.take() else { return 0 };
-        self.sent = Some(now);
         let turned = (now.since(passed).0 + self.lead) % self.revolution;
         (u128::from(turned) * u128::from(self.track_sectors) / u128::from(self.revolution)) as u64
+    }
+
+    /// The gap was left: the next write shows whether it was enough.
+    pub fn placed(&mut self, now: Nanos) {
+        self.sent = Some(now);
     }
 
     /// A write of the log has ended: the head is at its end.
@@ -51,7 +55,7 @@ impl Rotation {
         self.passed = Some(now);
         let Some(sent) = self.sent.take() else { return };
         if now.since(sent).0 > self.revolution / 4 * 3 {
-            self.lead = (self.lead + self.revolution / 16).min(self.revolution / 2);
+            self.lead = (self.lead + self.revolution / 16).min(self.revolution / 4);
         } else {
             self.lead = (self.lead - self.lead / 64).max(self.revolution / 64);
         }
@@ -65,17 +69,21 @@ mod tests {
     #[test]
     fn the_gap_is_what_turns_by_and_the_lead_is_learnt() {
         let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
-        assert_eq!(rotation.gap(Nanos::ZERO), 0, "nothing is known of the angle yet");
-        rotation.written(Nanos::from_millis(10));
+        let mut gap = |rotation: &mut Rotation, millis| {
+            rotation.placed(Nanos::from_millis(millis));
+            rotation.gap(Nanos::from_millis(millis))
+        };
+        assert_eq!(gap(&mut rotation, 0), 0, "nothing is known of the angle yet");
+        rotation.written(Nanos::from_millis(1));
         assert_eq!(
-            rotation.gap(Nanos::from_millis(11)),
-            100 + 50,
-            "1 ms has gone by, and the lead is 0.5 ms"
+            gap(&mut rotation, 2),
+            100 + 49,
+            "1 ms has gone by, and the lead is a little under 0.5 ms"
         );
-        rotation.written(Nanos::from_millis(19));
-        assert_eq!(rotation.gap(Nanos::from_millis(20)), 100 + 100, "that was too late: 1 ms of lead");
-        rotation.written(Nanos::from_millis(21));
-        assert!(rotation.gap(Nanos::from_millis(22)) < 100 + 100, "that was in time");
+        rotation.written(Nanos::from_millis(10));
+        assert_eq!(gap(&mut rotation, 11), 100 + 99, "that was too late: 0.5 ms more");
+        rotation.written(Nanos::from_millis(12));
+        assert!(gap(&mut rotation, 13) < 100 + 99, "that was in time");
         assert_eq!(Rotation::new(Nanos::ZERO, 0).gap(Nanos::from_millis(5)), 0);
     }
 }

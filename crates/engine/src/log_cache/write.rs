@@ -444,13 +444,18 @@ impl Core {
         let end = self.superblock.segment_start(head) + segment;
         let at = self.head_sector + gap;
         let next = at.max(end);
-        if gap == 0 || at + need <= end {
+        if gap == 0 {
+            return;
+        }
+        if at + need <= end {
             self.head_sector = at;
+            self.rotation.placed(now);
         } else if next + need <= end + segment
             && head + 1 < self.superblock.segments
             && self.ring.advance_head(self.next_seq)
         {
             self.head_sector = next;
+            self.rotation.placed(now);
         }
     }
 
