@@ -1,11 +1,13 @@
-//! The rigs of the log cache, with a layer in the cache's place that only passes on: what is wrong then is wrong in the rig.
+//! The log cache under the crash explorer, with and without planted bugs; and its rigs with a layer in the cache's place
+//! that only passes on: what is wrong then is wrong in the rig.
 
 use dcd_engine::log_cache::offline::check;
 use dcd_engine::{ActivateError, Event, Io, IoResult, OpId, Outbox, Port, Ports, RequestId};
 
 use super::*;
 use crate::stamp::look;
-use crate::{ExploreConfig, Seen, VirtualDriver, explore};
+use crate::sweep::{SweepConfig, sweep_errors};
+use crate::{ExploreConfig, FaultPlan, Seen, VirtualDriver, explore};
 
 /// Passes everything on to the data.
 struct Through(Option<Geometry>);
@@ -76,4 +78,79 @@ fn logs_are_formatted_and_data_is_where_it_should_be() {
         }
     }
     assert!((1..20).contains(&logical), "some of the rigs have one disk: {logical}");
+}
+
+/// The seed of the runs below; `dcd-crash --seed 3 --promise P --states 4000` does the same by hand.
+const EXPLORED: u64 = 3;
+
+#[track_caller]
+fn holds(promise: Promise) {
+    let config = ExploreConfig::new(EXPLORED, 4000);
+    let explored = explore(&config, &|seed| log_cache_rig(seed, promise, None), &mut |_| {});
+    if let Some(violation) = explored.violation {
+        panic!("{violation}");
+    }
+    assert_eq!(explored.counts.states, 4000);
+    for kind in ["while recovering", "while destaging", "while stopping", "cut 3 deep", "killed"] {
+        assert!(explored.counts.kinds.contains_key(kind), "{kind}: {:?}", explored.counts);
+    }
+}
+
+#[test]
+fn the_log_cache_keeps_the_promise_flush() {
+    holds(Promise::Flush);
+}
+
+#[test]
+fn the_log_cache_keeps_the_promise_always() {
+    holds(Promise::Always);
+}
+
+#[test]
+fn the_log_cache_keeps_the_promise_ordered() {
+    holds(Promise::Ordered);
+}
+
+#[track_caller]
+fn is_caught(canary: Option<Canary>, faults: &FaultPlan) {
+    let subject = |seed| {
+        let mut rig = log_cache_rig(seed, Promise::Flush, canary);
+        rig.disks.iter_mut().for_each(|disk| disk.set_faults(faults.clone()));
+        rig
+    };
+    let explored = explore(&ExploreConfig::new(EXPLORED, 1000), &subject, &mut |_| {});
+    assert!(explored.violation.is_some(), "{canary:?} is not caught in {} states", explored.counts.states);
+}
+
+#[test]
+fn disks_that_lie_about_flushes_are_caught() {
+    is_caught(None, &FaultPlan::liar());
+}
+
+#[test]
+fn a_log_that_is_reclaimed_out_of_order_is_caught() {
+    is_caught(Some(Canary::ReclaimOutOfOrder), &FaultPlan::default());
+}
+
+#[test]
+fn recovery_without_epochs_is_caught() {
+    is_caught(Some(Canary::IgnoreEpochs), &FaultPlan::default());
+}
+
+#[test]
+fn writes_around_a_log_that_nobody_looks_into_are_caught() {
+    is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
+}
+
+/// Every I/O of the log and of the data disk fails once, and for ever: right data, an error, or a refusal.
+#[test]
+fn the_log_cache_survives_every_error() {
+    let config = SweepConfig { seed: 5, requests: 40, stride: 1 };
+    for promise in [Promise::Flush, Promise::Always] {
+        let swept = sweep_errors(&config, &|seed| log_cache_rig(seed, promise, None));
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        assert!(swept.cases > 100 && swept.log_failures > 10, "{} {}", swept.cases, swept.log_failures);
+    }
 }

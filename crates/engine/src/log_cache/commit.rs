@@ -62,7 +62,7 @@ impl Core {
         self.end_flush_epoch(now);
         let around = self.data_flush.completed;
         let around = if around > self.data_flush.flushed { around } else { 0 };
-        if self.last_seq() <= self.durable_seq && around == 0 && self.mode == Mode::Serving {
+        if self.last_seq() <= self.durable_seq && around == 0 {
             return self.finish(now, id, ok, out);
         }
         self.wait_for(id, self.last_seq(), around, ok);

@@ -19,7 +19,7 @@ use super::ordered::Ordered;
 use super::read::{byte_offset, masked_runs, piece_is_whole};
 use super::table::{Line, Piece, RangeKind, RangePart};
 use crate::destage::{how, what, when};
-use crate::layer::{Durability, Io, IoResult, Outbox, Report};
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report};
 use crate::slab::Slab;
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
@@ -233,6 +233,9 @@ impl Core {
         let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
         if !may || !self.has_work() {
             self.home.running = false;
+            if matches!(self.mode, Mode::LogFailed { .. }) {
+                self.rescued(now, out);
+            }
             return self.drained(now, out);
         }
         if self.home.retry_at.is_some_and(|at| at > now) {
@@ -276,8 +279,10 @@ impl Core {
             if !self.home.stalled {
                 ordered.begin();
                 self.home.phase = Phase::Epoch;
+                return true;
             }
-            return !self.home.stalled;
+            self.give_up_on_lost(now, out);
+            return false;
         }
         self.choose_ranges(safe);
         self.choose_items(failed);
@@ -285,12 +290,23 @@ impl Core {
             self.home.stalled = !failed;
             if failed {
                 self.rescued(now, out);
+            } else {
+                self.give_up_on_lost(now, out);
             }
             return false;
         }
         self.home.stalled = false;
         self.begin_ranges();
         true
+    }
+
+    /// Blocks that cannot be read keep the tail where it is. When the log is full of nothing else, it is of no more use, and
+    /// writers must not wait for ever: it has failed (rule 13).
+    fn give_up_on_lost(&mut self, now: Nanos, out: &mut Outbox) {
+        let all_durable = self.safe_seq() == self.next_seq - 1;
+        if self.home.pressure == Pressure::Full && all_durable && !self.home.lost.is_empty() {
+            self.log_failed(now, IoError::new(ErrorKind::Lost), out);
+        }
     }
 
     /// The batch is chosen.
@@ -547,12 +563,16 @@ impl Core {
         }
     }
 
-    /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again.
+    /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again. One that was
+    /// overwritten meanwhile is nobody's loss.
     fn lose_item(&mut self, index: usize) {
         let item = &mut self.home.items[index];
         item.failed = true;
-        self.home.lost.insert(item.line.0);
-        self.statistics.log_read_errors += 1;
+        let (line, place) = (item.line, item.piece.place);
+        if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
+            self.home.lost.insert(line.0);
+            self.statistics.log_read_errors += 1;
+        }
     }
 
     fn step_write(&mut self, out: &mut Outbox) {

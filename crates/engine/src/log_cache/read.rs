@@ -3,7 +3,7 @@
 //! What is dirty comes from the log or its buffers; what is clean comes from there only if the whole request does, as one
 //! read of the data disk is cheaper than many small ones of the log. Every block read from the log is checked.
 
-use super::core::{Core, DATA, LOG, Op};
+use super::core::{Core, DATA, LOG, Mode, Op};
 use super::table::{Line, Piece};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
@@ -54,7 +54,7 @@ impl Core {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         let plan = self.plan(extent);
-        if !plan.dirty && plan.cached_sectors < extent.sectors {
+        if !plan.dirty && (plan.cached_sectors < extent.sectors || self.mode != Mode::Serving) {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         self.assemble(now, id, at, buf, plan, out);
@@ -86,7 +86,7 @@ impl Core {
             }
             self.plan_rest(line, wanted & !covered, &mut plan);
         }
-        if plan.cached_sectors == extent.sectors {
+        if plan.cached_sectors == extent.sectors && self.mode == Mode::Serving {
             plan.log.append(&mut clean);
         } else {
             plan.data.append(&mut clean_extents);

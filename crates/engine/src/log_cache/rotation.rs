@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_gap_is_what_turns_by_and_the_lead_is_learnt() {
         let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
-        let mut gap = |rotation: &mut Rotation, millis| {
+        let gap = |rotation: &mut Rotation, millis| {
             rotation.placed(Nanos::from_millis(millis));
             rotation.gap(Nanos::from_millis(millis))
         };

@@ -93,7 +93,6 @@ impl Core {
                 return;
             }
             if through {
-                self.forget_extent(pending.extent, 0);
                 self.around(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {
                 let seq = if self.invalidate(now, pending.extent, out) { self.last_invalidate } else { 0 };
@@ -176,6 +175,10 @@ impl Core {
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
         let around = self.arounds.remove(key);
         self.data_flush.completed += 1;
+        if self.mode != Mode::Serving && result.status.is_ok() {
+            // Until now the lost blocks under it were errors.
+            self.forget_extent(around.extent, 0);
+        }
         if result.status.is_ok() && around.seq > self.durable_seq {
             self.wait_for(around.id, around.seq, 0, result);
         } else {
@@ -269,6 +272,7 @@ impl Core {
             let filling = self.buffers.filling.as_mut().expect("there is room");
             let (place, crc) = filling.append(extent, &pending.buf, at);
             let line = Line::of(extent.start);
+            self.home.lost.remove(&line.0);
             let first = (extent.start.0 % LINE_SECTORS) as u8;
             let piece = Piece::written(Place(place), first, extent.sectors as u8, crc);
             let (superblock, ring) = (&self.superblock, &mut self.ring);
