@@ -1,7 +1,8 @@
 //! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
 //!
-//! Nothing is written before everything has been read and checked; then the log is flushed (after a kill, what was read may
-//! still be volatile), and one superblock makes the new epoch real. A crash anywhere repeats it with the same outcome.
+//! Nothing is written before everything has been read and checked; then both disks are flushed (after a kill, what was read
+//! may still be volatile: records of the log, and on the data disk what went around it), and one superblock makes the new
+//! epoch real. A crash anywhere repeats it with the same outcome.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -108,7 +109,9 @@ impl Replay<'_> {
         let superblock = self.superblock;
         let keep = superblock.segment_of(walked.tail_sector);
         let mut released = Vec::new();
-        for (segment, ..) in self.segments.iter().take_while(|(segment, ..)| *segment != keep) {
+        for (segment, ..) in
+            self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep)
+        {
             let start = superblock.segment_start(*segment);
             released.push(Place(start)..Place(start + superblock.segment_sectors()));
         }
@@ -194,10 +197,19 @@ pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, A
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.fingerprint.clone_from(&actual);
+    flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     device.flush().map_err(refuse)?;
     write_superblock(&mut device, &mut superblock).map_err(refuse)?;
     Ok(begin(config, superblock, (log, data), (table, ranges, range_id), ring, &walked))
+}
+
+/// A process before this one may have been killed with writes around the log in the disk's volatile cache. No later flush of
+/// a client would cover them, as nothing in this life went around.
+fn flush_data(data: &mut dyn BlockDevice) -> Result<(), ActivateError> {
+    data.flush().map_err(|error| {
+        ActivateError(format!("the data disk could not be flushed: {error}. Check the disk, then start again; nothing was changed"))
+    })
 }
 
 /// Rule 11: the data disk is what it was, as far as its two ends tell.
@@ -228,7 +240,8 @@ fn ring_of(
     table: &LookupTable,
     ranges: &ZeroRanges,
 ) -> Ring {
-    let tail = superblock.segment_of(walked.tail_sector);
+    // Where nothing is live, the log ends where it begins; the place may be the end of one segment and the start of the next.
+    let tail = if walked.is_empty() { walked.end_segment } else { superblock.segment_of(walked.tail_sector) };
     let mut ring = Ring::new(superblock.segments, tail, walked.end_segment, walked.tail_seq);
     for &(segment, first_seq, sector) in segments {
         if first_seq > walked.tail_seq {
@@ -270,8 +283,8 @@ fn begin(
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
     let mut home = Home::new(superblock.fingerprint.clone(), data.rotational);
     if config.ordered_destage {
-        let start =
-            Cursor { seq: walked.tail_seq, segment: ring.tail(), sector: walked.tail_sector, epoch: 0 };
+        let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
+        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
         home.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
     }
     Core {
@@ -317,3 +330,7 @@ fn begin(
         statistics: Statistics::default(),
     }
 }
+
+#[cfg(test)]
+#[path = "activate_tests.rs"]
+mod tests;

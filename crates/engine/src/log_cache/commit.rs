@@ -140,7 +140,9 @@ impl Core {
         let first = filling.first_seq;
         filling.state = buffers::State::Writing;
         let alone = self.durable_seq + 1 == first;
-        let waited = self.waiters.iter().any(|waiter| waiter.seq >= first);
+        let waiting = self.waiters.iter().filter(|waiter| waiter.seq >= first).count();
+        let waited = waiting > 0;
+        self.statistics.shared_commits += u64::from(waiting > 1);
         filling.through = alone && waited && self.log.volatile_cache;
         let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
         self.head_sector = filling.end();

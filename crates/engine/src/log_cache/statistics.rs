@@ -15,10 +15,20 @@ pub struct Statistics {
     pub write_bytes: u64,
     pub flushes: u64,
     pub discards: u64,
+    pub zeroes: u64,
     pub logged_sectors: u64,
     pub around_sectors: u64,
+    /// Writes around the log, and those of them that had to say so in the log first.
+    pub arounds: u64,
+    pub invalidates: u64,
+    /// Requests that took several records.
+    pub chains: u64,
+    /// Answers that were held back as the log was filling up.
+    pub throttled: u64,
     pub log_writes: u64,
     pub log_bytes: u64,
+    /// Writes of the log for which more than one request waited.
+    pub shared_commits: u64,
     pub log_flushes: u64,
     pub superblocks: u64,
     pub destage_batches: u64,
@@ -42,7 +52,8 @@ impl Statistics {
                 self.write_bytes += bytes;
             }
             Io::Flush => self.flushes += 1,
-            Io::Discard { .. } | Io::WriteZeroes { .. } => self.discards += 1,
+            Io::Discard { .. } => self.discards += 1,
+            Io::WriteZeroes { .. } => self.zeroes += 1,
         }
     }
 }

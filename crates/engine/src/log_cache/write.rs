@@ -158,6 +158,7 @@ impl Core {
         filling.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
         self.last_invalidate = seq;
+        self.statistics.invalidates += 1;
         true
     }
 
@@ -167,6 +168,7 @@ impl Core {
         let around = Around { id: pending.id, extent: pending.extent, seq: if through { seq } else { 0 } };
         let key = self.arounds.insert(around);
         self.data_flush.started += 1;
+        self.statistics.arounds += 1;
         self.statistics.around_sectors += pending.extent.sectors;
         self.submit(DATA, Op::Around(key), pending.into_io(durability), out);
         self.last_activity = now;
@@ -245,6 +247,7 @@ impl Core {
         if let Some(chain) = self.chain.take() {
             let last = self.next_seq - 1;
             if last > chain.first {
+                self.statistics.chains += 1;
                 self.chains.push_back(Chain { last, ..chain });
             }
         }
@@ -355,6 +358,7 @@ impl Core {
         } else {
             self.foreground -= 1;
             self.delayed_count += 1;
+            self.statistics.throttled += 1;
             self.delayed.insert((delay, self.delayed_count), (pending.id, result));
         }
     }

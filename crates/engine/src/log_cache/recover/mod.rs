@@ -164,6 +164,13 @@ pub struct Walked {
     pub damages: u64,
 }
 
+impl Walked {
+    /// Everything in the log is home, or there is nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.tail_seq == self.next_seq
+    }
+}
+
 /// A place between records.
 #[derive(Clone, Copy, Debug)]
 struct Place {

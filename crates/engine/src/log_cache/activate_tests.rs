@@ -1,0 +1,72 @@
+//! Starting on logs that were made by hand.
+
+use super::*;
+use crate::layer::{Geometry, Io, IoResult, Port};
+use crate::log_cache::testing::{Log, Part, Ram};
+use crate::{BlockDevice, SECTOR_BYTES};
+
+struct Two([Ram; 2]);
+
+impl Ports for Two {
+    fn geometry(&self, port: Port) -> Geometry {
+        self.0[port.0].geometry()
+    }
+
+    fn run(&mut self, port: Port, io: Io) -> IoResult {
+        self.0[port.0].run(io)
+    }
+}
+
+fn started(log: Log, config: LogCacheConfig) -> Core {
+    let data = Ram::new(log.superblock.data_sectors);
+    activate(config, &mut Two([log.device, data])).expect("it starts")
+}
+
+/// Every record was home when the power went, but for a request of which only the first record was written; the log in front
+/// of it ended with its segment. The first version took the start of the next segment for the tail, so that the ring
+/// looked full and was empty: nothing was ever destaged or written again.
+#[test]
+fn an_empty_log_at_the_end_of_a_segment_is_not_a_full_one() {
+    for last in [0, 3] {
+        for ordered_destage in [false, true] {
+            let mut log = Log::new(4, 512);
+            let segment = log.superblock.segment_sectors();
+            for _ in 0..=last {
+                // Header and payload fill the segment.
+                log.append(&[
+                    Part::Data(0, 8, 1),
+                    Part::Data(8, 8, 1),
+                    Part::Data(16, 8, 1),
+                    Part::Data(24, 7, 1),
+                ]);
+            }
+            assert_eq!(log.sector, log.superblock.segment_start(last) + segment, "the segment is full");
+            (log.oldest_live_seq, log.durable_seq) = (log.seq, log.seq);
+            if last == 3 {
+                // The head comes round only after a superblock has moved the tail.
+                (log.superblock.tail_seq, log.superblock.tail_sector) = (2, log.superblock.segment_start(1));
+                log.superblock.durable_seq = 2;
+                log.superblock.generation += 1;
+                log.store_superblock();
+            }
+            let next = log.seq;
+            log.append_with(&[Part::Data(64, 8, 2)], true);
+            let core = started(log, LogCacheConfig { ordered_destage, ..LogCacheConfig::default() });
+            assert_eq!(core.next_seq, next, "half a request is none");
+            assert_eq!((core.ring.live(), core.ring.index(core.ring.head())), (1, last));
+            assert_eq!((core.dirty_sectors(), core.ring.free()), (0, 3));
+            core.check();
+        }
+    }
+}
+
+#[test]
+fn a_dirty_log_is_as_full_as_it_was() {
+    let mut log = Log::new(4, 512);
+    for i in 0..6 {
+        log.append(&[Part::Data(i * 8, 8, 1)]);
+    }
+    let core = started(log, LogCacheConfig::default());
+    assert_eq!((core.ring.live(), core.dirty_sectors()), (2, 6 * 8));
+    assert_eq!(core.dirty_sectors() * SECTOR_BYTES, 6 * 4096);
+}
