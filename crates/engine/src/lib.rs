@@ -14,6 +14,7 @@ pub mod layers;
 pub mod log_cache;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod write_cache;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;

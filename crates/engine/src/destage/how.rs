@@ -1,7 +1,19 @@
 //! In which order the chosen blocks go home, and which go together.
 
-use crate::log_cache::HowPolicy;
+use serde::{Deserialize, Serialize};
+
 use crate::{Extent, Lba};
+
+/// The names of the policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HowPolicy {
+    /// As they lie in the cache: the DCD paper's.
+    AsItComes,
+    /// Sorted by LBA, neighbours merged into one write.
+    #[default]
+    Sorted,
+}
 
 /// Sectors on their way home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

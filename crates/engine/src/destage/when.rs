@@ -1,7 +1,30 @@
 //! When destaging runs.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Nanos;
-use crate::log_cache::WhenPolicy;
+
+/// The names of the policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenPolicy {
+    /// No request for 1 s when the cache is empty, down to 1 ms when it is full (Nightingale et al. 1999, section 3.5.3).
+    #[default]
+    Idle,
+    /// From the high mark down to the low mark, whatever the load; idleness does not matter.
+    HighLow,
+    /// While more than the high mark is dirty and no request waits (Biswas et al. 1993, section 2.2).
+    OneThreshold,
+    /// From the high mark down to the low mark, whenever no request waits (the same section).
+    TwoThresholds,
+    /// Whenever no request waits (the same, section 4.5).
+    Asap,
+    /// Only when there is no room: pure write-behind (the same, section 2.1).
+    WhenFull,
+    /// The more is dirty, the more destages at a time: none at the low mark, all at the high one, whatever the load (the
+    /// linear threshold of Varma and Jacobson, as Gill and Modha, FAST 2005, describe it).
+    Linear,
+}
 
 /// What a policy may look at.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +36,11 @@ pub struct View {
     pub foreground: u64,
     /// When the last request came or was answered.
     pub last_activity: Nanos,
-    /// Destaging is running now.
+    /// Destaging is running now, or has been suspended before it reached the low mark.
     pub running: bool,
+    /// Destages at the disk now, and how many there may be.
+    pub in_flight: u32,
+    pub depth: u32,
     pub high_mark: f64,
     pub low_mark: f64,
     pub idle_empty: Nanos,
@@ -64,11 +90,63 @@ impl When for HighLow {
     }
 }
 
+struct OneThreshold;
+
+impl When for OneThreshold {
+    fn choose(&self, view: &View) -> Choice {
+        run_if(view.foreground == 0 && view.utilisation > view.high_mark)
+    }
+}
+
+struct TwoThresholds;
+
+impl When for TwoThresholds {
+    fn choose(&self, view: &View) -> Choice {
+        let on = view.utilisation > view.high_mark || (view.running && view.utilisation > view.low_mark);
+        run_if(view.foreground == 0 && on)
+    }
+}
+
+struct Asap;
+
+impl When for Asap {
+    fn choose(&self, view: &View) -> Choice {
+        run_if(view.foreground == 0 && view.utilisation > 0.0)
+    }
+}
+
+struct WhenFull;
+
+impl When for WhenFull {
+    fn choose(&self, _view: &View) -> Choice {
+        Choice::Wait
+    }
+}
+
+struct Linear;
+
+impl When for Linear {
+    fn choose(&self, view: &View) -> Choice {
+        let span = (view.high_mark - view.low_mark).max(f64::EPSILON);
+        let part = ((view.utilisation - view.low_mark) / span).clamp(0.0, 1.0);
+        run_if(f64::from(view.in_flight) < (part * f64::from(view.depth)).ceil())
+    }
+}
+
+fn run_if(run: bool) -> Choice {
+    if run { Choice::Run } else { Choice::Wait }
+}
+
 /// The registry.
 pub fn policy(name: WhenPolicy) -> &'static dyn When {
     match name {
         WhenPolicy::Idle => &Idle,
         WhenPolicy::HighLow => &HighLow,
+        WhenPolicy::OneThreshold => &OneThreshold,
+        WhenPolicy::TwoThresholds => &TwoThresholds,
+        WhenPolicy::Asap => &Asap,
+        WhenPolicy::WhenFull => &WhenFull,
+        WhenPolicy::Linear => &Linear,
     }
 }
 
@@ -83,6 +161,8 @@ mod tests {
             foreground: 0,
             last_activity: Nanos::ZERO,
             running: false,
+            in_flight: 0,
+            depth: 4,
             high_mark: 0.75,
             low_mark: 0.5,
             idle_empty: Nanos::from_secs(1),
@@ -104,5 +184,30 @@ mod tests {
         assert_eq!(HighLow.choose(&View { running: true, ..view(0.6) }), Choice::Run);
         assert_eq!(HighLow.choose(&View { running: true, ..view(0.4) }), Choice::Wait);
         assert_eq!(HighLow.choose(&View { foreground: 9, ..view(0.75) }), Choice::Run);
+    }
+
+    #[test]
+    fn quiescent_purging_waits_for_requests() {
+        let busy = |utilisation| View { foreground: 1, ..view(utilisation) };
+        let running = |utilisation| View { running: true, ..view(utilisation) };
+        assert_eq!(OneThreshold.choose(&view(0.8)), Choice::Run);
+        assert_eq!(OneThreshold.choose(&busy(0.8)), Choice::Wait);
+        assert_eq!(OneThreshold.choose(&running(0.7)), Choice::Wait, "there is no hysteresis");
+        assert_eq!(TwoThresholds.choose(&running(0.7)), Choice::Run);
+        assert_eq!(TwoThresholds.choose(&view(0.7)), Choice::Wait);
+        assert_eq!(TwoThresholds.choose(&View { foreground: 1, ..running(0.7) }), Choice::Wait);
+        let at_the_top = View { high_mark: 1.0, ..view(1.0) };
+        assert_eq!(TwoThresholds.choose(&at_the_top), Choice::Wait, "a mark of 100 % is never passed");
+        assert_eq!(Asap.choose(&view(0.01)), Choice::Run);
+        assert_eq!(Asap.choose(&view(0.0)), Choice::Wait);
+        assert_eq!(WhenFull.choose(&view(1.0)), Choice::Wait);
+    }
+
+    #[test]
+    fn a_linear_threshold_destages_more_the_fuller_it_is() {
+        let wanted = |utilisation| {
+            (0..).find(|&in_flight| Linear.choose(&View { in_flight, ..view(utilisation) }) == Choice::Wait)
+        };
+        assert_eq!([0.5, 0.51, 0.625, 0.75, 0.9].map(wanted), [Some(0), Some(1), Some(2), Some(4), Some(4)]);
     }
 }

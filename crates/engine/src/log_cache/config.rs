@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
+pub use crate::destage::how::HowPolicy;
+pub use crate::destage::what::WhatPolicy;
+pub use crate::destage::when::WhenPolicy;
 
 /// When a write is safe: what the user may rely on after a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,40 +19,6 @@ pub enum Promise {
     Ordered,
     /// Every write is durable when it returns.
     Always,
-}
-
-/// When destaging runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhenPolicy {
-    /// The paper's idle threshold: no request for 1 s when the log is empty, down to 1 ms when it is full (section 3.5.3).
-    #[default]
-    Idle,
-    /// From the high mark down to the low mark, whatever the load; idleness does not matter.
-    HighLow,
-}
-
-/// Which segments are destaged first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhatPolicy {
-    #[default]
-    OldestFirst,
-    /// The paper's choice (section 3.5.3).
-    LastWriteFirst,
-    /// The paper's proposal for the future (section 3.5.3).
-    LeastValidFirst,
-}
-
-/// In which order the blocks of a batch go home.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HowPolicy {
-    /// As they lie in the log: the paper's.
-    AsItComes,
-    /// Sorted by LBA, neighbours merged into one write.
-    #[default]
-    Sorted,
 }
 
 /// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.

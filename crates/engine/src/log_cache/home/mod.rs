@@ -90,6 +90,8 @@ pub struct Home {
     /// Everything that is dirty is not durable yet: waits for the log.
     stalled: bool,
     running: bool,
+    /// The high mark was reached, and the low mark not since.
+    triggered: bool,
     started: Nanos,
     suspended: bool,
     per_sector: f64,
@@ -122,6 +124,7 @@ impl Home {
             retry: RETRY_FIRST,
             stalled: false,
             running: false,
+            triggered: false,
             started: Nanos::ZERO,
             suspended: false,
             // Until the first batch has been timed: 4 ms, or 20 us, for a line.
@@ -192,7 +195,9 @@ impl Core {
             utilisation: self.ring.utilisation(),
             foreground: self.foreground,
             last_activity: self.last_activity,
-            running: self.home.running,
+            running: self.home.triggered,
+            in_flight: 0,
+            depth: 1,
             high_mark: f64::from(self.config.high_mark) / 100.0,
             low_mark: f64::from(self.config.low_mark) / 100.0,
             idle_empty: self.config.idle_empty,
@@ -217,6 +222,9 @@ impl Core {
             return;
         }
         self.home.retry_at = None;
+        let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
+        let utilisation = self.ring.utilisation();
+        self.home.triggered = utilisation >= high || (self.home.triggered && utilisation > low);
         self.home.running = self.when() == when::Choice::Run;
         if !self.home.running {
             self.home.suspended = true;
@@ -349,7 +357,15 @@ impl Core {
         for number in self.ring.tail()..=self.ring.head().min(last) {
             let segment = self.ring.at(self.ring.index(number));
             if segment.dirty_sectors > 0 {
-                parts.push(what::Part { number, dirty_sectors: segment.dirty_sectors });
+                parts.push(what::Part {
+                    number,
+                    dirty_sectors: segment.dirty_sectors,
+                    written: number,
+                    // A segment has no place on the data disk: a sweep takes them in the order of the ring.
+                    ahead: number - self.ring.tail(),
+                    distance: 0,
+                    referenced: false,
+                });
             }
         }
         what::policy(self.config.what).order(&mut parts);

@@ -1,0 +1,313 @@
+//! The write cache: RAM before one or more disks, a write-behind cache and a read cache (Biswas, Ramakrishnan and Towsley,
+//! 1993). Where the RAM is non-volatile a write is safe as soon as it is in it; where it is not, a flush destages.
+//!
+//! | module    | what                                                                                |
+//! |-----------|-------------------------------------------------------------------------------------|
+//! | `config`  | what can be set                                                                     |
+//! | `pool`    | the blocks of one cache: recency, dirty ones by region                              |
+//! | `store`   | their bytes                                                                         |
+//! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
+//! | `request` | requests of clients: hits, misses, writes that wait for room, flushes               |
+//! | `disk`    | what each disk does: its queue, reads with what they take along, purges             |
+//! | `metrics` | the paper's counts                                                                  |
+//!
+//! A write is put into the cache and answered. It overwrites a dirty block of the same address, which is the point of it
+//! all. When dirty blocks are to go home, and which first, is for the policies in `destage`; each *purge* writes all dirty
+//! blocks of one region. A read that finds nothing goes to the disk, and may take dirty blocks along (*piggybacking*).
+//! When no slot is free or clean a write waits, and the next purge is *immediate*: it takes its turn among the reads.
+//!
+//! Several disks are one space of addresses, one after the other.
+//!
+//! What is purged is written durably (FUA), so a block that became clean needs no flush of the disk.
+
+mod config;
+mod disk;
+mod metrics;
+mod pool;
+mod regions;
+mod request;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use crate::layer::{
+    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, Layer, OpId, Outbox, Port, Ports,
+    Report,
+};
+use crate::slab::Slab;
+use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
+
+pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
+pub use metrics::Metrics;
+pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
+pub use regions::{Arm, Regions, Stretch};
+
+use disk::{Disk, Flight, Operation};
+use request::{Pending, Waiter, WaitingFor};
+use store::Store;
+
+/// A disk under the cache: how its blocks lie together, and its arm where that can be seen.
+pub struct DiskMap {
+    pub regions: Regions,
+    pub arm: Option<Box<dyn Arm>>,
+}
+
+/// The caches that some disks share.
+struct Share {
+    writes: Pool,
+    write_bytes: Store,
+    /// None: the one cache holds both.
+    reads: Option<Pool>,
+    read_bytes: Store,
+    /// Pieces of write requests that wait for room, in order.
+    stalled: VecDeque<request::Piece>,
+    /// An immediate purge is in a queue or under way.
+    purging_now: bool,
+    /// Purging has begun at the high mark and not reached the low one.
+    triggered: bool,
+}
+
+/// See the module's documentation.
+pub struct WriteCache {
+    config: WriteCacheConfig,
+    maps: Vec<DiskMap>,
+    geometry: Option<Geometry>,
+    disks: Vec<Disk>,
+    shares: Vec<Share>,
+    requests: Slab<Pending>,
+    operations: Slab<Operation>,
+    flights: Slab<Flight>,
+    /// Flushes and durable writes that wait until something is home.
+    waiters: Vec<Waiter>,
+    high_mark: f64,
+    low_mark: f64,
+    /// Blocks read and written since the marks were set.
+    interval: (u64, u64, u64),
+    foreground: u64,
+    last_activity: Nanos,
+    waiters_so_far: u64,
+    /// No more requests are taken; the end is told once those that were taken are answered.
+    stopped: bool,
+    stopping: bool,
+    metrics: Metrics,
+    per_disk: Vec<Metrics>,
+    writer: u32,
+    deadline: Option<Nanos>,
+}
+
+impl WriteCache {
+    /// A cache over the disks on ports 0, 1, ...
+    pub fn new(config: WriteCacheConfig, maps: Vec<DiskMap>) -> WriteCache {
+        assert!(!maps.is_empty(), "a write cache has a disk");
+        WriteCache {
+            high_mark: f64::from(config.high_mark) / 100.0,
+            low_mark: f64::from(config.low_mark) / 100.0,
+            config,
+            maps,
+            geometry: None,
+            disks: Vec::new(),
+            shares: Vec::new(),
+            requests: Slab::default(),
+            operations: Slab::default(),
+            flights: Slab::default(),
+            waiters: Vec::new(),
+            interval: (0, 0, 0),
+            foreground: 0,
+            last_activity: Nanos::ZERO,
+            waiters_so_far: 0,
+            stopped: false,
+            stopping: false,
+            metrics: Metrics::default(),
+            per_disk: Vec::new(),
+            writer: 0,
+            deadline: None,
+        }
+    }
+
+    /// The counts of all disks together.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The counts of each disk.
+    pub fn metrics_per_disk(&self) -> &[Metrics] {
+        &self.per_disk
+    }
+
+    fn block_sectors(&self) -> u64 {
+        u64::from(self.config.block_bytes) / SECTOR_BYTES
+    }
+
+    /// The caches of a disk.
+    fn share_of(&self, disk: u32) -> usize {
+        if self.config.partitioned { disk as usize } else { 0 }
+    }
+
+    fn count(&mut self, disk: u32, change: impl Fn(&mut Metrics)) {
+        change(&mut self.metrics);
+        change(&mut self.per_disk[disk as usize]);
+    }
+
+    fn make_shares(&mut self) {
+        let shares = if self.config.partitioned { self.disks.len() } else { 1 };
+        let blocks = |bytes: u64| (bytes / shares as u64 / u64::from(self.config.block_bytes)) as usize;
+        let block_bytes = self.config.block_bytes as usize;
+        for _ in 0..shares {
+            let writes = blocks(self.config.write_bytes);
+            let reads = blocks(self.config.read_bytes);
+            let pool = Pool::new(writes);
+            self.shares.push(Share {
+                writes: if self.config.single { pool.marking_targets() } else { pool },
+                write_bytes: Store::new(writes, block_bytes),
+                reads: (!self.config.single).then(|| Pool::new(reads)),
+                read_bytes: Store::new(reads, block_bytes),
+                stalled: VecDeque::new(),
+                purging_now: false,
+                triggered: false,
+            });
+        }
+    }
+
+    fn control(&mut self, now: Nanos, control: Control, out: &mut Outbox) {
+        match control {
+            Control::Drain if !self.stopped => self.wait_until_safe(WaitingFor::Report(Report::Drained)),
+            Control::DrainCancel if !self.stopped => self.cancel_drains(),
+            Control::Stop => (self.stopped, self.stopping) = (true, true),
+            Control::ResetStatistics => {
+                self.metrics = Metrics::default();
+                self.per_disk.fill(Metrics::default());
+            }
+            Control::Drain | Control::DrainCancel | Control::LogFailureRecorded => {}
+        }
+        self.step(now, out);
+    }
+
+    /// Goes on with all that can be done now; runs after every event.
+    fn step(&mut self, now: Nanos, out: &mut Outbox) {
+        self.deadline = None;
+        for disk in 0..self.disks.len() as u32 {
+            self.run_disk(now, disk, out);
+        }
+        if self.stopping && self.requests.is_empty() {
+            self.stopping = false;
+            self.wait_until_safe(WaitingFor::Report(Report::Stopped));
+            for disk in 0..self.disks.len() as u32 {
+                self.run_disk(now, disk, out);
+            }
+        }
+        self.finish_waiters(now, out);
+    }
+}
+
+impl Layer for WriteCache {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) if self.stopped => {
+                let error = IoError::new(ErrorKind::Shutdown);
+                out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+            }
+            Event::Request(request) => {
+                self.accept(now, request, out);
+                self.step(now, out);
+            }
+            Event::Completed { op, result } => {
+                self.completed(now, op.0, result, out);
+                self.step(now, out);
+            }
+            Event::Wake => self.step(now, out),
+            Event::Control(control) => self.control(now, control, out),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.deadline
+    }
+
+    fn check(&self) {
+        // What takes time grows with the cache; small ones, as in tests, are checked whole.
+        for share in self.shares.iter().filter(|share| share.writes.capacity() <= 4096) {
+            share.writes.check();
+            if let Some(reads) = &share.reads {
+                reads.check();
+                assert_eq!(reads.dirty(), 0, "the read cache holds nothing that the disk lacks");
+            }
+        }
+        for disk in &self.disks {
+            let idle = disk.operations == 0 && disk.backing_off.is_none();
+            assert!(!idle || disk.queue.is_empty(), "a disk rests while requests wait");
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry.expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        let block_bytes = self.config.block_bytes;
+        let mut geometry = below.geometry(Port(0));
+        geometry.sectors = 0;
+        let mut first_sector = 0;
+        for (port, map) in std::mem::take(&mut self.maps).into_iter().enumerate() {
+            let this = below.geometry(Port(port));
+            let block = block_bytes.max(this.logical_block_bytes);
+            if ![SECTOR_BYTES as u32, LINE_BYTES as u32].contains(&block_bytes) || block != block_bytes {
+                return Err(ActivateError(format!(
+                    "a write cache with blocks of {block_bytes} bytes cannot stand on disk {port}, whose blocks have {} \
+                     bytes: set `block` to 512 or 4096, and not less than that",
+                    this.logical_block_bytes
+                )));
+            }
+            let sectors = this.sectors - this.sectors % (u64::from(block_bytes) / SECTOR_BYTES);
+            if map.regions.sectors() < sectors {
+                return Err(ActivateError(format!(
+                    "the map of disk {port} has {} sectors, and the disk {sectors}",
+                    map.regions.sectors()
+                )));
+            }
+            geometry.sectors += sectors;
+            geometry.read_only |= this.read_only;
+            geometry.discards &= this.discards;
+            geometry.fast_zeroes &= this.fast_zeroes;
+            geometry.rotational |= this.rotational;
+            self.disks.push(Disk::new(Port(port), first_sector, sectors, map));
+            first_sector += sectors;
+        }
+        geometry.logical_block_bytes = block_bytes;
+        geometry.physical_block_bytes = geometry.physical_block_bytes.max(block_bytes);
+        geometry.volatile_cache = true;
+        self.geometry = Some(geometry);
+        self.per_disk = vec![Metrics::default(); self.disks.len()];
+        self.make_shares();
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        let blocks = |pool: &Pool| pool.len() as u64 * u64::from(self.config.block_bytes);
+        let dirty: u64 = self.shares.iter().map(|share| share.writes.dirty() as u64).sum();
+        serde_json::json!({
+            "non-volatile": self.config.non_volatile,
+            "write-bytes": self.config.write_bytes,
+            "write-bytes-used": self.shares.iter().map(|share| blocks(&share.writes)).sum::<u64>(),
+            "dirty-bytes": dirty * u64::from(self.config.block_bytes),
+            "read-bytes-used": self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum::<u64>(),
+            "high-mark": self.high_mark,
+            "low-mark": self.low_mark,
+            "writes-with-caching-percent": self.metrics.writes_with_caching(),
+            "reads-with-caching-percent": self.metrics.reads_with_caching(),
+            "io-stall-percent": self.metrics.io_stall(),
+            "piggyback-success-percent": self.metrics.piggyback_success(),
+            "counts": self.metrics,
+        })
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.operations.is_empty()
+    }
+}
+
+/// The command of a flight.
+const fn op_id(flight: u64) -> OpId {
+    OpId(flight)
+}

@@ -1,0 +1,434 @@
+//! Requests of clients: reads that hit and reads that miss, writes that find room and writes that wait for it, flushes.
+
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
+use crate::write_cache::disk::{Job, Queued};
+use crate::write_cache::pool::{BlockId, Pool, RegionId, Settled};
+use crate::write_cache::{DYNAMIC_LOW, OnWrite, WriteCache};
+use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+
+/// What a request does to its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read,
+    Write(Durability),
+    Discard,
+    Zeroes { unmap: bool },
+}
+
+/// A request that is not answered yet.
+pub(super) struct Pending {
+    id: RequestId,
+    pub action: Action,
+    pub buf: Buf,
+    /// Pieces that are not done.
+    left: u32,
+    error: Option<IoError>,
+    /// It has been counted as one that had to wait.
+    stalled: bool,
+    /// The number of the write, to tell the blocks of one from those of another.
+    writer: u32,
+}
+
+/// The part of a request that lies on one disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub request: u64,
+    pub disk: u32,
+    /// On the disk.
+    pub extent: Extent,
+    /// Where its bytes are in the request's buffer.
+    pub at: usize,
+}
+
+/// Who wants to know when what was dirty is safe.
+pub(super) enum WaitingFor {
+    Request(u64),
+    Report(Report),
+}
+
+/// Waits until what was dirty at a stamp is home, then until the disks have been flushed.
+pub(super) struct Waiter {
+    id: u64,
+    who: WaitingFor,
+    /// For each share of the cache: the stamp, and how many blocks that were dirty then still are.
+    home: Vec<(u64, u64)>,
+    /// Flushes of disks that have not returned; `None` before they were sent.
+    flushes: Option<u32>,
+    error: Option<IoError>,
+}
+
+impl WriteCache {
+    pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        self.last_activity = now;
+        let action = match &request.io {
+            Io::Flush => return self.accept_flush(request),
+            Io::Read { .. } => Action::Read,
+            Io::Write { durability, .. } => Action::Write(*durability),
+            Io::Discard { .. } => Action::Discard,
+            Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },
+        };
+        let extent = request.io.extent().expect("all but flushes have an extent");
+        if let Err(error) = self.validate(&request.io, action, extent) {
+            return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+        }
+        self.foreground += 1;
+        let blocks = extent.sectors / self.block_sectors();
+        match action {
+            Action::Read => self.adapt_marks(blocks, 0),
+            _ => self.adapt_marks(0, blocks),
+        }
+        self.writer = self.writer.wrapping_add(u32::from(action != Action::Read));
+        let buf = request.io.take_buf();
+        let pending = Pending {
+            id: request.id,
+            action,
+            buf,
+            left: 1,
+            error: None,
+            stalled: false,
+            writer: self.writer,
+        };
+        let key = self.requests.insert(pending);
+        let mut rest = extent;
+        while rest.sectors > 0 {
+            let disk = self.disks.partition_point(|disk| disk.first_sector <= rest.start.0) - 1;
+            let first = self.disks[disk].first_sector;
+            let sectors = rest.sectors.min(first + self.disks[disk].sectors - rest.start.0);
+            let piece = Piece {
+                request: key,
+                disk: disk as u32,
+                extent: Extent::new(Lba(rest.start.0 - first), sectors),
+                at: ((rest.start.0 - extent.start.0) * SECTOR_BYTES) as usize,
+            };
+            self.requests.get_mut(key).left += 1;
+            self.count(piece.disk, |metrics| match action {
+                Action::Read => {
+                    (metrics.reads, metrics.blocks_read) = (metrics.reads + 1, metrics.blocks_read + blocks)
+                }
+                _ => {
+                    (metrics.writes, metrics.blocks_written) =
+                        (metrics.writes + 1, metrics.blocks_written + blocks)
+                }
+            });
+            self.begin(now, piece, out);
+            rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
+        }
+        self.piece_done(key, None, out);
+    }
+
+    fn validate(&self, io: &Io, action: Action, extent: Extent) -> Result<(), IoError> {
+        let geometry = self.geometry.expect("it is active");
+        let block = self.block_sectors();
+        let whole = match io {
+            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
+            _ => true,
+        };
+        let error = |kind| Err(IoError::at(kind, extent));
+        if action != Action::Read && geometry.read_only {
+            return error(ErrorKind::ReadOnly);
+        }
+        if !whole
+            || extent.sectors == 0
+            || !extent.start.0.is_multiple_of(block)
+            || !extent.sectors.is_multiple_of(block)
+        {
+            return error(ErrorKind::Invalid);
+        }
+        if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > geometry.sectors) {
+            return error(ErrorKind::OutOfRange);
+        }
+        if action == Action::Discard && !geometry.discards {
+            return error(ErrorKind::Unsupported);
+        }
+        Ok(())
+    }
+
+    /// The dynamic thresholds (section 4.9): the high mark is the share of writes among the blocks of the last interval.
+    fn adapt_marks(&mut self, read: u64, written: u64) {
+        let (requests, reads, writes) = &mut self.interval;
+        (*requests, *reads, *writes) = (*requests + 1, *reads + read, *writes + written);
+        if self.config.dynamic_interval > 0 && *requests >= self.config.dynamic_interval {
+            self.high_mark = *writes as f64 / (*reads + *writes) as f64;
+            self.low_mark = self.high_mark * DYNAMIC_LOW;
+            self.interval = (0, 0, 0);
+        }
+    }
+
+    fn begin(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
+        let share = self.share_of(piece.disk);
+        let blocks = piece.extent.sectors / self.block_sectors();
+        match self.requests.get_mut(piece.request).action {
+            Action::Read => {
+                if !self.read_from_cache(piece, out) {
+                    self.enqueue(now, piece, Job::Read(piece));
+                }
+            }
+            Action::Write(_) if blocks <= self.shares[share].writes.capacity() as u64 => {
+                if self.shares[share].stalled.is_empty() {
+                    self.absorb(now, piece, out);
+                } else {
+                    self.wait_for_room(piece);
+                }
+            }
+            Action::Write(_) | Action::Discard | Action::Zeroes { .. } => {
+                self.enqueue(now, piece, Job::Through(piece));
+            }
+        }
+    }
+
+    fn enqueue(&mut self, now: Nanos, piece: Piece, job: Job) {
+        let waits = self.disks[piece.disk as usize].operations >= self.config.depth;
+        if waits {
+            self.count_stall(piece);
+        }
+        let disk = &mut self.disks[piece.disk as usize];
+        let written = disk.write_busy(now);
+        disk.queue.push_back(Queued { job, arrived: now, write_busy: written });
+    }
+
+    fn count_stall(&mut self, piece: Piece) {
+        let request = self.requests.get_mut(piece.request);
+        if !std::mem::replace(&mut request.stalled, true) {
+            self.count(piece.disk, |metrics| metrics.stalls += 1);
+        }
+    }
+
+    /// Answers a read whose blocks are all in the caches.
+    pub(super) fn read_from_cache(&mut self, piece: Piece, out: &mut Outbox) -> bool {
+        let blocks = self.blocks_of(piece);
+        let share = self.share_of(piece.disk);
+        let share = &mut self.shares[share];
+        let known = |block: BlockId| {
+            share.writes.find(block).is_some()
+                || share.reads.as_ref().is_some_and(|reads| reads.find(block).is_some())
+        };
+        let block = |number| BlockId { disk: piece.disk, number };
+        if !blocks.clone().all(|number| known(block(number))) {
+            return false;
+        }
+        let buf = &mut self.requests.get_mut(piece.request).buf;
+        let (mut at, mut hit_written) = (piece.at, 0);
+        let count = blocks.end - blocks.start;
+        for number in blocks {
+            if let Some(slot) = share.writes.find(block(number)) {
+                share.writes.touch(slot);
+                share.write_bytes.get(slot, buf, at);
+                hit_written += 1;
+            } else if let Some((reads, slot)) =
+                share.reads.as_mut().and_then(|reads| reads.find(block(number)).map(|slot| (reads, slot)))
+            {
+                reads.touch(slot);
+                share.read_bytes.get(slot, buf, at);
+            }
+            at += self.config.block_bytes as usize;
+        }
+        self.count(piece.disk, |metrics| {
+            metrics.blocks_hit_in_write_cache += hit_written;
+            metrics.blocks_hit_in_read_cache += count - hit_written;
+        });
+        self.piece_done(piece.request, None, out);
+        true
+    }
+
+    /// Takes a write into the cache, as far as there is room; the rest waits for it.
+    pub(super) fn absorb(&mut self, now: Nanos, mut piece: Piece, out: &mut Outbox) {
+        let block_bytes = self.config.block_bytes as usize;
+        let index = self.share_of(piece.disk);
+        let mut overwritten = 0;
+        let mut fits = true;
+        for number in self.blocks_of(piece) {
+            let block = BlockId { disk: piece.disk, number };
+            let region = self.region_of(block);
+            let share = &mut self.shares[index];
+            let Some(slot) = share.writes.find(block).or_else(|| share.writes.insert(block)) else {
+                fits = false;
+                break;
+            };
+            overwritten += u64::from(share.writes.is_dirty(slot));
+            let request = self.requests.get_mut(piece.request);
+            share.writes.touch(slot);
+            share.writes.write(slot, region, request.writer);
+            share.write_bytes.put(slot, &request.buf, piece.at);
+            if let Some(reads) = &mut share.reads {
+                match (self.config.on_write, reads.find(block)) {
+                    (OnWrite::WritePurge, Some(old)) => drop(reads.remove(old, region)),
+                    (OnWrite::WriteUpdate | OnWrite::WriteAllocate, Some(old)) => {
+                        reads.touch(old);
+                        share.read_bytes.put(old, &request.buf, piece.at);
+                    }
+                    (OnWrite::WriteAllocate, None) => {
+                        if let Some(fresh) = reads.insert(block) {
+                            share.read_bytes.put(fresh, &request.buf, piece.at);
+                        }
+                    }
+                    (OnWrite::WritePurge | OnWrite::WriteUpdate, None) => {}
+                }
+            }
+            self.taint_reads(block);
+            piece.at += block_bytes;
+            piece.extent = Extent::new(
+                piece.extent.start + self.block_sectors(),
+                piece.extent.sectors - self.block_sectors(),
+            );
+        }
+        self.count(piece.disk, |metrics| metrics.dirty_blocks_overwritten += overwritten);
+        if fits {
+            self.written(now, piece, out);
+        } else {
+            self.wait_for_room(piece);
+        }
+    }
+
+    /// All of a write's piece is in the cache.
+    fn written(&mut self, _now: Nanos, piece: Piece, out: &mut Outbox) {
+        let request = self.requests.get_mut(piece.request);
+        if request.action == Action::Write(Durability::Durable) && !self.config.non_volatile {
+            self.wait_until_safe(WaitingFor::Request(piece.request));
+        } else {
+            self.piece_done(piece.request, None, out);
+        }
+    }
+
+    fn wait_for_room(&mut self, piece: Piece) {
+        self.count_stall(piece);
+        let share = self.share_of(piece.disk);
+        // A write that gave up half-way goes on before those that came later.
+        let queue = &mut self.shares[share].stalled;
+        match queue.iter().position(|other| other.request == piece.request && other.disk == piece.disk) {
+            Some(_) => unreachable!("a piece waits once"),
+            None => queue.push_back(piece),
+        }
+    }
+
+    /// Lets the writes that wait for room go on, in their order.
+    pub(super) fn go_on_writing(&mut self, now: Nanos, share: usize, out: &mut Outbox) {
+        while let Some(piece) = self.shares[share].stalled.pop_front() {
+            let waiting = self.shares[share].stalled.len();
+            self.absorb(now, piece, out);
+            if self.shares[share].stalled.len() > waiting {
+                // It waits again: its place is the first.
+                self.shares[share].stalled.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// What was cached of a piece is older than what is now on the disk, but for what was written since `stamp`.
+    pub(super) fn forget_older(&mut self, piece: Piece, stamp: u64) {
+        let index = self.share_of(piece.disk);
+        for number in self.blocks_of(piece) {
+            let block = BlockId { disk: piece.disk, number };
+            let region = self.region_of(block);
+            let share = &mut self.shares[index];
+            if let Some(slot) = share.writes.find(block)
+                && share.writes.written(slot) <= stamp
+            {
+                let settled = share.writes.remove(slot, region);
+                self.settle(index, settled);
+            }
+            let share = &mut self.shares[index];
+            if let Some(reads) = &mut share.reads
+                && let Some(slot) = reads.find(block)
+            {
+                reads.remove(slot, region);
+            }
+        }
+    }
+
+    fn accept_flush(&mut self, request: Request) {
+        self.foreground += 1;
+        let pending = Pending {
+            id: request.id,
+            action: Action::Read,
+            buf: Buf::none(),
+            left: 1,
+            error: None,
+            stalled: false,
+            writer: 0,
+        };
+        let key = self.requests.insert(pending);
+        self.wait_until_safe(WaitingFor::Request(key));
+    }
+
+    /// Whoever it is learns when all that is dirty now is safe.
+    pub(super) fn wait_until_safe(&mut self, who: WaitingFor) {
+        let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
+        let dirty = |pool: &Pool| if everything { pool.dirty() as u64 } else { 0 };
+        let home = self.shares.iter().map(|share| (share.writes.stamp(), dirty(&share.writes))).collect();
+        self.waiters_so_far += 1;
+        self.waiters.push(Waiter { id: self.waiters_so_far, who, home, flushes: None, error: None });
+    }
+
+    pub(super) fn settle(&mut self, share: usize, settled: Settled) {
+        for waiter in &mut self.waiters {
+            let (stamp, left) = &mut waiter.home[share];
+            if settled.covers(*stamp) {
+                *left = left.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Somebody waits for the dirty blocks of these caches.
+    pub(super) fn is_wanted(&self, share: usize) -> bool {
+        self.waiters.iter().any(|waiter| waiter.home[share].1 > 0)
+    }
+
+    /// Sends the flushes of those whose blocks are home, and answers those whose flushes have returned.
+    pub(super) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
+        let mut index = 0;
+        while index < self.waiters.len() {
+            let waiter = &self.waiters[index];
+            if waiter.flushes.is_none() && waiter.home.iter().all(|&(_, left)| left == 0) {
+                let flushes = self.start_flushes(now, waiter.id, out);
+                self.waiters[index].flushes = Some(flushes);
+            }
+            if self.waiters[index].flushes != Some(0) {
+                index += 1;
+                continue;
+            }
+            let waiter = self.waiters.remove(index);
+            match (waiter.who, waiter.error) {
+                (WaitingFor::Request(key), error) => self.piece_done(key, error, out),
+                (WaitingFor::Report(_), Some(error)) => out.report(Report::Failed(error.to_string())),
+                (WaitingFor::Report(report), None) => out.report(report),
+            }
+        }
+    }
+
+    pub(super) fn flush_returned(&mut self, waiter: u64, error: Option<IoError>) {
+        let waiter =
+            self.waiters.iter_mut().find(|other| other.id == waiter).expect("it waits for its flushes");
+        waiter.flushes = waiter.flushes.map(|left| left - 1);
+        waiter.error = waiter.error.or(error);
+    }
+
+    /// An administrator's drain is called off.
+    pub(super) fn cancel_drains(&mut self) {
+        self.waiters
+            .retain(|waiter| waiter.flushes.is_some() || !matches!(waiter.who, WaitingFor::Report(_)));
+    }
+
+    /// One piece of a request is done; the last one answers it.
+    pub(super) fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
+        let request = self.requests.get_mut(key);
+        request.error = request.error.or(error);
+        request.left -= 1;
+        if request.left == 0 {
+            self.foreground -= 1;
+            let request = self.requests.remove(key);
+            let status = request.error.map_or(Ok(()), Err);
+            out.reply(request.id, IoResult { buf: request.buf, status });
+        }
+    }
+
+    /// The numbers of a piece's blocks.
+    pub(super) fn blocks_of(&self, piece: Piece) -> std::ops::Range<u64> {
+        let block = self.block_sectors();
+        piece.extent.start.0 / block..piece.extent.end().0 / block
+    }
+
+    pub(super) fn region_of(&self, block: BlockId) -> RegionId {
+        let lba = Lba(block.number * self.block_sectors());
+        RegionId { disk: block.disk, number: self.disks[block.disk as usize].map.regions.region_of(lba) }
+    }
+}

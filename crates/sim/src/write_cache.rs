@@ -1,0 +1,106 @@
+//! The write cache as something to explore: one to three small disks, with settings drawn from the seed.
+
+use dcd_engine::destage::how::HowPolicy;
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::log_cache::Promise;
+use dcd_engine::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
+use dcd_engine::{Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
+
+use crate::explore::{Rig, disk, prefill};
+use crate::{MemDisk, SimRng, mix};
+
+/// 512 KiB in all: a few times the cache.
+const DATA_SECTORS: u64 = 1024;
+
+/// Draws the settings of one run.
+pub fn draw_config(rng: &mut SimRng) -> WriteCacheConfig {
+    let single = rng.chance(300);
+    WriteCacheConfig {
+        non_volatile: false,
+        block_bytes: rng.pick(&[512, 512, 4096]),
+        write_bytes: rng.pick(&[0, 16 << 10, 32 << 10, 128 << 10]),
+        read_bytes: rng.pick(&[0, 16 << 10, 64 << 10]),
+        single,
+        partitioned: rng.chance(300),
+        on_write: rng.pick(&[OnWrite::WritePurge, OnWrite::WriteUpdate, OnWrite::WriteAllocate]),
+        when: rng.pick(&[
+            WhenPolicy::Idle,
+            WhenPolicy::HighLow,
+            WhenPolicy::OneThreshold,
+            WhenPolicy::TwoThresholds,
+            WhenPolicy::Asap,
+            WhenPolicy::WhenFull,
+            WhenPolicy::Linear,
+        ]),
+        what: rng.pick(&[
+            WhatPolicy::OldestFirst,
+            WhatPolicy::LeastRecentlyWritten,
+            WhatPolicy::MostDirty,
+            WhatPolicy::CScan,
+            WhatPolicy::Clock,
+            WhatPolicy::Wow,
+        ]),
+        how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
+        high_mark: rng.pick(&[50, 95, 100]),
+        low_mark: rng.pick(&[0, 20, 40]),
+        dynamic_interval: if single { rng.pick(&[0, 20]) } else { 0 },
+        piggyback: rng.pick(&[Piggyback::None, Piggyback::Full]),
+        depth: rng.pick(&[1, 1, 3]),
+        idle_empty: Nanos::from_millis(50),
+        idle_full: Nanos::from_millis(1),
+    }
+}
+
+/// A stack of one write cache over all of the devices.
+pub fn stack(config: WriteCacheConfig, region_sectors: u64, geometries: &[Geometry]) -> Stack {
+    let mut builder = StackBuilder::new();
+    let ports: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+    let map = |geometry: &Geometry| DiskMap {
+        regions: Regions::uniform(geometry.sectors, region_sectors),
+        arm: None,
+    };
+    let maps = geometries.iter().map(map).collect();
+    let root = builder.layer("cache", Box::new(WriteCache::new(config, maps)), &ports);
+    builder.finish(root)
+}
+
+/// The write cache in volatile RAM, with settings from the seed. `lies`: it says that its RAM is non-volatile, and it is not.
+pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x93a5));
+    let config = WriteCacheConfig { non_volatile: lies, ..draw_config(&mut rng) };
+    let region_sectors = rng.pick(&[8, 32, 64]);
+    let count = rng.range(1, 3);
+    let sectors = DATA_SECTORS / count / 8 * 8;
+    let geometry = Geometry {
+        volatile_cache: rng.chance(850),
+        discards: rng.chance(500),
+        logical_block_bytes: config.block_bytes,
+        physical_block_bytes: config.block_bytes,
+        ..Geometry::plain(sectors)
+    };
+    let mut whole = MemDisk::instant(Geometry::plain(sectors * count));
+    let base = prefill(&mut whole, sectors * count, seed);
+    let part = |index: u64, rng: &mut SimRng| {
+        let mut part = disk(rng, geometry);
+        let mut bytes = vec![0; (sectors * SECTOR_BYTES) as usize];
+        whole.current().read(Lba(index * sectors), &mut bytes);
+        part.put(Lba(0), &bytes);
+        part
+    };
+    let disks = (0..count).map(|index| part(index, &mut rng)).collect();
+    Rig {
+        disks,
+        base,
+        build: Box::new(move |geometries| stack(config, region_sectors, geometries)),
+        build_after_log_failure: None,
+        promise: Promise::Flush,
+        delay_max: Nanos::ZERO,
+        overlaps: false,
+        about: format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "write_cache_tests.rs"]
+mod tests;
