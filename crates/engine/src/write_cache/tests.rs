@@ -158,7 +158,7 @@ fn a_purge_waits_for_reads_and_a_write_without_room_takes_its_turn() {
     assert_eq!(bench.read(14), []);
     assert_eq!(
         bench.done(),
-        [Sent::Answer(1, true), Sent::Write(0, 1)],
+        [Sent::Answer(1, true), Sent::Write(2, 1)],
         "the purge came before the second read"
     );
     assert_eq!(bench.done(), [Sent::Answer(4, true), Sent::Read(14, 1)]);
