@@ -1,0 +1,187 @@
+//! A log cache over devices that answer at once, for measurements: only the engine's own work is on the clock.
+//!
+//! Requests go in by batches, as from a loop that takes what has arrived. What the stack asks of its devices is carried out
+//! between two stretches that are timed, so the devices cost nothing, whatever they copy.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // A measurement needs a clock.
+#![allow(dead_code)] // Each program uses its part.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::*;
+
+/// A device in RAM. One without bytes drops what is written and reads as zeroes.
+#[derive(Default)]
+pub struct Ram {
+    sectors: u64,
+    bytes: Vec<u8>,
+}
+
+impl Ram {
+    pub fn new(bytes: u64) -> Ram {
+        Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; bytes as usize] }
+    }
+
+    pub fn without_bytes(bytes: u64) -> Ram {
+        Ram { sectors: bytes / SECTOR_BYTES, bytes: Vec::new() }
+    }
+}
+
+impl BlockDevice for Ram {
+    fn geometry(&self) -> Geometry {
+        Geometry::plain(self.sectors)
+    }
+
+    fn run(&mut self, mut io: Io) -> IoResult {
+        match &mut io {
+            Io::Read { buf, .. } if self.bytes.is_empty() => buf.zero(0, buf.len()),
+            Io::Read { at, buf } if !buf.is_blank() => {
+                let (at, len) = (at.bytes() as usize, buf.len());
+                buf.bytes_mut().copy_from_slice(&self.bytes[at..at + len]);
+            }
+            Io::Write { at, buf, .. } if !self.bytes.is_empty() && !buf.is_blank() => {
+                let at = at.bytes() as usize;
+                self.bytes[at..at + buf.len()].copy_from_slice(buf.bytes());
+            }
+            _ => {}
+        }
+        IoResult::ok(io.take_buf())
+    }
+}
+
+/// The devices below the stack, and the time.
+#[derive(Default)]
+struct Below {
+    devices: [Ram; 2],
+    now: Nanos,
+    outputs: Vec<Output>,
+    completed: Vec<(Tag, IoResult)>,
+    replies: Vec<(RequestId, IoResult)>,
+    reports: Vec<Report>,
+}
+
+impl Below {
+    /// Carries out what the stack asked for.
+    fn carry_out(&mut self, stack: &mut Stack) {
+        stack.take_outputs(&mut self.outputs);
+        for output in self.outputs.drain(..) {
+            match output {
+                Output::Device { device, tag, io } => {
+                    self.completed.push((tag, self.devices[device.0].run(io)));
+                }
+                Output::Reply { id, result } => self.replies.push((id, result)),
+                Output::Report { report, .. } => self.reports.push(report),
+            }
+        }
+    }
+}
+
+impl Pump for Below {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn pump(&mut self, stack: &mut Stack) {
+        self.carry_out(stack);
+        for (tag, result) in std::mem::take(&mut self.completed) {
+            stack.complete(self.now, tag, result);
+        }
+    }
+}
+
+/// A stack of one log cache, driven by hand.
+pub struct Rig {
+    stack: Stack,
+    below: Below,
+    /// Time spent in the engine.
+    pub spent: Duration,
+}
+
+const CACHE: LayerIndex = LayerIndex(0);
+
+impl Rig {
+    pub fn new(config: LogCacheConfig, log_block_bytes: u32, mut log: Ram, mut data: Ram) -> Rig {
+        let options = FormatOptions {
+            log_block_bytes: Some(log_block_bytes),
+            ..FormatOptions::new(*b"a cache measured", *b"its data disk...")
+        };
+        format(&mut log, &mut data, &options).expect("formatted");
+        let mut builder = StackBuilder::new();
+        let ports = [builder.device(log.geometry()), builder.device(data.geometry())];
+        let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
+        let mut below = Below { devices: [log, data], ..Below::default() };
+        let mut stack = builder.finish(root);
+        stack.activate(&mut below).expect("active");
+        Rig { stack, below, spent: Duration::ZERO }
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        self.stack.layer(CACHE).status(self.below.now)
+    }
+
+    /// One of the counters of `dcd status`.
+    pub fn count(&self, name: &str) -> u64 {
+        self.status()["statistics"][name].as_u64().expect("a counter")
+    }
+
+    /// Sends a batch in, and goes on until all of it is answered. The buffers come back.
+    pub fn serve(&mut self, batch: &mut Vec<Request>, mut answered: impl FnMut(RequestId, Buf)) {
+        let mut left = batch.len();
+        let now = self.below.now;
+        self.timed(|stack| {
+            for request in batch.drain(..) {
+                stack.request(now, request);
+                black_box(stack.next_deadline());
+            }
+        });
+        loop {
+            self.below.carry_out(&mut self.stack);
+            for (id, result) in self.below.replies.drain(..) {
+                result.status.expect("nothing fails here");
+                answered(id, result.buf);
+                left -= 1;
+            }
+            if left == 0 {
+                return;
+            }
+            self.step();
+        }
+    }
+
+    /// Brings everything home.
+    pub fn drain(&mut self) {
+        let now = self.below.now;
+        self.timed(|stack| stack.control(now, CACHE, Control::Drain));
+        while self.below.reports.pop().is_none() {
+            self.below.carry_out(&mut self.stack);
+            self.step();
+        }
+    }
+
+    /// Tells the stack what its devices have done; where they have nothing to do, time goes on to the next deadline.
+    fn step(&mut self) {
+        let mut completed = std::mem::take(&mut self.below.completed);
+        if completed.is_empty() {
+            self.below.now = self.stack.next_deadline().unwrap_or(self.below.now).max(self.below.now);
+        }
+        let now = self.below.now;
+        self.timed(|stack| {
+            if completed.is_empty() {
+                stack.wake(now);
+            }
+            for (tag, result) in completed.drain(..) {
+                stack.complete(now, tag, result);
+                black_box(stack.next_deadline());
+            }
+        });
+        self.below.completed = completed;
+    }
+
+    fn timed(&mut self, f: impl FnOnce(&mut Stack)) {
+        let started = Instant::now();
+        f(&mut self.stack);
+        self.spent += started.elapsed();
+    }
+}
