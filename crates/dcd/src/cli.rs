@@ -25,6 +25,7 @@ pub enum Command {
     Dump(Dump),
     Rescue(Rescue),
     Simulate(Simulate),
+    Lab(Lab),
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),
@@ -247,6 +248,60 @@ pub enum Workload {
     Mixed,
     /// 256 KiB writes from the start to the end
     Sequential,
+}
+
+/// Repeat the papers' experiments, and judge each of their claims
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd lab list
+  dcd lab run all
+  dcd lab run dcd-rawwrite --set drive=nearline-2018 --set sizes=4k,1m
+  dcd lab show dcd-rawwrite")]
+pub struct Lab {
+    #[command(subcommand)]
+    pub part: LabPart,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LabPart {
+    /// List the experiments with their parameters
+    List,
+    Run(LabRun),
+    Show(LabShow),
+}
+
+/// Run experiments in virtual time; the same seed gives the same results
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// An experiment, a group (A: the DCD device driver, C: disk built-in caches), or all
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads; as many as there are cores if not given
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Where the results go: a JSON file and plots for each experiment, and report.html
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+    /// Change a parameter of the experiment (see `dcd lab list`); can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Write the results as Markdown, too
+    #[arg(long, value_name = "FILE")]
+    pub doc: Option<PathBuf>,
+}
+
+/// Print results again
+#[derive(Debug, Args)]
+pub struct LabShow {
+    /// An experiment; all that were run if not given
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where the results are
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
 }
 
 /// Print the reference of stack files

@@ -48,6 +48,12 @@ impl From<dcd_stack::StackFileError> for Failure {
     }
 }
 
+impl From<dcd_lab::LabError> for Failure {
+    fn from(error: dcd_lab::LabError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Failure {
         match error {

@@ -7,6 +7,7 @@ mod detach;
 mod dump;
 mod flush;
 mod format;
+mod lab;
 mod man;
 mod rescue;
 mod serve;
@@ -26,6 +27,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Rescue(args) => rescue::run(&args),
         Command::Flush(args) => flush::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::StackFile(_) => stack_file::run(),

@@ -53,6 +53,10 @@ impl Ring {
         Ring { segments, head: tail + u64::from(distance), tail, kept: tail }
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Ring>() + self.segments.len() * size_of::<Segment>()
+    }
+
     pub fn index(&self, number: u64) -> u32 {
         (number % self.segments.len() as u64) as u32
     }

@@ -51,6 +51,8 @@ impl Core {
             "next_seq": self.next_seq,
             "durable_seq": self.durable_seq,
             "table_bytes": self.table.memory_bytes(),
+            "ring_bytes": self.ring.memory_bytes(),
+            "buffers_bytes": self.buffers.count() as u64 * segment,
             "statistics": self.statistics,
         })
     }

@@ -1,0 +1,67 @@
+//! `dcd lab`: the papers' experiments.
+
+use std::path::Path;
+
+use dcd_lab::experiments::{REGISTRY, find};
+use dcd_lab::{Outcome, Overrides, RunOptions};
+
+use crate::cli::{Lab, LabPart, LabRun, LabShow};
+use crate::failure::Failure;
+
+pub fn run(args: &Lab) -> Result<(), Failure> {
+    match &args.part {
+        LabPart::List => {
+            print!("{}", dcd_lab::listing());
+            Ok(())
+        }
+        LabPart::Run(args) => measure(args),
+        LabPart::Show(args) => show(args),
+    }
+}
+
+fn measure(args: &LabRun) -> Result<(), Failure> {
+    let options = RunOptions {
+        seed: args.seed,
+        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        overrides: Overrides::parse(args.set.iter().map(String::as_str))?,
+        progress: true,
+    };
+    let outcomes = dcd_lab::run(&args.name, &options)?;
+    for outcome in &outcomes {
+        println!("{}", dcd_lab::text_report(outcome));
+        dcd_lab::save(&args.out, outcome)?;
+    }
+    dcd_lab::save_report(&args.out, &outcomes)?;
+    if let Some(path) = &args.doc {
+        let io = |e| Failure::io(path.display(), e);
+        std::fs::write(path, dcd_lab::document(&outcomes)).map_err(io)?;
+    }
+    let holding: usize = outcomes.iter().map(Outcome::holding).sum();
+    let claims: usize = outcomes.iter().map(|outcome| outcome.findings.claims.len()).sum();
+    println!("{holding} of {claims} claims hold; {}", args.out.join("report.html").display());
+    Ok(())
+}
+
+fn show(args: &LabShow) -> Result<(), Failure> {
+    let names: Vec<&str> = match &args.name {
+        Some(name) => vec![find(name)?.name],
+        None => REGISTRY.iter().map(|experiment| experiment.name).collect(),
+    };
+    let mut shown = 0;
+    for name in names {
+        if let Some(outcome) = dcd_lab::load(&args.out, name)? {
+            println!("{}", dcd_lab::text_report(&outcome));
+            shown += 1;
+        }
+    }
+    if shown == 0 {
+        return Err(nothing_there(&args.out, args.name.as_deref()));
+    }
+    Ok(())
+}
+
+fn nothing_there(out: &Path, name: Option<&str>) -> Failure {
+    let name = name.unwrap_or("all");
+    let out = out.display();
+    Failure::Failed(format!("{out} has no results of {name}: run `dcd lab run {name} --out {out}` first"))
+}

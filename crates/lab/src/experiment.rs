@@ -1,0 +1,102 @@
+//! The shape of an experiment: what it is called, what can be set, which points it measures, what follows from them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Findings, LabError, Param, Settings};
+
+/// The paper that an experiment belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Group {
+    /// Nightingale, Hu, Yang: The Design and Implementation of a DCD Device Driver for UNIX (USENIX ATC 1999).
+    A,
+    /// Zhu, Hu: Disk Built-in Caches: Evaluation on System Performance (2003).
+    C,
+}
+
+impl Group {
+    pub const fn title(self) -> &'static str {
+        match self {
+            Group::A => "The DCD device driver (Nightingale, Hu, Yang; USENIX ATC 1999)",
+            Group::C => "Disk built-in caches (Zhu, Hu; 2003)",
+        }
+    }
+}
+
+/// One experiment. See the module's documentation.
+pub struct Experiment {
+    pub name: &'static str,
+    pub group: Group,
+    /// The figure, table or section of the paper.
+    pub source: &'static str,
+    pub title: &'static str,
+    /// How it is set up, for somebody who reads the results: what is the paper's, what is calibrated, what is ours.
+    pub about: &'static str,
+    pub params: &'static [Param],
+    /// The points to measure.
+    pub plan: fn(&Settings) -> Result<Vec<Point>, LabError>,
+    /// What follows from them.
+    pub conclude: fn(&Settings, &Samples) -> Result<Findings, LabError>,
+}
+
+/// Measures one point.
+pub type Job = Box<dyn FnOnce() -> Result<Sample, LabError> + Send>;
+
+/// One point of the grid: a name that the conclusion finds it by, and the work.
+pub struct Point {
+    pub key: String,
+    pub job: Job,
+}
+
+impl Point {
+    pub fn new(
+        key: impl Into<String>,
+        job: impl FnOnce() -> Result<Sample, LabError> + Send + 'static,
+    ) -> Point {
+        Point { key: key.into(), job: Box::new(job) }
+    }
+}
+
+/// What one point measured: numbers and lists of numbers by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    pub numbers: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lists: BTreeMap<String, Vec<f64>>,
+}
+
+impl Sample {
+    pub fn set(&mut self, name: impl Into<String>, value: f64) {
+        self.numbers.insert(name.into(), value);
+    }
+
+    pub fn set_list(&mut self, name: impl Into<String>, values: Vec<f64>) {
+        self.lists.insert(name.into(), values);
+    }
+}
+
+/// What all points measured, by their keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Samples(pub BTreeMap<String, Sample>);
+
+impl Samples {
+    /// A number of a point.
+    ///
+    /// # Panics
+    /// Where the experiment did not plan the point or measure the number: a mistake in the experiment.
+    pub fn get(&self, key: &str, name: &str) -> f64 {
+        let sample = self.0.get(key).unwrap_or_else(|| panic!("no point {key} was planned"));
+        *sample.numbers.get(name).unwrap_or_else(|| panic!("point {key} has no {name}"))
+    }
+
+    /// A list of a point; empty where there is none.
+    pub fn list(&self, key: &str, name: &str) -> &[f64] {
+        self.0.get(key).and_then(|sample| sample.lists.get(name)).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+}

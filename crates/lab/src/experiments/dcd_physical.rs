@@ -1,0 +1,114 @@
+//! A cache-disk of its own against a partition of the data disk.
+
+use dcd_engine::log_cache::Promise;
+use dcd_model::Scheduler;
+use dcd_sim::mix;
+
+use crate::clients::{Load, mean_ms, work};
+use crate::configurations::{LOG_BYTES, ours, paper};
+use crate::findings::figure;
+use crate::rig::{CacheSetup, Setup};
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "dcd-physical",
+    group: Group::A,
+    source: "section 2, Fig. 1",
+    title: "A physical DCD against a logical one",
+    about: "Clients send the paper's mix of requests, each waiting for its answer. The log is a partition of the data disk \
+            (logical) or a disk of its own of the same kind (physical). Afterwards everything is brought home.",
+    params: &[
+        Param { key: "drive", default: "barracuda-1996", about: "both disks" },
+        Param { key: "users", default: "4", about: "clients" },
+        Param { key: "requests", default: "1500", about: "requests of each client" },
+        Param { key: "reads", default: "10", about: "reads, in percent" },
+        Param { key: "overwrites", default: "30", about: "writes to a block written before, in percent" },
+    ],
+    plan,
+    conclude,
+};
+
+const KINDS: [&str; 5] = ["plain", "paper, logical", "paper, physical", "ours, logical", "ours, physical"];
+
+fn cache_of(kind: &str) -> Option<CacheSetup> {
+    let setup = match kind.split_once(", ")?.0 {
+        "paper" => paper(),
+        _ => ours(Promise::Ordered),
+    };
+    Some(CacheSetup { own_disk: kind.ends_with("physical"), ..setup })
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let load = Load {
+        users: settings.number("users")?,
+        requests: settings.number("requests")?,
+        reads_percent: settings.number("reads")?,
+        overwrites_percent: settings.number("overwrites")?,
+    };
+    let seed = mix(settings.seed, 0);
+    let points = KINDS.iter().map(|&kind| {
+        let drive = settings.text("drive").to_owned();
+        Point::new(kind, move || measure(drive, kind, &load, seed))
+    });
+    Ok(points.collect())
+}
+
+fn measure(drive: String, kind: &str, load: &Load, seed: u64) -> Result<Sample, LabError> {
+    let setup = Setup { drive, queue: Scheduler::Fcfs, data_first: LOG_BYTES, cache: cache_of(kind) };
+    let mut rig = setup.build(seed)?;
+    let times = work(&mut rig, load, seed)?;
+    let home = rig.drain();
+    let mut sample = Sample::default();
+    sample.set("seconds", times.total.as_secs_f64());
+    sample.set("write_ms", mean_ms(&times.writes));
+    sample.set("read_ms", mean_ms(&times.reads));
+    sample.set("home_seconds", home.as_secs_f64());
+    let (reads, writes) = rig.disk_requests();
+    sample.set("disk_requests", reads + writes);
+    Ok(sample)
+}
+
+fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let get = |kind: &str, name: &str| samples.get(kind, name);
+    let mut table = Table::new(
+        "The same requests",
+        &[
+            "disk",
+            "seconds",
+            "times the plain disk",
+            "mean write (ms)",
+            "mean read (ms)",
+            "then home (s)",
+            "disk requests in all",
+        ],
+    );
+    for kind in KINDS {
+        table.row([
+            kind.to_owned(),
+            figure(get(kind, "seconds")),
+            format!("{}x", figure(get("plain", "seconds") / get(kind, "seconds"))),
+            figure(get(kind, "write_ms")),
+            figure(get(kind, "read_ms")),
+            figure(get(kind, "home_seconds")),
+            figure(get(kind, "disk_requests")),
+        ]);
+    }
+    let gain =
+        |who: &str| get(&format!("{who}, logical"), "seconds") / get(&format!("{who}, physical"), "seconds");
+    let claims = ["paper", "ours"].map(|who| {
+        let claim = format!("a separate cache-disk is for high performance ({who}: physical over logical)");
+        Claim::range(claim, "faster", gain(who), (1.0, f64::INFINITY), "x")
+    });
+    let bars = KINDS.iter().enumerate().map(|(index, kind)| (index as f64, get(kind, "seconds"))).collect();
+    let plot = Plot {
+        title: "The same requests on each disk".to_owned(),
+        x: Axis::names("", KINDS.iter().map(|kind| (*kind).to_owned()).collect()),
+        y: Axis::linear("seconds"),
+        style: Style::Bars,
+        series: vec![Series::new("seconds", bars)],
+    };
+    Ok(Findings { tables: vec![table], plots: vec![plot], claims: claims.to_vec() })
+}

@@ -1,0 +1,107 @@
+//! How much faster a disk writes in large units: the bandwidth that the log has over the small writes it replaces.
+
+use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
+use dcd_model::Scheduler;
+use dcd_sim::{SimRng, mix};
+
+use crate::findings::figure;
+use crate::rig::Setup;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "dcd-rawwrite",
+    group: Group::A,
+    source: "Fig. 10, section 4.2.2",
+    title: "Bandwidth of random raw writes by their size",
+    about: "20 MB are written at random places of the whole disk in units of one size, one request at a time, with the \
+            drive's write cache off.",
+    params: &[
+        Param { key: "drive", default: "barracuda-1996", about: "the disk" },
+        Param { key: "total", default: "20MB", about: "bytes written at each size" },
+        Param { key: "sizes", default: "1k,2k,4k,8k,16k,32k,64k,128k,256k", about: "sizes of a request" },
+    ],
+    plan,
+    conclude,
+};
+
+/// The paper's ratios: the bandwidth at 128 KB over that at the size.
+const PAPER: [(u64, f64); 4] = [(1, 55.0), (2, 28.0), (4, 14.3), (8, 7.4)];
+const LARGE_KIB: u64 = 128;
+/// The paper's drive is known by its class only ("a 4 GB, high performance Seagate Barracuda").
+const SLACK: f64 = 0.25;
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let total = settings.bytes("total")?;
+    let sizes = settings.sizes("sizes")?;
+    if let Some(size) = sizes.iter().find(|size| **size == 0 || **size % SECTOR_BYTES != 0 || **size > total)
+    {
+        let problem = format!("{size} bytes is not a multiple of 512 between 512 and the total");
+        return Err(LabError::BadValue { key: "sizes".to_owned(), problem });
+    }
+    let drive = settings.text("drive").to_owned();
+    let seed = settings.seed;
+    let points = sizes.into_iter().map(|size| {
+        let drive = drive.clone();
+        Point::new(size.to_string(), move || measure(drive, size, total, mix(seed, size)))
+    });
+    Ok(points.collect())
+}
+
+fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result<Sample, LabError> {
+    let mut rig = Setup { drive, queue: Scheduler::Fcfs, data_first: 0, cache: None }.build(seed)?;
+    let mut random = SimRng::new(seed);
+    let sectors = size / SECTOR_BYTES;
+    let places = rig.sectors() / sectors;
+    let begin = rig.now();
+    let count = total / size;
+    for _ in 0..count {
+        let at = Lba(random.below(places) * sectors);
+        rig.request(Io::Write { at, buf: Buf::blank(size as usize), durability: Durability::Volatile })?;
+    }
+    let seconds = rig.now().since(begin).as_secs_f64();
+    let mut sample = Sample::default();
+    sample.set("bytes_per_second", (count * size) as f64 / seconds);
+    sample.set("mean_ms", seconds * 1e3 / count as f64);
+    Ok(sample)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let sizes = settings.sizes("sizes")?;
+    let bandwidth = |size: u64| samples.get(&size.to_string(), "bytes_per_second");
+    let large = LARGE_KIB << 10;
+    let ratio = |size: u64| sizes.contains(&large).then(|| bandwidth(large) / bandwidth(size));
+    let paper = |size: u64| PAPER.iter().find(|(kib, _)| kib << 10 == size).map(|(_, ratio)| *ratio);
+    let mut table = Table::new(
+        "Random writes",
+        &["size (KiB)", "MB/s", "mean (ms)", "128 KiB over it, paper", "128 KiB over it, ours"],
+    );
+    for &size in &sizes {
+        let show = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{}x", figure(ratio)));
+        table.row([
+            figure(size as f64 / 1024.0),
+            figure(bandwidth(size) / 1e6),
+            figure(samples.get(&size.to_string(), "mean_ms")),
+            show(paper(size)),
+            show(ratio(size)),
+        ]);
+    }
+    let mut claims = Vec::new();
+    for (kib, paper) in PAPER.iter().filter(|(kib, _)| sizes.contains(&(kib << 10))) {
+        let Some(ours) = ratio(kib << 10) else { continue };
+        let accepted = (paper * (1.0 - SLACK), paper * (1.0 + SLACK));
+        let claim = format!("units of 128 KB have this many times the bandwidth of units of {kib} KB");
+        claims.push(Claim::range(claim, format!("{paper}x"), ours, accepted, "x"));
+    }
+    let points = sizes.iter().map(|&size| (size as f64 / 1024.0, bandwidth(size) / 1e6)).collect();
+    let plot = Plot {
+        title: "Raw write bandwidth (Fig. 10)".to_owned(),
+        x: Axis::log("size of a request (KiB)"),
+        y: Axis::linear("MB/s"),
+        style: Style::Line,
+        series: vec![Series::new("ours", points)],
+    };
+    Ok(Findings { tables: vec![table], plots: vec![plot], claims })
+}

@@ -1,0 +1,20 @@
+//! The registry of experiments. To add one: a file here that ends in `pub const EXPERIMENT`, and a row below; then
+//! `dcd lab run all --doc docs/experiments.md` writes its section.
+
+mod dcd_memory;
+mod dcd_physical;
+mod dcd_rawwrite;
+
+use crate::{Experiment, LabError};
+
+/// Every experiment, in the order of the papers.
+pub const REGISTRY: &[&Experiment] =
+    &[&dcd_rawwrite::EXPERIMENT, &dcd_memory::EXPERIMENT, &dcd_physical::EXPERIMENT];
+
+/// The experiment of a name.
+pub fn find(name: &str) -> Result<&'static Experiment, LabError> {
+    REGISTRY.iter().copied().find(|experiment| experiment.name == name).ok_or_else(|| {
+        let known: Vec<&str> = REGISTRY.iter().map(|experiment| experiment.name).collect();
+        LabError::UnknownExperiment { name: name.to_owned(), known: known.join(", ") }
+    })
+}

@@ -1,0 +1,182 @@
+//! What follows from a run: tables, plots, and the paper's claims with a verdict on each.
+//!
+//! A claim *holds* when our figure lies in the range that is printed beside it. The range is the paper's own where it
+//! gives one, and otherwise what the sentence says in words, with the slack that is printed; it is fixed in the
+//! experiment's file before anything is measured.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Plot;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    pub title: String,
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Table {
+        Table {
+            title: title.into(),
+            columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// # Panics
+    /// Where the row has another width than the table.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let row: Vec<String> = cells.into_iter().collect();
+        assert_eq!(row.len(), self.columns.len(), "a row of \"{}\" is as wide as the table", self.title);
+        self.rows.push(row);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Holds,
+    /// Outside the range; by how much, in words.
+    Differs(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The paper's sentence, in our words.
+    pub claim: String,
+    pub paper: String,
+    pub ours: String,
+    /// What is taken as holding.
+    pub accepted: String,
+    pub verdict: Verdict,
+    /// Why it differs, as far as it was found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Claim {
+    /// A figure that should lie in a range; either end may be infinite. `unit` follows the number.
+    pub fn range(
+        claim: impl Into<String>,
+        paper: impl Into<String>,
+        ours: f64,
+        accepted: (f64, f64),
+        unit: &str,
+    ) -> Claim {
+        let (low, high) = accepted;
+        let show = |value: f64| format!("{}{unit}", figure(value));
+        let accepted = match (low.is_finite(), high.is_finite()) {
+            (true, true) => format!("{} to {}", show(low), show(high)),
+            (true, false) => format!("at least {}", show(low)),
+            _ => format!("at most {}", show(high)),
+        };
+        let verdict = if !ours.is_finite() {
+            Verdict::Differs("nothing was measured".to_owned())
+        } else if ours < low {
+            Verdict::Differs(format!("{} below the range", show(low - ours)))
+        } else if ours > high {
+            Verdict::Differs(format!("{} above the range", show(ours - high)))
+        } else {
+            Verdict::Holds
+        };
+        Claim { claim: claim.into(), paper: paper.into(), ours: show(ours), accepted, verdict, reason: None }
+    }
+
+    /// The smallest and the largest of several figures, which should all lie in a range.
+    pub fn spread(
+        claim: impl Into<String>,
+        paper: impl Into<String>,
+        ours: &[f64],
+        accepted: (f64, f64),
+        unit: &str,
+    ) -> Claim {
+        let smallest = ours.iter().copied().fold(f64::INFINITY, f64::min);
+        let largest = ours.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (claim, paper) = (claim.into(), paper.into());
+        let low = Claim::range(claim.clone(), paper.clone(), smallest, accepted, unit);
+        let high = Claim::range(claim, paper, largest, accepted, unit);
+        let ours =
+            if low.ours == high.ours { low.ours.clone() } else { format!("{} to {}", low.ours, high.ours) };
+        let verdict = if low.verdict == Verdict::Holds { high.verdict } else { low.verdict };
+        Claim { ours, verdict, ..low }
+    }
+
+    /// Something that is so or is not.
+    pub fn fact(
+        claim: impl Into<String>,
+        paper: impl Into<String>,
+        ours: impl Into<String>,
+        holds: bool,
+    ) -> Claim {
+        let verdict = if holds { Verdict::Holds } else { Verdict::Differs("it is not so".to_owned()) };
+        Claim {
+            claim: claim.into(),
+            paper: paper.into(),
+            ours: ours.into(),
+            accepted: "it is so".to_owned(),
+            verdict,
+            reason: None,
+        }
+    }
+
+    /// What was found out about why it differs; kept only where it does.
+    pub fn because(mut self, reason: impl Into<String>) -> Claim {
+        if !self.holds() {
+            self.reason = Some(reason.into());
+        }
+        self
+    }
+
+    pub fn holds(&self) -> bool {
+        self.verdict == Verdict::Holds
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    pub tables: Vec<Table>,
+    pub plots: Vec<Plot>,
+    pub claims: Vec<Claim>,
+}
+
+/// A number for people: three figures, no needless zeroes.
+pub fn figure(value: f64) -> String {
+    let magnitude = value.abs();
+    match magnitude {
+        m if m >= 100.0 => format!("{value:.0}"),
+        m if m >= 10.0 => format!("{value:.1}"),
+        m if m >= 1.0 => format!("{value:.2}"),
+        m if m >= 0.0005 => format!("{value:.3}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_holds_inside_its_range_and_says_by_how_much_it_does_not() {
+        let claim = |ours| Claim::range("faster", "2 to 6", ours, (2.0, 6.0), "x").because("a reason");
+        assert_eq!(claim(2.0).verdict, Verdict::Holds);
+        assert_eq!(claim(2.0).reason, None);
+        assert_eq!(claim(7.5).verdict, Verdict::Differs("1.50x above the range".to_owned()));
+        assert_eq!(claim(0.5).verdict, Verdict::Differs("1.50x below the range".to_owned()));
+        assert_eq!(claim(0.5).reason.as_deref(), Some("a reason"));
+        assert!(!claim(f64::NAN).holds(), "no figure proves nothing");
+        assert!(Claim::range("c", "p", 9.0, (2.0, f64::INFINITY), "x").holds());
+    }
+
+    #[test]
+    fn a_spread_holds_only_if_both_ends_do() {
+        let spread = |ours: &[f64]| Claim::spread("c", "p", ours, (2.0, 6.0), "x");
+        assert!(spread(&[2.0, 5.0]).holds());
+        assert!(!spread(&[1.0, 5.0]).holds());
+        assert!(!spread(&[3.0, 7.0]).holds());
+        assert!(!spread(&[]).holds(), "nothing measured is not a success");
+        assert_eq!(spread(&[2.0, 5.0]).ours, "2.00x to 5.00x");
+    }
+}

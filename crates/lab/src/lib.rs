@@ -1,0 +1,62 @@
+//! The papers' experiments, each a named run that anybody can repeat: the paper's figure beside ours, a plot in the
+//! paper's axes, and a verdict on every claim that the paper makes in words.
+//!
+//! An [`Experiment`] is one file under `experiments/` and one row of the registry there. It has parameters with defaults
+//! ([`Settings`]), makes a grid of independent points ([`Point`]), each with its own seed, and draws its conclusions from
+//! what they measured ([`Findings`]). The points run on several threads ([`run`]); as no point knows of another, the
+//! number of threads changes nothing but the time. Everything happens in virtual time.
+//!
+//! | module | what |
+//! |---|---|
+//! | `params` | parameters, and what the user set |
+//! | `experiment`, `run` | the shape of an experiment; carrying one out |
+//! | `findings`, `plot` | tables, claims with verdicts, plots |
+//! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
+//! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
+//! | `clients` | generated requests, for experiments without a file system |
+//! | `experiments` | the registry |
+
+mod clients;
+mod configurations;
+mod experiment;
+pub mod experiments;
+mod findings;
+mod html;
+mod markdown;
+mod params;
+mod plot;
+mod rig;
+mod run;
+mod serial;
+mod store;
+mod text;
+
+pub use experiment::{Experiment, Group, Job, Point, Sample, Samples};
+pub use findings::{Claim, Findings, Table, Verdict};
+pub use html::report as html_report;
+pub use markdown::document;
+pub use params::{Overrides, Param, Settings};
+pub use plot::{Axis, Plot, Scale, Series, Style};
+pub use run::{Outcome, RunOptions, run};
+pub use store::{load, save, save_report};
+pub use text::{listing, print as text_report};
+
+/// Why an experiment could not be run, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error("there is no experiment \"{name}\"; known are: {known}, and the groups all, A, C")]
+    UnknownExperiment { name: String, known: String },
+    #[error("\"{0}\" is not of the form KEY=VALUE")]
+    NotAnAssignment(String),
+    #[error("{experiment} has no parameter \"{key}\"; known are: {known}")]
+    UnknownParam { experiment: String, key: String, known: String },
+    #[error("parameter {key}: {problem}")]
+    BadValue { key: String, problem: String },
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("{what} is not a result of this program: {source}; run the experiment again")]
+    Malformed { what: String, source: serde_json::Error },
+    /// A stack or a workload could not be set up with these parameters.
+    #[error("{0}")]
+    Setup(String),
+}

@@ -1,0 +1,239 @@
+//! Plots as data, and their drawing as SVG in the paper's axes.
+//!
+//! A logarithmic axis is a linear one over the exponents with other labels, and names on the x axis are its whole
+//! numbers with other labels; so there is one way to draw.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::findings::figure;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    #[default]
+    Linear,
+    Log,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    pub title: String,
+    pub scale: Scale,
+    /// Names for the positions 0, 1, 2…; then the axis has no numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+impl Axis {
+    pub fn linear(title: &str) -> Axis {
+        Axis { title: title.to_owned(), ..Axis::default() }
+    }
+
+    pub fn log(title: &str) -> Axis {
+        Axis { title: title.to_owned(), scale: Scale::Log, names: Vec::new() }
+    }
+
+    pub fn names(title: &str, names: Vec<String>) -> Axis {
+        Axis { title: title.to_owned(), scale: Scale::Linear, names }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        match self.scale {
+            Scale::Linear => value,
+            Scale::Log => value.max(f64::MIN_POSITIVE).log10(),
+        }
+    }
+
+    fn label(&self, place: f64) -> String {
+        if !self.names.is_empty() {
+            let index = place.round();
+            let exact = (place - index).abs() < 1e-6 && index >= 0.0;
+            return self.names.get(index as usize).filter(|_| exact).cloned().unwrap_or_default();
+        }
+        figure(match self.scale {
+            Scale::Linear => place,
+            Scale::Log => 10f64.powf(place),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Style {
+    #[default]
+    Line,
+    /// Bars side by side.
+    Bars,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.into(), points }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plot {
+    pub title: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub style: Style,
+    pub series: Vec<Series>,
+}
+
+const SIZE: (u32, u32) = (760, 400);
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(180, 69, 44),
+    RGBColor(44, 111, 180),
+    RGBColor(75, 154, 75),
+    RGBColor(138, 90, 168),
+    RGBColor(190, 140, 30),
+    RGBColor(90, 90, 90),
+];
+
+impl Plot {
+    /// The picture.
+    pub fn svg(&self) -> String {
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            self.draw(&area).expect("drawing into a string cannot fail");
+        }
+        text
+    }
+
+    fn places(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        let all = self.series.iter().flat_map(|series| series.points.iter());
+        all.map(|&(x, y)| (self.x.place(x), self.y.place(y))).filter(|(x, y)| x.is_finite() && y.is_finite())
+    }
+
+    fn ranges(&self) -> ((f64, f64), (f64, f64)) {
+        let around = |values: Vec<f64>, from_zero: bool| {
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if !low.is_finite() {
+                return (0.0, 1.0);
+            }
+            let low = if from_zero { low.min(0.0) } else { low };
+            let gap = (high - low).max(high.abs() * 0.02).max(1e-9);
+            (if from_zero && low == 0.0 { 0.0 } else { low - gap * 0.06 }, high + gap * 0.08)
+        };
+        let (xs, ys): (Vec<f64>, Vec<f64>) = self.places().unzip();
+        let mut x = around(xs, false);
+        if !self.x.names.is_empty() {
+            x = (-0.5, self.x.names.len() as f64 - 0.5);
+        } else if self.style == Style::Bars {
+            x = (x.0 - self.bar_step() / 2.0, x.1 + self.bar_step() / 2.0);
+        }
+        (x, around(ys, self.y.scale == Scale::Linear))
+    }
+
+    /// The distance between two groups of bars.
+    fn bar_step(&self) -> f64 {
+        let mut xs: Vec<f64> = self.places().map(|(x, _)| x).collect();
+        xs.sort_unstable_by(f64::total_cmp);
+        let gaps = xs.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 1e-9);
+        let least = gaps.fold(f64::INFINITY, f64::min);
+        if least.is_finite() { least } else { 1.0 }
+    }
+
+    fn draw<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        area.fill(&WHITE)?;
+        let (x, y) = self.ranges();
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, ("sans-serif", 17))
+            .margin(10)
+            .x_label_area_size(46)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
+        let labels = if self.x.names.is_empty() { 11 } else { self.x.names.len() * 2 + 1 };
+        chart
+            .configure_mesh()
+            .x_desc(&self.x.title)
+            .y_desc(&self.y.title)
+            .x_labels(labels)
+            .x_label_formatter(&|value| self.x.label(*value))
+            .y_label_formatter(&|value| self.y.label(*value))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(RGBColor(226, 226, 226))
+            .label_style(("sans-serif", 13))
+            .draw()?;
+        let step = self.bar_step();
+        let width = step * 0.8 / self.series.len().max(1) as f64;
+        for (index, series) in self.series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let places: Vec<(f64, f64)> =
+                series.points.iter().map(|&(x, y)| (self.x.place(x), self.y.place(y))).collect();
+            match self.style {
+                Style::Line => {
+                    chart.draw_series(LineSeries::new(places.clone(), colour.stroke_width(2)))?;
+                    chart.draw_series(
+                        places.into_iter().map(|place| Circle::new(place, 3, colour.filled())),
+                    )?;
+                }
+                Style::Bars => {
+                    let left = |x: f64| x - step * 0.4 + width * index as f64;
+                    chart.draw_series(places.into_iter().map(|(x, top)| {
+                        Rectangle::new([(left(x), y.0), (left(x) + width, top)], colour.filled())
+                    }))?;
+                }
+            }
+        }
+        self.draw_legend(area)?;
+        area.present()
+    }
+
+    /// A line of names under the title: it covers no data.
+    fn draw_legend<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        const CHARACTER_WIDTH: i32 = 7;
+        let mut x = 78;
+        for (index, series) in self.series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            area.draw(&Rectangle::new([(x, 36), (x + 10, 46)], colour.filled()))?;
+            area.draw(&Text::new(series.name.clone(), (x + 14, 34), ("sans-serif", 13)))?;
+            x += 30 + CHARACTER_WIDTH * series.name.chars().count() as i32;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(x: Axis, style: Style) -> Plot {
+        let series = vec![Series::new("ours & theirs", vec![(1.0, 2.0), (10.0, 4.0), (100.0, 8.0)])];
+        Plot { title: "a < b".to_owned(), x, y: Axis::linear("seconds"), style, series }
+    }
+
+    #[test]
+    fn a_picture_has_every_point_and_is_the_same_each_time() {
+        let line = plot(Axis::log("units"), Style::Line);
+        let svg = line.svg();
+        assert_eq!(svg.matches("<circle").count(), 3);
+        assert!(svg.contains("ours &amp; theirs") && svg.contains("a &lt; b"), "{svg}");
+        assert_eq!(svg, line.svg());
+        let bars = plot(Axis::names("kind", vec!["a".into(), "b".into()]), Style::Bars).svg();
+        assert_eq!(bars.matches("#B4452C").count(), 4, "a bar for each point, and the legend");
+    }
+
+    #[test]
+    fn a_plot_of_nothing_is_drawn_all_the_same() {
+        let empty = Plot { series: Vec::new(), ..plot(Axis::linear("x"), Style::Line) };
+        assert!(empty.svg().contains("</svg>"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Carries experiments out: all their points on some threads, then each experiment's conclusion.
+//!
+//! The threads take points from one list, so that a long experiment does not wait for another's last point. A point knows
+//! its seed and nothing of the others, so the results do not depend on which thread took it, or when.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use crate::experiments::{REGISTRY, find};
+use crate::{Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
+
+/// A point that was measured: the place of its experiment among the chosen ones, its key, and what it gave.
+type Measured = (usize, String, Result<Sample, LabError>);
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    pub seed: u64,
+    /// Threads.
+    pub jobs: usize,
+    pub overrides: Overrides,
+    /// Shows a bar on standard error.
+    pub progress: bool,
+}
+
+/// The result of an experiment, as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub experiment: String,
+    pub group: Group,
+    pub source: String,
+    pub title: String,
+    pub about: String,
+    pub seed: u64,
+    /// The parameters that the user set.
+    pub changed: BTreeMap<String, String>,
+    pub findings: Findings,
+    pub samples: Samples,
+}
+
+impl Outcome {
+    pub fn holding(&self) -> usize {
+        self.findings.claims.iter().filter(|claim| claim.holds()).count()
+    }
+}
+
+/// The experiments that a name on the command line means: one of them, a group, or all.
+pub fn select(name: &str) -> Result<Vec<&'static Experiment>, LabError> {
+    let of_group = |group| REGISTRY.iter().copied().filter(|e| e.group == group).collect();
+    match name {
+        "all" => Ok(REGISTRY.to_vec()),
+        "A" => Ok(of_group(Group::A)),
+        "C" => Ok(of_group(Group::C)),
+        _ => find(name).map(|experiment| vec![experiment]),
+    }
+}
+
+/// Runs what a name means; see [`select`].
+pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
+    let chosen = select(name)?;
+    check_keys(&chosen, &options.overrides)?;
+    let mut settings = Vec::new();
+    let mut work = Vec::new();
+    for (index, experiment) in chosen.iter().enumerate() {
+        settings.push(Settings::new(experiment.params, &options.overrides, options.seed));
+        work.extend((experiment.plan)(&settings[index])?.into_iter().map(|point| (index, point)));
+    }
+    let bar = bar(work.len(), options.progress);
+    let measured = measure(work, options.jobs.max(1), &chosen, &bar)?;
+    bar.finish_and_clear();
+    let mut outcomes = Vec::new();
+    for ((experiment, settings), samples) in chosen.iter().zip(&settings).zip(measured) {
+        outcomes.push(conclude(experiment, settings, samples)?);
+    }
+    Ok(outcomes)
+}
+
+fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> Result<Outcome, LabError> {
+    Ok(Outcome {
+        experiment: experiment.name.to_owned(),
+        group: experiment.group,
+        source: experiment.source.to_owned(),
+        title: experiment.title.to_owned(),
+        about: experiment.about.to_owned(),
+        seed: settings.seed,
+        changed: settings.changed(),
+        findings: (experiment.conclude)(settings, &samples)?,
+        samples,
+    })
+}
+
+/// A key that nothing of what is run knows is a mistake, and is refused before any work.
+fn check_keys(chosen: &[&Experiment], overrides: &Overrides) -> Result<(), LabError> {
+    for key in overrides.keys() {
+        let mut known: Vec<&str> = chosen.iter().flat_map(|e| e.params.iter().map(|p| p.key)).collect();
+        if known.contains(&key) {
+            continue;
+        }
+        known.sort_unstable();
+        known.dedup();
+        let names: Vec<&str> = chosen.iter().map(|e| e.name).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(LabError::UnknownParam { experiment: names.join(", "), key: key.to_owned(), known });
+    }
+    Ok(())
+}
+
+fn bar(points: usize, visible: bool) -> ProgressBar {
+    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(points as u64), target);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}");
+    bar.set_style(style.expect("the template is well-formed"));
+    bar
+}
+
+/// Measures all points on some threads; the samples of each experiment, in the order of `chosen`.
+fn measure(
+    work: Vec<(usize, Point)>,
+    jobs: usize,
+    chosen: &[&Experiment],
+    bar: &ProgressBar,
+) -> Result<Vec<Samples>, LabError> {
+    let mut results = vec![Samples::default(); chosen.len()];
+    let queue = Mutex::new(work.into_iter());
+    let done: Mutex<Vec<Measured>> = Mutex::new(Vec::new());
+    let take = || queue.lock().expect("no point panics with the lock").next();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some((index, point)) = take() {
+                    bar.set_message(format!("{} {}", chosen[index].name, point.key));
+                    let sample = (point.job)();
+                    bar.inc(1);
+                    done.lock().expect("no point panics with the lock").push((index, point.key, sample));
+                }
+            });
+        }
+    });
+    for (index, key, sample) in done.into_inner().expect("no thread is left") {
+        let former = results[index].0.insert(key.clone(), sample?);
+        assert!(former.is_none(), "{}: two points are called {key}", chosen[index].name);
+    }
+    Ok(results)
+}

@@ -1,0 +1,69 @@
+//! The lab as a whole: the same seed gives the same results, whatever the number of threads; mistakes are refused; results
+//! can be stored and shown again; the documentation names every experiment.
+
+use dcd_lab::experiments::REGISTRY;
+use dcd_lab::{LabError, Outcome, Overrides, RunOptions, load, run, save, text_report};
+
+fn options(seed: u64, jobs: usize, set: &[&str]) -> RunOptions {
+    let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");
+    RunOptions { seed, jobs, overrides, progress: false }
+}
+
+/// Everything that can be seen of a result.
+fn image(outcomes: &[Outcome]) -> String {
+    let json = serde_json::to_string(outcomes).expect("plain data");
+    format!("{json}{}", dcd_lab::html_report(outcomes))
+}
+
+#[test]
+fn a_seed_fixes_every_bit_of_a_result_on_any_number_of_threads() {
+    for (name, set) in [("dcd-rawwrite", "total=1MB"), ("dcd-physical", "requests=40")] {
+        let results = |seed, jobs| image(&run(name, &options(seed, jobs, &[set])).expect("it runs"));
+        let first = results(7, 1);
+        assert_eq!(first, results(7, 1), "{name}: the same twice");
+        assert_eq!(first, results(7, 3), "{name}: the same on three threads");
+        assert_ne!(first, results(8, 1), "{name}: another seed is another run");
+    }
+}
+
+#[test]
+fn a_parameter_that_nobody_knows_is_refused_with_those_that_are_known() {
+    let error = run("dcd-rawwrite", &options(1, 1, &["driv=x"])).expect_err("a typing mistake");
+    assert!(matches!(error, LabError::UnknownParam { .. }));
+    assert!(error.to_string().contains("drive, sizes, total"), "{error}");
+    let error = run("dcd-rawrite", &options(1, 1, &[])).expect_err("a typing mistake");
+    assert!(error.to_string().contains("dcd-rawwrite"), "{error}");
+    let error = run("dcd-rawwrite", &options(1, 1, &["drive=none"])).expect_err("no such drive");
+    assert!(error.to_string().contains("barracuda-1996"), "{error}");
+    assert!(run("dcd-rawwrite", &options(1, 1, &["sizes=1000"])).is_err(), "not whole sectors");
+}
+
+#[test]
+fn results_are_the_same_when_they_are_read_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let outcomes = run("dcd-rawwrite", &options(1, 1, &["total=1MB", "sizes=4k,128k"])).expect("it runs");
+    save(directory.path(), &outcomes[0]).expect("it is written");
+    let again = load(directory.path(), "dcd-rawwrite").expect("it is read").expect("it is there");
+    assert_eq!(again, outcomes[0]);
+    assert_eq!(text_report(&again), text_report(&outcomes[0]));
+    assert_eq!(load(directory.path(), "dcd-memory").expect("nothing is there"), None);
+    assert!(directory.path().join("dcd-rawwrite-1.svg").exists());
+}
+
+#[test]
+fn the_documentation_names_every_experiment_and_no_other() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/experiments.md");
+    let text = std::fs::read_to_string(path).expect("docs/experiments.md");
+    let documented: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let known: Vec<&str> = REGISTRY.iter().map(|experiment| experiment.name).collect();
+    assert_eq!(documented, known, "run `dcd lab run all --doc docs/experiments.md`");
+}
+
+#[test]
+fn every_experiment_has_a_name_of_its_own_and_says_what_its_parameters_are() {
+    let names: std::collections::BTreeSet<&str> = REGISTRY.iter().map(|experiment| experiment.name).collect();
+    assert_eq!(names.len(), REGISTRY.len());
+    for experiment in REGISTRY {
+        assert!(experiment.params.iter().all(|param| !param.about.is_empty()), "{}", experiment.name);
+    }
+}
