@@ -7,6 +7,7 @@
 //! Like every layer it has no clock, and nothing in it is random: the same requests at the same times get the same
 //! answers at the same times.
 
+mod arm;
 mod cache;
 mod controller;
 mod disk;
@@ -18,6 +19,7 @@ mod queue;
 mod seek;
 mod statistics;
 
+pub use arm::disk_map;
 pub use controller::{Access, Controller, Served, Service};
 pub use disk::{Disk, DiskConfig};
 pub use drive::{Drive, DriveError};
