@@ -53,7 +53,7 @@ impl Bench {
 
     fn handle(&mut self, event: Event) -> Vec<Sent> {
         let mut out = Outbox::default();
-        self.now = self.now + Nanos(1000);
+        self.now += Nanos(1000);
         self.cache.handle(self.now, event, &mut out);
         self.cache.check();
         let mut all = Vec::new();
