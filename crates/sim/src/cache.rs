@@ -1,6 +1,6 @@
 //! The log cache as something to explore: two disks, or two slices of one, with settings drawn from the seed.
 //!
-//! Everything is small, so that the log goes around many times in one run: 3 MiB of data behind a log of 64 KiB to 1 MiB.
+//! Everything is small, so that the log goes around many times in one run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
 
 use std::rc::Rc;
 
@@ -13,8 +13,8 @@ use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, Stack
 use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
 
-/// 3 MiB: the fingerprint covers the first and the last, and writes go around the log in the middle.
-const DATA_SECTORS: u64 = 6144;
+/// 5 MiB: the fingerprint covers the first and the last, and writes go around the log in between.
+const DATA_SECTORS: u64 = 10240;
 /// No client asks for more at once (see `Character`).
 const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 
@@ -27,7 +27,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         promise,
         delay_max: Nanos::from_millis(rng.range(1, 60)),
         segment_buffers: rng.range(2, 6) as usize,
-        bypass_bytes: rng.pick(&[0, 64 << 10, 64 << 10, 64 << 10]),
+        bypass_bytes: rng.pick(&[0, 16 << 10, 16 << 10, 64 << 10]),
         when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
         what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
         how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
@@ -37,7 +37,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         idle_full: Nanos::from_millis(1),
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
-        ordered_destage: rng.chance(200),
+        ordered_destage: rng.chance(150),
         log_revolution: rng.pick(&[Nanos::ZERO, Nanos::ZERO, Nanos::from_millis(8)]),
         log_track_bytes: rng.pick(&[8 << 10, 40 << 10]),
         accept_damage: false,
@@ -46,7 +46,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
 }
 
 fn data_geometry(rng: &mut SimRng) -> Geometry {
-    Geometry { volatile_cache: rng.chance(850), discards: rng.chance(500), ..Geometry::plain(DATA_SECTORS) }
+    Geometry { volatile_cache: rng.chance(850), discards: rng.chance(700), ..Geometry::plain(DATA_SECTORS) }
 }
 
 /// Formats a log for a prefilled data disk.

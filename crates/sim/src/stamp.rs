@@ -52,17 +52,34 @@ impl std::fmt::Display for Seen {
     }
 }
 
+/// Bytes of a sector that name its address and the write; the rest follows from them and the seed.
+const NAME_BYTES: usize = 16;
+
+/// The words of a sector: sums only, as every state of the crash explorer is compared with them word by word.
 fn word(key: u64, index: usize) -> u64 {
-    (key ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    key.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn key_of(lba: Lba, write: u32, seed: u64) -> u64 {
+    mix(mix(seed, lba.0), u64::from(write))
 }
 
 fn stamp_sector(sector: &mut [u8], lba: Lba, write: u32, seed: u64) {
-    let key = mix(mix(seed, lba.0), u64::from(write));
+    let key = key_of(lba, write, seed);
     for (index, bytes) in sector.chunks_exact_mut(8).enumerate() {
         bytes.copy_from_slice(&word(key, index).to_le_bytes());
     }
     sector[..8].copy_from_slice(&lba.0.to_le_bytes());
-    sector[8..12].copy_from_slice(&write.to_le_bytes());
+    sector[8..NAME_BYTES].copy_from_slice(&u64::from(write).to_le_bytes());
+}
+
+fn is_stamped(sector: &[u8], lba: Lba, write: u32, seed: u64) -> bool {
+    let key = key_of(lba, write, seed);
+    let words = sector.chunks_exact(8).enumerate().skip(NAME_BYTES / 8);
+    let differs = |(index, bytes): (usize, &[u8])| {
+        word(key, index) ^ u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+    };
+    words.map(differs).fold(0, |sum, difference| sum | difference) == 0
 }
 
 /// Stamps every sector of `bytes`, which begin at `at`.
@@ -76,10 +93,10 @@ pub fn stamp(bytes: &mut [u8], at: Lba, write: u32, seed: u64) {
 pub fn look(sector: &[u8], at: Lba, seed: u64) -> Seen {
     debug_assert_eq!(sector.len(), WORDS * 8);
     let lba = Lba(u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")));
-    let write = u32::from_le_bytes(sector[8..12].try_into().expect("4 bytes"));
-    let mut good = [0; WORDS * 8];
-    stamp_sector(&mut good, lba, write, seed);
-    if sector == good {
+    let write = u64::from_le_bytes(sector[8..NAME_BYTES].try_into().expect("8 bytes"));
+    if let Ok(write) = u32::try_from(write)
+        && is_stamped(sector, lba, write, seed)
+    {
         return if lba == at { Seen::Value(Value::Write(write)) } else { Seen::Misplaced { lba, write } };
     }
     if sector.iter().all(|byte| *byte == 0) { Seen::Value(Value::Zero) } else { Seen::Garbage }

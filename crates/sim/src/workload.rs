@@ -11,6 +11,9 @@ use crate::{Oracle, SimRng, stamp};
 /// How often a place is drawn anew because it overlaps a write in flight.
 const PLACES_TRIED_MAX: u32 = 8;
 
+/// Where the hot part of a device may begin: at any line of 4 KiB.
+const HOT_ALIGN_SECTORS: u64 = 8;
+
 /// What kind of client it is. Chances are in a thousand.
 #[derive(Clone, Copy, Debug)]
 pub struct Character {
@@ -25,6 +28,7 @@ pub struct Character {
     pub large: u64,
     pub large_sectors: u64,
     /// The part of the device that most requests go to.
+    pub hot_start: u64,
     pub hot_sectors: u64,
     pub hot: u64,
     pub reads: u64,
@@ -43,20 +47,20 @@ impl Character {
     /// Draws a client that suits a device.
     pub fn draw(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
         let drawn = Character::draw_any(rng, geometry, overlaps);
-        if rng.chance(750) {
+        if rng.chance(650) {
             return drawn;
         }
         // A database's log: one durable write of one size after the other. Records of a log then lie at the same places in
         // each life, where old ones are taken for new ones most easily.
         let size = rng.pick(&[8, 8, 16]);
-        let (flushes, fua) = rng.pick(&[(500, 0), (50, 1000)]);
+        let (flushes, fua) = rng.pick(&[(500, 0), (50, 1000), (100, 0), (100, 300)]);
         Character {
             depth: rng.pick(&[1, 1, 2]),
             sectors_min: size,
             sectors_max: size,
             align: size,
             large: 0,
-            hot_sectors: rng.pick(&[16, 64, 256]).min(geometry.sectors),
+            hot_sectors: rng.pick(&[16, 64, 256]).min(drawn.hot_sectors),
             hot: 900,
             reads: 30,
             discards: 0,
@@ -73,19 +77,28 @@ impl Character {
         let size = if uniform { rng.pick(&[8, 8, 8, 1, 16]) } else { rng.pick(&[8, 24, 64, 64]) };
         let odd = !uniform && rng.chance(500);
         let align = if odd { block } else { block.max(if uniform { size.min(8) } else { 8 }) };
+        let hot_sectors = rng.pick(&[64, 256, 1024]).min(geometry.sectors);
+        // Mostly in the middle third, as a cache may treat the ends of a device differently.
+        let hot_places = (geometry.sectors - hot_sectors) / HOT_ALIGN_SECTORS + 1;
+        let hot_place = match rng.below(5) {
+            0 => 0,
+            1 => rng.below(hot_places),
+            _ => hot_places / 3 + rng.below(hot_places / 3 + 1),
+        };
         Character {
             requests: rng.range(60, 160),
             depth: rng.pick(&[1, 1, 2, 4, 8, 16]),
             sectors_min: if uniform { size.max(block) } else { block },
             sectors_max: size.max(block),
             align,
-            large: rng.pick(&[0, 0, 20, 60, 150]),
+            large: rng.pick(&[0, 100, 200, 300]),
             large_sectors: rng.pick(&[128, 128, 136, 256]),
-            hot_sectors: rng.pick(&[64, 256, 1024]).min(geometry.sectors),
+            hot_start: hot_place * HOT_ALIGN_SECTORS,
+            hot_sectors,
             hot: rng.pick(&[0, 500, 900, 1000]),
             reads: rng.pick(&[50, 150, 300]),
             flushes: rng.pick(&[0, 50, 150, 300]),
-            discards: if geometry.discards { rng.pick(&[0, 20, 60]) } else { 0 },
+            discards: if geometry.discards { rng.pick(&[0, 30, 100]) } else { 0 },
             zeroes: rng.pick(&[0, 20, 60]),
             fua: rng.pick(&[0, 0, 100, 500]),
             pauses: rng.pick(&[0, 20, 60, 200]),
@@ -227,17 +240,23 @@ impl Client {
     fn any_place(&mut self) -> Extent {
         let c = self.character;
         let total = self.oracle.sectors();
-        let sectors = if self.rng.chance(c.large) {
+        let large = self.rng.chance(c.large);
+        let sectors = if large {
             c.large_sectors
         } else {
             self.rng.range(c.sectors_min, c.sectors_max).next_multiple_of(c.align)
         };
         let sectors = sectors.min(total / c.align * c.align);
-        let room = if self.rng.chance(c.hot) { c.hot_sectors.max(sectors).min(total) } else { total };
-        // The lesser of two draws: low places are written more often, as in a file system.
+        // Large writes go where nothing is cached, as often as not: a new file.
+        let hot = self.rng.chance(if large { c.hot / 4 * 3 } else { c.hot });
+        let room = if hot { c.hot_sectors.max(sectors).min(total) } else { total };
         let places = (room - sectors) / c.align + 1;
-        let place = self.rng.below(places).min(self.rng.below(places));
-        Extent::new(Lba(place * c.align), sectors)
+        // Where it is hot the lesser of two draws: low places are written more often, as in a file system.
+        let place = self.rng.below(places);
+        let place = if hot { place.min(self.rng.below(places)) } else { place };
+        let start = if hot { c.hot_start.min(total - room).next_multiple_of(c.align) } else { 0 };
+        let start = (start + place * c.align).min((total - sectors) / c.align * c.align);
+        Extent::new(Lba(start), sectors)
     }
 
     /// Takes an answer; says what is wrong with it.

@@ -216,7 +216,12 @@ impl Core {
 
     fn on_control(&mut self, now: Nanos, control: Control, out: &mut Outbox) {
         match control {
-            Control::Drain => self.draining = true,
+            Control::Drain => {
+                self.draining = true;
+                if self.home.ordered.is_none() {
+                    self.home.lost.try_again();
+                }
+            }
             Control::DrainCancel => self.draining = false,
             Control::Stop => self.stop_asked(now, out),
             Control::LogFailureRecorded => {

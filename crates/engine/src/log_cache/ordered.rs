@@ -184,12 +184,15 @@ impl Core {
         if let Err(error) = result.status {
             self.statistics.log_read_errors += 1;
             self.statistics.last_error = Some(error);
+            self.home.lost.epoch_failed();
             self.home.fail();
             return;
         }
         let start = ordered.read.sector;
         ordered.take(result.buf.bytes(), start, &self.superblock, safe);
-        if !ordered.complete {
+        if ordered.complete {
+            self.home.lost.epoch_read();
+        } else {
             // The rest is in the next segment.
             ordered.read.segment += 1;
             let next = self.ring.index(ordered.read.segment);
@@ -197,6 +200,7 @@ impl Core {
             if ordered.read.segment > self.ring.head() {
                 // A durable record that is not in the log: the log is not what was written.
                 self.statistics.log_read_errors += 1;
+                self.home.lost.epoch_failed();
                 self.home.fail();
             }
         }

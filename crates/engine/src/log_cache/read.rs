@@ -44,6 +44,8 @@ struct Plan {
     log: Vec<FromLog>,
     /// Only clean pieces were found, so the data disk has everything.
     dirty: bool,
+    /// A line of which the log had the newest copy, and has failed.
+    lost: Option<Line>,
     cached_sectors: u64,
 }
 
@@ -54,6 +56,10 @@ impl Core {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         let plan = self.plan(extent);
+        if let Some(line) = plan.lost {
+            let error = IoError::at(ErrorKind::Lost, line.extent());
+            return self.finish(now, id, IoResult::err(buf, error), out);
+        }
         if !plan.dirty && (plan.cached_sectors < extent.sectors || self.mode != Mode::Serving) {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
@@ -78,6 +84,10 @@ impl Core {
                 let source = FromLog { line, piece: Piece { mask, ..piece } };
                 if piece.dirty {
                     plan.dirty = true;
+                    // The next start is without this log, so what is lost stays lost: never right today and old tomorrow.
+                    if self.mode != Mode::Serving && self.home.lost.is_lost(line, piece.place) {
+                        plan.lost = Some(line);
+                    }
                     plan.log.push(source);
                 } else {
                     clean.push(source);

@@ -122,16 +122,18 @@ impl Core {
         if pending.what != What::Data || self.config.bypass_bytes == 0 || bytes < self.config.bypass_bytes {
             return false;
         }
-        if self.config.canary == Some(Canary::BlindBypass) {
-            return true;
-        }
         let last = Line::of(Lba(extent.end().0 - 1));
         let fingerprinted = |line: Line| self.superblock.fingerprint_index(line.0).is_some();
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
             && !fingerprinted(Line::of(extent.start))
             && !fingerprinted(last)
-            && !self.table.contains_dirty(extent)
+            && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
+    }
+
+    /// Nothing of the extent is in the log and not home, nor would recovery bring anything of it home again.
+    fn log_is_silent_on(&self, extent: Extent) -> bool {
+        !self.table.contains_dirty(extent)
             && !self.ranges.contains_any(extent)
             && !self.ranges_home.iter().any(|(_, home)| home.overlaps(extent))
             && !self.is_going_around(extent)
@@ -275,7 +277,6 @@ impl Core {
             let filling = self.buffers.filling.as_mut().expect("there is room");
             let (place, crc) = filling.append(extent, &pending.buf, at);
             let line = Line::of(extent.start);
-            self.home.lost.remove(&line.0);
             let first = (extent.start.0 % LINE_SECTORS) as u8;
             let piece = Piece::written(Place(place), first, extent.sectors as u8, crc);
             let (superblock, ring) = (&self.superblock, &mut self.ring);
@@ -286,6 +287,7 @@ impl Core {
                     segment.superseded_by = segment.superseded_by.max(seq);
                 }
             });
+            self.home.lost.prune(extent, &self.table);
             let segment = self.segment_of(place);
             self.ring.at_mut(segment).dirty_sectors += extent.sectors;
             pending.done += extent.sectors;
@@ -339,6 +341,7 @@ impl Core {
             segment.dirty_ranges -= 1;
             segment.superseded_by = segment.superseded_by.max(seq);
         });
+        self.home.lost.prune(extent, &self.table);
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.

@@ -112,6 +112,10 @@ fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {
     for (kind, count) in &counts.kinds {
         println!("{count:>9}  {kind}");
     }
+    println!("in all lives together:");
+    for (path, count) in &counts.paths {
+        println!("{count:>9}  {path}");
+    }
 }
 
 fn run_again(arguments: &Arguments, config: &ExploreConfig, run: u64) -> ExitCode {

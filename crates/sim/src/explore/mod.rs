@@ -74,6 +74,8 @@ pub struct Counts {
     pub states: u64,
     /// States by how and where they were cut, such as "while destaging" or "torn by sector".
     pub kinds: BTreeMap<String, u64>,
+    /// What the layers have counted in all lives: which paths were taken, and how often.
+    pub paths: BTreeMap<String, u64>,
     /// A hash over the traces of all runs.
     pub trace: u64,
 }
@@ -84,6 +86,9 @@ impl Counts {
         self.states += other.states;
         for (kind, count) in other.kinds {
             *self.kinds.entry(kind).or_default() += count;
+        }
+        for (path, count) in other.paths {
+            *self.paths.entry(path).or_default() += count;
         }
         self.trace = mix(self.trace, other.trace);
     }

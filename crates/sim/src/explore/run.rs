@@ -158,12 +158,14 @@ impl Run {
         let about = self.rig.about.clone();
         self.tell(|| format!("run {seed:#x}: {about}"));
         let (mut driver, mut stack) = self.start(disks);
-        let sampler = self.sampler(&mut driver, 300, 20, 6);
+        let sampler = self.sampler(&mut driver, 100, 10, 2);
         stack.activate(&mut driver).map_err(|e| format!("a fresh device does not start: {e}"))?;
         self.try_cuts(&mut driver, &sampler, &oracle, 0, "first start")?;
         {
             let mut sampler = sampler.borrow_mut();
-            (sampler.at_writes, sampler.elsewhere, sampler.left) = (1000, 60, u32::MAX);
+            // At every write and flush of some runs, and at some of more runs: settings and clients matter as much.
+            let at_writes = self.rng.pick(&[1000, 100, 40, 40]);
+            (sampler.at_writes, sampler.elsewhere, sampler.left) = (at_writes, at_writes / 15, u32::MAX);
         }
         let geometry = stack.geometry(stack.root());
         let character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
@@ -172,6 +174,7 @@ impl Run {
         let mut client = Client::new(character, oracle, self.rng.fork());
         self.serve(&mut driver, &mut stack, &mut client, &sampler, 0)?;
         self.last_words(&mut driver, &mut stack, &client.oracle, &sampler, 0)?;
+        self.add_paths(&stack, driver.now());
         self.counts.trace = driver.trace_hash();
         Ok(())
     }
@@ -199,7 +202,8 @@ impl Run {
             match driver.step(stack) {
                 Progress::Idle if client.in_flight() > 0 => {
                     self.tell_driver(driver);
-                    return Err(format!("{} requests are never answered", client.in_flight()));
+                    let state = statuses(stack, driver.now());
+                    return Err(format!("{} requests are never answered;{state}", client.in_flight()));
                 }
                 Progress::Idle | Progress::Moved => {}
                 Progress::Alarm(_) => paused = false,
@@ -241,10 +245,25 @@ impl Run {
         Ok(())
     }
 
+    /// Adds what the layers of a life have counted.
+    fn add_paths(&mut self, stack: &Stack, now: Nanos) {
+        for (layer, _) in stack.layers() {
+            let status = stack.layer(layer).status(now);
+            let Some(statistics) = status["statistics"].as_object() else { continue };
+            for (path, count) in statistics {
+                if let Some(count) = count.as_u64() {
+                    *self.counts.paths.entry(path.clone()).or_default() += count;
+                }
+            }
+        }
+    }
+
     fn count(&mut self, cut: &Cut, depth: u32, place: &str) {
         self.counts.states += 1;
         self.states_left -= 1;
-        for kind in [format!("cut {depth} deep"), format!("while {place}")] {
+        for kind in
+            [format!("cut {depth} deep"), format!("while {place}"), format!("while {place}, {depth} deep")]
+        {
             *self.counts.kinds.entry(kind).or_default() += 1;
         }
         let style = if cut.killed { "killed" } else { "power cut" };
@@ -263,8 +282,8 @@ impl Run {
         let (mut driver, mut stack) = self.start(cut.disks);
         let nests = depth < DEPTH_MAX;
         // After a kill the devices still have something to lose while the recovery runs.
-        let sampler = if nests && self.rng.chance(if cut.killed { 600 } else { 150 }) {
-            self.sampler(&mut driver, 350, 20, 3)
+        let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {
+            self.sampler(&mut driver, 350, 20, 2)
         } else {
             self.sampler(&mut driver, 0, 0, 0)
         };
@@ -274,7 +293,7 @@ impl Run {
         self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
         let found = self.read_all(&mut driver, &mut stack, oracle)?;
         oracle.judge(cut.at, &found)?;
-        if nests && self.rng.chance(250) {
+        if nests && self.rng.chance(350) {
             let mut next = oracle.clone();
             if cut.killed && self.rig.promise != dcd_engine::log_cache::Promise::Ordered {
                 // The disks kept their caches, so what was not flushed may still go.
@@ -284,6 +303,7 @@ impl Run {
             }
             self.live_on(&mut driver, &mut stack, next, found, depth)?;
         }
+        self.add_paths(&stack, driver.now());
         self.story.truncate(told);
         Ok(())
     }
@@ -312,12 +332,13 @@ impl Run {
                 Ok(())
             }
             _ => {
-                let sampler = self.sampler(driver, 120, 10, 4);
+                let at_writes = self.rng.pick(&[100, 1000]);
+                let sampler = self.sampler(driver, at_writes, 10, 4);
                 let geometry = stack.geometry(stack.root());
                 let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
                 let mut character =
-                    if self.rng.chance(500) { self.character.unwrap_or(drawn) } else { drawn };
-                let most = self.rng.pick(&[6, 12, 40]);
+                    if self.rng.chance(700) { self.character.unwrap_or(drawn) } else { drawn };
+                let most = self.rng.pick(&[4, 8, 40]);
                 character.requests = self.rng.range(1, most);
                 self.tell(|| format!("client: {character:?}"));
                 let mut client = Client::new(character, oracle, self.rng.fork());
@@ -423,6 +444,11 @@ impl Run {
         }
         Ok(found)
     }
+}
+
+/// What the layers say of themselves.
+fn statuses(stack: &Stack, now: Nanos) -> String {
+    stack.layers().map(|(layer, name)| format!(" {name}: {}", stack.layer(layer).status(now))).collect()
 }
 
 fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64) -> Outcome<Buf> {

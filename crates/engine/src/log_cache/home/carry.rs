@@ -186,7 +186,7 @@ impl Core {
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
         if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
-            self.home.lost.insert(line.0);
+            self.home.lost.note(line, place);
             self.statistics.log_read_errors += 1;
         }
     }

@@ -15,17 +15,19 @@
 //! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
 
 mod carry;
+mod lost;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::core::{Core, DATA, Mode, Op, Stop};
 use super::ordered::Ordered;
 use super::table::{Line, Piece, RangeKind, RangePart};
 use crate::destage::{how, what, when};
-use crate::layer::{ErrorKind, Io, IoError, Outbox, Report};
+use crate::layer::{Io, Outbox, Report};
 use crate::slab::Slab;
 use crate::{Extent, LINE_BYTES, LINE_SECTORS, Nanos};
 use carry::{Flight, Group, Run, Target};
+use lost::LostPieces;
 
 /// Lines in a batch, where the log is on a device that need not seek: sorting more gains more.
 const BATCH_LINES_MAX: usize = 1 << 16;
@@ -83,8 +85,7 @@ pub struct Home {
     range_parts: VecDeque<(Extent, RangeKind)>,
     flights: Slab<Flight>,
     errors: u64,
-    /// Lines that could not be read from the log: errors until they are written again.
-    pub lost: BTreeSet<u64>,
+    pub lost: LostPieces,
     retry_at: Option<Nanos>,
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
@@ -119,7 +120,7 @@ impl Home {
             range_parts: VecDeque::new(),
             flights: Slab::default(),
             errors: 0,
-            lost: BTreeSet::new(),
+            lost: LostPieces::default(),
             retry_at: None,
             retry: RETRY_FIRST,
             stalled: false,
@@ -273,23 +274,13 @@ impl Core {
             self.home.stalled = !failed;
             if failed {
                 self.rescued(now, out);
-            } else {
-                self.give_up_on_lost(now, out);
             }
+            self.give_up_on_lost(now, out);
             return false;
         }
         self.home.stalled = false;
         self.begin_ranges();
         true
-    }
-
-    /// Blocks that cannot be read keep the tail where it is. When the log is full of nothing else, it is of no more use, and
-    /// writers must not wait for ever: it has failed (rule 13).
-    fn give_up_on_lost(&mut self, now: Nanos, out: &mut Outbox) {
-        let all_durable = self.safe_seq() == self.next_seq - 1;
-        if self.home.pressure == Pressure::Full && all_durable && !self.home.lost.is_empty() {
-            self.log_failed(now, IoError::new(ErrorKind::Lost), out);
-        }
     }
 
     /// The batch is chosen.
@@ -397,7 +388,7 @@ impl Core {
             let place = piece.place.0;
             let eligible = piece.dirty
                 && chosen[self.superblock.segment_of(place) as usize]
-                && !self.home.lost.contains(&line.0)
+                && !self.home.lost.is_lost(line, piece.place)
                 && !chained(place)
                 && (failed || self.buffers.holding(place).is_none());
             if eligible {
@@ -421,12 +412,14 @@ impl Core {
         self.home.phase = Phase::Idle;
         self.home.hold = u64::MAX;
         let mut items = std::mem::take(&mut self.home.items);
+        // What could not be read may be readable the next time; destage that is ordered must not go on without it.
+        let again = self.home.errors > 0 || self.home.lost.has_doubtful();
         if flushed {
             for item in items.iter().filter(|item| !item.failed) {
                 self.item_is_home(item);
             }
             self.ranges_are_home();
-            if let Some(ordered) = self.home.ordered.as_mut().filter(|_| self.home.errors == 0) {
+            if let Some(ordered) = self.home.ordered.as_mut().filter(|_| !again) {
                 ordered.commit();
             }
         }
@@ -434,19 +427,23 @@ impl Core {
         self.home.items = items;
         self.home.range_ids.clear();
         self.time_batch(now);
-        if self.home.errors > 0 {
+        if again {
             self.home.retry_at = Some(now.saturating_add(self.home.retry));
             self.home.retry = Nanos(self.home.retry.0 * 2).min(RETRY_MAX);
-            self.home_failed(now, out);
         } else {
             self.home.retry = RETRY_FIRST;
         }
+        if self.home.errors > 0 {
+            self.home_failed(now, out);
+        }
+        self.give_up_on_epoch(now, out);
         self.advance_tail();
         self.retry_pending(now, out);
     }
 
     /// Rule 9: clean only if the table still points at the copy that was written.
     fn item_is_home(&mut self, item: &Item) {
+        self.home.lost.remove(item.line, item.piece.place);
         if let Some(sectors) = self.table.mark_clean(item.line, item.piece.place) {
             let segment = self.superblock.segment_of(item.piece.place.0);
             self.ring.at_mut(segment).dirty_sectors -= u64::from(sectors);

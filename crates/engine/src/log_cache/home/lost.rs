@@ -1,0 +1,111 @@
+//! Blocks that could not be read from the log when they were to go home.
+//!
+//! A failed read may be a cable, a path or a controller, so it is tried again before anything is concluded from it. A piece
+//! that fails every time is *lost*: an error for exactly its sectors until they are written again. It stays dirty and keeps
+//! the tail where it is (an error never advances the tail), so what is there can still be read at the next start, or
+//! by a rescue. When the log is full of nothing else, it has failed as a whole (rule 13).
+
+use std::collections::BTreeMap;
+
+use super::{Core, Pressure};
+use crate::layer::{ErrorKind, IoError, Outbox, Report};
+use crate::log_cache::core::Mode;
+use crate::log_cache::table::{Line, LookupTable, Place};
+use crate::{Extent, Nanos};
+
+/// Reads of a piece that fail before it is taken for lost; the back-off of destaging lies between them (1 s, 2 s).
+const TRIES_MAX: u8 = 3;
+
+/// The pieces that could not be read the last time, with how often that was tried.
+#[derive(Default)]
+pub struct LostPieces {
+    tries: BTreeMap<(Line, Place), u8>,
+    /// Batches in a row that failed as a part of the log could not be read at all (ordered destage).
+    epochs: u8,
+}
+
+impl LostPieces {
+    pub fn note(&mut self, line: Line, place: Place) {
+        let tries = self.tries.entry((line, place)).or_default();
+        *tries = tries.saturating_add(1).min(TRIES_MAX);
+    }
+
+    pub fn remove(&mut self, line: Line, place: Place) {
+        self.tries.remove(&(line, place));
+    }
+
+    pub fn is_lost(&self, line: Line, place: Place) -> bool {
+        self.tries.get(&(line, place)).is_some_and(|tries| *tries >= TRIES_MAX)
+    }
+
+    /// Some are to be tried again.
+    pub fn has_doubtful(&self) -> bool {
+        self.tries.values().any(|tries| *tries < TRIES_MAX)
+    }
+
+    /// Pieces that are given up.
+    pub fn len(&self) -> usize {
+        self.tries.values().filter(|tries| **tries >= TRIES_MAX).count()
+    }
+
+    /// An administrator asks again: perhaps the device was mended.
+    pub fn try_again(&mut self) {
+        self.tries.values_mut().for_each(|tries| *tries = 0);
+    }
+
+    /// Forgets what was overwritten in an extent.
+    pub fn prune(&mut self, extent: Extent, table: &LookupTable) {
+        if self.tries.is_empty() {
+            return;
+        }
+        let lines = Line::touching(extent);
+        let (first, end) = ((Line(lines.start), Place(0)), (Line(lines.end), Place(0)));
+        let dirty = |(line, place): (Line, Place)| {
+            table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty)
+        };
+        let gone: Vec<_> =
+            self.tries.range(first..end).map(|(key, _)| *key).filter(|key| !dirty(*key)).collect();
+        for key in gone {
+            self.tries.remove(&key);
+        }
+    }
+
+    pub fn epoch_failed(&mut self) {
+        self.epochs = self.epochs.saturating_add(1);
+    }
+
+    pub fn epoch_read(&mut self) {
+        self.epochs = 0;
+    }
+}
+
+impl Core {
+    /// Nothing is left to bring home but what is lost. Writers must not wait for ever for space that never comes, nor an
+    /// administrator for the end of a drain.
+    pub(super) fn give_up_on_lost(&mut self, now: Nanos, out: &mut Outbox) {
+        let lost = self.home.lost.len();
+        let all_durable = self.safe_seq() == self.next_seq - 1;
+        let serving = self.mode == Mode::Serving;
+        if lost == 0 || serving && !all_durable {
+            return;
+        }
+        if serving && self.home.pressure == Pressure::Full {
+            return self.log_failed(now, IoError::new(ErrorKind::Lost), out);
+        }
+        if self.draining {
+            self.draining = false;
+            out.report(Report::Failed(format!(
+                "{lost} blocks of 4 KiB cannot be read from the log device; everything else is on the data disk. They are \
+                 errors until they are written again"
+            )));
+        }
+    }
+
+    /// Ordered destage cannot pass a part of the log that it cannot read.
+    pub(super) fn give_up_on_epoch(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.home.lost.epochs >= TRIES_MAX && self.mode == Mode::Serving {
+            self.home.lost.epochs = 0;
+            self.log_failed(now, IoError::new(ErrorKind::Lost), out);
+        }
+    }
+}
