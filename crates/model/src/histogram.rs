@@ -9,7 +9,7 @@ const BUCKETS: usize = (64 - BUCKET_BITS as usize + 1) * BUCKETS_PER_DOUBLING as
 
 /// See the module's documentation. Takes 15 KiB, and adding to it allocates nothing.
 #[derive(Clone, Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     counts: Box<[u64]>,
     count: u64,
     sum: u128,
@@ -36,6 +36,22 @@ impl Histogram {
 
     pub fn max(&self) -> Nanos {
         self.max
+    }
+
+    /// Adds all that another one counted.
+    pub fn merge(&mut self, other: &Histogram) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
+    /// The end of each bucket that something fell into, and how much did, the shortest time first.
+    pub fn buckets(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        filled.map(|(index, count)| (Nanos(bucket_end(index)).min(self.max), *count))
     }
 
     /// Exact, unlike the percentiles; zero where nothing was added.

@@ -17,6 +17,7 @@ pub mod cache;
 pub mod explore;
 pub mod reference;
 pub mod stamp;
+pub mod workloads;
 pub mod write_cache;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};

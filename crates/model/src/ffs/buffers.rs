@@ -1,0 +1,202 @@
+//! The buffer cache: blocks in memory, the oldest given up first.
+//!
+//! | a buffer is | and   | until                                                               |
+//! |-------------|-------|---------------------------------------------------------------------|
+//! | idle        | clean | it is read again, changed, or given up                              |
+//! | idle        | dirty | the update daemon, a sync, a full cluster or lack of room writes it |
+//! | reading     | clean | the read ends: idle                                                 |
+//! | writing     | clean | the write ends: idle; who wants it meanwhile waits                  |
+//!
+//! A buffer is named by the address of its first fragment. Only idle buffers are in the list of the oldest.
+
+use super::layout::{Frag, Ino};
+use super::lru::Lru;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BufferState {
+    Idle,
+    Reading,
+    Writing,
+}
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Data,
+    Directory,
+    Indirect,
+    Inodes,
+    /// A group's bitmaps.
+    Maps,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub at: Frag,
+    pub frags: u32,
+    pub state: BufferState,
+    pub is_dirty: bool,
+    pub content: Content,
+    /// Buffers of one file are written together.
+    pub owner: Ino,
+    /// Was written only to make room: the first to be given up.
+    pub is_aged: bool,
+}
+
+/// A buffer's place in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(pub u32);
+
+pub(crate) struct BufferCache {
+    /// For each fragment the slot of the buffer that begins there, plus one.
+    index: Vec<u32>,
+    buffers: Vec<Buffer>,
+    spare: Vec<u32>,
+    oldest_first: Lru,
+    used_frags: u64,
+    capacity_frags: u64,
+    dirty: u32,
+}
+
+impl BufferCache {
+    pub fn new(frags: u32, capacity_frags: u64) -> BufferCache {
+        BufferCache {
+            index: vec![0; frags as usize],
+            buffers: Vec::new(),
+            spare: Vec::new(),
+            oldest_first: Lru::default(),
+            used_frags: 0,
+            capacity_frags,
+            dirty: 0,
+        }
+    }
+
+    pub fn find(&self, at: Frag) -> Option<Slot> {
+        self.index[at.0 as usize].checked_sub(1).map(Slot)
+    }
+
+    pub fn get(&self, slot: Slot) -> &Buffer {
+        &self.buffers[slot.0 as usize]
+    }
+
+    pub fn dirty(&self) -> u32 {
+        self.dirty
+    }
+
+    pub fn has_room(&self, frags: u32) -> bool {
+        self.used_frags + u64::from(frags) <= self.capacity_frags
+    }
+
+    /// Adds a buffer; idle ones are clean and the newest.
+    pub fn insert(&mut self, at: Frag, frags: u32, state: BufferState, content: Content, owner: Ino) -> Slot {
+        assert!(self.index[at.0 as usize] == 0, "a block has one buffer");
+        let buffer = Buffer { at, frags, state, is_dirty: false, content, owner, is_aged: false };
+        let slot = match self.spare.pop() {
+            Some(slot) => {
+                self.buffers[slot as usize] = buffer;
+                slot
+            }
+            None => {
+                self.buffers.push(buffer);
+                self.buffers.len() as u32 - 1
+            }
+        };
+        self.index[at.0 as usize] = slot + 1;
+        self.used_frags += u64::from(frags);
+        if state == BufferState::Idle {
+            self.oldest_first.push_newest(slot);
+        }
+        Slot(slot)
+    }
+
+    /// Gives up an idle buffer, whatever is in it.
+    pub fn remove(&mut self, slot: Slot) {
+        let buffer = self.buffers[slot.0 as usize];
+        assert!(buffer.state == BufferState::Idle, "only an idle buffer is given up");
+        self.index[buffer.at.0 as usize] = 0;
+        self.used_frags -= u64::from(buffer.frags);
+        self.dirty -= u32::from(buffer.is_dirty);
+        self.oldest_first.remove(slot.0);
+        self.spare.push(slot.0);
+    }
+
+    /// An idle buffer was used.
+    pub fn touch(&mut self, slot: Slot) {
+        self.oldest_first.touch(slot.0);
+    }
+
+    pub fn set_dirty(&mut self, slot: Slot) {
+        let buffer = &mut self.buffers[slot.0 as usize];
+        assert!(buffer.state == BufferState::Idle, "only an idle buffer is changed");
+        self.dirty += u32::from(!buffer.is_dirty);
+        buffer.is_dirty = true;
+    }
+
+    /// An idle buffer gets longer.
+    pub fn grow(&mut self, slot: Slot, frags: u32) {
+        let buffer = &mut self.buffers[slot.0 as usize];
+        assert!(buffer.state == BufferState::Idle && frags >= buffer.frags);
+        self.used_frags += u64::from(frags - buffer.frags);
+        buffer.frags = frags;
+    }
+
+    /// A write of an idle buffer begins; it is clean from now on.
+    pub fn begin_write(&mut self, slot: Slot, is_aged: bool) {
+        let buffer = &mut self.buffers[slot.0 as usize];
+        assert!(buffer.state == BufferState::Idle, "one write at a time");
+        self.dirty -= u32::from(buffer.is_dirty);
+        buffer.is_dirty = false;
+        buffer.is_aged = is_aged;
+        buffer.state = BufferState::Writing;
+        self.oldest_first.remove(slot.0);
+    }
+
+    /// A read or a write ended.
+    pub fn end_io(&mut self, slot: Slot) {
+        let buffer = &mut self.buffers[slot.0 as usize];
+        assert!(buffer.state != BufferState::Idle, "what ends has begun");
+        buffer.state = BufferState::Idle;
+        if std::mem::take(&mut buffer.is_aged) {
+            self.oldest_first.push_oldest(slot.0);
+        } else {
+            self.oldest_first.push_newest(slot.0);
+        }
+    }
+
+    /// The idle buffers, the oldest first.
+    pub fn idle(&self) -> impl Iterator<Item = Slot> {
+        std::iter::successors(self.oldest_first.oldest(), |slot| self.oldest_first.newer(*slot)).map(Slot)
+    }
+
+    pub fn oldest(&self) -> Option<Slot> {
+        self.oldest_first.oldest().map(Slot)
+    }
+
+    pub fn newer(&self, slot: Slot) -> Option<Slot> {
+        self.oldest_first.newer(slot.0).map(Slot)
+    }
+
+    /// Forgets everything; nothing may be dirty or under way.
+    pub fn clear(&mut self) {
+        assert!(self.dirty == 0, "only a clean cache is cleared");
+        while let Some(slot) = self.oldest() {
+            self.remove(slot);
+        }
+        assert!(self.used_frags == 0, "nothing is under way");
+    }
+
+    /// Panics where the counts disagree or buffers overlap.
+    pub fn check(&self) {
+        let (mut used, mut dirty, mut idle, mut end) = (0u64, 0, 0, 0);
+        for (frag, slot) in self.index.iter().enumerate().filter(|(_, slot)| **slot != 0) {
+            let buffer = &self.buffers[*slot as usize - 1];
+            assert!(buffer.at.0 as usize == frag && frag >= end, "buffers overlap at {frag}");
+            end = frag + buffer.frags as usize;
+            used += u64::from(buffer.frags);
+            dirty += u32::from(buffer.is_dirty);
+            idle += u32::from(buffer.state == BufferState::Idle);
+            assert!(!buffer.is_dirty || buffer.state == BufferState::Idle);
+        }
+        assert_eq!((used, dirty, idle), (self.used_frags, self.dirty, self.oldest_first.len()));
+    }
+}

@@ -1,0 +1,171 @@
+//! What a file system is made with, and what its host costs.
+//!
+//! The defaults are Table 1 of Zhu and Hu (2003); what the table leaves open is the default of 4.4BSD, and each such
+//! field says so.
+
+use dcd_engine::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// Fragments in a block. FFS allows 1 to 8; the bitmaps here hold one block in a byte.
+pub(crate) const BLOCK_FRAGMENTS: u32 = 8;
+/// Directory entries do not cross chunks of this size, so that a change of a directory is atomic (McKusick 1984).
+pub(crate) const DIRECTORY_CHUNK: u32 = 512;
+
+/// What the processor spends, apart from what programs compute. A time of zero is a cost that is not modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CpuCosts {
+    /// A system call, the search of the buffer cache included (Table 1: 0.01 ms).
+    pub system_call: Nanos,
+    /// Copying a KiB between the buffer cache and the program (Table 1: 0.01 ms).
+    pub copy_per_kib: Nanos,
+    /// What a call that changes the name space costs on top (create, unlink, mkdir, rmdir, rename).
+    pub name_change: Nanos,
+    /// Searching one block of a directory.
+    pub directory_block: Nanos,
+    /// Driver, host adapter and interrupt of one block request.
+    pub block_request: Nanos,
+}
+
+impl CpuCosts {
+    /// Zhu and Hu, Table 1, and nothing else.
+    pub const TABLE_1: CpuCosts = CpuCosts {
+        system_call: Nanos::from_micros(10),
+        copy_per_kib: Nanos::from_micros(10),
+        name_change: Nanos::ZERO,
+        directory_block: Nanos::ZERO,
+        block_request: Nanos::ZERO,
+    };
+
+    /// A workstation like that of the DCD paper (Sun Ultra-1 170, Solaris 2.6). The paper states none of these. The first
+    /// two are what McVoy and Staelin (1996) published for this class of machine: 5 to 10 us a call, some 85 MB/s of
+    /// copying. The others are estimates from code paths of some ten thousand instructions at 167 MHz.
+    pub const ULTRA_1: CpuCosts = CpuCosts {
+        system_call: Nanos::from_micros(10),
+        copy_per_kib: Nanos::from_micros(12),
+        name_change: Nanos::from_micros(300),
+        directory_block: Nanos::from_micros(20),
+        block_request: Nanos::from_micros(200),
+    };
+}
+
+impl Default for CpuCosts {
+    fn default() -> Self {
+        CpuCosts::TABLE_1
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct FfsConfig {
+    /// Table 1: 8 KB. A fragment is an eighth of it.
+    pub block_bytes: u32,
+    /// Blocks that the inode itself points to. Table 1 names the parameter; 12 is 4.4BSD's.
+    pub direct_blocks: u32,
+    /// Table 1: 64 KB of a file lie together; also the most that one request moves.
+    pub cluster_bytes: u32,
+    /// Table 1: 16 MB.
+    pub group_bytes: u32,
+    /// Space for each inode: 4 fragments, as newfs of 4.4BSD has it.
+    pub bytes_per_inode: u32,
+    /// 4.4BSD's dinode.
+    pub inode_bytes: u32,
+    /// Space that is kept free for the allocator's sake, in percent (newfs: 10).
+    pub reserve_percent: u32,
+    /// Zhu and Hu vary it from 16 MB to 128 MB.
+    pub buffer_cache_bytes: u64,
+    /// Inodes kept in memory (4.4BSD's vnodes; a small machine has some thousand).
+    pub inodes_in_memory: u32,
+    /// Names kept in the name cache.
+    pub names_in_memory: u32,
+    /// Read the next cluster of a file that is read in order.
+    pub read_ahead: bool,
+    /// Reading changes the time of access, so that the inode is written in the end.
+    pub access_times: bool,
+    /// The update daemon writes what is dirty this often.
+    pub update_interval: Nanos,
+    /// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
+    pub quantum: Nanos,
+    pub cpu: CpuCosts,
+}
+
+impl Default for FfsConfig {
+    fn default() -> Self {
+        FfsConfig {
+            block_bytes: 8 << 10,
+            direct_blocks: 12,
+            cluster_bytes: 64 << 10,
+            group_bytes: 16 << 20,
+            bytes_per_inode: 4 << 10,
+            inode_bytes: 128,
+            reserve_percent: 10,
+            buffer_cache_bytes: 16 << 20,
+            inodes_in_memory: 1024,
+            names_in_memory: 1024,
+            read_ahead: true,
+            access_times: true,
+            update_interval: Nanos::from_secs(30),
+            quantum: Nanos::from_millis(100),
+            cpu: CpuCosts::TABLE_1,
+        }
+    }
+}
+
+/// A file system that cannot be: which field, and what it has to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("file system: `{field}` {why}")]
+pub struct FfsConfigError {
+    pub field: &'static str,
+    pub why: String,
+}
+
+impl FfsConfig {
+    /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files most.
+    pub fn ultra_1() -> FfsConfig {
+        FfsConfig { buffer_cache_bytes: 96 << 20, cpu: CpuCosts::ULTRA_1, ..FfsConfig::default() }
+    }
+
+    pub(crate) const fn fragment_bytes(&self) -> u32 {
+        self.block_bytes / BLOCK_FRAGMENTS
+    }
+
+    pub(crate) const fn cluster_blocks(&self) -> u32 {
+        self.cluster_bytes / self.block_bytes
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), FfsConfigError> {
+        let require = |ok: bool, field, why: &str| {
+            if ok { Ok(()) } else { Err(FfsConfigError { field, why: why.to_owned() }) }
+        };
+        let block = self.block_bytes;
+        require(
+            block.is_power_of_two() && (4096..=65536).contains(&block),
+            "block-bytes",
+            "must be a power of two from 4096 to 65536",
+        )?;
+        require(self.direct_blocks > 0, "direct-blocks", "must not be zero")?;
+        require(
+            self.cluster_bytes.is_multiple_of(block) && self.cluster_bytes > 0,
+            "cluster-bytes",
+            "must be a multiple of the block",
+        )?;
+        require(
+            self.group_bytes.is_multiple_of(block) && self.group_bytes <= 1 << 28,
+            "group-bytes",
+            "must be a multiple of the block, and at most 256 MiB",
+        )?;
+        require(
+            self.inode_bytes.is_power_of_two() && self.inode_bytes <= block,
+            "inode-bytes",
+            "must be a power of two, and no larger than a block",
+        )?;
+        require(self.bytes_per_inode >= 512, "bytes-per-inode", "must be at least 512")?;
+        require(self.reserve_percent < 100, "reserve-percent", "must be below 100")?;
+        let least = 4 * u64::from(self.cluster_bytes);
+        require(self.buffer_cache_bytes >= least, "buffer-cache-bytes", "must hold at least four clusters")?;
+        require(self.inodes_in_memory >= 64, "inodes-in-memory", "must be at least 64")?;
+        require(self.update_interval > Nanos::ZERO, "update-interval", "must not be zero")?;
+        require(self.quantum > Nanos::ZERO, "quantum", "must not be zero")
+    }
+}

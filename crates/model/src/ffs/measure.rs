@@ -1,0 +1,122 @@
+//! What is measured: response times of calls by kind, block requests by class, cache hits, and the processor.
+
+use dcd_engine::Nanos;
+
+use super::op::OpKind;
+use crate::Histogram;
+
+/// What a block request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RequestClass {
+    MetadataRead,
+    DataRead,
+    ReadAhead,
+    /// A call waits for it; written durably.
+    SyncMetadata,
+    DelayedMetadata,
+    DataWrite,
+    Flush,
+}
+
+impl RequestClass {
+    pub const ALL: [RequestClass; 7] = [
+        RequestClass::MetadataRead,
+        RequestClass::DataRead,
+        RequestClass::ReadAhead,
+        RequestClass::SyncMetadata,
+        RequestClass::DelayedMetadata,
+        RequestClass::DataWrite,
+        RequestClass::Flush,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            RequestClass::MetadataRead => "metadata read",
+            RequestClass::DataRead => "data read",
+            RequestClass::ReadAhead => "readahead",
+            RequestClass::SyncMetadata => "sync metadata",
+            RequestClass::DelayedMetadata => "delayed metadata",
+            RequestClass::DataWrite => "data write",
+            RequestClass::Flush => "flush",
+        }
+    }
+
+    pub const fn is_read(self) -> bool {
+        matches!(self, RequestClass::MetadataRead | RequestClass::DataRead | RequestClass::ReadAhead)
+    }
+
+    pub const fn is_write(self) -> bool {
+        !self.is_read() && !matches!(self, RequestClass::Flush)
+    }
+}
+
+/// The block requests of one class.
+#[derive(Clone, Debug, Default)]
+pub struct ClassMeasured {
+    pub bytes: u64,
+    pub response: Histogram,
+    /// How many requests were of each size in bytes, the smallest first.
+    pub sizes: std::collections::BTreeMap<u64, u64>,
+}
+
+/// Searches of the buffer cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheHits {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl CacheHits {
+    pub(crate) fn count(&mut self, hit: bool) {
+        *(if hit { &mut self.hits } else { &mut self.misses }) += 1;
+    }
+
+    /// The part of searches that found nothing; zero where there were none.
+    pub fn miss_rate(&self) -> f64 {
+        self.misses as f64 / (self.hits + self.misses).max(1) as f64
+    }
+}
+
+/// Since the start, or since [`super::Ffs::reset_measured`].
+#[derive(Clone, Debug, Default)]
+pub struct FfsMeasured {
+    pub since: Nanos,
+    ops: [Histogram; OpKind::ALL.len()],
+    requests: [ClassMeasured; RequestClass::ALL.len()],
+    /// Blocks of files that were read by programs.
+    pub data: CacheHits,
+    /// Blocks of metadata that were needed.
+    pub metadata: CacheHits,
+    /// Time that the processor was busy.
+    pub cpu: Nanos,
+}
+
+impl FfsMeasured {
+    /// Response times of the calls of a kind.
+    pub fn op(&self, kind: OpKind) -> &Histogram {
+        &self.ops[kind as usize]
+    }
+
+    pub fn class(&self, class: RequestClass) -> &ClassMeasured {
+        &self.requests[class as usize]
+    }
+
+    /// The mean response time of reads and writes, the measure of Zhu and Hu (section 3).
+    pub fn read_write_response(&self) -> Nanos {
+        let (read, write) = (self.op(OpKind::Read), self.op(OpKind::Write));
+        let sum = u128::from(read.mean().0) * u128::from(read.count())
+            + u128::from(write.mean().0) * u128::from(write.count());
+        Nanos((sum / u128::from((read.count() + write.count()).max(1))) as u64)
+    }
+
+    pub(crate) fn add_op(&mut self, kind: OpKind, response: Nanos) {
+        self.ops[kind as usize].add(response);
+    }
+
+    pub(crate) fn add_request(&mut self, class: RequestClass, bytes: u64, response: Nanos) {
+        let measured = &mut self.requests[class as usize];
+        measured.bytes += bytes;
+        measured.response.add(response);
+        *measured.sizes.entry(bytes).or_default() += 1;
+    }
+}

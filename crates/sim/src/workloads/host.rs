@@ -1,0 +1,188 @@
+//! The host: programs, their file system, and the stack below it, in one virtual time.
+
+use std::collections::BTreeSet;
+
+use dcd_engine::{Control, Nanos, Pump, Stack};
+use dcd_model::ffs::{Done, Ffs, FfsConfig, FfsEvent, FfsOutbox, FsError, Op, ProcessId};
+
+use crate::workloads::RunError;
+use crate::workloads::measured::{Measured, Phase, Requests};
+use crate::{Progress, SimDevice, VirtualDriver};
+
+/// A program: gets what its last call gave, and makes the next one, until it ends. Its first "last call" gave nothing.
+pub trait Program {
+    fn next(&mut self, last: Done) -> Option<Op>;
+
+    /// A call failed. A program that can live with that says what it gave instead.
+    fn failed(&mut self, _error: FsError) -> Option<Done> {
+        None
+    }
+}
+
+/// Calls one after the other, whatever they give.
+struct Script<I>(I);
+
+impl<I: Iterator<Item = Op>> Program for Script<I> {
+    fn next(&mut self, _last: Done) -> Option<Op> {
+        self.0.next()
+    }
+}
+
+struct Running<'p> {
+    program: &'p mut dyn Program,
+    /// The call that is under way, for an error's text.
+    call: Option<Op>,
+    took: Nanos,
+}
+
+/// See the module's documentation.
+pub struct Host<'a, D> {
+    pub stack: &'a mut Stack,
+    pub driver: &'a mut VirtualDriver<D>,
+    pub ffs: Ffs,
+    armed: BTreeSet<Nanos>,
+    outbox: FfsOutbox,
+    phases: Vec<Phase>,
+}
+
+impl<'a, D: SimDevice> Host<'a, D> {
+    pub fn new(
+        stack: &'a mut Stack,
+        driver: &'a mut VirtualDriver<D>,
+        config: &FfsConfig,
+    ) -> Result<Host<'a, D>, RunError> {
+        let sectors = stack.geometry(stack.root()).sectors;
+        let ffs = Ffs::new(*config, sectors)?;
+        let (armed, outbox) = (BTreeSet::new(), FfsOutbox::default());
+        Ok(Host { stack, driver, ffs, armed, outbox, phases: Vec::new() })
+    }
+
+    /// Runs programs together until all have ended, and measures that as a phase.
+    pub fn phase(&mut self, name: &'static str, programs: &mut [&mut dyn Program]) -> Result<(), RunError> {
+        self.reset_layers();
+        // The clock of the file system moves only with its events.
+        self.event(FfsEvent::Wake);
+        self.ffs.reset_measured();
+        let begin = self.driver.now();
+        let took = self.run(programs)?;
+        let files = self.ffs.measured();
+        let layers = self.statuses();
+        let elapsed = self.driver.now().since(begin);
+        let requests = Requests::of(&files);
+        self.phases.push(Phase { name, elapsed, programs: took, requests, files: Some(files), layers });
+        Ok(())
+    }
+
+    fn reset_layers(&mut self) {
+        let layers: Vec<_> = self.stack.layers().map(|(index, _)| index).collect();
+        for layer in layers {
+            self.driver.control(self.stack, layer, Control::ResetStatistics);
+        }
+    }
+
+    fn statuses(&self) -> Vec<(String, serde_json::Value)> {
+        let now = self.driver.now();
+        let status = |(index, name): (_, &str)| (name.to_owned(), self.stack.layer(index).status(now));
+        self.stack.layers().map(status).collect()
+    }
+
+    /// Calls outside of any phase, one after the other.
+    pub fn script(&mut self, ops: Vec<Op>) -> Result<(), RunError> {
+        self.run(&mut [&mut Script(ops.into_iter())]).map(|_| ())
+    }
+
+    /// Files that are there before the run, made in no time.
+    pub fn set_up(&mut self, op: Op) -> Result<Done, RunError> {
+        self.ffs.set_up(&op).map_err(|error| RunError::Call { call: format!("{op:?}"), error })
+    }
+
+    pub fn set_up_file(&mut self, path: &str, bytes: u64) -> Result<(), RunError> {
+        if let Done::Opened(file) = self.set_up(Op::Create { path: path.to_owned() })? {
+            self.set_up(Op::Append { file, bytes })?;
+            self.set_up(Op::Close { file })?;
+        }
+        Ok(())
+    }
+
+    /// What was measured so far; the next phase is the first again.
+    pub fn take_measured(&mut self) -> Measured {
+        Measured {
+            phases: std::mem::take(&mut self.phases),
+            ended: self.driver.now(),
+            events: self.driver.events(),
+            trace_hash: self.driver.trace_hash(),
+        }
+    }
+
+    /// Says how long each program took.
+    fn run(&mut self, programs: &mut [&mut dyn Program]) -> Result<Vec<Nanos>, RunError> {
+        let begin = self.driver.now();
+        let mut running: Vec<Running> = programs
+            .iter_mut()
+            .map(|program| Running { program: &mut **program, call: None, took: Nanos::ZERO })
+            .collect();
+        let mut left = 0;
+        for index in 0..running.len() {
+            left += usize::from(self.go_on(&mut running, index, Done::Nothing));
+        }
+        while left > 0 {
+            // Returns may have come with the calls themselves.
+            while let Some(ended) = self.outbox.returns.pop() {
+                let index = ended.process.0 as usize;
+                let done = match ended.result {
+                    Ok(done) => done,
+                    Err(error) => running[index].program.failed(error).ok_or_else(|| RunError::Call {
+                        call: format!("{:?}", running[index].call),
+                        error,
+                    })?,
+                };
+                if !self.go_on(&mut running, index, done) {
+                    running[index].took = self.driver.now().since(begin);
+                    left -= 1;
+                }
+            }
+            if left > 0 {
+                self.step()?;
+            }
+        }
+        Ok(running.iter().map(|program| program.took).collect())
+    }
+
+    /// Lets a program make its next call; false where it has ended.
+    fn go_on(&mut self, running: &mut [Running], index: usize, last: Done) -> bool {
+        let Some(op) = running[index].program.next(last) else { return false };
+        running[index].call = Some(op.clone());
+        self.event(FfsEvent::Call { process: ProcessId(index as u32), op });
+        true
+    }
+
+    fn step(&mut self) -> Result<(), RunError> {
+        self.arm();
+        let progress = self.driver.step(self.stack);
+        assert!(progress != Progress::Idle, "programs wait, and nothing is left that could wake them");
+        if let Progress::Alarm(at) = progress {
+            self.armed.remove(&Nanos(at));
+            self.event(FfsEvent::Wake);
+        }
+        while let Some((id, result)) = self.driver.take_reply() {
+            self.event(FfsEvent::Completed { id, result });
+        }
+        while self.driver.take_report().is_some() {}
+        self.ffs.error().map_or(Ok(()), |error| Err(RunError::Device(error)))
+    }
+
+    /// Sets an alarm for the file system's deadline; its name is its time.
+    fn arm(&mut self) {
+        let deadline = self.ffs.next_deadline();
+        if self.armed.insert(deadline) {
+            self.driver.set_alarm(deadline, deadline.0);
+        }
+    }
+
+    fn event(&mut self, event: FfsEvent) {
+        self.ffs.handle(self.driver.now(), event, &mut self.outbox);
+        for request in self.outbox.requests.drain(..) {
+            self.driver.request(self.stack, request.id, request.io);
+        }
+    }
+}

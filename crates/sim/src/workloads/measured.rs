@@ -1,0 +1,81 @@
+//! What a run measured.
+
+use dcd_engine::Nanos;
+use dcd_model::Histogram;
+use dcd_model::ffs::{FfsMeasured, RequestClass};
+use serde_json::Value;
+
+/// Block requests at the top of the stack.
+#[derive(Clone, Debug, Default)]
+pub struct Requests {
+    pub reads: Histogram,
+    pub writes: Histogram,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+/// A part of a run, like "untar".
+#[derive(Clone, Debug)]
+pub struct Phase {
+    pub name: &'static str,
+    /// From the start of the first program to the end of the last.
+    pub elapsed: Nanos,
+    /// How long each program took.
+    pub programs: Vec<Nanos>,
+    pub requests: Requests,
+    /// What the file system measured, where there was one.
+    pub files: Option<FfsMeasured>,
+    /// The status of each layer at the end of the phase, counted from its start; the lowest first.
+    pub layers: Vec<(String, Value)>,
+}
+
+impl Phase {
+    /// The part of the time that the processor was busy.
+    pub fn cpu_share(&self) -> f64 {
+        let busy = self.files.as_ref().map_or(Nanos::ZERO, |files| files.cpu);
+        busy.0 as f64 / self.elapsed.0.max(1) as f64
+    }
+
+    /// Megabytes (10^6) a second, reads and writes.
+    pub fn megabytes_per_second(&self) -> f64 {
+        let bytes = self.requests.bytes_read + self.requests.bytes_written;
+        bytes as f64 / 1e6 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub phases: Vec<Phase>,
+    /// When the last phase ended, from the start of the driver.
+    pub ended: Nanos,
+    /// Events of the driver so far.
+    pub events: u64,
+    /// The same for two runs exactly if everything in them was the same.
+    pub trace_hash: u64,
+}
+
+impl Measured {
+    /// # Panics
+    /// Where there is no such phase.
+    pub fn phase(&self, name: &str) -> &Phase {
+        self.phases.iter().find(|phase| phase.name == name).expect("the workload has this phase")
+    }
+}
+
+impl Requests {
+    pub(super) fn of(files: &FfsMeasured) -> Requests {
+        let mut requests = Requests::default();
+        for class in RequestClass::ALL {
+            let measured = files.class(class);
+            if class.is_read() {
+                requests.reads.merge(&measured.response);
+                requests.bytes_read += measured.bytes;
+            } else if class.is_write() {
+                requests.writes.merge(&measured.response);
+                requests.bytes_written += measured.bytes;
+            }
+        }
+        requests
+    }
+}
