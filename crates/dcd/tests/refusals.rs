@@ -189,3 +189,33 @@ fn format_refuses_what_is_worth_something() {
     fs::copy(dirty().path("log.img"), other.path("log.img")).unwrap();
     expect(&other.run("format", &[]), 3, "64 KiB in it are not on its data disk yet");
 }
+
+/// Rule 13. The log takes no more writes from one moment on: what was acknowledged and flushed before is served and goes home,
+/// what comes later goes to the data disk, status says so, and this log is never used again.
+#[test]
+fn rule_13_a_log_that_fails_while_served_loses_nothing_and_is_never_used_again() {
+    let place = Place::new();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"writes\"\nfail-after = 40\nfail-count = 1000000\n";
+    place.format();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("log = \"log\"\ndata", "log = \"bad\"\ndata") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..200u64 {
+        nbd.write(i * 16384, &[0xab; 4096]).unwrap();
+        nbd.flush().unwrap();
+    }
+    expect(&place.run("status", &[]), 0, "log-failed");
+    for i in 0..200u64 {
+        let read = nbd.read(i * 16384, 4096).unwrap_or_else(|e| panic!("block {i}: {e}"));
+        assert_eq!(read, [0xab; 4096], "block {i}");
+    }
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    server.kill();
+    let bare = place.bare();
+    for i in 0..200usize {
+        assert!(bare[i * 16384..][..4096] == [0xab; 4096], "on the data disk, block {i}");
+    }
+    fs::write(place.stack(), text).unwrap();
+    refused(&place, &[], "never use this log again");
+}
