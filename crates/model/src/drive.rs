@@ -33,6 +33,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }
 
+/// The drive file of a drive that is always there.
+pub fn text(name: &str) -> Option<&'static str> {
+    BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
 /// A drive that is always there.
 pub fn builtin(name: &str) -> Result<Drive, DriveError> {
     match BUILTIN.iter().find(|(known, _)| *known == name) {

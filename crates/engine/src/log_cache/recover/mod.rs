@@ -22,7 +22,8 @@ use super::format::{Header, Kind, Superblock};
 use crate::{BlockDevice, Extent, IoError};
 use reader::Reader;
 
-/// Records from this size on are hopped over; smaller ones are read with their segment.
+/// Records from this size on are hopped over; smaller ones are read with their segment. Where seeks cost time nothing is: the
+/// platter has to turn past the payload anyway, and a read that comes a little late waits for a revolution.
 const HOP_SECTORS: u64 = 128;
 /// Records that one request may be split over; more is not believed. The largest request (32 MiB) in the smallest
 /// segments (16 KiB) needs about 2700.
@@ -205,6 +206,7 @@ struct Walk<'a> {
     place: Place,
     epoch: u64,
     last_sectors: u64,
+    hop_sectors: u64,
     /// The whole log was searched for where the tail is by now.
     tail_searched: bool,
     oldest_live_seq: u64,
@@ -232,6 +234,7 @@ pub fn walk(
         sector: superblock.tail_sector,
         segments_left: superblock.segments - 1,
     };
+    let hop_sectors = if log.geometry().rotational { u64::MAX } else { HOP_SECTORS };
     let mut walk = Walk {
         reader: Reader::new(log, superblock),
         superblock: superblock.clone(),
@@ -240,6 +243,7 @@ pub fn walk(
         place,
         epoch: 0,
         last_sectors: 0,
+        hop_sectors,
         tail_searched: false,
         oldest_live_seq: superblock.tail_seq,
         flush_epoch: superblock.flush_epoch,

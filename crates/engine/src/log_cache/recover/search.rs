@@ -1,6 +1,6 @@
 //! How the walk looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
 
-use super::{Canary, Damage, DamageKind, HOP_SECTORS, Missing, Place, RecoverError, Walk};
+use super::{Canary, Damage, DamageKind, Missing, Place, RecoverError, Walk};
 use crate::log_cache::format::{Header, RECORD_MAGIC, decode_header};
 
 /// How much of a far segment is searched for a proof: its first record is at its beginning, but for a gap.
@@ -11,7 +11,7 @@ impl Walk<'_> {
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
         let Place { segment, sector, segments_left } = self.place;
         let end = self.segment_end(segment);
-        if self.last_sectors >= HOP_SECTORS && sector < end {
+        if self.last_sectors >= self.hop_sectors && sector < end {
             // Most likely the next record begins right here and is large, too: read no more than its header.
             let until = sector + self.superblock.log_block_sectors();
             if let Some(header) = self.header_at(sector, until)?.filter(|h| self.is_expected(h)) {
@@ -25,7 +25,7 @@ impl Walk<'_> {
             return Ok(None);
         }
         let start = self.superblock.segment_start(self.segment_after(segment, 1));
-        if self.last_sectors >= HOP_SECTORS {
+        if self.last_sectors >= self.hop_sectors {
             let until = start + self.superblock.log_block_sectors();
             if let Some(header) = self.header_at(start, until)?.filter(|h| self.is_expected(h)) {
                 return Ok(Some(header));
