@@ -6,124 +6,29 @@
 //!
 //! `cargo run --release -p dcd-sim --example recovery`
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
+#[allow(dead_code)] // Each program uses a part of it.
+mod common;
 
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
 use dcd_engine::{
-    BlockDevice, Buf, Durability, Geometry, Io, IoResult, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack,
+    BlockDevice, Buf, Durability, Geometry, Io, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack,
     StackBuilder, StackDevice,
 };
-use dcd_model::{Disk, DiskConfig, Drive, drive};
-use dcd_sim::{BlankDisk, Latency, SimDevice, SimRng, Ticket, VirtualDriver};
+use dcd_model::{Disk, DiskConfig, Drive};
+use dcd_sim::{BlankDisk, Latency, SimDevice, SimRng, VirtualDriver};
+
+use common::{DRIVES, Shared, Sparse, StandIn, Timed, drive_for};
 
 const GIB: u64 = 1 << 30;
 const DATA_SECTORS: u64 = 64 * GIB / SECTOR_BYTES;
-const SECTOR: usize = SECTOR_BYTES as usize;
 /// Writes asked for at once while the log is filled.
 const DEPTH: u64 = 64;
 
-/// A device at no cost in time that keeps only sectors which are not all zero.
-struct Sparse {
-    geometry: Geometry,
-    sectors: BTreeMap<u64, Box<[u8; SECTOR]>>,
-    reads: u64,
-    bytes_read: u64,
-}
-
-impl Sparse {
-    fn carry_out(&mut self, mut io: Io) -> IoResult {
-        match &mut io {
-            Io::Read { at, buf } => {
-                self.reads += 1;
-                self.bytes_read += buf.len() as u64;
-                let sectors = buf.len() as u64 / SECTOR_BYTES;
-                let wanted = if buf.is_blank() { 0 } else { sectors };
-                for (lba, bytes) in self.sectors.range(at.0..at.0 + wanted) {
-                    let from = (lba - at.0) as usize * SECTOR;
-                    buf.bytes_mut()[from..from + SECTOR].copy_from_slice(&bytes[..]);
-                }
-            }
-            Io::Write { at, buf, .. } => {
-                for (index, bytes) in buf.bytes().chunks_exact(SECTOR).enumerate() {
-                    let lba = at.0 + index as u64;
-                    if bytes.iter().all(|&byte| byte == 0) {
-                        self.sectors.remove(&lba);
-                    } else {
-                        self.sectors.insert(lba, Box::new(bytes.try_into().expect("a whole sector")));
-                    }
-                }
-            }
-            Io::Flush => {}
-            Io::Discard { .. } | Io::WriteZeroes { .. } => unreachable!("a log is written with data"),
-        }
-        IoResult::ok(io.take_buf())
-    }
-}
-
-/// Handles on one [`Sparse`]: the log outlives the stack that filled it.
-#[derive(Clone)]
-struct Shared(Rc<RefCell<Sparse>>);
-
-impl BlockDevice for Shared {
-    fn geometry(&self) -> Geometry {
-        self.0.borrow().geometry
-    }
-
-    fn run(&mut self, io: Io) -> IoResult {
-        self.0.borrow_mut().carry_out(io)
-    }
-}
-
-/// Answers in the order of asking, at once.
-struct Instant {
-    log: Shared,
-    open: BTreeMap<u32, IoResult>,
-    next: u32,
-}
-
-impl SimDevice for Instant {
-    fn geometry(&self) -> Geometry {
-        self.log.0.borrow().geometry
-    }
-
-    fn submit(&mut self, now: Nanos, io: Io) -> Ticket {
-        let result = self.log.run(io);
-        self.next = self.next.wrapping_add(1);
-        self.open.insert(self.next, result);
-        Ticket { token: self.next, done: now }
-    }
-
-    fn finish(&mut self, _now: Nanos, token: u32) -> IoResult {
-        self.open.remove(&token).expect("an operation ends once")
-    }
-}
-
-/// A drive of this kind with room for the log: the real one has fewer cylinders, and reads them as fast.
-fn drive_for(name: &str, bytes: u64) -> (Drive, &'static str) {
-    let drive = drive::builtin(name).expect("a built-in drive");
-    if drive.sectors() * SECTOR_BYTES >= bytes {
-        return (drive, "");
-    }
-    let text = drive::text(name).expect("a built-in drive");
-    let mut file: toml::Table = text.parse().expect("a drive file");
-    let times = bytes.div_ceil(drive.sectors() * SECTOR_BYTES) as i64;
-    let zones = file.get_mut("zones").and_then(toml::Value::as_array_mut).expect("a drive has zones");
-    for zone in zones {
-        let zone = zone.as_array_mut().expect("a zone is a list");
-        let cylinders = zone[0].as_integer().expect("a number of cylinders");
-        zone[0] = toml::Value::Integer(cylinders * times);
-    }
-    (Drive::parse(&file.to_string()).expect("a drive file"), ", with more cylinders")
-}
-
 fn driver(log: &Shared) -> VirtualDriver<Box<dyn SimDevice>> {
-    let instant = Instant { log: log.clone(), open: BTreeMap::new(), next: 0 };
     let data = BlankDisk::new(Geometry::plain(DATA_SECTORS), Latency::INSTANT, 1);
-    VirtualDriver::new(vec![Box::new(instant), Box::new(data)])
+    VirtualDriver::new(vec![Box::new(Timed::new(log, Nanos::ZERO)), Box::new(data)])
 }
 
 fn stack(log_geometry: Geometry, spindle: Option<Drive>) -> Stack {
@@ -143,9 +48,8 @@ fn stack(log_geometry: Geometry, spindle: Option<Drive>) -> Stack {
 fn filled(log_bytes: u64, sequential: bool, flush_every: u64) -> Shared {
     let sectors = FIRST_SEGMENT_SECTOR + log_bytes / SECTOR_BYTES;
     let geometry = Geometry::plain(sectors);
-    let sparse = Sparse { geometry, sectors: BTreeMap::new(), reads: 0, bytes_read: 0 };
-    let mut log = Shared(Rc::new(RefCell::new(sparse)));
-    let mut data = StandIn;
+    let mut log = Shared::new(geometry);
+    let mut data = StandIn { sectors: DATA_SECTORS };
     format(&mut log, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
     let mut driver = driver(&log);
     let mut stack = stack(geometry, None);
@@ -182,19 +86,6 @@ fn log_used(stack: &Stack) -> u64 {
     let (cache, _) = stack.layers().next().expect("the cache is the only layer");
     let status = stack.layer(cache).status(Nanos::ZERO);
     status["used_bytes"].as_u64().expect("the log cache tells")
-}
-
-/// The data disk while formatting: it holds zeroes.
-struct StandIn;
-
-impl BlockDevice for StandIn {
-    fn geometry(&self) -> Geometry {
-        Geometry::plain(DATA_SECTORS)
-    }
-
-    fn run(&mut self, io: Io) -> IoResult {
-        IoResult::ok(io.take_buf())
-    }
 }
 
 /// Reads the whole log in requests of 1 MiB: the time that the drive needs.
@@ -242,7 +133,7 @@ fn main() {
                 continue;
             }
             let log = filled(gib * GIB, sequential, flush_every);
-            for name in drive::names() {
+            for name in DRIVES {
                 let bytes = gib * GIB + (1 << 20);
                 let (drive, note) = drive_for(name, bytes);
                 let whole = end_to_end(&log, drive.clone());

@@ -1,0 +1,200 @@
+//! How long it takes to bring a full log home, beside writing the same blocks sorted to the same disk, in virtual time.
+//!
+//! A log of 256 MiB is filled with 4 KiB blocks at random places of a modelled disk of 4 GiB, with destaging held back; then it
+//! is drained. The floor is the same set of blocks, sorted by address with neighbours merged, written to the same disk with as
+//! many writes in flight, and flushed: no cache can bring them home in less.
+//!
+//! `cargo run --release -p dcd-sim --example destage`
+
+#[allow(dead_code)] // Each program uses a part of it.
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
+use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
+use dcd_engine::{
+    Buf, Control, Durability, Extent, Geometry, Io, LayerIndex, Lba, Nanos, Pump, Report, RequestId,
+    SECTOR_BYTES, Stack, StackBuilder, Target,
+};
+use dcd_model::{Disk, DiskConfig, Drive};
+use dcd_sim::{Progress, SimDevice, SimRng, VirtualDriver};
+
+use common::{DRIVES, Front, Shared, StandIn, Timed, drive_for};
+
+const MIB: u64 = (1 << 20) / SECTOR_BYTES;
+const DATA_SECTORS: u64 = 4096 * MIB;
+const LOG_SECTORS: u64 = FIRST_SEGMENT_SECTOR + 256 * MIB;
+/// A log on its own device: a small solid-state disk.
+const LOG_LATENCY: Nanos = Nanos::from_micros(100);
+/// Writes asked for at once while the log is filled.
+const FILLING: u64 = 64;
+
+type Driver = VirtualDriver<Box<dyn SimDevice>>;
+
+struct Bench {
+    stack: Stack,
+    driver: Driver,
+    cache: LayerIndex,
+}
+
+fn spindle(builder: &mut StackBuilder, drive: &Drive, sectors: u64) -> Target {
+    let device = builder.device(Geometry::plain(sectors));
+    let disk = Disk::with_drive(drive.clone(), &DiskConfig::default());
+    builder.layer("spindle", Box::new(disk), &[device])
+}
+
+/// A formatted cache over a log device and a disk, or over two slices of one disk.
+fn cached(drive: &Drive, own_device: bool, destage_memory: usize) -> Bench {
+    let mut builder = StackBuilder::new();
+    let mut driver_devices: Vec<Box<dyn SimDevice>> = Vec::new();
+    let mut device = |sectors, latency| {
+        let device = Shared::new(Geometry::plain(sectors));
+        driver_devices.push(Box::new(Timed::new(&device, latency)));
+        device
+    };
+    let (ports, log) = if own_device {
+        let log = device(LOG_SECTORS, LOG_LATENCY);
+        device(DATA_SECTORS, Nanos::ZERO);
+        let port = builder.device(Geometry::plain(LOG_SECTORS));
+        ([port, spindle(&mut builder, drive, DATA_SECTORS)], log)
+    } else {
+        let whole = device(LOG_SECTORS + DATA_SECTORS, Nanos::ZERO);
+        let disk = spindle(&mut builder, drive, LOG_SECTORS + DATA_SECTORS);
+        let mut slice = |name, first, sectors| {
+            let slice = Slice::new(Extent::new(Lba(first), sectors));
+            builder.layer(name, Box::new(slice), &[disk])
+        };
+        ([slice("log", 0, LOG_SECTORS), slice("data", LOG_SECTORS, DATA_SECTORS)], whole)
+    };
+    let mut log = Front { device: log, sectors: LOG_SECTORS };
+    let mut data = StandIn { sectors: DATA_SECTORS };
+    format(&mut log, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
+    let config = LogCacheConfig {
+        when: WhenPolicy::WhenFull,
+        bypass_bytes: 0,
+        destage_memory,
+        ..LogCacheConfig::default()
+    };
+    let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
+    let Target::Layer(cache) = root else { unreachable!("a cache is a layer") };
+    let mut stack = builder.finish(root);
+    let mut driver = VirtualDriver::new(driver_devices);
+    stack.activate(&mut driver).expect("an empty log starts");
+    Bench { stack, driver, cache }
+}
+
+/// Writes random blocks until the log is full, but for what would make it destage; the blocks that are in it.
+fn fill(bench: &mut Bench) -> BTreeSet<u64> {
+    let mut rng = SimRng::new(7);
+    let mut blocks = BTreeSet::new();
+    let mut asked = 0;
+    let room = (LOG_SECTORS - 4 * MIB) * SECTOR_BYTES;
+    while bench.stack.layer(bench.cache).status(Nanos::ZERO)["used_bytes"].as_u64() < Some(room) {
+        let writes = (0..FILLING).map(|_| {
+            let block = rng.below(DATA_SECTORS / 8);
+            blocks.insert(block);
+            Io::Write { at: Lba(block * 8), buf: Buf::blank(4096), durability: Durability::Volatile }
+        });
+        for io in writes.chain([Io::Flush]) {
+            asked += 1;
+            bench.driver.request(&mut bench.stack, RequestId(asked), io);
+        }
+        let mut open = FILLING + 1;
+        while open > 0 {
+            assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle);
+            while bench.driver.take_reply().is_some() {
+                open -= 1;
+            }
+        }
+    }
+    blocks
+}
+
+/// The time and the disk operations until everything is home.
+fn drain(bench: &mut Bench) -> (Nanos, u64) {
+    let begun = bench.driver.now();
+    let before = operations(&bench.stack);
+    bench.driver.control(&mut bench.stack, bench.cache, Control::Drain);
+    loop {
+        assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle, "the drain ends");
+        if let Some((_, report)) = bench.driver.take_report() {
+            assert_eq!(report, Report::Drained);
+            return (bench.driver.now().since(begun), operations(&bench.stack) - before);
+        }
+    }
+}
+
+/// Reads and writes that the modelled disk has served.
+fn operations(stack: &Stack) -> u64 {
+    let disk = stack.layers().find(|(_, name)| *name == "spindle").expect("there is a disk").0;
+    let status = stack.layer(disk).status(Nanos::ZERO);
+    ["read", "write"].iter().filter_map(|kind| status["requests"][kind].as_u64()).sum()
+}
+
+/// Writes the blocks sorted, `depth` at a time, and flushes.
+fn sorted(drive: &Drive, blocks: &BTreeSet<u64>, first: u64, depth: usize) -> (Nanos, u64) {
+    let mut builder = StackBuilder::new();
+    let root = spindle(&mut builder, drive, first + DATA_SECTORS);
+    let mut stack = builder.finish(root);
+    let device = Shared::new(Geometry::plain(first + DATA_SECTORS));
+    let mut driver: Driver = VirtualDriver::new(vec![Box::new(Timed::new(&device, Nanos::ZERO))]);
+    stack.activate(&mut driver).expect("a disk starts");
+    let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+    for &block in blocks {
+        match runs.last_entry() {
+            Some(mut run) if run.key() + run.get() == block => *run.get_mut() += 1,
+            _ => drop(runs.insert(block, 1)),
+        }
+    }
+    let count = runs.len() as u64;
+    let mut runs = runs.into_iter();
+    let (mut open, mut asked) = (0, 0);
+    loop {
+        while open < depth
+            && let Some((block, blocks)) = runs.next()
+        {
+            let buf = Buf::blank(blocks as usize * 4096);
+            let io = Io::Write { at: Lba(first + block * 8), buf, durability: Durability::Volatile };
+            driver.request(&mut stack, RequestId(asked), io);
+            (open, asked) = (open + 1, asked + 1);
+        }
+        if open == 0 {
+            break;
+        }
+        driver.step(&mut stack);
+        while driver.take_reply().is_some() {
+            open -= 1;
+        }
+    }
+    stack.run_blocking(&mut driver, root, Io::Flush).status.expect("flushed");
+    (driver.now(), count)
+}
+
+fn main() {
+    let depth = LogCacheConfig::default().destage_depth;
+    println!(
+        "{:<17} {:<18} {:>8} {:>7} {:>9} {:>11} {:>9} {:>11} {:>6}",
+        "drive", "log", "RAM", "blocks", "seconds", "operations", "sorted", "operations", "ratio"
+    );
+    for name in DRIVES {
+        for (own_device, mib) in [(true, 16), (false, 16), (false, 64), (false, 256)] {
+            let (drive, note) = drive_for(name, (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
+            let mut bench = cached(&drive, own_device, mib << 20);
+            let blocks = fill(&mut bench);
+            let first = if own_device { 0 } else { LOG_SECTORS };
+            let (floor, floor_operations) = sorted(&drive, &blocks, first, depth);
+            let (time, operations) = drain(&mut bench);
+            println!(
+                "{name:<17} {:<18} {mib:>4} MiB {:>7} {:>9.1} {operations:>11} {:>9.1} {floor_operations:>11} {:>5.2}x{note}",
+                if own_device { "on its own device" } else { "on the same disk" },
+                blocks.len(),
+                time.as_secs_f64(),
+                floor.as_secs_f64(),
+                time.as_secs_f64() / floor.as_secs_f64(),
+            );
+        }
+    }
+}
