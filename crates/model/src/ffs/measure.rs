@@ -101,6 +101,25 @@ impl FfsMeasured {
         &self.requests[class as usize]
     }
 
+    /// Adds what was measured in another part of a run.
+    pub fn merge(&mut self, other: &FfsMeasured) {
+        for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
+            sum.merge(more);
+        }
+        for (sum, more) in self.requests.iter_mut().zip(&other.requests) {
+            sum.bytes += more.bytes;
+            sum.response.merge(&more.response);
+            for (bytes, count) in &more.sizes {
+                *sum.sizes.entry(*bytes).or_default() += count;
+            }
+        }
+        for (sum, more) in [(&mut self.data, &other.data), (&mut self.metadata, &other.metadata)] {
+            sum.hits += more.hits;
+            sum.misses += more.misses;
+        }
+        self.cpu += other.cpu;
+    }
+
     /// The mean response time of reads and writes, the measure of Zhu and Hu (section 3).
     pub fn read_write_response(&self) -> Nanos {
         let (read, write) = (self.op(OpKind::Read), self.op(OpKind::Write));

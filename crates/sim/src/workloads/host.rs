@@ -59,31 +59,18 @@ impl<'a, D: SimDevice> Host<'a, D> {
 
     /// Runs programs together until all have ended, and measures that as a phase.
     pub fn phase(&mut self, name: &'static str, programs: &mut [&mut dyn Program]) -> Result<(), RunError> {
-        self.reset_layers();
+        reset_layers(self.stack, self.driver);
         // The clock of the file system moves only with its events.
         self.event(FfsEvent::Wake);
         self.ffs.reset_measured();
         let begin = self.driver.now();
         let took = self.run(programs)?;
         let files = self.ffs.measured();
-        let layers = self.statuses();
+        let layers = statuses(self.stack, self.driver);
         let elapsed = self.driver.now().since(begin);
         let requests = Requests::of(&files);
         self.phases.push(Phase { name, elapsed, programs: took, requests, files: Some(files), layers });
         Ok(())
-    }
-
-    fn reset_layers(&mut self) {
-        let layers: Vec<_> = self.stack.layers().map(|(index, _)| index).collect();
-        for layer in layers {
-            self.driver.control(self.stack, layer, Control::ResetStatistics);
-        }
-    }
-
-    fn statuses(&self) -> Vec<(String, serde_json::Value)> {
-        let now = self.driver.now();
-        let status = |(index, name): (_, &str)| (name.to_owned(), self.stack.layer(index).status(now));
-        self.stack.layers().map(status).collect()
     }
 
     /// Calls outside of any phase, one after the other.
@@ -106,12 +93,7 @@ impl<'a, D: SimDevice> Host<'a, D> {
 
     /// What was measured so far; the next phase is the first again.
     pub fn take_measured(&mut self) -> Measured {
-        Measured {
-            phases: std::mem::take(&mut self.phases),
-            ended: self.driver.now(),
-            events: self.driver.events(),
-            trace_hash: self.driver.trace_hash(),
-        }
+        Measured::of(std::mem::take(&mut self.phases), self.driver)
     }
 
     /// Says how long each program took.
@@ -185,4 +167,22 @@ impl<'a, D: SimDevice> Host<'a, D> {
             self.driver.request(self.stack, request.id, request.io);
         }
     }
+}
+
+/// Lets every layer count anew.
+pub(super) fn reset_layers<D: SimDevice>(stack: &mut Stack, driver: &mut VirtualDriver<D>) {
+    let layers: Vec<_> = stack.layers().map(|(index, _)| index).collect();
+    for layer in layers {
+        driver.control(stack, layer, Control::ResetStatistics);
+    }
+}
+
+/// The status of every layer, the lowest first.
+pub(super) fn statuses<D: SimDevice>(
+    stack: &Stack,
+    driver: &VirtualDriver<D>,
+) -> Vec<(String, serde_json::Value)> {
+    let now = driver.now();
+    let status = |(index, name): (_, &str)| (name.to_owned(), stack.layer(index).status(now));
+    stack.layers().map(status).collect()
 }

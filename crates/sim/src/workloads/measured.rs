@@ -1,9 +1,12 @@
 //! What a run measured.
 
-use dcd_engine::Nanos;
+use dcd_engine::{Nanos, Pump};
 use dcd_model::Histogram;
 use dcd_model::ffs::{FfsMeasured, RequestClass};
 use serde_json::Value;
+
+use super::{Fit, PostMarkCounters};
+use crate::{SimDevice, VirtualDriver};
 
 /// Block requests at the top of the stack.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +50,10 @@ impl Phase {
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub phases: Vec<Phase>,
+    /// What PostMark counted, where that ran.
+    pub postmark: Option<PostMarkCounters>,
+    /// How well a synthetic trace fits its table; empty for other workloads.
+    pub fit: Vec<Fit>,
     /// When the last phase ended, from the start of the driver.
     pub ended: Nanos,
     /// Events of the driver so far.
@@ -56,6 +63,26 @@ pub struct Measured {
 }
 
 impl Measured {
+    pub(super) fn of<D: SimDevice>(phases: Vec<Phase>, driver: &VirtualDriver<D>) -> Measured {
+        Measured {
+            phases,
+            postmark: None,
+            fit: Vec::new(),
+            ended: driver.now(),
+            events: driver.events(),
+            trace_hash: driver.trace_hash(),
+        }
+    }
+
+    /// What the file system measured in all phases together.
+    pub fn files(&self) -> FfsMeasured {
+        let mut all = FfsMeasured::default();
+        for files in self.phases.iter().filter_map(|phase| phase.files.as_ref()) {
+            all.merge(files);
+        }
+        all
+    }
+
     /// # Panics
     /// Where there is no such phase.
     pub fn phase(&self, name: &str) -> &Phase {
@@ -64,6 +91,16 @@ impl Measured {
 }
 
 impl Requests {
+    pub(super) fn add(&mut self, is_read: bool, bytes: u64, response: Nanos) {
+        if is_read {
+            self.reads.add(response);
+            self.bytes_read += bytes;
+        } else {
+            self.writes.add(response);
+            self.bytes_written += bytes;
+        }
+    }
+
     pub(super) fn of(files: &FfsMeasured) -> Requests {
         let mut requests = Requests::default();
         for class in RequestClass::ALL {

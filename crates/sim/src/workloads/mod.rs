@@ -7,10 +7,17 @@
 //! | workload             | after                                                                                  |
 //! |----------------------|----------------------------------------------------------------------------------------|
 //! | [`nuser::NUser`]     | N users untar, copy and remove a tree (Nightingale et al. 1999, section 4.1)           |
+//! | [`PostMark`]         | Katcher (1997), as Zhu and Hu (2003) used it                                           |
+//! | [`Synthetic`]        | the five traces of Zhu and Hu, made to their Table 2                                   |
+//! | [`Streams`]          | N streams that read in order, on the device or in files                                |
+//! | [`RawWrites`]        | random writes of one size (Nightingale et al., Fig. 10)                                |
 
 mod host;
 pub mod measured;
 pub mod nuser;
+pub mod postmark;
+pub mod raw;
+pub mod synthetic;
 pub mod tree;
 
 use dcd_engine::{IoError, Stack};
@@ -19,13 +26,20 @@ use dcd_model::ffs::{FfsConfig, FfsConfigError, FsError};
 use crate::{SimDevice, VirtualDriver};
 
 use host::Host;
-pub use measured::{Measured, Phase};
+pub use measured::{Measured, Phase, Requests};
 pub use nuser::NUser;
+pub use postmark::{PostMark, PostMarkCounters};
+pub use raw::{Place, RawWrites, Streams};
+pub use synthetic::{Fit, PROFILES, Profile, Synthetic};
 
 /// What is to run.
 #[derive(Clone, Debug)]
 pub enum Workload {
     NUser(NUser),
+    PostMark(PostMark),
+    Synthetic(Synthetic),
+    Streams(Streams),
+    RawWrites(RawWrites),
 }
 
 /// Why a run ended before its end.
@@ -50,7 +64,19 @@ pub fn run<D: SimDevice>(
     seed: u64,
 ) -> Result<Measured, RunError> {
     match workload {
-        Workload::NUser(nuser) => nuser.run(&mut Host::new(stack, driver, ffs)?, seed),
+        Workload::RawWrites(writes) => return writes.run(stack, driver, seed),
+        Workload::Streams(streams) if streams.place == Place::Device => {
+            return streams.run_raw(stack, driver);
+        }
+        _ => {}
+    }
+    let mut host = Host::new(stack, driver, ffs)?;
+    match workload {
+        Workload::NUser(nuser) => nuser.run(&mut host, seed),
+        Workload::PostMark(postmark) => postmark.run(&mut host, seed),
+        Workload::Synthetic(synthetic) => synthetic.run(&mut host, seed),
+        Workload::Streams(streams) => streams.run_files(&mut host),
+        Workload::RawWrites(_) => unreachable!("it needs no file system"),
     }
 }
 

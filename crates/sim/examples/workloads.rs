@@ -1,0 +1,88 @@
+//! Runs a workload on the plain disk of 1996, and says what it measured and how long that took to simulate.
+//!
+//! `cargo run --release -p dcd-sim --example workloads [untar|postmark|RES|INS|WEB|HARP|SITAR|streams|writes] [MiB of buffer cache]`
+
+use std::time::Instant;
+
+use dcd_engine::{Geometry, StackBuilder};
+use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
+use dcd_model::{Disk, DiskConfig};
+use dcd_sim::workloads::{Measured, NUser, PROFILES, PostMark, RawWrites, Streams, Synthetic, Workload, run};
+use dcd_sim::{BlankDisk, Latency, VirtualDriver};
+
+const DISK_BYTES: u64 = 4_000_000_000;
+
+fn simulate(ffs: &FfsConfig, workload: &Workload) -> Measured {
+    let geometry = Geometry::plain(DISK_BYTES / 4096 * 8);
+    let mut builder = StackBuilder::new();
+    let device = builder.device(geometry);
+    let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
+    let root = builder.layer("disk", Box::new(disk), &[device]);
+    let mut stack = builder.finish(root);
+    let mut driver = VirtualDriver::new(vec![BlankDisk::new(geometry, Latency::INSTANT, 1)]);
+    stack.activate(&mut driver).expect("active");
+    run(&mut stack, &mut driver, ffs, workload, 1).expect("it runs to its end")
+}
+
+fn print(measured: &Measured) {
+    for phase in &measured.phases {
+        println!("{}: {}, CPU {:.1} %", phase.name, phase.elapsed, phase.cpu_share() * 100.0);
+        let requests = &phase.requests;
+        println!(
+            "  block requests: {} reads of mean {}, {} writes of mean {}, {:.2} MB/s",
+            requests.reads.count(),
+            requests.reads.mean(),
+            requests.writes.count(),
+            requests.writes.mean(),
+            phase.megabytes_per_second()
+        );
+        let Some(files) = &phase.files else { continue };
+        for kind in OpKind::ALL {
+            let times = files.op(kind);
+            if times.count() > 0 {
+                println!("  {:>8}: {:>8} calls, mean {}", kind.name(), times.count(), times.mean());
+            }
+        }
+        for class in RequestClass::ALL {
+            let (name, class) = (class.name(), files.class(class));
+            if class.response.count() > 0 {
+                println!(
+                    "  {name:>17}: {:>8} requests, mean {}",
+                    class.response.count(),
+                    class.response.mean()
+                );
+            }
+        }
+        println!(
+            "  misses: {:.1} % of data, {:.1} % of metadata; reads and writes take {}",
+            files.data.miss_rate() * 100.0,
+            files.metadata.miss_rate() * 100.0,
+            files.read_write_response()
+        );
+    }
+    for fit in &measured.fit {
+        println!("  {:>22}: table {:>10.2}, run {:>10.2}", fit.what, fit.table, fit.run);
+    }
+    if let Some(counters) = measured.postmark {
+        println!("{counters:?}");
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_else(|| "untar".to_owned());
+    let cache = arguments.next().and_then(|text| text.parse::<u64>().ok());
+    let profile = PROFILES.into_iter().find(|profile| profile.name == name);
+    let (mut ffs, workload) = match (name.as_str(), profile) {
+        (_, Some(profile)) => (FfsConfig::default(), Workload::Synthetic(Synthetic { profile })),
+        ("postmark", _) => (FfsConfig::default(), Workload::PostMark(PostMark::default())),
+        ("streams", _) => (FfsConfig::default(), Workload::Streams(Streams::default())),
+        ("writes", _) => (FfsConfig::default(), Workload::RawWrites(RawWrites::default())),
+        _ => (FfsConfig::ultra_1(), Workload::NUser(NUser::default())),
+    };
+    ffs.buffer_cache_bytes = cache.map_or(ffs.buffer_cache_bytes, |mib| mib << 20);
+    let started = Instant::now();
+    let measured = simulate(&ffs, &workload);
+    print(&measured);
+    println!("{} events in {:.2} s", measured.events, started.elapsed().as_secs_f64());
+}
