@@ -56,6 +56,11 @@ pub trait Session {
         false
     }
 
+    /// True while the rest of a request that has begun is missing: it is on its way, and worth a moment's wait.
+    fn is_mid_request(&self) -> bool {
+        false
+    }
+
     /// True once the handshake is over; the driver closes connections that take longer than its limit.
     fn is_established(&self) -> bool {
         true

@@ -10,7 +10,7 @@ use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack}
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{ClientId, Context, Driver, Host, ListenerId, Origin};
+use super::{ClientId, Context, Driver, Host, ListenerId, Origin, TURN_MAX};
 use crate::listen::Socket;
 use crate::ring::{Kind, Token};
 use crate::{Actions, Session, SessionFactory};
@@ -23,6 +23,8 @@ const UNSENT_BYTES_MAX: usize = 1 << 20;
 const CONNECTIONS_MAX: usize = 100;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
 const PATIENCE: Nanos = Nanos::from_secs(10);
+/// How long to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
+const REST_PATIENCE: Nanos = Nanos::from_micros(10);
 /// How long to wait with the next client when descriptors or memory are short.
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -249,6 +251,21 @@ impl Driver {
     }
 
     pub(super) fn received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {
+        let mut result = result;
+        while self.take_received(stack, host, index, result) {
+            result = self.receive_rest(index);
+        }
+        self.list(index);
+    }
+
+    /// Hands what a receive has brought to the session; true where the rest of a request is about to come.
+    fn take_received(
+        &mut self,
+        stack: &mut Stack,
+        host: &mut dyn Host,
+        index: usize,
+        result: i32,
+    ) -> bool {
         let connection = self.connections.get_mut(index).expect("a connection stays while it receives");
         connection.receiving = false;
         match result {
@@ -259,12 +276,35 @@ impl Driver {
                 self.with_session(stack, host, index, |session, actions| session.receive(bytes, actions));
                 let connection = self.connections.get_mut(index).expect("it receives no more, but is here");
                 connection.buffer = buffer;
+                let mid_request = connection.session.as_ref().is_some_and(|session| session.is_mid_request());
+                return mid_request && connection.wants_more();
             }
             0 => connection.ended = true,
             _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
             _ => self.disconnect(stack, host, index),
         }
-        self.list(index);
+        false
+    }
+
+    /// Clients send a header and its payload by two system calls. To fall asleep in between and be woken up again costs
+    /// more than looking for the second one until it is there, within bounds. A count or a negative error number.
+    fn receive_rest(&mut self, index: usize) -> i32 {
+        let turn_ends = self.now + TURN_MAX;
+        let until = (self.elapsed() + REST_PATIENCE).min(turn_ends);
+        let connection = self.connections.get_mut(index).expect("it has just received");
+        let (fd, buffer) = (connection.fd.as_raw_fd(), &mut connection.buffer);
+        loop {
+            // SAFETY: the buffer is this connection's, and no entry of the ring names it while none receives.
+            let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+            if count >= 0 {
+                return i32::try_from(count).expect("the buffer is smaller");
+            }
+            let error = -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            if error != -libc::EAGAIN || Nanos(self.started.elapsed().as_nanos() as u64) >= until {
+                return error;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     pub(super) fn sent(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {

@@ -129,6 +129,14 @@ impl Session for NbdSession {
         self.has_backlog() || self.must_wait()
     }
 
+    fn is_mid_request(&self) -> bool {
+        match self.phase {
+            Phase::RequestHeader => !self.partial.is_empty(),
+            Phase::Payload { .. } | Phase::Skip { .. } => true,
+            _ => false,
+        }
+    }
+
     fn is_established(&self) -> bool {
         self.transmission.is_some()
     }
