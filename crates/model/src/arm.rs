@@ -8,7 +8,7 @@ use dcd_engine::write_cache::{self, DiskMap, RegionUnit, Regions, Stretch};
 use dcd_engine::{Extent, Lba, Nanos};
 
 use crate::Drive;
-use crate::mechanics::{Arm, Mechanics};
+use crate::mechanics::{Arm, Mechanics, Pass, Wanted};
 
 struct DriveArm {
     mechanics: Mechanics,
@@ -22,8 +22,16 @@ impl write_cache::Arm for DriveArm {
 
     fn pass(&self, at: Nanos, extent: Extent) -> (Nanos, Nanos) {
         let spot = self.mechanics.geometry.locate(extent.start);
-        let passage = self.mechanics.transfer(Arm::from(&spot), spot, at, at, extent.sectors, false);
-        (passage.first, passage.end)
+        let passage = self.mechanics.transfer(&Wanted {
+            access: Pass::Read,
+            arm: Arm::from(&spot),
+            lba: extent.start,
+            spot,
+            sectors: extent.sectors,
+            at,
+            data_at: at,
+        });
+        (Nanos(passage.first.0 - self.mechanics.passing(&spot, 1)), passage.end)
     }
 
     fn switch(&self, from: Lba, to: Lba) -> Nanos {

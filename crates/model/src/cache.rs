@@ -15,21 +15,41 @@
 //! (Seagate ST15150 product manual, section "Caching write data").
 
 use dcd_engine::{Extent, Lba, Nanos};
+use serde::{Deserialize, Serialize};
 
 use crate::mechanics::{Arm, Mechanics};
 
-/// The cache of a drive file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far the heads read on behind a read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadAhead {
+    None,
+    /// To the end of the track that the next sector is on.
+    Track,
+    /// The same, and one track more if the segment already began on an earlier track: a stream stays one track ahead.
+    NextTrack,
+    /// As many sectors as the drive reads ahead at most: to the end of the segment.
+    #[default]
+    Segment,
+}
+
+/// The cache of a drive file, as far as reads go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheShape {
     /// 0: the drive has no cache.
     pub segments: usize,
     pub segment_sectors: u64,
-    /// How far a read goes on behind its end.
+    pub read_ahead: ReadAhead,
+    /// The most sectors behind a read's end, whatever the policy.
     pub read_ahead_sectors: u64,
     /// The most segments that hold written data.
     pub write_segments: usize,
     /// A hit lets a waiting read-ahead go on.
     pub resume_on_hit: bool,
+    /// What passes on the track before the first sector wanted is kept.
+    pub keep_passing: bool,
+    /// Sectors of a read are taken in the order in which they pass (zero-latency reads).
+    pub any_order: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +92,8 @@ pub(crate) enum Lookup {
     Hit { segment: usize },
     /// It ends behind a running or waiting read-ahead that has come at least to its start.
     Stream,
-    /// The sectors from here on have to be read.
-    Miss { from: Lba },
+    /// The sectors from here on have to be read; the ones before are in `segment`.
+    Miss { from: Lba, segment: Option<usize> },
 }
 
 /// See the module's documentation.
@@ -113,7 +133,7 @@ impl Cache {
     }
 
     pub fn lookup(&self, wanted: Extent) -> Lookup {
-        let mut best = Lookup::Miss { from: wanted.start };
+        let mut best = Lookup::Miss { from: wanted.start, segment: None };
         for (index, segment) in self.segments.iter().enumerate() {
             // The end counts as inside, for a read that goes on exactly where a read-ahead is.
             if wanted.start < segment.start || wanted.start > segment.end || segment.is_empty() {
@@ -124,8 +144,10 @@ impl Cache {
             }
             if self.ahead.is_some_and(|ahead| ahead.segment == index) {
                 best = Lookup::Stream;
-            } else if let Lookup::Miss { from } = best {
-                best = Lookup::Miss { from: from.max(segment.end) };
+            } else if let Lookup::Miss { from, .. } = best
+                && segment.end > from
+            {
+                best = Lookup::Miss { from: segment.end, segment: Some(index) };
             }
         }
         best
@@ -149,53 +171,100 @@ impl Cache {
         self.ahead.map(|ahead| ahead.arm)
     }
 
-    /// A read was answered from `segment`.
-    pub fn hit(&mut self, segment: usize, wanted: Extent, now: Nanos) {
-        self.touch(segment);
-        let shape = self.shape;
-        if let Some(ahead) = &mut self.ahead
-            && ahead.segment == segment
-        {
-            let waiting = ahead.next == ahead.limit;
-            if !waiting || shape.resume_on_hit {
-                let limit = ahead.limit.max(wanted.end() + shape.read_ahead_sectors);
-                if waiting && limit > ahead.next {
-                    ahead.at = ahead.at.max(now);
-                }
-                ahead.limit = limit;
-            }
+    /// Where a read-ahead ends that follows a read up to `end` in a segment that begins at `start`.
+    fn limit(&self, mechanics: &Mechanics, start: Lba, end: Lba) -> Lba {
+        let sectors = mechanics.geometry.sectors();
+        let farthest = Lba((end.0 + self.shape.read_ahead_sectors).min(sectors));
+        if farthest <= end {
+            return end;
         }
+        let stop = match self.shape.read_ahead {
+            ReadAhead::None => end,
+            ReadAhead::Segment => farthest,
+            ReadAhead::Track | ReadAhead::NextTrack => {
+                let spot = mechanics.geometry.locate(end);
+                let track_end = mechanics.geometry.track_end(end, &spot);
+                let follows = start.0 + u64::from(spot.sector) < end.0;
+                match self.shape.read_ahead {
+                    ReadAhead::NextTrack if follows => track_end + u64::from(spot.sectors_per_track),
+                    _ => track_end,
+                }
+            }
+        };
+        stop.min(farthest)
+    }
+
+    /// A read was answered from `segment`.
+    pub fn hit(&mut self, mechanics: &Mechanics, segment: usize, wanted: Extent, now: Nanos) {
+        self.touch(segment);
+        let Some(ahead) = self.ahead.filter(|ahead| ahead.segment == segment) else { return };
+        let waiting = ahead.next == ahead.limit;
+        if waiting && !self.shape.resume_on_hit {
+            return;
+        }
+        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted.end()));
+        let at = if waiting && limit > ahead.next { ahead.at.max(now) } else { ahead.at };
+        self.ahead = Some(Ahead { limit, at, ..ahead });
     }
 
     /// A stream was read up to its end, which had passed at `at`.
-    pub fn streamed(&mut self, wanted: Extent, at: Nanos, arm: Arm) {
-        let Some(ahead) = &mut self.ahead else { return };
+    pub fn streamed(&mut self, mechanics: &Mechanics, wanted: Extent, at: Nanos, arm: Arm) {
+        let Some(ahead) = self.ahead else { return };
         let segment = ahead.segment;
-        ahead.next = wanted.end();
-        ahead.limit = ahead.limit.max(wanted.end() + self.shape.read_ahead_sectors);
-        ahead.at = at;
-        ahead.arm = arm;
         self.segments[segment].extend_to(wanted.end(), self.shape.segment_sectors);
+        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted.end()));
+        self.ahead = Some(Ahead { segment, next: wanted.end(), limit, at, arm });
         self.touch(segment);
     }
 
-    /// A read came from the medium, and its last sector passed at `at`: it gets a segment, and reading ahead begins.
-    pub fn loaded(&mut self, wanted: Extent, at: Nanos, arm: Arm) {
+    /// A read came from the medium, and its last sector passed at `at`: it goes on in the segment that had its first
+    /// sectors, or gets one of its own together with the `before` sectors that passed before it, and reading ahead
+    /// begins.
+    pub fn loaded(
+        &mut self,
+        mechanics: &Mechanics,
+        wanted: Extent,
+        found: Option<usize>,
+        before: u64,
+        at: Nanos,
+        arm: Arm,
+    ) {
         if self.segments.is_empty() {
             return;
         }
-        // What was there of it already is in the request's segment now.
-        self.clear(wanted);
-        let segment = self.victim(false);
-        self.fill(segment, wanted, false);
+        let segment = match found {
+            Some(segment) => {
+                self.segments[segment].extend_to(wanted.end(), self.shape.segment_sectors);
+                self.touch(segment);
+                segment
+            }
+            None => {
+                // What was there of it already is in the request's segment now.
+                self.clear(wanted);
+                let segment = self.victim(false);
+                let start = Lba(wanted.start.0 - before);
+                self.fill(segment, Extent::new(start, wanted.end() - start), false);
+                segment
+            }
+        };
         let end = wanted.end();
-        self.ahead = Some(Ahead { segment, next: end, limit: end + self.shape.read_ahead_sectors, at, arm });
+        let limit = self.limit(mechanics, self.segments[segment].start, end);
+        self.ahead = Some(Ahead { segment, next: end, limit, at, arm });
     }
 
-    /// A write went to the medium.
+    /// A write went to the medium, or is on its way there.
     pub fn written(&mut self, extent: Extent, keeps_data: bool) {
+        let appends =
+            |segment: &Segment| segment.written && !segment.is_empty() && segment.end == extent.start;
+        let appended = self.segments.iter().position(appends);
         self.clear(extent);
-        if keeps_data && self.shape.write_segments > 0 && !self.segments.is_empty() {
+        if !keeps_data || self.shape.write_segments == 0 || self.segments.is_empty() {
+            return;
+        }
+        if let Some(segment) = appended.filter(|&segment| !self.segments[segment].is_empty()) {
+            self.segments[segment].extend_to(extent.end(), self.shape.segment_sectors);
+            self.touch(segment);
+        } else {
             let segment = self.victim(true);
             self.fill(segment, extent, true);
         }

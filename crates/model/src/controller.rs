@@ -5,18 +5,21 @@
 //! a command that waits in the drive's queue passes while the one before it is served, and so does the transfer of its
 //! data; this is why a stream of small sequential writes, several in flight, loses no revolution, and one at a time does.
 
-use dcd_engine::{Extent, Nanos};
+use dcd_engine::{Extent, Lba, Nanos};
 
 use crate::cache::{Cache, Lookup};
 use crate::drive::Drive;
 use crate::geometry::Spot;
-use crate::mechanics::{Arm, Mechanics, Passage};
+use crate::mechanics::{Arm, Mechanics, Pass, Passage, Wanted};
+use crate::write_back::{WriteBack, WriteBackKind};
 
 /// What a request does to the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
     Write,
+    /// A write that may be acknowledged from the cache, where the drive delays writes.
+    WriteBehind,
     /// A write whose data does not come over the bus.
     WriteZeroes,
 }
@@ -30,7 +33,7 @@ impl Access {
 /// Where a request was served from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Wholly from the built-in cache.
+    /// Wholly from the built-in cache. A write that was is not on the medium yet.
     Cache,
     /// From the running read-ahead, whose end it waited for.
     Stream,
@@ -48,6 +51,11 @@ pub struct Service {
 }
 
 impl Service {
+    pub(crate) const fn without_data(end: Nanos) -> Service {
+        let none = Nanos::ZERO;
+        Service { end, served: Served::Cache, seek: none, rotation: none, transfer: none }
+    }
+
     const fn moved(end: Nanos, served: Served, passage: &Passage) -> Service {
         Service { end, served, seek: passage.seek, rotation: passage.rotation, transfer: passage.transfer }
     }
@@ -58,6 +66,7 @@ impl Service {
 pub struct Controller {
     drive: Drive,
     cache: Cache,
+    write_back: WriteBack,
     arm: Arm,
     wrote_last: bool,
 }
@@ -66,7 +75,8 @@ impl Controller {
     /// The heads are on the first track, the cache is empty.
     pub fn new(drive: Drive) -> Controller {
         let cache = Cache::new(drive.cache);
-        Controller { drive, cache, arm: Arm::default(), wrote_last: false }
+        let write_back = WriteBack::new(drive.write_back);
+        Controller { drive, cache, write_back, arm: Arm::default(), wrote_last: false }
     }
 
     pub fn drive(&self) -> &Drive {
@@ -78,15 +88,54 @@ impl Controller {
         debug_assert!(known <= start && extent.sectors > 0);
         let service = match access {
             Access::Read => self.read(start, known, extent),
-            Access::Write | Access::WriteZeroes => self.write(start, known, access, extent),
+            Access::WriteBehind if self.write_back.takes(extent.sectors) => {
+                self.write_behind(start, known, extent)
+            }
+            Access::Write | Access::WriteBehind => self.write(start, known, Access::Write, extent),
+            Access::WriteZeroes => self.write(start, known, access, extent),
         };
         self.wrote_last = access.writes();
         service
     }
 
-    /// The end of a command without data: it costs what an answer from the cache costs.
-    pub fn serve_empty(&self, start: Nanos, known: Nanos) -> Nanos {
-        start.max(known + self.drive.overhead.read_hit.after(self.wrote_last))
+    /// Serves a flush: its end is when nothing waits for the medium any more, and at least what an answer from the cache
+    /// costs.
+    pub fn flush(&mut self, start: Nanos, known: Nanos) -> Nanos {
+        let begin = start.max(known + self.drive.overhead.read_hit.after(self.wrote_last));
+        self.destage_all(begin, None);
+        begin.max(self.write_back.free_at())
+    }
+
+    /// Lets a drive that has nothing to serve since `idle_since` destage what it would begin before `now` (or at `now`, if
+    /// nothing else happens then).
+    pub fn rest(&mut self, idle_since: Nanos, now: Nanos, nothing_else: bool) {
+        while let Some(begin) = self.write_back.begins_at(idle_since) {
+            if begin > now || (begin == now && !nothing_else) {
+                return;
+            }
+            self.take_arm(begin);
+            self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, begin, None);
+        }
+    }
+
+    /// Takes out a range of delayed writes that is on the medium by `now`.
+    pub fn take_destaged(&mut self, now: Nanos) -> Option<Extent> {
+        self.write_back.take_done(now)
+    }
+
+    /// When the next range of delayed writes is on the medium, as far as the drive has begun to write any.
+    pub fn next_destaged(&self) -> Option<Nanos> {
+        self.write_back.part_end()
+    }
+
+    /// When a drive that has nothing to serve since `idle_since` begins to destage.
+    pub fn next_destage(&self, idle_since: Nanos) -> Option<Nanos> {
+        self.write_back.begins_at(idle_since)
+    }
+
+    /// True if writes were acknowledged that are not on the medium.
+    pub fn has_unwritten(&self) -> bool {
+        !self.write_back.is_empty()
     }
 
     /// How long after `start` the first sector would pass if the request were served next; 0 for what is in the cache.
@@ -100,13 +149,15 @@ impl Controller {
         spot: &Spot,
     ) -> u64 {
         let overhead = self.drive.overhead.of(access, self.wrote_last);
-        let begin = start.max(known + overhead);
-        if !access.writes() {
-            match self.cache.lookup(extent) {
+        let begin = start.max(known + overhead).max(self.write_back.free_at());
+        match access {
+            Access::Read => match self.cache.lookup(extent) {
                 Lookup::Hit { .. } => return 0,
                 Lookup::Stream if self.cache.is_reading_ahead() => return 0,
                 Lookup::Stream | Lookup::Miss { .. } => {}
-            }
+            },
+            Access::WriteBehind if self.write_back.kind() == WriteBackKind::Deferred => return 0,
+            _ => {}
         }
         let arm = self.cache.arm().unwrap_or(self.arm);
         let mechanics = self.mechanics();
@@ -122,59 +173,167 @@ impl Controller {
 
     pub(crate) fn check(&self) {
         self.cache.check();
+        self.write_back.check();
     }
 
     fn read(&mut self, start: Nanos, known: Nanos, extent: Extent) -> Service {
         self.catch_up(start);
-        let hit_begin = start.max(known + self.drive.overhead.read_hit.after(self.wrote_last));
+        let mut hit_begin = start.max(known + self.drive.overhead.read_hit.after(self.wrote_last));
+        if self.write_back.kind() == WriteBackKind::OnArrival {
+            hit_begin = hit_begin.max(self.write_back.free_at());
+        }
+        if self.write_back.holds(extent) {
+            return self.answer(hit_begin, extent);
+        }
         match self.cache.lookup(extent) {
             Lookup::Hit { segment } => {
-                self.cache.hit(segment, extent, start);
-                let end = hit_begin + self.drive.bus_time(extent.sectors);
-                let none = Nanos::ZERO;
-                Service { end, served: Served::Cache, seek: none, rotation: none, transfer: none }
+                self.cache.hit(&self.drive.mechanics, segment, extent, start);
+                self.answer(hit_begin, extent)
             }
             Lookup::Stream => self.read_stream(hit_begin, extent),
-            Lookup::Miss { from } => {
+            Lookup::Miss { from, segment } => {
                 let begin = start.max(known + self.drive.overhead.of(Access::Read, self.wrote_last));
-                self.take_arm(begin);
-                let missing = extent.end() - from;
-                let spot = self.mechanics().geometry.locate(from);
-                let passage = self.mechanics().transfer(self.arm, spot, begin, begin, missing, false);
-                self.arm = passage.arm;
-                self.cache.loaded(extent, passage.end, passage.arm);
-                let bus_end = passage.first + self.drive.bus_time(extent.sectors);
-                let end = bus_end.max(passage.end + self.drive.bus_time(1));
-                Service::moved(end, Served::Medium, &passage)
+                self.read_medium(begin.max(self.write_back.free_at()), extent, from, segment)
             }
         }
+    }
+
+    fn answer(&self, begin: Nanos, extent: Extent) -> Service {
+        let none = Nanos::ZERO;
+        let end = begin + self.drive.bus_time(extent.sectors);
+        Service { end, served: Served::Cache, seek: none, rotation: none, transfer: none }
+    }
+
+    /// Reads the sectors from `from` on; the ones before are in a segment.
+    fn read_medium(&mut self, begin: Nanos, extent: Extent, from: Lba, segment: Option<usize>) -> Service {
+        self.take_arm(begin);
+        let spot = self.mechanics().geometry.locate(from);
+        let access = if self.drive.cache.any_order { Pass::ReadAnyOrder } else { Pass::Read };
+        let sectors = extent.end() - from;
+        let passage = self.transfer(Wanted {
+            access,
+            arm: self.arm,
+            lba: from,
+            spot,
+            sectors,
+            at: begin,
+            data_at: begin,
+        });
+        let mut before = 0;
+        if self.drive.cache.keep_passing && segment.is_none() {
+            let passing = self.mechanics().passing_before(&spot, passage.on_track);
+            before = u64::from(passing).min(from.0);
+        }
+        self.cache.loaded(&self.drive.mechanics, extent, segment, before, passage.end, passage.arm);
+        // The bus moves what there is while the rest passes under the heads.
+        let bus_begin = if segment.is_some() { begin } else { passage.first };
+        let bus_end = bus_begin + self.drive.bus_time(extent.sectors);
+        let end = bus_end.max(passage.end + self.drive.bus_time(1));
+        Service::moved(end, Served::Medium, &passage)
     }
 
     /// Goes on where the read-ahead is; what it has read already is only waiting for the bus.
     fn read_stream(&mut self, begin: Nanos, extent: Extent) -> Service {
         let (next, at, arm) = self.cache.stream_from(begin).expect("a stream needs a read-ahead");
         let spot = self.mechanics().geometry.locate(next);
-        let passage = self.mechanics().transfer(arm, spot, at, at, extent.end() - next, false);
-        self.arm = passage.arm;
-        self.cache.streamed(extent, passage.end, passage.arm);
+        let sectors = extent.end() - next;
+        let passage =
+            self.transfer(Wanted { access: Pass::Read, arm, lba: next, spot, sectors, at, data_at: at });
+        self.cache.streamed(&self.drive.mechanics, extent, passage.end, passage.arm);
         let bus_end = begin + self.drive.bus_time(extent.sectors);
         let end = bus_end.max(passage.end + self.drive.bus_time(1));
         Service::moved(end, Served::Stream, &passage)
     }
 
+    /// A write that is acknowledged when it is on the medium.
     fn write(&mut self, start: Nanos, known: Nanos, access: Access, extent: Extent) -> Service {
         let decoded = known + self.drive.overhead.of(access, self.wrote_last);
-        let begin = start.max(decoded);
+        if self.write_back.overlaps_waiting(extent) {
+            self.destage_all(start.max(decoded), Some(extent));
+        }
+        let begin = start.max(decoded).max(self.write_back.free_at());
         self.take_arm(begin);
         let spot = self.mechanics().geometry.locate(extent.start);
         let data_at = match access {
             Access::WriteZeroes => begin,
             _ => decoded + self.bus_lead(&spot, extent.sectors),
         };
-        let passage = self.mechanics().transfer(self.arm, spot, begin, data_at, extent.sectors, true);
-        self.arm = passage.arm;
+        let passage = self.put(extent, spot, begin, data_at);
         self.cache.written(extent, access == Access::Write);
         Service::moved(passage.end, Served::Medium, &passage)
+    }
+
+    /// A write that is acknowledged when its data has come over the bus.
+    fn write_behind(&mut self, start: Nanos, known: Nanos, extent: Extent) -> Service {
+        let decoded = known + self.drive.overhead.write_hit.after(self.wrote_last);
+        let begin = match self.write_back.kind() {
+            WriteBackKind::OnArrival => self.write_on_arrival(start, decoded, extent),
+            WriteBackKind::Deferred => self.write_deferred(start.max(decoded), extent),
+        };
+        self.cache.written(extent, true);
+        self.answer(begin, extent)
+    }
+
+    /// Sends the arm out for a write at once; tells when its data begins to come.
+    fn write_on_arrival(&mut self, start: Nanos, decoded: Nanos, extent: Extent) -> Nanos {
+        let appends = self.write_back.tail() == Some(extent.start);
+        let begin = match appends {
+            true => self.write_back.room_at(extent.sectors, start.max(decoded)),
+            false => start.max(decoded).max(self.write_back.free_at()),
+        };
+        self.take_arm(begin);
+        let spot = self.mechanics().geometry.locate(extent.start);
+        let data_at = begin + self.bus_lead(&spot, extent.sectors);
+        // An append goes on where the heads are when they are through with what came before.
+        let passage = self.put(extent, spot, begin.max(self.write_back.free_at()), data_at);
+        self.write_back.writing(extent, passage.end);
+        begin
+    }
+
+    /// Puts a write among those that wait; tells when it has a place.
+    fn write_deferred(&mut self, begin: Nanos, extent: Extent) -> Nanos {
+        let mut begin = begin;
+        while !self.write_back.has_room(extent, begin) {
+            if self.write_back.next_end(begin).is_none() {
+                self.take_arm(begin);
+                self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, begin, None);
+            }
+            begin = self.write_back.next_end(begin).expect("a part has just been begun");
+        }
+        self.write_back.wait(extent);
+        begin
+    }
+
+    /// Begins to destage, one after the other, all runs that wait, or those that overlap a range.
+    fn destage_all(&mut self, begin: Nanos, wanted: Option<Extent>) {
+        let more = |write_back: &WriteBack| match wanted {
+            Some(extent) => write_back.overlaps_waiting(extent),
+            None => write_back.is_waiting(),
+        };
+        while more(&self.write_back) {
+            let at = begin.max(self.write_back.free_at());
+            self.take_arm(at);
+            self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, at, wanted);
+        }
+    }
+
+    fn put(&mut self, extent: Extent, spot: Spot, at: Nanos, data_at: Nanos) -> Passage {
+        let sectors = extent.sectors;
+        self.transfer(Wanted {
+            access: Pass::Write,
+            arm: self.arm,
+            lba: extent.start,
+            spot,
+            sectors,
+            at,
+            data_at,
+        })
+    }
+
+    fn transfer(&mut self, wanted: Wanted) -> Passage {
+        let passage = self.drive.mechanics.transfer(&wanted);
+        self.arm = passage.arm;
+        passage
     }
 
     /// How long before the first sector passes the bus has to begin, so that the data never comes too late.

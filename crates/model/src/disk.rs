@@ -14,16 +14,23 @@
 //! when the last one ended and not when the driver came to it, so that the modelled throughput stays right. How late the
 //! driver was is counted and shown in the status.
 //!
-//! There is no write cache: a write that was answered is as durable as the device below makes it, which is why the
+//! With its write cache off, a write that was answered is as durable as the device below makes it, which is why the
 //! geometry says "volatile cache" exactly where that device does. A flush takes its turn after the writes that came
 //! before it, and is then passed down, as completed writes may be in a cache there.
+//!
+//! With the write cache on, a write is answered when its data has come over the bus. The disk keeps it (see `behind.rs`)
+//! and hands it down when the model says that it is on the medium; until then a power cut loses it. `selective` delays
+//! only writes that may be lost ([`Durability::Volatile`]); `on` delays the others too, as drives did that ignored FUA. A
+//! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, Control, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Nanos, OpId,
-    Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer,
+    Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::behind::Behind;
+use crate::cache::ReadAhead;
 use crate::controller::{Access, Controller, Served, Service};
 use crate::drive::{self, Drive, DriveError};
 use crate::queue::{Pending, Queue, Scheduler, Work};
@@ -31,7 +38,20 @@ use crate::statistics::Statistics;
 
 const BELOW: Port = Port(0);
 
-/// How a disk is set up.
+/// Which writes are answered before they are on the medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteCache {
+    /// None.
+    #[default]
+    Off,
+    /// All, also those that should be durable when they are answered.
+    On,
+    /// Those that need not be durable when they are answered.
+    Selective,
+}
+
+/// How a disk is set up. What is absent is as the drive file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DiskConfig {
@@ -40,17 +60,36 @@ pub struct DiskConfig {
     /// How much of the drive is used, in bytes; all that the device below has, if absent.
     pub size: Option<u64>,
     pub queue: Scheduler,
+    pub write_cache: WriteCache,
+    /// Segments of the built-in cache.
+    pub segments: Option<usize>,
+    /// The size of each, in bytes.
+    pub segment_bytes: Option<u64>,
+    pub read_ahead: Option<ReadAhead>,
+    /// The rate of the bus, in bytes a second.
+    pub bus: Option<u64>,
 }
 
 impl Default for DiskConfig {
     fn default() -> Self {
-        DiskConfig { drive: "barracuda-1996".to_owned(), size: None, queue: Scheduler::default() }
+        DiskConfig {
+            drive: "barracuda-1996".to_owned(),
+            size: None,
+            queue: Scheduler::default(),
+            write_cache: WriteCache::default(),
+            segments: None,
+            segment_bytes: None,
+            read_ahead: None,
+            bus: None,
+        }
     }
 }
 
 struct InService {
     pending: Pending,
     end: Nanos,
+    /// A write that is answered at the end, and goes below later.
+    delayed: bool,
 }
 
 /// See the module's documentation.
@@ -62,19 +101,31 @@ pub struct Disk {
     free_at: Nanos,
     size: Option<u64>,
     geometry: Option<Geometry>,
+    write_cache: WriteCache,
+    behind: Behind,
+    /// Flushes that are below.
+    flushing: Vec<RequestId>,
     statistics: Statistics,
 }
 
 impl Disk {
     /// A disk of one of the drives that are always there.
     pub fn new(config: &DiskConfig) -> Result<Disk, DriveError> {
-        Ok(Disk::with_drive(drive::builtin(&config.drive)?, config))
+        Ok(Disk::with_drive(config.change(drive::builtin(&config.drive)?)?, config))
     }
 
     /// A disk of any drive; `config.drive` is not looked at.
+    ///
+    /// # Panics
+    /// Where the drive cannot be changed as the configuration says: ask [`DiskConfig::change`] first if that came from
+    /// outside.
     pub fn with_drive(drive: Drive, config: &DiskConfig) -> Disk {
+        let drive = config.change(drive).expect("a drive can be changed as the configuration says");
         let queue = Queue::new(config.queue, drive.queue_depth());
         Disk {
+            write_cache: config.write_cache,
+            behind: Behind::default(),
+            flushing: Vec::new(),
             controller: Controller::new(drive),
             queue,
             in_service: None,
@@ -89,14 +140,59 @@ impl Disk {
         self.controller.drive()
     }
 
-    /// Ends every service whose time is over by `now`, one after the other, and starts what waits.
-    fn advance(&mut self, now: Nanos, out: &mut Outbox) {
-        while let Some(InService { pending, end }) = self.in_service.take_if(|service| service.end <= now) {
-            self.free_at = end;
-            self.statistics.late(now.since(end));
-            self.statistics.below_changes(now, true);
-            out.submit(BELOW, OpId(pending.request.id.0), pending.request.io);
-            self.start_next();
+    /// Ends everything whose time is over by `now`, one after the other, and starts what waits. `nothing_else` happens at
+    /// `now`: a disk that rests may begin to destage.
+    fn advance(&mut self, now: Nanos, nothing_else: bool, out: &mut Outbox) {
+        loop {
+            if self.in_service.is_none() && self.write_cache != WriteCache::Off {
+                self.controller.rest(self.free_at, now, nothing_else);
+            }
+            let service_end = self.in_service.as_ref().map(|service| service.end);
+            let destaged = self.controller.next_destaged().filter(|at| *at <= now);
+            if let Some(at) = destaged.filter(|at| service_end.is_none_or(|end| *at <= end)) {
+                while let Some(extent) = self.controller.take_destaged(at) {
+                    self.behind.destaged(extent, out);
+                }
+            } else if let Some(service) = self.in_service.take_if(|service| service.end <= now) {
+                self.statistics.late(now.since(service.end));
+                self.end_service(now, service, out);
+                self.start_next();
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn end_service(&mut self, now: Nanos, service: InService, out: &mut Outbox) {
+        let InService { pending, end, delayed } = service;
+        self.free_at = end;
+        let id = pending.request.id;
+        if let (true, Io::Write { at, buf, .. }) = (delayed, &pending.request.io) {
+            self.behind.hold(*at, buf);
+            return out.reply(id, IoResult::ok(pending.request.io.take_buf()));
+        }
+        self.statistics.below_changes(now, true);
+        match self.write_cache {
+            WriteCache::Off => out.submit(BELOW, OpId(id.0), pending.request.io),
+            WriteCache::On | WriteCache::Selective => {
+                self.flushing.extend(matches!(pending.work, Work::Flush).then_some(id));
+                self.behind.hand_down(OpId(id.0), pending.request.io, out);
+            }
+        }
+    }
+
+    fn completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+        if self.write_cache == WriteCache::Off {
+            self.statistics.below_changes(now, false);
+            return out.reply(RequestId(op.0), result);
+        }
+        let flush = self.flushing.iter().position(|id| id.0 == op.0);
+        if let Some(index) = flush {
+            self.flushing.swap_remove(index);
+        }
+        if let Some(result) = self.behind.completed(op, flush.is_some(), result, out) {
+            self.statistics.below_changes(now, false);
+            out.reply(RequestId(op.0), result);
         }
     }
 
@@ -106,16 +202,12 @@ impl Disk {
             Work::Transfer { access, extent, .. } => {
                 self.controller.serve(start, pending.known, access, extent)
             }
-            Work::Flush => Service {
-                end: self.controller.serve_empty(start, pending.known),
-                served: Served::Cache,
-                seek: Nanos::ZERO,
-                rotation: Nanos::ZERO,
-                transfer: Nanos::ZERO,
-            },
+            Work::Flush => Service::without_data(self.controller.flush(start, pending.known)),
         };
         self.statistics.served(start, &service, &pending);
-        self.in_service = Some(InService { pending, end: service.end });
+        let delayed = service.served == Served::Cache
+            && matches!(pending.work, Work::Transfer { access: Access::WriteBehind, .. });
+        self.in_service = Some(InService { pending, end: service.end, delayed });
     }
 
     fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
@@ -131,6 +223,13 @@ impl Disk {
         }
     }
 
+    fn write_access(&self, durability: Durability) -> Access {
+        match (self.write_cache, durability) {
+            (WriteCache::On, _) | (WriteCache::Selective, Durability::Volatile) => Access::WriteBehind,
+            (WriteCache::Off, _) | (WriteCache::Selective, Durability::Durable) => Access::Write,
+        }
+    }
+
     /// What a request asks of the drive, or why it cannot be served.
     fn work(&self, io: &Io) -> Result<Work, IoError> {
         let geometry = self.geometry();
@@ -138,7 +237,7 @@ impl Disk {
             Io::Flush => return Ok(Work::Flush),
             Io::Discard { extent } => return Err(IoError::at(ErrorKind::Unsupported, *extent)),
             Io::Read { .. } => Access::Read,
-            Io::Write { .. } => Access::Write,
+            Io::Write { durability, .. } => self.write_access(*durability),
             Io::WriteZeroes { .. } => Access::WriteZeroes,
         };
         let extent = io.extent().expect("all but flushes have an extent");
@@ -156,6 +255,27 @@ impl Disk {
     }
 }
 
+impl DiskConfig {
+    /// The drive with what is set here.
+    ///
+    /// # Errors
+    /// Where a value is outside of what a drive file may say.
+    pub fn change(&self, mut drive: Drive) -> Result<Drive, DriveError> {
+        if self.segments.is_some() || self.segment_bytes.is_some() {
+            let (segments, sectors) = drive.segments();
+            let sectors = self.segment_bytes.map_or(sectors, |bytes| bytes / SECTOR_BYTES);
+            drive = drive.with_segments(self.segments.unwrap_or(segments), sectors)?;
+        }
+        if let Some(read_ahead) = self.read_ahead {
+            drive = drive.with_read_ahead(read_ahead);
+        }
+        match self.bus {
+            Some(bytes_per_second) => drive.with_bus(bytes_per_second),
+            None => Ok(drive),
+        }
+    }
+}
+
 fn is_aligned(io: &Io, extent: Extent, block_bytes: u32) -> bool {
     let block = u64::from(block_bytes) / SECTOR_BYTES;
     let whole_sectors = match io {
@@ -168,24 +288,33 @@ fn is_aligned(io: &Io, extent: Extent, block_bytes: u32) -> bool {
 impl Layer for Disk {
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
         // What ended before this event must be over before the event can change anything.
-        self.advance(now, out);
+        self.advance(now, matches!(event, Event::Wake), out);
         match event {
             Event::Request(request) => self.accept(now, request, out),
-            Event::Completed { op, result } => {
-                self.statistics.below_changes(now, false);
-                out.reply(RequestId(op.0), result);
-            }
+            Event::Completed { op, result } => self.completed(now, op, result, out),
             Event::Control(Control::ResetStatistics) => self.statistics.reset(now),
             Event::Wake | Event::Control(_) => {}
         }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        self.in_service.as_ref().map(|service| service.end)
+        let destaged = self.controller.next_destaged();
+        match &self.in_service {
+            Some(service) => Some(destaged.map_or(service.end, |at| at.min(service.end))),
+            None => destaged.or_else(|| self.controller.next_destage(self.free_at)),
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.controller.has_unwritten()
     }
 
     fn check(&self) {
         self.controller.check();
+        assert!(
+            self.controller.has_unwritten() || self.behind.held_sectors() == 0,
+            "data is held that nobody is going to write"
+        );
         assert!(self.in_service.is_some() || self.queue.len() == 0, "the disk rests while requests wait");
         assert!(self.in_service.as_ref().is_none_or(|service| service.end >= self.free_at));
     }
@@ -224,7 +353,7 @@ impl Layer for Disk {
             sectors: bytes / SECTOR_BYTES,
             logical_block_bytes,
             physical_block_bytes: drive.physical_block_bytes().max(logical_block_bytes),
-            volatile_cache: below.volatile_cache,
+            volatile_cache: below.volatile_cache || self.write_cache != WriteCache::Off,
             discards: false,
             fast_zeroes: false,
             rotational: true,
@@ -236,6 +365,7 @@ impl Layer for Disk {
     fn status(&self, _now: Nanos) -> serde_json::Value {
         let mut status = self.statistics.to_json();
         status["drive"] = self.drive().name().into();
+        status["unwritten_sectors"] = self.behind.held_sectors().into();
         status["scheduler"] = serde_json::json!(self.queue.scheduler());
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
         status

@@ -1,9 +1,14 @@
 //! Where a sector is: LBA to zone, cylinder, head, sector, and the angle under which it passes the head.
 //!
-//! LBAs run through the tracks of a cylinder, head by head, then on to the next cylinder. From track to track the first
-//! sector is shifted by a skew, so that a sequential transfer finds it just after the head has changed. All angles are
-//! kept as integer nanoseconds of one revolution, and the end of a sector is computed exactly as the start of the next
-//! one: a request that continues where the last one ended finds its sector at once and not one revolution later.
+//! LBAs run through the tracks of a cylinder, head by head, then on to the next cylinder: from its first head again, or
+//! (*serpentine*) from the head where the last cylinder ended. From track to track the first sector is shifted by a
+//! skew, so that a sequential transfer finds it just after the head has changed. A zone can be cut into ranges of
+//! cylinders that keep spare sectors at their end, and can have sectors that were found bad and *slipped* over: LBAs
+//! skip both. Between zones there can be cylinders without data.
+//!
+//! All angles are kept as integer nanoseconds of one revolution, and the end of a sector is computed exactly as the
+//! start of the next one: a request that continues where the last one ended finds its sector at once and not one
+//! revolution later.
 
 use dcd_engine::{Lba, Nanos};
 
@@ -20,6 +25,37 @@ pub struct Zone {
     pub first_lba: Lba,
     /// The angle of the zone's first sector, in nanoseconds of a revolution.
     first_angle: u64,
+    /// Places of sectors in each range with spares, and how many of them hold data.
+    range_places: u64,
+    range_sectors: u64,
+    /// Counted from the zone's first LBA: each LBA from one of these on lies one place further than the one before.
+    slips: Vec<u64>,
+}
+
+impl Zone {
+    /// The place of a sector of the zone, counted in sectors along its tracks, and how many sectors follow each other
+    /// without a gap from there on (itself included), not looking at the ends of tracks.
+    fn place(&self, within: u64) -> (u64, u64) {
+        let range = if within < self.range_sectors { 0 } else { within / self.range_sectors };
+        let range_start = range * self.range_sectors;
+        let mut run = range_start + self.range_sectors - within;
+        let mut place = range * self.range_places + (within - range_start);
+        if !self.slips.is_empty() {
+            let before = self.slips.partition_point(|&slip| slip < range_start);
+            let passed = self.slips.partition_point(|&slip| slip <= within);
+            place += (passed - before) as u64;
+            if let Some(next) = self.slips.get(passed) {
+                run = run.min(next - within);
+            }
+        }
+        (place, run)
+    }
+
+    fn sectors(&self, heads: u32) -> u64 {
+        let places = u64::from(self.cylinders) * u64::from(heads) * u64::from(self.sectors_per_track);
+        let ranges = places.div_ceil(self.range_places);
+        places - ranges * (self.range_places - self.range_sectors)
+    }
 }
 
 /// One track, for whoever lays out data by rotation (a log, for instance).
@@ -36,12 +72,13 @@ pub struct Track {
 /// The place of one sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    pub(crate) zone: u32,
     pub cylinder: u32,
     pub head: u32,
-    /// Counted along the track, from its first LBA.
+    /// Counted along the track, from its first place.
     pub sector: u32,
     pub sectors_per_track: u32,
+    /// How many LBAs lie one behind the other on the track from here on, this one included.
+    pub(crate) run: u32,
     /// The angle of the track's sector 0, in nanoseconds of a revolution.
     pub(crate) track_angle: u64,
 }
@@ -51,41 +88,86 @@ pub struct Spot {
 pub(crate) struct Geometry {
     revolution: u64,
     heads: u32,
+    serpentine: bool,
     zones: Vec<Zone>,
     sectors: u64,
     cylinders: u32,
 }
 
 /// What a drive file says of a zone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ZoneShape {
     pub cylinders: u32,
     pub sectors_per_track: u32,
     pub track_skew: u32,
     pub cylinder_skew: u32,
+    /// Spare sectors at the end of each range.
+    pub spares: u32,
+    pub slips: Vec<u64>,
+}
+
+/// What a drive file says of all zones together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layout {
+    pub serpentine: bool,
+    /// Every zone begins at angle 0; otherwise a zone goes on where the one before it ends, with its cylinder skew.
+    pub zones_start_at_index: bool,
+    /// Cylinders without data between two zones.
+    pub gap_cylinders: u32,
+    /// Cylinders that share their spares; 0: those of a zone.
+    pub spare_range_cylinders: u32,
+    /// The capacity, where it is less than what the zones hold.
+    pub sectors: Option<u64>,
 }
 
 impl Geometry {
-    /// The shapes have been checked: no zero, no skew of a whole track or more, sums that fit.
-    pub fn new(revolution: Nanos, heads: u32, shapes: &[ZoneShape]) -> Geometry {
-        let mut geometry =
-            Geometry { revolution: revolution.0, heads, zones: Vec::new(), sectors: 0, cylinders: 0 };
+    /// The shapes have been checked: no zero, no skew of a whole track or more, sums that fit, spares and slips that
+    /// leave something.
+    pub fn new(revolution: Nanos, heads: u32, layout: Layout, shapes: &[ZoneShape]) -> Geometry {
+        let mut geometry = Geometry {
+            revolution: revolution.0,
+            heads,
+            serpentine: layout.serpentine,
+            zones: Vec::new(),
+            sectors: 0,
+            cylinders: 0,
+        };
         for shape in shapes {
-            let first_angle = geometry.zones.last().map_or(0, |last| geometry.angle_after(last, shape));
-            geometry.zones.push(Zone {
-                first_cylinder: geometry.cylinders,
-                cylinders: shape.cylinders,
-                sectors_per_track: shape.sectors_per_track,
-                track_skew: shape.track_skew,
-                cylinder_skew: shape.cylinder_skew,
-                first_lba: Lba(geometry.sectors),
-                first_angle,
-            });
-            geometry.cylinders += shape.cylinders;
-            geometry.sectors +=
-                u64::from(shape.cylinders) * u64::from(heads) * u64::from(shape.sectors_per_track);
+            geometry.add_zone(layout, shape);
         }
+        geometry.sectors = layout.sectors.unwrap_or(geometry.sectors);
         geometry
+    }
+
+    fn add_zone(&mut self, layout: Layout, shape: &ZoneShape) {
+        let mut first_angle = 0;
+        if let Some(last) = self.zones.last() {
+            self.cylinders += layout.gap_cylinders;
+            if !layout.zones_start_at_index {
+                first_angle = self.angle_after(last, shape);
+            }
+        }
+        let range_cylinders = match layout.spare_range_cylinders {
+            0 => shape.cylinders,
+            cylinders => cylinders.min(shape.cylinders),
+        };
+        let range_places =
+            u64::from(range_cylinders) * u64::from(self.heads) * u64::from(shape.sectors_per_track);
+        let zone = Zone {
+            first_cylinder: self.cylinders,
+            cylinders: shape.cylinders,
+            sectors_per_track: shape.sectors_per_track,
+            track_skew: shape.track_skew,
+            cylinder_skew: shape.cylinder_skew,
+            first_lba: Lba(self.sectors),
+            first_angle,
+            range_places,
+            range_sectors: range_places - u64::from(shape.spares),
+            slips: shape.slips.clone(),
+        };
+        self.cylinders += shape.cylinders;
+        self.sectors += zone.sectors(self.heads);
+        self.zones.push(zone);
     }
 
     pub fn sectors(&self) -> u64 {
@@ -116,51 +198,54 @@ impl Geometry {
         assert!(lba.0 < self.sectors, "{lba} is past the drive's {} sectors", self.sectors);
         let index = self.zones.partition_point(|zone| zone.first_lba <= lba) - 1;
         let zone = &self.zones[index];
-        let within = lba - zone.first_lba;
+        let (place, run) = zone.place(lba - zone.first_lba);
         let per_track = u64::from(zone.sectors_per_track);
-        let track = within / per_track;
+        let track = place / per_track;
+        let sector = place - track * per_track;
         let heads = u64::from(self.heads);
+        let cylinder = track / heads;
+        let mut head = track - cylinder * heads;
+        if self.serpentine && cylinder % 2 == 1 {
+            head = heads - 1 - head;
+        }
         Spot {
-            zone: index as u32,
-            cylinder: zone.first_cylinder + (track / heads) as u32,
-            head: (track % heads) as u32,
-            sector: (within - track * per_track) as u32,
+            cylinder: zone.first_cylinder + cylinder as u32,
+            head: head as u32,
+            sector: sector as u32,
             sectors_per_track: zone.sectors_per_track,
-            track_angle: self.track_angle(zone, track),
+            run: run.min(per_track - sector) as u32,
+            track_angle: self.track_angle(zone, track, cylinder),
         }
     }
 
-    /// The first sector of the track after this one, if there is one.
-    pub fn next_track(&self, spot: &Spot) -> Option<Spot> {
-        let zone = &self.zones[spot.zone as usize];
-        let heads = u64::from(self.heads);
-        let track = u64::from(spot.cylinder - zone.first_cylinder) * heads + u64::from(spot.head) + 1;
-        let cylinder = zone.first_cylinder + (track / heads) as u32;
-        if cylinder < zone.first_cylinder + zone.cylinders {
-            let head = (track % heads) as u32;
-            return Some(Spot {
-                cylinder,
-                head,
-                sector: 0,
-                track_angle: self.track_angle(zone, track),
-                ..*spot
-            });
+    /// The end of the LBAs on the track of a sector.
+    pub fn track_end(&self, lba: Lba, spot: &Spot) -> Lba {
+        let mut end = lba + u64::from(spot.run);
+        let mut reached = spot.sector + spot.run;
+        while reached < spot.sectors_per_track && end.0 < self.sectors {
+            let next = self.locate(end);
+            if (next.cylinder, next.head) != (spot.cylinder, spot.head) {
+                break;
+            }
+            end = end + u64::from(next.run);
+            reached = next.sector + next.run;
         }
-        let next = self.zones.get(spot.zone as usize + 1)?;
-        Some(Spot {
-            zone: spot.zone + 1,
-            cylinder: next.first_cylinder,
-            head: 0,
-            sector: 0,
-            sectors_per_track: next.sectors_per_track,
-            track_angle: next.first_angle,
-        })
+        Lba(end.0.min(self.sectors))
     }
 
     pub fn track_at(&self, lba: Lba) -> Track {
         let spot = self.locate(lba);
+        let on_track = |lba: u64| {
+            let other = self.locate(Lba(lba));
+            (other.cylinder, other.head) == (spot.cylinder, spot.head)
+        };
+        // Without slips this is exact; each slip before the sector hides one LBA.
+        let mut first = lba.0.saturating_sub(u64::from(spot.sector));
+        while !on_track(first) {
+            first += 1;
+        }
         Track {
-            first_lba: Lba(lba.0 - u64::from(spot.sector)),
+            first_lba: Lba(first),
             sectors: spot.sectors_per_track,
             start_angle: spot.track_angle as f64 / self.revolution as f64,
             cylinder: spot.cylinder,
@@ -193,20 +278,21 @@ impl Geometry {
     }
 
     /// The angle of the first sector of a zone's track: the skews of all tracks before it, summed up.
-    fn track_angle(&self, zone: &Zone, track: u64) -> u64 {
+    fn track_angle(&self, zone: &Zone, track: u64, cylinder_changes: u64) -> u64 {
         let per_track = u64::from(zone.sectors_per_track);
-        let cylinder_changes = track / u64::from(self.heads);
         let head_changes = track - cylinder_changes;
         let skew =
             head_changes * u64::from(zone.track_skew) + cylinder_changes * u64::from(zone.cylinder_skew);
-        (zone.first_angle + (skew % per_track) * self.revolution / per_track) % self.revolution
+        let angle = zone.first_angle + (skew % per_track) * self.revolution / per_track;
+        if angle >= self.revolution { angle - self.revolution } else { angle }
     }
 
     /// Where the zone after `last` starts, so that a transfer from zone to zone loses no revolution either.
     fn angle_after(&self, last: &Zone, next: &ZoneShape) -> u64 {
         let tracks = u64::from(last.cylinders) * u64::from(self.heads);
         let skew = self.offset(next.cylinder_skew, next.sectors_per_track);
-        (self.track_angle(last, tracks - 1) + skew) % self.revolution
+        let cylinder_changes = u64::from(last.cylinders) - 1;
+        (self.track_angle(last, tracks - 1, cylinder_changes) + skew) % self.revolution
     }
 }
 
@@ -214,36 +300,69 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    fn small() -> Geometry {
+    fn shapes() -> [ZoneShape; 2] {
         let shape = |cylinders, sectors_per_track, track_skew, cylinder_skew| ZoneShape {
             cylinders,
             sectors_per_track,
             track_skew,
             cylinder_skew,
+            ..ZoneShape::default()
         };
-        Geometry::new(Nanos(8_333_333), 3, &[shape(4, 10, 2, 3), shape(2, 7, 1, 2)])
+        [shape(4, 10, 2, 3), shape(2, 7, 1, 2)]
+    }
+
+    fn small() -> Geometry {
+        Geometry::new(Nanos(8_333_333), 3, Layout::default(), &shapes())
     }
 
     #[test]
     fn every_sector_has_its_own_place_and_they_follow_each_other() {
         let geometry = small();
         assert_eq!(geometry.sectors(), 4 * 3 * 10 + 2 * 3 * 7);
-        let mut last: Option<Spot> = None;
-        for lba in 0..geometry.sectors() {
+        let spots: Vec<Spot> = (0..geometry.sectors()).map(|lba| geometry.locate(Lba(lba))).collect();
+        let places: Vec<_> = spots.iter().map(|spot| (spot.cylinder, spot.head, spot.sector)).collect();
+        assert!(places.is_sorted() && places.windows(2).all(|pair| pair[0] != pair[1]));
+        assert_eq!(places.last(), Some(&(5, 2, 6)));
+        assert!(spots.iter().all(|spot| spot.run == spot.sectors_per_track - spot.sector));
+    }
+
+    #[test]
+    fn a_serpentine_changes_no_head_between_cylinders() {
+        let layout = Layout { serpentine: true, ..Layout::default() };
+        let geometry = Geometry::new(Nanos(8_333_333), 3, layout, &shapes());
+        let tracks: Vec<_> = (0..120).step_by(10).map(|lba| geometry.locate(Lba(lba))).collect();
+        let heads: Vec<u32> = tracks.iter().map(|spot| spot.head).collect();
+        assert_eq!(heads, [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]);
+        assert_eq!(geometry.locate(Lba(120)).head, 0, "each zone begins at the first head");
+    }
+
+    #[test]
+    fn spares_slips_and_gaps_are_places_without_an_lba() {
+        let mut shapes = shapes();
+        shapes[0].spares = 4;
+        shapes[0].slips = vec![5, 70];
+        let layout = Layout { gap_cylinders: 2, spare_range_cylinders: 2, ..Layout::default() };
+        let geometry = Geometry::new(Nanos(8_333_333), 3, layout, &shapes);
+        // Two ranges of 60 places with 4 spares each: a slip takes one of the spares of its range.
+        assert_eq!(geometry.sectors(), 2 * 56 + 2 * 3 * 7);
+        let place = |lba| {
             let spot = geometry.locate(Lba(lba));
-            if let Some(last) = last {
-                let expected = if last.sector + 1 < last.sectors_per_track {
-                    Spot { sector: last.sector + 1, ..last }
-                } else {
-                    geometry.next_track(&last).expect("not the last track")
-                };
-                assert_eq!(spot, expected, "at {lba}");
-            }
-            last = Some(spot);
-        }
-        let last = last.expect("the drive is not empty");
-        assert_eq!((last.cylinder, last.head, last.sector), (5, 2, 6));
-        assert_eq!(geometry.next_track(&last), None);
+            (spot.cylinder, spot.head, spot.sector, spot.run)
+        };
+        assert_eq!(place(4), (0, 0, 4, 1));
+        assert_eq!(place(5), (0, 0, 6, 4), "one place is slipped over");
+        assert_eq!(place(55), (1, 2, 6, 1), "the last of its range: three spares are left");
+        assert_eq!(place(56), (2, 0, 0, 10), "no slip in the next range yet");
+        assert_eq!(place(70), (2, 1, 5, 5));
+        assert_eq!(place(112), (6, 0, 0, 7), "two cylinders hold nothing");
+        assert_eq!(geometry.track_end(Lba(2), &geometry.locate(Lba(2))), Lba(9));
+        assert_eq!(geometry.track_at(Lba(7)).first_lba, Lba(0));
+        assert_eq!(geometry.track_at(Lba(72)).first_lba, Lba(66));
+        let index = Layout { zones_start_at_index: true, ..layout };
+        let geometry = Geometry::new(Nanos(8_333_333), 3, index, &shapes);
+        assert_eq!(geometry.track_at(Lba(112)).start_angle, 0.0);
+        let short = Layout { sectors: Some(100), ..layout };
+        assert_eq!(Geometry::new(Nanos(8_333_333), 3, short, &shapes).sectors(), 100);
     }
 
     #[test]

@@ -8,22 +8,29 @@
 //! answers at the same times.
 
 mod arm;
+mod behind;
 mod cache;
 mod controller;
 mod disk;
 pub mod drive;
+mod drive_file;
 pub mod ffs;
 mod geometry;
+mod held;
 mod histogram;
 mod mechanics;
 mod queue;
 mod seek;
 mod statistics;
+pub mod validation;
+mod write_back;
 
 pub use arm::disk_map;
+pub use cache::ReadAhead;
 pub use controller::{Access, Controller, Served, Service};
-pub use disk::{Disk, DiskConfig};
+pub use disk::{Disk, DiskConfig, WriteCache};
 pub use drive::{Drive, DriveError};
 pub use geometry::{Spot, Track, Zone};
 pub use histogram::Histogram;
 pub use queue::Scheduler;
+pub use write_back::DestageOrder;

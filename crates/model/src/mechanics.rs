@@ -20,10 +20,34 @@ impl From<&Spot> for Arm {
     }
 }
 
+/// In which way sectors pass under the heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Read,
+    /// Sectors of a track in whatever order they come (zero-latency reads).
+    ReadAnyOrder,
+    Write,
+}
+
+/// A transfer: what is wanted, and from when on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub access: Pass,
+    pub arm: Arm,
+    pub lba: Lba,
+    /// The place of `lba`.
+    pub spot: Spot,
+    pub sectors: u64,
+    pub at: Nanos,
+    pub data_at: Nanos,
+}
+
 /// What became of a transfer: when its last sector had passed, and where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passage {
-    /// When the first sector's start was under the head.
+    /// When the arm was on the first track.
+    pub on_track: Nanos,
+    /// When the first sector had passed.
     pub first: Nanos,
     pub end: Nanos,
     /// Arm movements and head switches.
@@ -75,46 +99,47 @@ impl Mechanics {
         }
     }
 
-    /// Moves `sectors` from `spot` on; the heads are free to go there from `at` on, and the first sector is not passed
-    /// before `data_at` (a write has to wait for its data).
-    pub fn transfer(
-        &self,
-        arm: Arm,
-        spot: Spot,
-        at: Nanos,
-        data_at: Nanos,
-        sectors: u64,
-        write: bool,
-    ) -> Passage {
-        let mut spot = spot;
-        let mut left = sectors;
+    /// Moves sectors; the heads are free to go there from `at` on, and the first sector is not passed before `data_at` (a
+    /// write has to wait for its data).
+    pub fn transfer(&self, wanted: &Wanted) -> Passage {
+        let Wanted { access, arm, at, data_at, .. } = *wanted;
+        let write = access == Pass::Write;
+        let mut lba = wanted.lba;
+        let mut spot = wanted.spot;
+        let mut left = wanted.sectors;
         let mut seek = self.approach(arm, &spot, write);
-        let (mut rotation, mut transfer) = (0, 0);
         let on_track = Nanos(at.0 + seek);
         let mut now = on_track.max(data_at).0;
         // Waiting for data while the disk turns is rotation to whoever asks where the time went.
-        rotation += now - on_track.0;
+        let mut rotation = now - on_track.0;
+        let mut transfer = 0;
         let mut first = None;
         loop {
+            let count = left.min(u64::from(spot.run)) as u32;
             let wait = self.geometry.rotation_to(&spot, Nanos(now));
-            rotation += wait;
-            now += wait;
-            first.get_or_insert(Nanos(now));
-            let count = left.min(u64::from(spot.sectors_per_track - spot.sector)) as u32;
             let passing = self.passing(&spot, count);
+            let sector = self.passing(&spot, 1);
+            let whole = match access {
+                Pass::ReadAnyOrder => (wait + passing).min(self.turn(&spot, wait)),
+                Pass::Read | Pass::Write => wait + passing,
+            };
+            first.get_or_insert(Nanos(now + wait + sector));
+            rotation += whole.saturating_sub(passing);
             transfer += passing;
-            now += passing;
+            now += whole;
             left -= u64::from(count);
             if left == 0 {
                 break;
             }
-            let next = self.geometry.next_track(&spot).expect("a request ends before the drive does");
+            lba = lba + u64::from(count);
+            let next = self.geometry.locate(lba);
             let moving = self.approach(Arm::from(&spot), &next, write);
             seek += moving;
             now += moving;
             spot = next;
         }
         Passage {
+            on_track,
             first: first.unwrap_or(Nanos(now)),
             end: Nanos(now),
             seek: Nanos(seek),
@@ -131,8 +156,8 @@ impl Mechanics {
         if left == 0 || at >= until {
             return result;
         }
-        let mut spot = self.geometry.locate(next);
         loop {
+            let spot = self.geometry.locate(next + result.sectors);
             let mut start = result.at.0 + self.approach(result.arm, &spot, false);
             result.stopped_on = Arm::from(&spot);
             start += self.geometry.rotation_to(&spot, Nanos(start));
@@ -141,22 +166,44 @@ impl Mechanics {
             }
             let offset = self.geometry.offset(spot.sector, spot.sectors_per_track);
             let reach = self.geometry.sectors_within(offset + (until.0 - start), spot.sectors_per_track);
-            let whole = spot.sectors_per_track - spot.sector;
-            let count = left.min(u64::from(whole)).min(u64::from(reach - spot.sector)) as u32;
+            let count = left.min(u64::from(spot.run)).min(u64::from(reach - spot.sector)) as u32;
             if count > 0 {
                 result.sectors += u64::from(count);
                 result.at = Nanos(start + self.passing(&spot, count));
                 result.arm = Arm::from(&spot);
                 left -= u64::from(count);
             }
-            if left == 0 || count < whole {
+            if left == 0 || count < spot.run {
                 return result;
             }
-            match self.geometry.next_track(&spot) {
-                Some(next) => spot = next,
-                None => return result,
-            }
         }
+    }
+
+    /// The time in which all sectors of a track pass, from the next whole one on, if the first one wanted comes after
+    /// `wait`.
+    fn turn(&self, spot: &Spot, wait: u64) -> u64 {
+        let geometry = &self.geometry;
+        let start = geometry.offset(spot.sector, spot.sectors_per_track);
+        let here = (start + geometry.revolution() - wait) % geometry.revolution();
+        let mut sector = geometry.sectors_within(here, spot.sectors_per_track);
+        if geometry.offset(sector, spot.sectors_per_track) < here {
+            sector += 1;
+        }
+        geometry.revolution() + geometry.offset(sector, spot.sectors_per_track) - here
+    }
+
+    /// The sectors of the track before `spot`, one behind the other, that pass whole before it does, from `now` on.
+    pub fn passing_before(&self, spot: &Spot, now: Nanos) -> u32 {
+        let wait = self.geometry.rotation_to(spot, now);
+        let before = self.geometry.offset(spot.sector, spot.sectors_per_track);
+        if wait >= before {
+            return spot.sector;
+        }
+        let mut first = self.geometry.sectors_within(before - wait, spot.sectors_per_track);
+        if self.geometry.offset(first, spot.sectors_per_track) < before - wait {
+            first += 1;
+        }
+        spot.sector - first
     }
 
     /// The time in which `count` sectors of one track pass.
@@ -179,7 +226,15 @@ mod tests {
             for first in [0, 180, 4_000, 1_234_567] {
                 let spot = mechanics.geometry.locate(Lba(first));
                 let begin = Nanos(first * 1_000_003);
-                let passed = mechanics.transfer(Arm::default(), spot, begin, begin, 1, false);
+                let passed = mechanics.transfer(&Wanted {
+                    access: Pass::Read,
+                    arm: Arm::default(),
+                    lba: Lba(first),
+                    spot,
+                    sectors: 1,
+                    at: begin,
+                    data_at: begin,
+                });
                 let (mut next, mut at, mut arm) = (Lba(first + 1), passed.end, passed.arm);
                 let until = passed.end + Nanos::from_millis(60);
                 let whole = mechanics.read_on(arm, next, at, 1 << 20, until);

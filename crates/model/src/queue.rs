@@ -36,7 +36,10 @@ pub(crate) enum Work {
 
 impl Work {
     const fn writes(&self) -> bool {
-        matches!(self, Work::Transfer { access: Access::Write | Access::WriteZeroes, .. })
+        matches!(
+            self,
+            Work::Transfer { access: Access::Write | Access::WriteBehind | Access::WriteZeroes, .. }
+        )
     }
 }
 

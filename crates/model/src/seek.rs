@@ -1,5 +1,7 @@
 //! How long the arm takes from cylinder to cylinder: a curve through measured points, straight lines between them.
 
+use std::sync::Arc;
+
 use dcd_engine::Nanos;
 
 /// The curve. Its distances rise strictly; a distance of 0 takes no time.
@@ -7,17 +9,29 @@ use dcd_engine::Nanos;
 pub(crate) struct SeekCurve {
     distances: Vec<u32>,
     times: Vec<u64>,
+    /// The time of each distance that the drive has, worked out once; shared by the copies of a drive.
+    table: Arc<[u32]>,
 }
 
 impl SeekCurve {
-    /// The points have been checked: distances start at 1 and rise.
-    pub fn new(points: impl IntoIterator<Item = (u32, Nanos)>) -> SeekCurve {
+    /// The points have been checked: distances start at 1 and rise, and no time is above what 32 bits of ns hold.
+    pub fn new(cylinders: u32, points: impl IntoIterator<Item = (u32, Nanos)>) -> SeekCurve {
         let (distances, times) = points.into_iter().map(|(distance, time)| (distance, time.0)).unzip();
-        SeekCurve { distances, times }
+        let mut curve = SeekCurve { distances, times, table: Arc::from([]) };
+        curve.table = (0..cylinders).map(|distance| curve.interpolate(distance) as u32).collect();
+        curve
     }
 
-    /// The time for a distance in cylinders. Beyond the last point the last line goes on.
+    /// The time for a distance in cylinders.
     pub fn time(&self, distance: u32) -> u64 {
+        match self.table.get(distance as usize) {
+            Some(&time) => u64::from(time),
+            None => self.interpolate(distance),
+        }
+    }
+
+    /// Beyond the last point the last line goes on.
+    fn interpolate(&self, distance: u32) -> u64 {
         if distance == 0 {
             return 0;
         }
@@ -29,7 +43,7 @@ impl SeekCurve {
         let (x0, x1) = (i128::from(self.distances[right - 1]), i128::from(self.distances[right]));
         let (y0, y1) = (i128::from(self.times[right - 1]), i128::from(self.times[right]));
         let time = y0 + (y1 - y0) * (i128::from(distance) - x0) / (x1 - x0);
-        time.max(0) as u64
+        time.clamp(0, i128::from(u32::MAX)) as u64
     }
 
     /// The mean over all pairs of different cylinders, each as likely as any other: what data sheets call the average
@@ -54,7 +68,7 @@ mod tests {
     use super::*;
 
     fn curve(points: &[(u32, u64)]) -> SeekCurve {
-        SeekCurve::new(points.iter().map(|&(distance, time)| (distance, Nanos(time))))
+        SeekCurve::new(12, points.iter().map(|&(distance, time)| (distance, Nanos(time))))
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(crate) struct Statistics {
     sectors_written: u64,
     from_cache: u64,
     from_stream: u64,
+    delayed: u64,
     /// On the disk's own timeline, from arrival to the end of service.
     read_response: Histogram,
     write_response: Histogram,
@@ -57,7 +58,8 @@ impl Statistics {
                 self.read_response.add(response);
             }
             Work::Transfer { access, extent, .. } => {
-                self.writes += u64::from(access == Access::Write);
+                self.writes += u64::from(access != Access::WriteZeroes);
+                self.delayed += u64::from(service.served == Served::Cache);
                 self.zeroes += u64::from(access == Access::WriteZeroes);
                 self.sectors_written += extent.sectors;
                 self.write_response.add(response);
@@ -101,7 +103,7 @@ impl Statistics {
                 "flush": self.flushes,
             },
             "sectors": { "read": self.sectors_read, "written": self.sectors_written },
-            "cache": { "hits": self.from_cache, "read_ahead_hits": self.from_stream },
+            "cache": { "hits": self.from_cache, "read_ahead_hits": self.from_stream, "delayed_writes": self.delayed },
             "response_ms": {
                 "read": response(&self.read_response),
                 "write": response(&self.write_response),

@@ -325,7 +325,12 @@ fn activation_takes_the_size_from_below_or_from_the_configuration() {
 fn the_configuration_is_read_from_toml() {
     let config: DiskConfig =
         toml::from_str("drive = \"nearline-2018\"\nsize = 1048576\nqueue = \"fcfs\"").unwrap();
-    let expected = DiskConfig { drive: "nearline-2018".into(), size: Some(1 << 20), queue: Scheduler::Fcfs };
+    let expected = DiskConfig {
+        drive: "nearline-2018".into(),
+        size: Some(1 << 20),
+        queue: Scheduler::Fcfs,
+        ..DiskConfig::default()
+    };
     assert_eq!(config, expected);
     let wrong = toml::from_str::<DiskConfig>("drvie = \"nearline-2018\"").unwrap_err().to_string();
     assert!(wrong.contains("drvie"), "{wrong}");

@@ -199,6 +199,8 @@ impl StackFile {
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         let drive = self.drive(spec, disk)?;
         let sectors = disk.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
+        let error = |e| self.error(spec.span.clone(), format!("layer \"{}\": {e}", spec.name));
+        let drive = disk.config.change(drive).map_err(error)?;
         Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
     }
 

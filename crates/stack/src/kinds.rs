@@ -143,6 +143,11 @@ fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFile
         drive: drive.text.clone(),
         size: fields.size("size")?,
         queue: fields.word("queue")?.unwrap_or(d.queue),
+        write_cache: fields.word("write-cache")?.unwrap_or(d.write_cache),
+        segments: fields.number_in("segments", 1..=4096)?.map(|n| n as usize),
+        segment_bytes: fields.size("segment-size")?,
+        read_ahead: fields.word("read-ahead")?,
+        bus: fields.size("bus")?,
     };
     let drive_path = dir.join(&drive.text);
     Ok(LayerKind::Disk(DiskSpec { of, drive, drive_path, config }))

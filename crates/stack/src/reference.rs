@@ -57,9 +57,17 @@ size = "64MiB"              how long it is; left out: to the end
 [layer.NAME]
 kind = "disk"               a modelled disk, paced in real time when it is served
 of = "NAME"                 where its data is
-drive = "NAME"              barracuda-1996, nearline-2018, or the path of a drive file
+drive = "NAME"              barracuda-1996, nearline-2018, atlas-10k or another that an unknown
+                            name lists, or the path of a drive file
 queue = "sptf"              in which order the drive serves what waits: fcfs, sptf
 size = "4GiB"               how much of the drive is used; left out: all that is below
+write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
+                            power cut before a flush: off, on (FUA is ignored), selective
+                            (those without FUA)
+segments = 10               the drive's buffer; left out: as in its drive file
+segment-size = "187KiB"
+read-ahead = "segment"      none, track, next-track, segment
+bus = "80MB"                bytes a second to and from the host
 
 [layer.NAME]
 kind = "fault"              for tests: what is below fails or lies
