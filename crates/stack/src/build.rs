@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::slice::Slice;
+use dcd_engine::layers::trace::Trace;
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
@@ -12,7 +14,7 @@ use dcd_model::{Disk, Drive};
 
 use crate::error::StackFileError;
 use crate::file::{DeviceSpec, StackFile};
-use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
+use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, WriteCacheSpec};
 use crate::meter::Meter;
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
@@ -62,8 +64,8 @@ struct Part {
 /// Where a layer's sectors lie, if that is one range of one device.
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
-        LayerKind::LogCache { .. } => return None,
-        LayerKind::Disk(_) | LayerKind::Fault { .. } => 0,
+        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => return None,
+        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::Trace { .. } => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
     let (device, extent) = below[0].place?;
@@ -159,6 +161,8 @@ impl StackFile {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
+            LayerKind::Trace { kept, .. } => Ok((Box::new(Trace::new(*kept)), below[0].sectors)),
+            LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, log, .. } => {
                 let mut config = **config;
@@ -204,6 +208,28 @@ impl StackFile {
         Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
     }
 
+    fn make_write_cache(
+        &self,
+        cache: &WriteCacheSpec,
+        below: &[Part],
+    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+        let mut maps = Vec::new();
+        for (of, part) in cache.of.iter().zip(below) {
+            maps.push(match self.layer(&of.text) {
+                // A modelled disk shows its tracks and its arm.
+                Some(spec @ LayerSpec { kind: LayerKind::Disk(disk), .. }) => {
+                    dcd_model::disk_map(&self.drive(spec, disk)?, cache.unit)
+                }
+                _ => DiskMap {
+                    regions: Regions::uniform(part.sectors, cache.region_bytes / SECTOR_BYTES),
+                    arm: None,
+                },
+            });
+        }
+        let sectors = below.iter().map(|part| part.sectors).sum();
+        Ok((Box::new(WriteCache::new(cache.config, maps)), sectors))
+    }
+
     /// The drive of a modelled disk.
     fn drive(&self, spec: &LayerSpec, disk: &DiskSpec) -> Result<Drive, StackFileError> {
         let error = |why: String| {
@@ -234,8 +260,8 @@ impl StackFile {
                     config.log_revolution = drive.revolution();
                     config.log_track_bytes = u64::from(drive.track_at(Lba(first)).sectors) * SECTOR_BYTES;
                 }
-                LayerKind::Fault { of, .. } => name = &of.text,
-                LayerKind::LogCache { .. } => break,
+                LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => name = &of.text,
+                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => break,
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 use dcd_model::DiskConfig;
 
 use crate::error::{StackFileError, suggestion};
@@ -38,13 +39,37 @@ pub struct DiskSpec {
     pub config: DiskConfig,
 }
 
+/// A write cache over one or more disks.
+#[derive(Clone, Debug)]
+pub struct WriteCacheSpec {
+    pub(crate) of: Vec<Located>,
+    pub config: WriteCacheConfig,
+    /// What goes home together on modelled disks.
+    pub unit: RegionUnit,
+    /// The same where tracks cannot be seen.
+    pub region_bytes: u64,
+}
+
 /// What a layer does.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
-    LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
+    LogCache {
+        log: Located,
+        data: Located,
+        config: Box<LogCacheConfig>,
+    },
     Disk(DiskSpec),
     Slice(SliceSpec),
-    Fault { of: Located, plan: FaultPlan },
+    Fault {
+        of: Located,
+        plan: FaultPlan,
+    },
+    /// Records what passes; the newest operations are kept.
+    Trace {
+        of: Located,
+        kept: usize,
+    },
+    WriteCache(WriteCacheSpec),
 }
 
 impl LayerKind {
@@ -54,7 +79,8 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
-            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => vec![of],
+            LayerKind::WriteCache(cache) => cache.of.iter().collect(),
         }
     }
 
@@ -63,7 +89,8 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&mut disk.of],
             LayerKind::Slice(slice) => vec![&mut slice.of],
-            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => vec![of],
+            LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
         }
     }
 
@@ -76,8 +103,14 @@ impl LayerKind {
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 4] =
-    [("log-cache", read_log_cache), ("disk", read_disk), ("slice", read_slice), ("fault", read_fault)];
+const KINDS: [(&str, Reader); 6] = [
+    ("log-cache", read_log_cache),
+    ("write-cache", read_write_cache),
+    ("disk", read_disk),
+    ("slice", read_slice),
+    ("fault", read_fault),
+    ("trace", read_trace),
+];
 
 pub(crate) fn read_layer(
     name: Located,
@@ -184,4 +217,63 @@ fn read_fault(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFi
         no_space: fields.flag("no-space")?.unwrap_or(d.no_space),
     };
     Ok(LayerKind::Fault { of, plan })
+}
+
+fn read_trace(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "disk")?;
+    let kept = fields.number_in("keep", 0..=1_000_000)?.unwrap_or(100) as usize;
+    Ok(LayerKind::Trace { of, kept })
+}
+
+fn read_write_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.texts("of")?;
+    if of.is_empty() {
+        return Err(fields.error_here("\"of\" is missing: add of = \"disk\", or a list of disks"));
+    }
+    let d = WriteCacheConfig::default();
+    let config = WriteCacheConfig {
+        non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
+        block_bytes: fields.size("block")?.map_or(d.block_bytes, |bytes| bytes as u32),
+        write_bytes: fields.size("write-size")?.unwrap_or(d.write_bytes),
+        read_bytes: fields.size("read-size")?.unwrap_or(d.read_bytes),
+        single: fields.flag("single")?.unwrap_or(d.single),
+        partitioned: fields.flag("partitioned")?.unwrap_or(d.partitioned),
+        on_write: fields.word("on-write")?.unwrap_or(d.on_write),
+        when: fields.word("when")?.unwrap_or(d.when),
+        what: fields.word("what")?.unwrap_or(d.what),
+        how: fields.word("how")?.unwrap_or(d.how),
+        high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
+        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
+        dynamic_interval: fields.number("dynamic-interval")?.unwrap_or(d.dynamic_interval),
+        piggyback: fields.word("piggyback")?.unwrap_or(d.piggyback),
+        depth: fields.number_in("depth", 1..=1024)?.map_or(d.depth, |n| n as u32),
+        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
+        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
+    };
+    let unit = fields.word("unit")?.unwrap_or_default();
+    let region_bytes = fields.size("region")?.unwrap_or(1 << 20);
+    for (field, wrong, advice) in [
+        ("block", ![512, 4096].contains(&config.block_bytes), "it is 512 or 4096".to_owned()),
+        (
+            "region",
+            region_bytes == 0 || !region_bytes.is_multiple_of(u64::from(config.block_bytes)),
+            format!("it is a multiple of the block of {} bytes", config.block_bytes),
+        ),
+        (
+            "low-mark",
+            config.low_mark >= config.high_mark,
+            format!("it must be below \"high-mark\" ({})", config.high_mark),
+        ),
+        (
+            "dynamic-interval",
+            config.dynamic_interval > 0 && !config.single,
+            "marks that follow the share of writes are for one cache: set single = true".to_owned(),
+        ),
+    ] {
+        if wrong {
+            let span = fields.value_span(field);
+            return Err(fields.error(span, format!("\"{field}\": {advice}")));
+        }
+    }
+    Ok(LayerKind::WriteCache(WriteCacheSpec { of, config, unit, region_bytes }))
 }

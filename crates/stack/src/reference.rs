@@ -33,8 +33,10 @@ promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
 delay-max = "500ms"         for ordered
 segment-buffers = 8         buffers in RAM, a segment each
 bypass = "64KiB"            writes from this size on go around the log; 0: never
-when = "idle"               idle: destage when the disk is idle; high-low: by the marks
-what = "oldest-first"       oldest-first, last-write-first, least-valid-first
+when = "idle"               idle: destage when the disk is idle; high-low: by the marks;
+                            one-threshold, two-thresholds, asap, when-full, linear
+what = "oldest-first"       oldest-first, last-write-first, least-valid-first, and what a
+                            write cache knows
 how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
 high-mark = 75              percent of the log in use from which destaging does not wait
 low-mark = 50               percent at which high-low stops
@@ -47,6 +49,36 @@ log-track = "0"             the bytes of a track there; a flush then need not wa
                             revolution. Known by itself where the disk is modelled
 ordered-destage = false     the data disk alone is always in a state that a plain disk
                             could have crashed in, at the price of shorter sweeps
+
+[layer.NAME]
+kind = "write-cache"        a write cache and a read cache in RAM, as in a disk's controller
+of = "NAME"                 the disk; or a list of disks, one after the other
+write-size = "1MiB"         RAM for writes; 0: writes go through
+read-size = "2MiB"          RAM for reads
+non-volatile = false        the RAM survives a power cut: a write is safe in it. Say so only
+                            where it does, and never for a server that may be killed:
+                            its memory ends with it. Otherwise a flush destages
+single = false              one cache of write-size for reads and writes
+partitioned = false         each disk has its own equal part
+block = 512                 unit of the cache: 512 or 4096
+unit = "track"              what goes home together on a modelled disk: track, cylinder
+region = "1MiB"             the same where tracks cannot be seen
+when = "two-thresholds"     one-threshold, two-thresholds, asap, when-full, linear, idle,
+                            high-low
+what = "most-dirty"         most-dirty, least-recently-written, oldest-first, c-scan, clock,
+                            wow, last-write-first, least-valid-first
+how = "sorted"              as in a log cache
+high-mark = 95              percent that are dirty from which it is purged
+low-mark = 40               percent at which purging ends
+dynamic-interval = 0        single: the marks follow the share of writes, set anew after
+                            so many requests
+piggyback = "none"          dirty blocks that go along with a read: none, full (all of its
+                            region), free (modelled disks: what passes before the read)
+on-write = "write-purge"    the read cache on a write: write-purge, write-update,
+                            write-allocate
+depth = 1                   operations at each disk at a time
+idle-empty = "1s"           for idle, as in a log cache
+idle-full = "1ms"
 
 [layer.NAME]
 kind = "slice"              a part of what is below
@@ -77,4 +109,9 @@ hits = "all"                which operations fail: all, reads, writes, flushes
 fail-after = 0              how many of them succeed first
 fail-count = 0              how many fail then
 no-space = false            they fail with ENOSPC in place of EIO
+
+[layer.NAME]
+kind = "trace"              counts what passes; dcd status --json shows the newest
+of = "NAME"
+keep = 100                  how many of the newest operations are kept
 "#;

@@ -238,6 +238,8 @@ fn the_reference_has_every_field_and_no_other() {
     known.extend(known_fields(&only("disk", &["of", "drive"])));
     known.extend(known_fields(&only("slice", &["of"])));
     known.extend(known_fields(&only("fault", &["of"])));
+    known.extend(known_fields(&only("trace", &["of"])));
+    known.extend(known_fields(&only("write-cache", &["of"])));
     let described: Vec<&str> =
         crate::REFERENCE.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     for field in &known {
@@ -246,4 +248,63 @@ fn the_reference_has_every_field_and_no_other() {
     for field in described {
         assert!(known.iter().any(|known| known == field), "\"{field}\" is described and does not exist");
     }
+}
+
+const WRITE_CACHE: &str = r#"
+export = "seen"
+[device.a]
+memory = "64MiB"
+[device.b]
+memory = "32MiB"
+[layer.spindle]
+kind = "disk"
+of = "a"
+drive = "barracuda-1996"
+[layer.cache]
+kind = "write-cache"
+of = ["spindle", "b"]
+write-size = "2MiB"
+what = "wow"
+piggyback = "free"
+unit = "cylinder"
+[layer.seen]
+kind = "trace"
+of = "cache"
+keep = 5
+"#;
+
+#[test]
+fn a_write_cache_stands_on_several_disks() {
+    let file = parse(WRITE_CACHE).unwrap();
+    let LayerKind::WriteCache(cache) = &file.layer("cache").unwrap().kind else { panic!("a write cache") };
+    assert_eq!((cache.config.write_bytes, cache.config.depth), (2 << 20, 1));
+    assert_eq!(file.layer("seen").unwrap().kind.below_names(), ["cache"]);
+    struct Memory;
+    impl DeviceOpener for Memory {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+            Ok(Geometry::plain(if device.name == "a" { 131_072 } else { 65_536 }))
+        }
+    }
+    let built = file.build(&mut Memory).unwrap();
+    assert_eq!(built.stack.layer_count(), 3);
+    assert_eq!(built.parts.place("seen"), None, "it lies on two devices");
+}
+
+#[test]
+fn mistakes_in_a_write_cache_are_named() {
+    for (wrong, complaint) in [
+        ("block = 1024", "512 or 4096"),
+        ("region = \"1000\"", "multiple of the block"),
+        ("low-mark = 95", "below \"high-mark\" (95)"),
+        ("dynamic-interval = 10", "single = true"),
+        ("piggyback = \"some\"", "piggyback"),
+        ("when = \"never\"", "when"),
+    ] {
+        let text = WRITE_CACHE.replace("piggyback = \"free\"", wrong);
+        let error = parse(&text).expect_err(wrong).to_string();
+        assert!(error.contains(complaint), "{wrong}: {error}");
+    }
+    let error =
+        parse(&WRITE_CACHE.replace("of = [\"spindle\", \"b\"]", "")).expect_err("no disk").to_string();
+    assert!(error.contains("\"of\" is missing"), "{error}");
 }
