@@ -324,6 +324,7 @@ fn begin(
         release: None,
         mode: Mode::Serving,
         stop: Stop::No,
+        told_what_is_home: false,
         draining: false,
         foreground: 0,
         last_activity: Nanos::ZERO,

@@ -4,13 +4,14 @@
 //! so concurrent flushes share a record.
 
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
-use super::format::{SUPERBLOCK_SECTORS, State};
+use super::format::{Entry, Kind, SUPERBLOCK_SECTORS, State};
 use super::home::Pressure;
 use super::ordered::Cursor;
+use super::read::masked_runs;
 use super::table::Place;
 use super::{Promise, buffers};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
-use crate::{Buf, IoError, Nanos};
+use crate::{Buf, Extent, IoError, Nanos};
 use zerocopy::IntoBytes;
 
 /// Somebody who is answered once a record is durable, and the data disk was flushed after so many writes around the log.
@@ -382,7 +383,7 @@ impl Core {
     }
 
     /// Proceeds with a stop once nothing is in flight.
-    pub fn stop_step(&mut self, _now: Nanos, out: &mut Outbox) {
+    pub fn stop_step(&mut self, now: Nanos, out: &mut Outbox) {
         if self.stop != Stop::Asked || !self.arounds.is_empty() || !self.readings.is_empty() {
             return;
         }
@@ -398,7 +399,51 @@ impl Core {
             self.data_flush.flying = Some(self.data_flush.completed);
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
         }
+        if !self.told_what_is_home {
+            self.told_what_is_home = true;
+            self.tell_what_is_home(now, out);
+            if self.buffers.filling.is_some() || !self.buffers.live.is_empty() {
+                return self.commit_step(now, out);
+            }
+        }
         self.stop = Stop::Marking;
         self.write_superblock(State::Stopped, out);
+    }
+
+    /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is home
+    /// is said to be on the data disk, as far as the log has room. (Ordered destage has its own mark.)
+    fn tell_what_is_home(&mut self, now: Nanos, out: &mut Outbox) {
+        if self.config.ordered_destage {
+            return;
+        }
+        let mut home: Vec<Extent> = Vec::new();
+        let live = |place: Place| self.ring.number(self.segment_of(place.0)) >= self.ring.tail();
+        self.table.scan(0, usize::MAX, |line, piece| {
+            if !piece.dirty && live(piece.place) {
+                masked_runs(line, piece.mask, |run| home.push(run));
+            }
+        });
+        for (number, extent) in &self.ranges_home {
+            let newer = self.table.contains_dirty(*extent) || self.ranges.contains_any(*extent);
+            if *number >= self.ring.tail() && !newer {
+                home.push(*extent);
+            }
+        }
+        home.sort_unstable();
+        home.dedup_by(|next, last| {
+            let joins = next.start <= last.end();
+            if joins {
+                last.sectors = last.sectors.max(next.end() - last.start);
+            }
+            joins
+        });
+        for extent in home {
+            if !self.make_room(now, 1, 0, out) {
+                return;
+            }
+            self.open_record(now, out);
+            let filling = self.buffers.filling.as_mut().expect("there is room");
+            filling.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+        }
     }
 }

@@ -128,6 +128,8 @@ pub struct Core {
     pub home: Home,
     pub mode: Mode,
     pub stop: Stop,
+    /// The log says which of its blocks are home, so that the next start does not bring them home again.
+    pub told_what_is_home: bool,
     pub draining: bool,
     pub foreground: u64,
     pub last_activity: Nanos,

@@ -27,8 +27,12 @@ mod read;
 pub mod recover;
 mod ring;
 mod rotation;
+#[cfg(test)]
+mod rules_tests;
 mod statistics;
 mod status;
+#[cfg(test)]
+mod steps;
 pub mod table;
 #[cfg(test)]
 mod testing;

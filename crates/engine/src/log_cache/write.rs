@@ -381,7 +381,7 @@ impl Core {
     }
 
     /// Makes sure that a record with so much can be appended to the filling buffer.
-    fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
+    pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
         if !self.table.has_room(pieces) {
             self.home.pressure = Pressure::Full;
             return false;
@@ -471,7 +471,7 @@ impl Core {
     }
 
     /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
-    fn open_record(&mut self, now: Nanos, _out: &mut Outbox) -> u64 {
+    pub fn open_record(&mut self, now: Nanos, _out: &mut Outbox) -> u64 {
         if self.buffers.filling.as_ref().is_some_and(|filling| filling.record_is_full()) {
             self.seal(now);
         }

@@ -90,6 +90,8 @@ pub struct Home {
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
     stalled: bool,
+    /// Something was left out of the batch, as an older write around the log is still on its way to the same place.
+    behind_around: bool,
     running: bool,
     /// The high mark was reached, and the low mark not since.
     triggered: bool,
@@ -124,6 +126,7 @@ impl Home {
             retry_at: None,
             retry: RETRY_FIRST,
             stalled: false,
+            behind_around: false,
             running: false,
             triggered: false,
             started: Nanos::ZERO,
@@ -268,9 +271,15 @@ impl Core {
             self.give_up_on_lost(now, out);
             return false;
         }
+        self.home.behind_around = false;
         self.choose_ranges(safe);
         self.choose_items(failed);
         if self.home.items.is_empty() && self.home.range_ids.is_empty() {
+            if self.home.behind_around {
+                // Goes on when the write around the log has ended.
+                self.home.stalled = false;
+                return false;
+            }
             self.home.stalled = !failed;
             if failed {
                 self.rescued(now, out);
@@ -320,7 +329,15 @@ impl Core {
     fn choose_ranges(&mut self, safe: u64) {
         self.home.range_ids.clear();
         self.home.range_parts.clear();
-        let parts: Vec<RangePart> = self.ranges.iter().filter(|part| part.info.seq <= safe).collect();
+        let behind: Vec<u64> = self
+            .ranges
+            .iter()
+            .filter(|part| self.is_going_around(part.extent))
+            .map(|part| part.info.id)
+            .collect();
+        self.home.behind_around = !behind.is_empty();
+        let ready = |part: &RangePart| part.info.seq <= safe && !behind.contains(&part.info.id);
+        let parts: Vec<RangePart> = self.ranges.iter().filter(ready).collect();
         for part in parts {
             self.home.range_ids.push(part.info.id);
             self.add_range(part);
@@ -382,6 +399,7 @@ impl Core {
                 self.superblock.segment_of(place) == self.ring.index(chain.segment) && place >= chain.sector
             })
         };
+        let mut behind_around = false;
         let mut items = std::mem::take(&mut self.home.items);
         items.clear();
         self.table.scan(0, usize::MAX, |line, piece| {
@@ -391,10 +409,13 @@ impl Core {
                 && !self.home.lost.is_lost(line, piece.place)
                 && !chained(place)
                 && (failed || self.buffers.holding(place).is_none());
-            if eligible {
+            if eligible && self.is_going_around(line.extent()) {
+                behind_around = true;
+            } else if eligible {
                 items.push(Item { line, piece, failed: false });
             }
         });
+        self.home.behind_around |= behind_around;
         self.home.items = items;
         self.sort_items();
     }

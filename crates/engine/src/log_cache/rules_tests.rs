@@ -1,0 +1,434 @@
+//! The rules that keep data safe (docs/fault-model.md has the table), those that can be seen step by step.
+
+use super::core::{DATA, LOG};
+use super::steps::{Disks, Kind, Steps, ZEROES, quiet};
+use super::{LogCacheConfig, Promise, WhatPolicy};
+use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Port, Report};
+use crate::{Extent, Lba};
+
+/// A place whose lines are not in the fingerprint, so that writes there may go around the log.
+const MIDDLE: u64 = 2176;
+
+fn write_home(port: Port, io: &Io) -> bool {
+    port == DATA && matches!(io, Io::Write { .. })
+}
+
+fn flush_home(port: Port, io: &Io) -> bool {
+    port == DATA && matches!(io, Io::Flush)
+}
+
+/// Durable writes of one block after the other, until `segments` have been used beyond the one where it began.
+fn fill(steps: &mut Steps, segments: u64, mut lba: u64, tag: u8) {
+    let head = steps.core.ring.head();
+    while steps.core.ring.head() < head + segments {
+        let id = steps.write_as(lba, 8, tag, Durability::Durable);
+        assert!(steps.is_ok(id));
+        lba += 8;
+    }
+}
+
+#[test]
+fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
+    // The newest segments go home first, but for one block in the oldest one that cannot be read.
+    let mut steps = Steps::new(6, LogCacheConfig { what: WhatPolicy::LastWriteFirst, ..quiet() });
+    let oldest = steps.write_as(0, 8, 1, Durability::Durable);
+    assert!(steps.is_ok(oldest));
+    fill(&mut steps, 3, 64, 2);
+    let tail = steps.core.ring.tail();
+    let unreadable: Vec<u64> = (33..41).collect();
+    steps.log().unreadable.extend(&unreadable);
+    steps.drain();
+    assert_eq!(steps.core.dirty_sectors(), 8, "all but the oldest block is home");
+    assert_eq!(steps.core.ring.tail(), tail, "and keeps the clean segments after it");
+    steps.log().unreadable.clear();
+    steps.drain();
+    assert_eq!((steps.core.ring.live(), steps.at_home(0), steps.at_home(64)), (1, 1, 2));
+}
+
+#[test]
+fn rule_06_a_segment_is_reused_only_after_its_data_disk_flush() {
+    let mut steps = Steps::new(6, quiet());
+    fill(&mut steps, 2, 0, 1);
+    let tail = steps.core.ring.tail();
+    steps.hold = Box::new(flush_home);
+    steps.drain();
+    assert_eq!((steps.at_home(0), steps.core.ring.tail()), (1, tail), "written home, and not flushed");
+    assert!(steps.core.is_dirty());
+    steps.let_go();
+    assert!(steps.core.ring.tail() > tail && !steps.core.is_dirty());
+}
+
+#[test]
+fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
+    for fail_write in [false, true] {
+        let mut steps = Steps::new(6, quiet());
+        fill(&mut steps, 2, 0, 1);
+        let (tail, dirty) = (steps.core.ring.tail(), steps.core.dirty_sectors());
+        steps.hold =
+            Box::new(move |port, io| if fail_write { write_home(port, io) } else { flush_home(port, io) });
+        steps.control(Control::Drain);
+        steps.fail(0, IoError::new(ErrorKind::Medium));
+        if fail_write {
+            steps.hold = Box::new(write_home);
+            steps.let_go();
+        }
+        assert_eq!(
+            (steps.core.ring.tail(), steps.core.dirty_sectors()),
+            (tail, dirty),
+            "an error keeps it dirty"
+        );
+        steps.let_go();
+        steps.wait(5);
+        assert!(!steps.core.is_dirty() && steps.at_home(0) == 1, "and it is tried again");
+    }
+}
+
+#[test]
+fn rule_06_what_was_replaced_is_kept_until_its_successor_is_durable() {
+    let mut steps = Steps::new(6, quiet());
+    // Three blocks in the first segment, one in the second.
+    for i in 0..4 {
+        steps.write_as(8 * i, 8, 1, Durability::Durable);
+    }
+    let tail = steps.core.ring.tail();
+    assert_eq!(steps.core.ring.head(), tail + 1);
+    // Every block of the tail is replaced, by records that a crash could take.
+    steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
+    for i in 0..3 {
+        steps.write(8 * i, 8, 2);
+    }
+    assert_eq!(steps.core.ring.at(steps.core.ring.index(tail)).dirty_sectors, 0);
+    steps.core.advance_tail();
+    assert_eq!(steps.core.ring.tail(), tail, "the old copy is the only durable one");
+    steps.hold = Box::new(|_, _| false);
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush) && steps.core.ring.tail() > tail);
+}
+
+#[test]
+fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
+    let mut steps = Steps::new(40, quiet());
+    let around = |steps: &Steps| steps.core.statistics.arounds;
+    steps.write(MIDDLE, 128, 1);
+    assert_eq!((around(&steps), steps.at_home(MIDDLE)), (1, 1), "nothing of it is in the log");
+    steps.write(MIDDLE + 8, 8, 2);
+    steps.write(MIDDLE, 128, 3);
+    assert_eq!((around(&steps), steps.read(MIDDLE + 8)), (1, Some(3)), "some of it is dirty");
+    steps.drain();
+    let invalidates = steps.core.statistics.invalidates;
+    fill(&mut steps, 1, 0, 9);
+    steps.write_as(MIDDLE + 256, 8, 4, Durability::Durable);
+    steps.hold = Box::new(|_, _| false);
+    steps.drain();
+    fill(&mut steps, 1, 0, 9);
+    steps.write_as(MIDDLE + 256, 128, 5, Durability::Durable);
+    // The log still holds the clean copy of it, unless its segment is free by now.
+    let told = steps.core.statistics.invalidates - invalidates;
+    assert!(told == 1 || !steps.core.table.contains_any(Extent::new(Lba(MIDDLE + 256), 128)));
+    let mut steps = steps.restart(quiet());
+    assert_eq!((steps.read(MIDDLE + 256), steps.read(MIDDLE)), (Some(5), Some(3)));
+}
+
+#[test]
+fn rule_07_a_clean_copy_that_recovery_would_bring_back_is_invalidated_first() {
+    let mut steps = Steps::new(8, quiet());
+    // An older dirty block keeps the tail, so the clean copy stays in the log.
+    steps.write_as(0, 8, 9, Durability::Durable);
+    fill(&mut steps, 1, MIDDLE, 1);
+    steps.log().unreadable.extend(33..41);
+    steps.drain();
+    steps.log().unreadable.clear();
+    assert_eq!(steps.at_home(MIDDLE), 1);
+    let id = steps.write_as(MIDDLE, 128, 2, Durability::Durable);
+    assert!(steps.is_ok(id));
+    assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 1));
+    let mut steps = steps.restart(quiet());
+    assert_eq!(steps.read(MIDDLE), Some(2), "the log would have said 1");
+    steps.drain();
+    assert_eq!((steps.at_home(MIDDLE), steps.at_home(0)), (2, 9));
+}
+
+#[test]
+fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write(MIDDLE, 128, 1);
+    steps.sent.clear();
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush) && steps.sent.contains(&(DATA, Kind::Flush, None)));
+    steps.sent.clear();
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush) && steps.sent.is_empty(), "nothing went around since");
+    steps.write(MIDDLE, 128, 2);
+    steps.hold = Box::new(flush_home);
+    let flush = steps.flush();
+    assert_eq!(steps.status(flush), None);
+    steps.fail(0, IoError::new(ErrorKind::Medium));
+    assert!(steps.status(flush).is_some_and(|status| status.is_err()));
+    let flush = steps.flush();
+    assert!(
+        steps.status(flush).is_some_and(|status| status.is_err()),
+        "nor is it tried again and acknowledged"
+    );
+}
+
+#[test]
+fn rule_07_nothing_goes_around_where_the_order_of_writes_is_promised() {
+    for config in [
+        LogCacheConfig { promise: Promise::Ordered, ..quiet() },
+        LogCacheConfig { ordered_destage: true, ..quiet() },
+    ] {
+        let mut steps = Steps::new(40, config);
+        steps.write(MIDDLE, 128, 1);
+        assert_eq!((steps.core.statistics.arounds, steps.read(MIDDLE)), (0, Some(1)));
+    }
+}
+
+#[test]
+fn rule_08_discards_and_zeroes_are_records_and_read_as_zeroes_for_ever() {
+    let mut steps = Steps::new(8, quiet());
+    let extents = [Extent::new(Lba(80), 3), Extent::new(Lba(4000), 900)];
+    for extent in extents {
+        steps.write_as(extent.start.0, 2, 1, Durability::Durable);
+        let id = steps.send(Io::Discard { extent });
+        assert!(steps.is_ok(id));
+    }
+    let zeroes = Extent::new(Lba(100), 5);
+    steps.send(Io::WriteZeroes { extent: zeroes, unmap: false, durability: Durability::Durable });
+    let all = |steps: &mut Steps| [80, 82, 83, 4000, 4899, 4900, 100, 105].map(|lba| steps.read(lba));
+    let expected = [ZEROES, ZEROES, 0, ZEROES, ZEROES, 0, ZEROES, 0].map(Some);
+    assert_eq!(all(&mut steps), expected);
+    assert_eq!(steps.at_home(80), 0, "only the log knows");
+    let mut steps = steps.restart(quiet());
+    assert_eq!(all(&mut steps), expected);
+    steps.drain();
+    assert_eq!(all(&mut steps), expected);
+    assert_eq!((steps.at_home(80), steps.at_home(83), steps.at_home(4899)), (ZEROES, 0, ZEROES));
+}
+
+#[test]
+fn rule_09_a_block_that_is_overwritten_while_it_goes_home_stays_dirty() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    steps.hold = Box::new(write_home);
+    steps.control(Control::Drain);
+    assert_eq!(steps.held.len(), 1);
+    let id = steps.write_as(0, 8, 2, Durability::Durable);
+    assert!(steps.is_ok(id));
+    steps.control(Control::DrainCancel);
+    steps.let_go();
+    assert_eq!((steps.at_home(0), steps.core.dirty_sectors()), (1, 8), "the newer copy is not home");
+    assert_eq!(steps.read(0), Some(2));
+    steps.drain();
+    assert_eq!((steps.at_home(0), steps.core.dirty_sectors()), (2, 0));
+}
+
+/// The crash explorer found it: a write around the log was slow, a newer one of the same place had gone through the log, was
+/// durable and destaged before the slow one ended, and that overwrote it on the data disk.
+#[test]
+fn rule_09_destaging_waits_for_an_older_write_around_the_log() {
+    let mut steps = Steps::new(8, quiet());
+    steps.hold = Box::new(write_home);
+    let old = steps.write(MIDDLE, 256, 1);
+    assert_eq!(steps.held.len(), 1, "it goes around the log");
+    let new = steps.write_as(MIDDLE + 32, 8, 2, Durability::Durable);
+    let zeroes = Extent::new(Lba(MIDDLE + 64), 8);
+    steps.send(Io::WriteZeroes { extent: zeroes, unmap: false, durability: Durability::Durable });
+    assert!(steps.is_ok(new) && steps.status(old).is_none());
+    let around = Extent::new(Lba(MIDDLE), 256);
+    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
+    steps.drain();
+    assert!(steps.reports.is_empty() && steps.at_home(MIDDLE + 32) == 0, "not before the older one");
+    steps.let_go();
+    steps.wait(3);
+    assert_eq!(steps.reports, [Report::Drained]);
+    let home = [24, 32, 64].map(|at| steps.at_home(MIDDLE + at));
+    assert_eq!(home, [1, 2, ZEROES]);
+}
+
+#[test]
+fn rule_10_fua_is_answered_when_data_and_mapping_are_durable() {
+    let mut steps = Steps::new(8, quiet());
+    steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
+    let id = steps.write_as(0, 8, 1, Durability::Durable);
+    assert_eq!(steps.held.len(), 1);
+    assert_eq!(steps.status(id), None, "it is only on its way");
+    assert_eq!(
+        super::steps::kind(&steps.held[0].io),
+        Kind::WriteThrough,
+        "data and header, past the disk's cache"
+    );
+    // A second one, behind it: written, it is not durable before it is flushed.
+    let second = steps.write_as(8, 8, 2, Durability::Durable);
+    steps.let_go();
+    assert!(steps.is_ok(id) && steps.is_ok(second));
+    assert_eq!(steps.core.durable_seq, steps.core.next_seq - 1);
+}
+
+#[test]
+fn rule_10_a_flush_covers_every_write_that_was_answered_before_it() {
+    let mut steps = Steps::new(8, quiet());
+    let first = steps.write(0, 8, 1);
+    let second = steps.write(8, 8, 2);
+    assert!(steps.is_ok(first) && steps.is_ok(second), "answered from RAM");
+    steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
+    let flush = steps.flush();
+    let later = steps.write(16, 8, 3);
+    assert!(steps.is_ok(later) && steps.status(flush).is_none());
+    while steps.status(flush).is_none() {
+        let undurable = steps.core.durable_seq < 1;
+        assert!(undurable, "it waits for its records only");
+        steps.carry_out(0);
+    }
+    assert!(steps.is_ok(flush));
+    let mut steps = steps.restart(quiet());
+    assert_eq!((steps.read(0), steps.read(8)), (Some(1), Some(2)));
+}
+
+#[test]
+fn rule_11_a_data_disk_that_changed_behind_the_cache_is_refused_and_nothing_is_written() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    let Disks([log, mut data]) = steps.disks.clone();
+    data.bytes[512 * 100] ^= 1;
+    let before = data.bytes.clone();
+    let mut disks = Disks([log.clone(), data]);
+    let error = super::activate::activate(quiet(), &mut disks).err().expect("another disk");
+    assert!(error.0.contains("dcd rescue --force"), "{error}");
+    assert!(disks.0[0].bytes == log.bytes && disks.0[1].bytes == before, "a refusal changes nothing");
+    // What the log itself is about to write there tells nothing.
+    let Disks([log, mut data]) = steps.disks;
+    data.bytes[0] ^= 1;
+    assert!(super::activate::activate(quiet(), &mut Disks([log, data])).is_ok());
+}
+
+#[test]
+fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone() {
+    let mut steps = Steps::new(8, quiet());
+    for i in 0..5 {
+        steps.write(i * 64, 8, 1);
+    }
+    steps.drain();
+    for i in 0..3 {
+        steps.write(i * 64, 4, 2);
+    }
+    steps.send(Io::Discard { extent: Extent::new(Lba(1000), 50) });
+    steps.control(Control::Stop);
+    assert_eq!(steps.reports.last(), Some(&Report::Stopped));
+    let (dirty, ranges, next) = (steps.core.dirty_sectors(), steps.core.ranges.len(), steps.core.next_seq);
+    let mut steps = steps.restart(quiet());
+    assert_eq!(
+        (steps.core.dirty_sectors(), steps.core.ranges.len(), steps.core.next_seq),
+        (dirty, ranges, next)
+    );
+    steps.sent.clear();
+    steps.drain();
+    let mut home: Vec<_> = steps
+        .sent
+        .iter()
+        .filter(|(port, kind, _)| *port == DATA && *kind == Kind::Write)
+        .map(|sent| sent.2)
+        .collect();
+    home.sort_unstable();
+    let expected = [0, 64, 128].map(|lba| Some(Extent::new(Lba(lba), 4)));
+    assert_eq!(home, expected, "exactly what was dirty");
+}
+
+#[test]
+fn rule_12_after_a_crash_no_more_is_destaged_again_than_the_log_still_calls_live() {
+    let mut steps = Steps::new(16, quiet());
+    for i in 0..40 {
+        steps.write_as(i * 8, 8, 1, Durability::Durable);
+    }
+    // Everything goes home; the superblock that would say so does not get through.
+    steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Write { .. }));
+    steps.drain();
+    assert_eq!((steps.core.dirty_sectors(), steps.at_home(0)), (0, 1));
+    let live = steps.core.ring.head() - steps.core.ring.kept() + 1;
+    let steps = steps.restart(quiet());
+    assert_eq!(steps.core.dirty_sectors(), 40 * 8, "the crash came first: all of it once more");
+    assert!(steps.core.dirty_sectors() <= live * 32);
+    // The next record says what is home, and that bounds it.
+    let mut steps = steps;
+    steps.drain();
+    steps.write_as(8, 8, 2, Durability::Durable);
+    let steps = steps.restart(quiet());
+    assert_eq!(steps.core.dirty_sectors(), 8);
+}
+
+#[test]
+fn rule_13_with_a_dead_log_writes_go_through_once_the_host_has_recorded_it() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    steps.write_as(64, 8, 2, Durability::Durable);
+    steps.write(128, 8, 3);
+    // The log takes no writes any more, and one block of it cannot be read.
+    let all: Vec<u64> = (0..steps.core.log.sectors).collect();
+    steps.log().unwritable.extend(all);
+    steps.log().unreadable.extend(33..41);
+    let flush = steps.flush();
+    assert_eq!(steps.reports, [Report::LogFailed]);
+    let through = steps.write(192, 8, 4);
+    assert_eq!(steps.status(through), None, "not before a later start knows it");
+    steps.control(Control::LogFailureRecorded);
+    steps.wait(5);
+    assert!(steps.is_ok(through) && steps.is_ok(flush), "what was flushed is on the data disk now");
+    assert_eq!([64, 128, 192].map(|lba| steps.at_home(lba)), [2, 3, 4]);
+    let read = [0, 7, 8, 64, 128, 192].map(|lba| steps.read(lba));
+    assert_eq!(read, [None, None, Some(0), Some(2), Some(3), Some(4)], "an error for exactly what is lost");
+    assert_eq!(steps.core.status(steps.now)["state"], "log-failed");
+    let again = steps.write(0, 8, 5);
+    assert!(steps.is_ok(again) && steps.read(0) == Some(5), "until it is written again");
+}
+
+#[test]
+fn rule_13_a_block_that_could_not_be_read_once_is_not_lost() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
+    steps.control(Control::Drain);
+    steps.fail(0, IoError::new(ErrorKind::Medium));
+    steps.let_go();
+    steps.wait(5);
+    assert_eq!((steps.at_home(0), steps.core.home.lost.len()), (1, 0));
+    assert_eq!(steps.reports, [Report::Drained]);
+}
+
+#[test]
+fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_goes_home() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 3, 1, Durability::Durable);
+    steps.write_as(4, 2, 2, Durability::Durable);
+    steps.log().unreadable.insert(33);
+    steps.drain();
+    assert!(
+        matches!(&steps.reports[..], [Report::Failed(why)] if why.contains("1 blocks")),
+        "{:?}",
+        steps.reports
+    );
+    assert_eq!(
+        (steps.at_home(4), steps.core.home.lost.len()),
+        (2, 1),
+        "the other part of the same line is home"
+    );
+    let read = [0, 2, 3, 4].map(|lba| steps.read(lba));
+    assert_eq!(read, [None, None, Some(0), Some(2)]);
+    let id = steps.write(0, 3, 3);
+    assert!(steps.is_ok(id));
+    assert_eq!((steps.core.home.lost.len(), steps.read(0)), (0, Some(3)));
+}
+
+#[test]
+fn rule_13_a_failing_data_disk_leaves_everything_in_the_log() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    steps.data().unwritable.extend(0..8192);
+    steps.drain();
+    assert!(steps.core.is_dirty() && steps.reports.is_empty());
+    assert_eq!(steps.core.statistics.last_error.map(|error| error.kind), Some(ErrorKind::Medium));
+    let id = steps.write_as(8, 8, 2, Durability::Durable);
+    assert!(steps.is_ok(id) && steps.read(0) == Some(1), "writes go on");
+    steps.data().unwritable.clear();
+    let mut steps = steps.restart(quiet());
+    steps.drain();
+    assert_eq!((steps.at_home(0), steps.at_home(8)), (1, 2));
+}

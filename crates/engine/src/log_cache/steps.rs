@@ -1,0 +1,241 @@
+//! A log cache on two disks in RAM, driven step by step: tests hold back operations, break disks, and look inside.
+
+use std::collections::BTreeMap;
+
+use super::core::{Core, DATA, LOG};
+use super::testing::{Log, Ram, sector_of};
+use super::{LogCacheConfig, activate};
+use crate::layer::{
+    ActivateError, Command, Control, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port,
+    Ports, Report, Request, RequestId,
+};
+use crate::{BlockDevice, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+
+/// The log and the data disk.
+#[derive(Clone)]
+pub struct Disks(pub [Ram; 2]);
+
+impl Ports for Disks {
+    fn geometry(&self, port: Port) -> Geometry {
+        Geometry { discards: true, ..self.0[port.0].geometry() }
+    }
+
+    fn run(&mut self, port: Port, io: Io) -> IoResult {
+        self.0[port.0].run(io)
+    }
+}
+
+/// What an operation was, for tests that look at their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Write,
+    WriteThrough,
+    Flush,
+    Erase,
+}
+
+pub fn kind(io: &Io) -> Kind {
+    match io {
+        Io::Read { .. } => Kind::Read,
+        Io::Write { durability: Durability::Durable, .. } => Kind::WriteThrough,
+        Io::Write { .. } => Kind::Write,
+        Io::Flush => Kind::Flush,
+        Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Erase,
+    }
+}
+
+/// An operation that is held back.
+pub struct Held {
+    pub port: Port,
+    pub op: OpId,
+    pub io: Io,
+}
+
+pub type Hold = Box<dyn Fn(Port, &Io) -> bool>;
+
+pub struct Steps {
+    pub core: Core,
+    pub disks: Disks,
+    pub now: Nanos,
+    pub hold: Hold,
+    pub held: Vec<Held>,
+    pub replies: BTreeMap<RequestId, IoResult>,
+    pub reports: Vec<Report>,
+    /// Every operation that was sent, in order.
+    pub sent: Vec<(Port, Kind, Option<Extent>)>,
+    next_id: u64,
+}
+
+/// A configuration under which nothing goes home by itself.
+pub fn quiet() -> LogCacheConfig {
+    LogCacheConfig {
+        idle_empty: Nanos::from_secs(1 << 30),
+        idle_full: Nanos::from_secs(1 << 30),
+        high_mark: 99,
+        segment_buffers: 4,
+        ..LogCacheConfig::default()
+    }
+}
+
+impl Steps {
+    /// On a fresh log of `segments` of 16 KiB before a data disk of 4 MiB.
+    pub fn new(segments: u32, config: LogCacheConfig) -> Steps {
+        let log = Log::new(segments, 512);
+        let mut data = Ram::new(8192);
+        for lba in 0..8192 {
+            data.bytes[lba * 512..][..512].copy_from_slice(&sector_of(lba as u64, 0));
+        }
+        let mut device = log.device;
+        let mut superblock = log.superblock;
+        superblock.data_sectors = 8192;
+        let copy = super::format::SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize];
+        device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&superblock.encode()))).unwrap();
+        Steps::start(Disks([device, data]), config).unwrap()
+    }
+
+    pub fn start(mut disks: Disks, config: LogCacheConfig) -> Result<Steps, ActivateError> {
+        let core = activate::activate(config, &mut disks)?;
+        Ok(Steps {
+            core,
+            disks,
+            now: Nanos::from_secs(1),
+            hold: Box::new(|_, _| false),
+            held: Vec::new(),
+            replies: BTreeMap::new(),
+            reports: Vec::new(),
+            sent: Vec::new(),
+            next_id: 0,
+        })
+    }
+
+    /// The disks after the power is gone (these lose nothing), and a new start.
+    pub fn restart(self, config: LogCacheConfig) -> Steps {
+        Steps::start(self.disks, config).unwrap()
+    }
+
+    fn handle(&mut self, event: Event) {
+        let mut out = Outbox::default();
+        self.core.handle(self.now, event, &mut out);
+        self.core.check();
+        for command in out.commands {
+            match command {
+                Command::Reply { id, result } => {
+                    assert!(self.replies.insert(id, result).is_none(), "one answer for each request");
+                }
+                Command::Report(report) => self.reports.push(report),
+                Command::Submit { port, op, io } => {
+                    self.sent.push((port, kind(&io), io.extent()));
+                    self.held.push(Held { port, op, io });
+                }
+            }
+        }
+    }
+
+    /// Carries out all that is not to be held back.
+    fn settle(&mut self) {
+        while let Some(index) = self.held.iter().position(|held| !(self.hold)(held.port, &held.io)) {
+            self.carry_out(index);
+        }
+    }
+
+    pub fn carry_out(&mut self, index: usize) {
+        let Held { port, op, io } = self.held.remove(index);
+        let result = self.disks.run(port, io);
+        self.handle(Event::Completed { op, result });
+    }
+
+    /// Ends what is held back with an error.
+    pub fn fail(&mut self, index: usize, error: IoError) {
+        let Held { op, io, .. } = self.held.remove(index);
+        self.handle(Event::Completed { op, result: IoResult::err(io.take_buf(), error) });
+        self.settle();
+    }
+
+    pub fn send(&mut self, io: Io) -> RequestId {
+        self.next_id += 1;
+        let id = RequestId(self.next_id);
+        self.handle(Event::Request(Request { id, io }));
+        self.settle();
+        id
+    }
+
+    pub fn control(&mut self, control: Control) {
+        self.handle(Event::Control(control));
+        self.settle();
+    }
+
+    /// Lets time go by, with an alarm at each second.
+    pub fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Nanos::from_secs(1);
+            self.handle(Event::Wake);
+            self.settle();
+        }
+    }
+
+    /// Holds nothing back any more.
+    pub fn let_go(&mut self) {
+        self.hold = Box::new(|_, _| false);
+        self.settle();
+    }
+
+    /// Writes sectors that carry `tag`.
+    pub fn write(&mut self, lba: u64, sectors: u64, tag: u8) -> RequestId {
+        self.write_as(lba, sectors, tag, Durability::Volatile)
+    }
+
+    pub fn write_as(&mut self, lba: u64, sectors: u64, tag: u8, durability: Durability) -> RequestId {
+        let bytes: Vec<u8> = (lba..lba + sectors).flat_map(|lba| sector_of(lba, tag)).collect();
+        self.send(Io::Write { at: Lba(lba), buf: Buf::copy_of(&bytes), durability })
+    }
+
+    pub fn flush(&mut self) -> RequestId {
+        self.send(Io::Flush)
+    }
+
+    pub fn status(&self, id: RequestId) -> Option<Result<(), IoError>> {
+        self.replies.get(&id).map(|result| result.status)
+    }
+
+    pub fn is_ok(&self, id: RequestId) -> bool {
+        self.status(id) == Some(Ok(()))
+    }
+
+    /// The tag of a sector as a client reads it; 0 is the first content, `None` an error, 255 anything else.
+    pub fn read(&mut self, lba: u64) -> Option<u8> {
+        let id = self.send(Io::Read { at: Lba(lba), buf: Buf::zeroed(SECTOR_BYTES as usize) });
+        let result = self.replies.remove(&id).expect("reads are not held back");
+        result.status.ok().map(|()| tag_of(lba, result.buf.bytes()))
+    }
+
+    /// The tag of a sector on the data disk alone.
+    pub fn at_home(&self, lba: u64) -> u8 {
+        tag_of(lba, &self.disks.0[DATA.0].bytes[lba as usize * 512..][..512])
+    }
+
+    pub fn log(&mut self) -> &mut Ram {
+        &mut self.disks.0[LOG.0]
+    }
+
+    pub fn data(&mut self) -> &mut Ram {
+        &mut self.disks.0[DATA.0]
+    }
+
+    /// Brings everything home.
+    pub fn drain(&mut self) {
+        self.control(Control::Drain);
+        self.wait(10);
+    }
+}
+
+/// What zeroes read as.
+pub const ZEROES: u8 = 254;
+
+fn tag_of(lba: u64, bytes: &[u8]) -> u8 {
+    if bytes.iter().all(|byte| *byte == 0) {
+        return ZEROES;
+    }
+    let tag = bytes[511];
+    if bytes == sector_of(lba, tag) { tag } else { 255 }
+}
