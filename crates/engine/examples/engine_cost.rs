@@ -26,10 +26,11 @@ const POOL_BUFFERS: usize = 256 << 10;
 const RING_BUFFERS: usize = 8;
 const RING_BLOCKS: usize = 128;
 const BATCH: usize = 32;
-const ROUND: usize = 32 * BATCH;
-const ROUNDS: usize = 101;
+/// Short, so that most rounds are not interrupted on a busy machine.
+const ROUND: usize = 8 * BATCH;
+const ROUNDS: usize = 401;
 /// Destaging goes by batches of up to 16 Ki blocks or more: its rounds are so many times as long, and fewer.
-const DESTAGE_ROUND: usize = 96;
+const DESTAGE_ROUND: usize = 384;
 const DESTAGE_ROUNDS: usize = 15;
 
 fn filled(count: usize, bytes: usize, random: &mut ChaCha8Rng) -> Vec<Buf> {

@@ -27,6 +27,10 @@ pub struct Statistics {
     pub throttled: u64,
     pub log_writes: u64,
     pub log_bytes: u64,
+    /// Left out so that a record lies where the log's head will be, on a log that spins.
+    pub log_gap_bytes: u64,
+    /// Left at the end of segments, where the next request did not fit.
+    pub log_rest_bytes: u64,
     /// Writes of the log for which more than one request waited.
     pub shared_commits: u64,
     pub log_flushes: u64,

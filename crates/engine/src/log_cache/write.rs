@@ -417,7 +417,9 @@ impl Core {
         }
         self.dispatch(now, out);
         let head = self.ring.index(self.ring.head());
-        self.head_sector = self.superblock.segment_start(head) + self.superblock.segment_sectors();
+        let end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
+        self.statistics.log_rest_bytes += (end - self.head_sector) * SECTOR_BYTES;
+        self.head_sector = end;
     }
 
     /// Opens a buffer at the head, in the next segment if the head's is used up.
@@ -458,16 +460,19 @@ impl Core {
         if gap == 0 {
             return;
         }
-        if at + need <= end {
-            self.head_sector = at;
-            self.rotation.placed(now);
+        let place = if at + need <= end {
+            at
         } else if next + need <= end + segment
             && head + 1 < self.superblock.segments
             && self.ring.advance_head(self.next_seq)
         {
-            self.head_sector = next;
-            self.rotation.placed(now);
-        }
+            next
+        } else {
+            return;
+        };
+        self.statistics.log_gap_bytes += (place - self.head_sector) * SECTOR_BYTES;
+        self.head_sector = place;
+        self.rotation.placed(now);
     }
 
     /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
