@@ -259,13 +259,7 @@ impl Driver {
     }
 
     /// Hands what a receive has brought to the session; true where the rest of a request is about to come.
-    fn take_received(
-        &mut self,
-        stack: &mut Stack,
-        host: &mut dyn Host,
-        index: usize,
-        result: i32,
-    ) -> bool {
+    fn take_received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) -> bool {
         let connection = self.connections.get_mut(index).expect("a connection stays while it receives");
         connection.receiving = false;
         match result {
@@ -295,7 +289,8 @@ impl Driver {
         let (fd, buffer) = (connection.fd.as_raw_fd(), &mut connection.buffer);
         loop {
             // SAFETY: the buffer is this connection's, and no entry of the ring names it while none receives.
-            let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+            let count =
+                unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
             if count >= 0 {
                 return i32::try_from(count).expect("the buffer is smaller");
             }
