@@ -12,7 +12,7 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::*;
 
-/// A device in RAM. One without bytes drops what is written and reads as zeroes.
+/// A device in RAM. It may keep only its first bytes: the rest reads as zeroes, whatever is written.
 #[derive(Default)]
 pub struct Ram {
     sectors: u64,
@@ -24,8 +24,15 @@ impl Ram {
         Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; bytes as usize] }
     }
 
+    /// A device that keeps its superblocks and nothing else.
     pub fn without_bytes(bytes: u64) -> Ram {
-        Ram { sectors: bytes / SECTOR_BYTES, bytes: Vec::new() }
+        Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; KEPT_BYTES] }
+    }
+
+    /// How much of an operation is in what is kept.
+    fn kept(&self, at: Lba, len: usize) -> std::ops::Range<usize> {
+        let end = self.bytes.len();
+        (at.bytes() as usize).min(end)..(at.bytes() as usize + len).min(end)
     }
 }
 
@@ -36,14 +43,16 @@ impl BlockDevice for Ram {
 
     fn run(&mut self, mut io: Io) -> IoResult {
         match &mut io {
-            Io::Read { buf, .. } if self.bytes.is_empty() => buf.zero(0, buf.len()),
             Io::Read { at, buf } if !buf.is_blank() => {
-                let (at, len) = (at.bytes() as usize, buf.len());
-                buf.bytes_mut().copy_from_slice(&self.bytes[at..at + len]);
+                let kept = self.kept(*at, buf.len());
+                let (from_bytes, zeroes) = buf.bytes_mut().split_at_mut(kept.len());
+                from_bytes.copy_from_slice(&self.bytes[kept]);
+                zeroes.fill(0);
             }
-            Io::Write { at, buf, .. } if !self.bytes.is_empty() && !buf.is_blank() => {
-                let at = at.bytes() as usize;
-                self.bytes[at..at + buf.len()].copy_from_slice(buf.bytes());
+            Io::Write { at, buf, .. } if !buf.is_blank() => {
+                let kept = self.kept(*at, buf.len());
+                let len = kept.len();
+                self.bytes[kept].copy_from_slice(&buf.bytes()[..len]);
             }
             _ => {}
         }
@@ -100,6 +109,8 @@ pub struct Rig {
 }
 
 const CACHE: LayerIndex = LayerIndex(0);
+/// What a device without bytes keeps: where the superblocks are.
+pub const KEPT_BYTES: usize = 16 << 10;
 
 impl Rig {
     pub fn new(config: LogCacheConfig, log_block_bytes: u32, mut log: Ram, mut data: Ram) -> Rig {
