@@ -1,6 +1,8 @@
 //! Runs a workload on the plain disk of 1996, and says what it measured and how long that took to simulate.
 //!
 //! `cargo run --release -p dcd-sim --example workloads [untar|postmark|RES|INS|WEB|HARP|SITAR|streams|writes] [MiB of buffer cache]`
+//!
+//! A trace can be given other numbers of files and another skew behind that, to see what they do.
 
 use std::time::Instant;
 
@@ -72,7 +74,14 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "untar".to_owned());
     let cache = arguments.next().and_then(|text| text.parse::<u64>().ok());
-    let profile = PROFILES.into_iter().find(|profile| profile.name == name);
+    let mut profile = PROFILES.into_iter().find(|profile| profile.name == name);
+    if let (Some(profile), Some(files)) = (&mut profile, arguments.next().and_then(|text| text.parse().ok()))
+    {
+        profile.files = files;
+    }
+    if let (Some(profile), Some(skew)) = (&mut profile, arguments.next().and_then(|text| text.parse().ok())) {
+        profile.skew = skew;
+    }
     let (mut ffs, workload) = match (name.as_str(), profile) {
         (_, Some(profile)) => (FfsConfig::default(), Workload::Synthetic(Synthetic { profile })),
         ("postmark", _) => (FfsConfig::default(), Workload::PostMark(PostMark::default())),

@@ -83,8 +83,10 @@ pub struct FfsConfig {
     pub read_ahead: bool,
     /// Reading changes the time of access, so that the inode is written in the end.
     pub access_times: bool,
-    /// The update daemon writes what is dirty this often.
+    /// The update daemon writes all that is dirty in the course of this time.
     pub update_interval: Nanos,
+    /// In how many parts: 4.4BSD writes everything at once; Solaris looks at a sixth of its memory every 5 s (fsflush).
+    pub update_slices: u32,
     /// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
     pub quantum: Nanos,
     pub cpu: CpuCosts,
@@ -106,6 +108,7 @@ impl Default for FfsConfig {
             read_ahead: true,
             access_times: true,
             update_interval: Nanos::from_secs(30),
+            update_slices: 1,
             quantum: Nanos::from_millis(100),
             cpu: CpuCosts::TABLE_1,
         }
@@ -123,7 +126,12 @@ pub struct FfsConfigError {
 impl FfsConfig {
     /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files most.
     pub fn ultra_1() -> FfsConfig {
-        FfsConfig { buffer_cache_bytes: 96 << 20, cpu: CpuCosts::ULTRA_1, ..FfsConfig::default() }
+        FfsConfig {
+            buffer_cache_bytes: 96 << 20,
+            update_slices: 6,
+            cpu: CpuCosts::ULTRA_1,
+            ..FfsConfig::default()
+        }
     }
 
     pub(crate) const fn fragment_bytes(&self) -> u32 {
@@ -166,6 +174,7 @@ impl FfsConfig {
         require(self.buffer_cache_bytes >= least, "buffer-cache-bytes", "must hold at least four clusters")?;
         require(self.inodes_in_memory >= 64, "inodes-in-memory", "must be at least 64")?;
         require(self.update_interval > Nanos::ZERO, "update-interval", "must not be zero")?;
+        require((1..=1000).contains(&self.update_slices), "update-slices", "must be from 1 to 1000")?;
         require(self.quantum > Nanos::ZERO, "quantum", "must not be zero")
     }
 }

@@ -13,6 +13,15 @@ use super::record::{Recorded, WriteId};
 /// How many writes one search for room begins before it waits for one of them. Enough to keep a disk's queue full.
 const WRITES_FOR_ROOM_MAX: u32 = 16;
 
+/// Which dirty buffers are to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which {
+    All,
+    /// Every so many-th place in memory.
+    Slice(u32),
+    File(Ino),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     class: RequestClass,
@@ -79,14 +88,18 @@ impl Ffs {
     ) -> Result<Slot, Wait> {
         match self.cache.find(at) {
             Some(slot) if self.cache.get(slot).state == BufferState::Idle => {
-                self.measured.metadata.count(true);
+                if content != Content::Data {
+                    self.measured.metadata.count(true);
+                }
                 self.cache.touch(slot);
                 Ok(slot)
             }
             Some(slot) => Err(Wait::Buffer(slot)),
             None => {
                 self.make_room(frags)?;
-                self.measured.metadata.count(false);
+                if content != Content::Data {
+                    self.measured.metadata.count(false);
+                }
                 let slot = self.cache.insert(at, frags, BufferState::Reading, content, owner);
                 let class = if content == Content::Data {
                     RequestClass::DataRead
@@ -135,7 +148,6 @@ impl Ffs {
                 return Err(Wait::Buffer(slot));
             }
             self.cache.touch(slot);
-            self.measured.data.count(true);
         }
         if is_repeated && found.is_some() {
             return Ok(());
@@ -150,19 +162,18 @@ impl Ffs {
         if found.is_none() {
             let wanted = last - block + 1;
             let read = self.read_row(Some(id), file, block, wanted, RequestClass::DataRead)?;
-            self.measured.data.count(false);
             let inode = self.volume.inodes.get_mut(file);
             inode.ahead = inode.ahead.max(block + read);
             wait = self.cache.find(at).map(Wait::Buffer);
         }
         if is_sequential && self.volume.config.read_ahead {
-            self.read_ahead(id, file, block.max(last.min(block + self.volume.config.cluster_blocks() - 1)));
+            self.read_ahead(id, file, block, last);
         }
         wait.map_or(Ok(()), Err)
     }
 
     /// Asks for the blocks behind `block` when the reader comes near the end of what was asked for.
-    fn read_ahead(&mut self, id: ProcessId, file: Ino, block: u32) {
+    fn read_ahead(&mut self, id: ProcessId, file: Ino, block: u32, last: u32) {
         let cluster = self.volume.config.cluster_blocks();
         let inode = self.volume.inodes.get_mut(file);
         let window = inode.window;
@@ -175,7 +186,8 @@ impl Ffs {
         let at = inode.blocks[start as usize];
         if !at.is_none() && self.cache.find(at).is_none() {
             // No room is no reason to wait: nobody has asked for these blocks yet.
-            let read = self.read_row(Some(id), file, start, window, RequestClass::ReadAhead).unwrap_or(0);
+            let class = if start <= last { RequestClass::DataRead } else { RequestClass::ReadAhead };
+            let read = self.read_row(Some(id), file, start, window, class).unwrap_or(0);
             self.volume.inodes.get_mut(file).ahead = start + read.max(1);
         }
     }
@@ -302,17 +314,26 @@ impl Ffs {
         self.submit(None, class, first, frags);
     }
 
-    /// Writes everything that is dirty, or everything of one file, in the order of addresses.
-    pub(crate) fn write_all(&mut self, file: Option<Ino>) {
+    /// The update daemon has its turn.
+    pub(crate) fn update(&mut self) {
+        let slices = self.volume.config.update_slices;
+        self.update_at = self.now + Nanos(self.volume.config.update_interval.0 / u64::from(slices));
+        self.update_slice = (self.update_slice + 1) % slices;
+        self.write_all(Which::Slice(self.update_slice));
+    }
+
+    /// Writes what is dirty, in the order of addresses.
+    pub(crate) fn write_all(&mut self, which: Which) {
         if self.cache.dirty() == 0 {
             return;
         }
-        let mut dirty: Vec<Frag> = match file {
-            None => {
-                let all = self.cache.idle().map(|slot| self.cache.get(slot));
-                all.filter(|buffer| buffer.is_dirty).map(|buffer| buffer.at).collect()
-            }
-            Some(file) => {
+        let slices = self.volume.config.update_slices;
+        let idle = || self.cache.idle().filter(|slot| self.cache.get(*slot).is_dirty);
+        let at = |slot| self.cache.get(slot).at;
+        let mut dirty: Vec<Frag> = match which {
+            Which::All => idle().map(at).collect(),
+            Which::Slice(slice) => idle().filter(|slot| slot.0 % slices == slice).map(at).collect(),
+            Which::File(file) => {
                 let inode = self.volume.inodes.get(file);
                 inode.blocks.iter().chain(&inode.indirects).filter(|at| !at.is_none()).copied().collect()
             }

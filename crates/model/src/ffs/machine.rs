@@ -16,10 +16,10 @@ use dcd_engine::{IoError, IoResult, Nanos, Request, RequestId};
 use super::buffers::{BufferCache, BufferState, Slot};
 use super::config::{FfsConfig, FfsConfigError};
 use super::cpu::Cpu;
-use super::disk_io::Flights;
+use super::disk_io::{Flights, Which};
 use super::layout::{Frag, Ino};
 use super::measure::FfsMeasured;
-use super::op::{Done, FsError, Op, OpKind, ProcessId};
+use super::op::{Done, FsError, Op, ProcessId};
 use super::plan::{Planner, Step, Update, WriteMode};
 use super::record::{Effect, Recorded};
 use super::volume::Volume;
@@ -36,9 +36,11 @@ pub enum FfsEvent {
 }
 
 /// A call is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Return {
     pub process: ProcessId,
+    /// What it was.
+    pub op: Op,
     pub result: Result<Done, FsError>,
 }
 
@@ -63,17 +65,18 @@ pub(crate) enum Wait {
     Flush(RequestId),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcessState {
     Resting,
-    LockedOut(Op),
+    LockedOut,
     Running,
     Waiting(Wait),
 }
 
 pub(crate) struct Process {
     state: ProcessState,
-    kind: OpKind,
+    /// The call that is under way.
+    op: Op,
     called: Nanos,
     pub(crate) steps: Vec<Step>,
     pub(crate) cursor: usize,
@@ -81,6 +84,8 @@ pub(crate) struct Process {
     result: Result<Done, FsError>,
     /// Processor time of the block requests so far; spent at the end of the call.
     pub(crate) debt: Nanos,
+    /// The call had to wait for data from the disk.
+    pub(crate) missed: bool,
     /// When it began to wait: the first to come is the first to go on.
     ticket: u64,
 }
@@ -89,13 +94,14 @@ impl Default for Process {
     fn default() -> Process {
         Process {
             state: ProcessState::Resting,
-            kind: OpKind::Think,
+            op: Op::Sync,
             called: Nanos::ZERO,
             steps: Vec::new(),
             cursor: 0,
             locks: Vec::new(),
             result: Ok(Done::Nothing),
             debt: Nanos::ZERO,
+            missed: false,
             ticket: 0,
         }
     }
@@ -122,7 +128,9 @@ pub struct Ffs {
     tickets: u64,
     pub(crate) cpu: Cpu,
     timers: BinaryHeap<Reverse<(Nanos, ProcessId)>>,
-    update_at: Nanos,
+    pub(crate) update_at: Nanos,
+    /// Which part of the buffers the update daemon writes next.
+    pub(crate) update_slice: u32,
     pub(crate) now: Nanos,
     pub(crate) measured: FfsMeasured,
     cpu_before: Nanos,
@@ -144,7 +152,8 @@ impl Ffs {
             tickets: 0,
             cpu: Cpu::new(config.quantum),
             timers: BinaryHeap::new(),
-            update_at: config.update_interval,
+            update_at: Nanos(config.update_interval.0 / u64::from(config.update_slices)),
+            update_slice: 0,
             now: Nanos::ZERO,
             measured: FfsMeasured::default(),
             cpu_before: Nanos::ZERO,
@@ -180,7 +189,7 @@ impl Ffs {
     /// # Panics
     /// While a program is in a call.
     pub fn set_up(&mut self, op: &Op) -> Result<Done, FsError> {
-        let resting = |process: &Process| matches!(process.state, ProcessState::Resting);
+        let resting = |process: &Process| process.state == ProcessState::Resting;
         assert!(self.processes.iter().all(resting), "files are set up before programs run");
         let mut steps = Vec::new();
         let result = Planner::new(&mut self.volume, &mut steps).plan(op);
@@ -226,10 +235,10 @@ impl Ffs {
             self.processes.resize_with(index + 1, Process::default);
         }
         let process = &mut self.processes[index];
-        assert!(matches!(process.state, ProcessState::Resting), "a program makes one call at a time");
-        process.kind = op.kind();
+        assert!(process.state == ProcessState::Resting, "a program makes one call at a time");
+        process.op = op;
         process.called = self.now;
-        process.state = ProcessState::LockedOut(op);
+        process.state = ProcessState::LockedOut;
         self.ready.push_back(ProcessId(index as u32));
     }
 
@@ -242,18 +251,15 @@ impl Ffs {
             self.ready.push_back(process);
         }
         if self.update_at <= self.now {
-            self.update_at = self.now + self.volume.config.update_interval;
-            self.write_all(None);
+            self.update();
         }
     }
 
     /// Lets every process go on that waits for this, the longest waiting first.
     pub(crate) fn wake(&mut self, what: Wait) {
-        let waits =
-            |process: &Process| matches!(&process.state, ProcessState::Waiting(wait) if *wait == what);
         let from = self.ready.len();
         for (index, process) in self.processes.iter_mut().enumerate() {
-            if waits(process) {
+            if process.state == ProcessState::Waiting(what) {
                 process.state = ProcessState::Running;
                 self.ready.push_back(ProcessId(index as u32));
             }
@@ -267,8 +273,10 @@ impl Ffs {
     /// Plans the call once its inodes are free; false where they are not.
     fn begin(&mut self, index: usize) -> bool {
         let process = &mut self.processes[index];
-        let ProcessState::LockedOut(op) = &process.state else { return true };
-        self.volume.locks(op, &mut process.locks);
+        if process.state != ProcessState::LockedOut {
+            return true;
+        }
+        self.volume.locks(&process.op, &mut process.locks);
         if process.locks.iter().any(|ino| self.locked.contains(ino)) {
             process.locks.clear();
             return false;
@@ -277,7 +285,8 @@ impl Ffs {
         process.steps.clear();
         process.cursor = 0;
         process.debt = Nanos::ZERO;
-        process.result = Planner::new(&mut self.volume, &mut process.steps).plan(op);
+        process.missed = false;
+        process.result = Planner::new(&mut self.volume, &mut process.steps).plan(&process.op);
         process.state = ProcessState::Running;
         true
     }
@@ -312,8 +321,9 @@ impl Ffs {
         let process = &mut self.processes[id.0 as usize];
         process.state = ProcessState::Resting;
         process.steps.clear();
-        self.measured.add_op(process.kind, self.now.since(process.called));
-        out.returns.push(Return { process: id, result: process.result });
+        let op = std::mem::replace(&mut process.op, Op::Sync);
+        self.measured.add_op(op.kind(), self.now.since(process.called));
+        out.returns.push(Return { process: id, op, result: process.result });
         if process.locks.is_empty() {
             return;
         }
@@ -324,7 +334,7 @@ impl Ffs {
         // Who was locked out asks again; the order is that of the calls.
         let mut waiting: Vec<(Nanos, usize)> = Vec::new();
         for (index, process) in self.processes.iter().enumerate() {
-            if matches!(process.state, ProcessState::LockedOut(_)) {
+            if process.state == ProcessState::LockedOut {
                 waiting.push((process.called, index));
             }
         }
@@ -348,7 +358,7 @@ impl Ffs {
                 again(self.need(id, at, frags, content, owner).map(|_| ()))
             }
             Step::ReadFile { file, next, last } => self.read_file(id, file, next, last),
-            Step::Update(update) => self.update(id, update),
+            Step::Update(update) => self.change(id, update),
             Step::Grow { at, from, to, content, owner } => {
                 again(self.need_with_room(id, (at, from), to - from, content, owner).map(|slot| {
                     self.cache.grow(slot, to);
@@ -372,18 +382,18 @@ impl Ffs {
                 Stepped::Over
             }
             Step::WriteFile { file } => {
-                self.write_all(Some(file));
+                self.write_all(Which::File(file));
                 Stepped::Over
             }
             Step::WaitFile { file } => again(self.file_is_quiet(file)),
             Step::WriteAll => {
-                self.write_all(None);
+                self.write_all(Which::All);
                 Stepped::Over
             }
             Step::WaitAll if self.flights.writes() > 0 => Stepped::Again(Wait::Writes),
             // What was changed while others were written.
             Step::WaitAll if self.cache.dirty() > 0 => {
-                self.write_all(None);
+                self.write_all(Which::All);
                 Stepped::Again(Wait::Writes)
             }
             Step::WaitAll => Stepped::Over,
@@ -410,14 +420,16 @@ impl Ffs {
             if let Err(wait) = self.read_block(id, file, next, last) {
                 let process = &mut self.processes[id.0 as usize];
                 process.steps[process.cursor] = Step::ReadFile { file, next, last };
+                process.missed = true;
                 return Stepped::Again(wait);
             }
             next += 1;
         }
+        self.measured.data.count(!self.processes[id.0 as usize].missed);
         Stepped::Over
     }
 
-    fn update(&mut self, id: ProcessId, update: Update) -> Stepped {
+    fn change(&mut self, id: ProcessId, update: Update) -> Stepped {
         let Update { at, frags, content, owner, fills, mode, effect } = update;
         let slot = match self.cache.find(at) {
             None if fills => match self.make_room(frags) {

@@ -59,7 +59,7 @@ pub struct ClassMeasured {
     pub sizes: std::collections::BTreeMap<u64, u64>,
 }
 
-/// Searches of the buffer cache.
+/// How often the buffer cache had what was wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheHits {
     pub hits: u64,
@@ -83,7 +83,7 @@ pub struct FfsMeasured {
     pub since: Nanos,
     ops: [Histogram; OpKind::ALL.len()],
     requests: [ClassMeasured; RequestClass::ALL.len()],
-    /// Blocks of files that were read by programs.
+    /// Calls that read files: a miss had to wait for the disk, be it for what was read ahead.
     pub data: CacheHits,
     /// Blocks of metadata that were needed.
     pub metadata: CacheHits,

@@ -30,8 +30,6 @@ impl<I: Iterator<Item = Op>> Program for Script<I> {
 
 struct Running<'p> {
     program: &'p mut dyn Program,
-    /// The call that is under way, for an error's text.
-    call: Option<Op>,
     took: Nanos,
 }
 
@@ -101,7 +99,7 @@ impl<'a, D: SimDevice> Host<'a, D> {
         let begin = self.driver.now();
         let mut running: Vec<Running> = programs
             .iter_mut()
-            .map(|program| Running { program: &mut **program, call: None, took: Nanos::ZERO })
+            .map(|program| Running { program: &mut **program, took: Nanos::ZERO })
             .collect();
         let mut left = 0;
         for index in 0..running.len() {
@@ -113,10 +111,10 @@ impl<'a, D: SimDevice> Host<'a, D> {
                 let index = ended.process.0 as usize;
                 let done = match ended.result {
                     Ok(done) => done,
-                    Err(error) => running[index].program.failed(error).ok_or_else(|| RunError::Call {
-                        call: format!("{:?}", running[index].call),
-                        error,
-                    })?,
+                    Err(error) => {
+                        let instead = running[index].program.failed(error);
+                        instead.ok_or_else(|| RunError::Call { call: format!("{:?}", ended.op), error })?
+                    }
                 };
                 if !self.go_on(&mut running, index, done) {
                     running[index].took = self.driver.now().since(begin);
@@ -133,7 +131,6 @@ impl<'a, D: SimDevice> Host<'a, D> {
     /// Lets a program make its next call; false where it has ended.
     fn go_on(&mut self, running: &mut [Running], index: usize, last: Done) -> bool {
         let Some(op) = running[index].program.next(last) else { return false };
-        running[index].call = Some(op.clone());
         self.event(FfsEvent::Call { process: ProcessId(index as u32), op });
         true
     }

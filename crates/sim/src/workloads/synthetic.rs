@@ -48,7 +48,7 @@ pub const RES: Profile = Profile {
     small_files: 0.60,
     scale: 60.0,
     programs: 13,
-    files: 2_500,
+    files: 4_000,
     skew: 1.0,
     large_bytes: 60_000.0,
     think: Nanos::from_millis(500),
@@ -80,8 +80,8 @@ pub const WEB: Profile = Profile {
     small_files: 0.63,
     scale: 150.0,
     programs: 4,
-    files: 3_000,
-    skew: 0.7,
+    files: 3_500,
+    skew: 0.85,
     large_bytes: 200_000.0,
     think: Nanos::from_millis(200),
 };
@@ -96,7 +96,7 @@ pub const HARP: Profile = Profile {
     small_files: 0.73,
     scale: 1.0,
     programs: 2,
-    files: 1_000,
+    files: 1_300,
     skew: 1.0,
     large_bytes: 150_000.0,
     think: Nanos::from_millis(500),
@@ -112,7 +112,7 @@ pub const SITAR: Profile = Profile {
     small_files: 0.80,
     scale: 1.0,
     programs: 6,
-    files: 2_000,
+    files: 5_000,
     skew: 0.9,
     large_bytes: 50_000.0,
     think: Nanos::from_millis(500),
@@ -148,22 +148,23 @@ struct Population {
 }
 
 impl Population {
-    fn new(profile: &Profile, rng: &mut SimRng) -> Population {
-        let mut bytes: Vec<u64> = (0..profile.files)
-            .map(|index| {
-                let small = (index as f64) < profile.small_files * profile.files as f64;
-                // Small files are even up to the bound on a logarithmic scale; large ones fall off exponentially from it.
-                let size = if small {
-                    256.0 * (SMALL_BYTES as f64 / 256.0).powf(rng.unit())
-                } else {
-                    SMALL_BYTES as f64 + rng.exponential() * (profile.large_bytes - SMALL_BYTES as f64)
-                };
-                (size as u64).max(1) + u64::from(!small)
-            })
-            .collect();
-        for last in (1..bytes.len()).rev() {
-            bytes.swap(last, rng.below(last as u64 + 1) as usize);
-        }
+    /// Sizes follow the ranks by the golden ratio, so that small and large files are mixed evenly among the popular ones too:
+    /// drawn at random, the sizes of the first few would decide what the trace moves.
+    fn new(profile: &Profile) -> Population {
+        const GOLDEN: f64 = 0.618_033_988_749_894_9;
+        let small = profile.small_files;
+        let size = |rank: usize| {
+            let part = ((rank + 1) as f64 * GOLDEN).fract();
+            if part < small {
+                // Even on a logarithmic scale, from 256 bytes up to the bound.
+                (256.0 * (SMALL_BYTES as f64 / 256.0).powf(part / small)) as u64
+            } else {
+                // Exponential, from the bound on.
+                let above = -(1.0 - (part - small) / (1.0 - small)).ln();
+                SMALL_BYTES + 1 + (above * (profile.large_bytes - SMALL_BYTES as f64)) as u64
+            }
+        };
+        let bytes = (0..profile.files).map(size).collect();
         let weights: Vec<f64> = (1..=profile.files).map(|rank| (rank as f64).powf(-profile.skew)).collect();
         let sum: f64 = weights.iter().sum();
         let mut total = 0.0;
@@ -219,7 +220,7 @@ impl Synthetic {
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
         let profile = &self.profile;
         let mut rng = SimRng::new(seed);
-        let population = Population::new(profile, &mut rng);
+        let population = Population::new(profile);
         for directory in 0..profile.files.div_ceil(DIRECTORY_FILES) {
             host.set_up(Op::Mkdir { path: format!("/d{directory}") })?;
         }

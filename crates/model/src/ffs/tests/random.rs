@@ -66,11 +66,11 @@ pub(super) fn drive(bench: &mut Bench, seed: u64, character: Character) {
     let mut left = character.calls;
     let mut under_way = 0;
     let mut returns: Vec<Return> = (0..character.processes as u32)
-        .map(|process| Return { process: ProcessId(process), result: Ok(Done::Nothing) })
+        .map(|process| Return { process: ProcessId(process), op: Op::Sync, result: Ok(Done::Nothing) })
         .collect();
     under_way += returns.len();
     while under_way > 0 {
-        for Return { process, result } in std::mem::take(&mut returns) {
+        for Return { process, result, .. } in std::mem::take(&mut returns) {
             let program = &mut programs[process.0 as usize];
             if let (true, Ok(Done::Opened(file))) = (program.opening, result) {
                 program.open.push(file);
