@@ -1,0 +1,57 @@
+//! What can go wrong with a trace: where it was, what it is, what to do.
+
+use std::io;
+
+/// The unit in which a place in a trace is counted, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Line,
+    Record,
+    Block,
+}
+
+impl Unit {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Line => "line",
+            Unit::Record => "record",
+            Unit::Block => "block",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// One record is wrong; the reader can go on after it.
+    #[error("{file}: {} {number}: {what}. Mend it, name the right format with --from, or leave such records out with --skip-bad", unit.name())]
+    Malformed { file: String, unit: Unit, number: u64, what: String },
+    /// Nothing after this can be read.
+    #[error("{file}: {what}")]
+    Unreadable { file: String, what: String },
+    #[error("{file}: {source}")]
+    Io { file: String, source: io::Error },
+    #[error("{file}: no format is recognised; it begins with {begins:?}. Name the format: {known}")]
+    Unrecognised { file: String, begins: String, known: String },
+    #[error("{file}: this could be {first} or {second}: name the format")]
+    Ambiguous { file: String, first: &'static str, second: &'static str },
+    #[error("there is no trace format {name:?}; there are {known}")]
+    NoSuchFormat { name: String, known: String },
+    #[error("{format} traces can only be read; write another format: {known}")]
+    ReadOnly { format: &'static str, known: String },
+    /// The format has no way to say this.
+    #[error("record {number}: the format {format} cannot say {what}. {advice}")]
+    Inexpressible { format: &'static str, number: u64, what: String, advice: &'static str },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl TraceError {
+    pub fn io(file: &str, source: io::Error) -> TraceError {
+        TraceError::Io { file: file.to_owned(), source }
+    }
+
+    /// Whether the reader can go on with the next record.
+    pub const fn is_one_record(&self) -> bool {
+        matches!(self, TraceError::Malformed { .. })
+    }
+}

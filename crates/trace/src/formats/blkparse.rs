@@ -1,0 +1,194 @@
+//! blkparse text in its default format: `major,minor cpu sequence seconds.nanoseconds pid action rwbs [sector + blocks] ...`.
+//! Requests are made of Q or D, and C events as [`super::blk`] says; other lines (plugs, merges, the summary) are none.
+
+use std::io::Write;
+
+use dcd_engine::{Extent, Lba, Nanos};
+
+use super::blk::{Action, BlkEvent, Completions, Requests};
+use crate::format::Format;
+use crate::record::{DeviceId, Op, Record};
+use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, whole};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The kernel's device number has this many bits for the minor.
+const MINOR_BITS: u32 = 20;
+const MINOR_MASK: u32 = (1 << MINOR_BITS) - 1;
+
+pub const FORMAT: Format = Format {
+    name: "blkparse",
+    about: "blkparse text (its default format)",
+    recognise: |head| head.requests(Events),
+    read: |input| Ok(Box::new(TextReader::new(input, Assembled::default()))),
+    write: Some(|out| Box::new(TextWriter::new("blkparse", Printer::default(), out))),
+    time_unit: Nanos(1),
+    has_responses: true,
+    has_discards_and_flushes: true,
+};
+
+/// Every event counts as a record: what recognises the format.
+struct Events;
+
+fn device(text: &str) -> Option<DeviceId> {
+    let (major, minor) = text.split_once(',')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    (major < 1 << 12 && minor <= MINOR_MASK).then_some(DeviceId(major << MINOR_BITS | minor))
+}
+
+/// What the letters of rwbs say. None: neither data nor a flush.
+fn operation(rwbs: &str, sectors: u64) -> Option<Op> {
+    if rwbs.contains('D') {
+        return Some(Op::Discard);
+    }
+    if rwbs.starts_with('F') && sectors == 0 {
+        return Some(Op::Flush);
+    }
+    let data = rwbs.trim_start_matches('F');
+    match data.chars().next() {
+        Some('R') => Some(Op::Read),
+        Some('W') => Some(Op::Write),
+        _ => None,
+    }
+}
+
+fn event(line: &str) -> Result<Option<BlkEvent>, String> {
+    let mut fields = blank(line);
+    let Some(device) = device(fields.text("device")?) else {
+        // The summary at the end, and messages, do not begin with a device.
+        return Ok(None);
+    };
+    fields.number("CPU")?;
+    fields.number("sequence number")?;
+    let at = fields.decimal("time", SECOND_NS)?;
+    fields.number("process id")?;
+    let action = match fields.text("action")? {
+        "Q" => Action::Queue,
+        "D" => Action::Issue,
+        "C" => Action::Complete,
+        _ => return Ok(None),
+    };
+    let rwbs = fields.text("rwbs")?;
+    let (start, sectors) = range(&mut fields)?;
+    let Some(op) = operation(rwbs, sectors) else { return Ok(None) };
+    let record = match op {
+        Op::Flush => Record::flush(at, device),
+        _ => Record::new(at, device, op, start, sectors)?,
+    };
+    Ok(Some(BlkEvent { action, record }))
+}
+
+/// `sector + blocks`; a flush has only `[process]`, or on completion a sector.
+fn range<'a>(fields: &mut Fields<impl Iterator<Item = &'a str>>) -> Result<(u64, u64), String> {
+    match fields.optional() {
+        None => Ok((0, 0)),
+        Some(text) if text.starts_with('[') => Ok((0, 0)),
+        Some(text) => {
+            let start = whole(text, "sector")?;
+            match fields.optional() {
+                Some("+") => Ok((start, fields.number("count of sectors")?)),
+                _ => Ok((start, 0)),
+            }
+        }
+    }
+}
+
+impl Lines for Events {
+    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
+        Ok(event(line)?.map(|event| event.record))
+    }
+}
+
+/// The requests that the lines make.
+#[derive(Default)]
+struct Assembled {
+    requests: Requests,
+}
+
+impl Lines for Assembled {
+    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
+        if let Some(event) = event(line)? {
+            self.requests.event(event);
+        }
+        Ok(self.requests.next(false))
+    }
+
+    fn held(&mut self) -> Option<Record> {
+        self.requests.next(true)
+    }
+}
+
+#[derive(Default)]
+struct Printer {
+    completions: Completions,
+    sequence: u64,
+}
+
+impl Printer {
+    fn event(&mut self, action: char, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
+        self.sequence += 1;
+        let (major, minor) = (record.device.0 >> MINOR_BITS, record.device.0 & MINOR_MASK);
+        let at = Decimal { time: record.at, unit_ns: SECOND_NS, digits_min: 9 }.to_string();
+        let rwbs = match record.op {
+            Op::Read => "R",
+            Op::Write => "W",
+            Op::Discard => "D",
+            Op::Flush => "F",
+        };
+        let sequence = self.sequence;
+        write!(out, "{major:>3},{minor:<3} 0 {sequence:>8} {at:>15} {:>5} {action:>2} {rwbs:>3} ", 0)?;
+        let Extent { start: Lba(start), sectors } = record.extent;
+        match (record.op, action) {
+            (Op::Flush, 'C') => writeln!(out, "0 [0]"),
+            (Op::Flush, _) => writeln!(out, "[dcd]"),
+            (_, 'C') => writeln!(out, "{start} + {sectors} [0]"),
+            (..) => writeln!(out, "{start} + {sectors} [dcd]"),
+        }
+    }
+}
+
+impl Print for Printer {
+    fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
+        while let Some(done) = self.completions.next(Some(record.at.0)) {
+            self.event('C', &done, out)?;
+        }
+        self.completions.add(record);
+        self.event('Q', record, out)
+    }
+
+    fn end(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
+        while let Some(done) = self.completions.next(None) {
+            self.event('C', &done, out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::read_text;
+
+    #[test]
+    fn events_become_requests_and_the_summary_nothing() {
+        let text = "\
+  8,0    3        1     0.000000000   697  G   W 223490 + 8 [kjournald]
+  8,0    3        2     0.000001829   697  Q   W 223490 + 8 [kjournald]
+  8,0    3        3     0.000002197   697  P   N [kjournald]
+  8,0    3        4     0.000003000   697  D   W 223490 + 8 [kjournald]
+  8,0    1        5     0.000100000   697  Q FWS [jbd2]
+  8,0    3        6     0.000501829     0  C   W 223490 + 8 [0]
+  8,0    3        7     0.000600000     0  C  FF 0 [0]
+  8,16   3        8     0.000700000   697  Q  DS 4096 + 1024 [fstrim]
+
+CPU0 (sda):
+ Reads Queued:           0,        0KiB\t Writes Queued:           1,        4KiB
+";
+        let records = read_text(&FORMAT, text).unwrap();
+        assert_eq!(records.len(), 3);
+        let sda = DeviceId(8 << 20);
+        let write = Record::new(Nanos(1_829), sda, Op::Write, 223_490, 8).unwrap();
+        assert_eq!(records[0], write.answered_after(Some(Nanos(500_000))));
+        assert_eq!(records[1], Record::flush(Nanos(100_000), sda).answered_after(Some(Nanos(500_000))));
+        assert_eq!((records[2].op, records[2].device), (Op::Discard, DeviceId(8 << 20 | 16)));
+    }
+}

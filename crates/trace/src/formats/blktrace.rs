@@ -1,0 +1,356 @@
+//! blktrace binary: records of 48 bytes, each followed by what belongs to it, in the byte order of the machine that wrote
+//! them. blktrace writes one file for each CPU (`sda.blktrace.0`, ...); their events are merged by time, and so is one
+//! stream of all CPUs, within a window. Requests are made of the events as [`super::blk`] says.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{BufRead, Read, Write};
+
+use dcd_engine::Nanos;
+
+use super::blk::{Action, BlkEvent, Completions, Requests};
+use crate::error::{TraceError, Unit};
+use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
+use crate::record::{DeviceId, Op, Record};
+
+const EVENT_BYTES: usize = 48;
+/// The low byte is the version.
+const MAGIC: u32 = 0x6561_7400;
+const VERSION: u32 = 7;
+/// Events of one stream are put in order within so many: blktrace hands over a buffer of one CPU after another.
+const WINDOW_EVENTS: usize = 1 << 15;
+
+const ACT_QUEUE: u32 = 1;
+const ACT_ISSUE: u32 = 7;
+const ACT_COMPLETE: u32 = 8;
+const CATEGORY_SHIFT: u32 = 16;
+const WRITE: u32 = 2 << CATEGORY_SHIFT;
+const READ: u32 = 1 << CATEGORY_SHIFT;
+const FLUSH: u32 = 4 << CATEGORY_SHIFT;
+const QUEUE: u32 = 16 << CATEGORY_SHIFT;
+const COMPLETE: u32 = 128 << CATEGORY_SHIFT;
+const PASS_THROUGH: u32 = 512 << CATEGORY_SHIFT;
+const NOTIFY: u32 = 1024 << CATEGORY_SHIFT;
+const DISCARD: u32 = 8192 << CATEGORY_SHIFT;
+
+pub const FORMAT: Format = Format {
+    name: "blktrace",
+    about: "blktrace binary; the files of all CPUs of DEVICE when DEVICE.blktrace.0 is there",
+    recognise: |head| Likeness::certain_if(head.bytes.len() >= 4 && order(&head.bytes[..4]).is_some()),
+    read: |input| Ok(Box::new(Reader::new(vec![input]))),
+    write: Some(|out| Box::new(Writer { out, completions: Completions::default(), sequence: 0 })),
+    time_unit: Nanos(1),
+    has_responses: true,
+    has_discards_and_flushes: true,
+};
+
+/// The files of all CPUs.
+pub fn read_merged(inputs: Vec<Input>) -> Box<dyn ReadTrace> {
+    Box::new(Reader::new(inputs))
+}
+
+/// The byte order that makes the magic right: little-endian or not.
+fn order(magic: &[u8]) -> Option<bool> {
+    let bytes: [u8; 4] = magic.try_into().ok()?;
+    let right = |word: u32| word & !0xff == MAGIC;
+    if right(u32::from_le_bytes(bytes)) {
+        return Some(true);
+    }
+    right(u32::from_be_bytes(bytes)).then_some(false)
+}
+
+/// An event with its place in the order: time, then file, then number in the file.
+#[derive(Debug)]
+struct Placed {
+    at: (u64, usize, u64),
+    event: BlkEvent,
+}
+
+impl PartialEq for Placed {
+    fn eq(&self, other: &Placed) -> bool {
+        self.at == other.at
+    }
+}
+impl Eq for Placed {}
+impl PartialOrd for Placed {
+    fn partial_cmp(&self, other: &Placed) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Placed {
+    fn cmp(&self, other: &Placed) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+struct Source {
+    input: Input,
+    number: u64,
+    ended: bool,
+    /// How many of its events are in the heap.
+    held: usize,
+}
+
+struct Reader {
+    sources: Vec<Source>,
+    heap: BinaryHeap<Reverse<Placed>>,
+    requests: Requests,
+    other: u64,
+}
+
+impl Reader {
+    fn new(inputs: Vec<Input>) -> Reader {
+        let source = |input| Source { input, number: 0, ended: false, held: 0 };
+        let sources = inputs.into_iter().map(source).collect();
+        Reader { sources, heap: BinaryHeap::new(), requests: Requests::default(), other: 0 }
+    }
+
+    /// Reads ahead in every file, so that the first of the heap is the first of all.
+    fn fill(&mut self) -> Result<(), TraceError> {
+        // The files of the CPUs are in order, each by itself.
+        let window = if self.sources.len() > 1 { 1 } else { WINDOW_EVENTS };
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            while !source.ended && source.held < window {
+                match source.next()? {
+                    None => source.ended = true,
+                    Some(None) => self.other += 1,
+                    Some(Some(event)) => {
+                        source.held += 1;
+                        let at = (event.record.at.0, index, source.number);
+                        self.heap.push(Reverse(Placed { at, event }));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReadTrace for Reader {
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            if let Some(record) = self.requests.next(false) {
+                return Ok(Some(record));
+            }
+            self.fill()?;
+            match self.heap.pop() {
+                Some(Reverse(Placed { at, event })) => {
+                    self.sources[at.1].held -= 1;
+                    self.requests.event(event);
+                }
+                None => return Ok(self.requests.next(true)),
+            }
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        let other = self.other;
+        (other > 0).then(|| format!("{other} events are no arrival, issue or completion of a request"))
+    }
+}
+
+impl Source {
+    fn malformed(&self, what: String) -> TraceError {
+        TraceError::Malformed { file: self.input.name.clone(), unit: Unit::Record, number: self.number, what }
+    }
+
+    fn unreadable(&mut self, what: &str) -> TraceError {
+        self.ended = true;
+        let what = format!("record {}: {what}; what follows cannot be read", self.number);
+        TraceError::Unreadable { file: self.input.name.clone(), what }
+    }
+
+    /// The next record: None at the end, and Some(None) for one that concerns no request.
+    fn next(&mut self) -> Result<Option<Option<BlkEvent>>, TraceError> {
+        let buffer = self.input.bytes.fill_buf().map_err(|e| TraceError::io(&self.input.name, e))?;
+        if buffer.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        let mut raw = [0; EVENT_BYTES];
+        if let Err(e) = self.input.bytes.read_exact(&mut raw) {
+            let cut = e.kind() == std::io::ErrorKind::UnexpectedEof;
+            self.ended = true;
+            return Err(if cut {
+                self.malformed("the file was cut off within it".to_owned())
+            } else {
+                TraceError::io(&self.input.name, e)
+            });
+        }
+        let Some(little) = order(&raw[..4]) else {
+            return Err(self.unreadable("the magic number is wrong"));
+        };
+        let event = RawEvent::decode(&raw, little);
+        if event.version != VERSION {
+            return Err(self.unreadable("only version 7 is known"));
+        }
+        self.skip(u64::from(event.extra))?;
+        event.event().map(Some).map_err(|what| self.malformed(what))
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), TraceError> {
+        let mut extra = Read::take(&mut self.input.bytes, bytes);
+        let skipped = std::io::copy(&mut extra, &mut std::io::sink());
+        let skipped = skipped.map_err(|e| TraceError::io(&self.input.name, e))?;
+        if skipped < bytes {
+            self.ended = true;
+            return Err(self.malformed("the file was cut off within it".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// The fields that matter.
+struct RawEvent {
+    version: u32,
+    time: u64,
+    sector: u64,
+    bytes: u32,
+    action: u32,
+    device: u32,
+    extra: u16,
+}
+
+impl RawEvent {
+    fn decode(raw: &[u8; EVENT_BYTES], little: bool) -> RawEvent {
+        let word = |at: usize| {
+            let bytes = raw[at..at + 4].try_into().expect("four bytes");
+            if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }
+        };
+        let long = |at: usize| {
+            let bytes = raw[at..at + 8].try_into().expect("eight bytes");
+            if little { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
+        };
+        let short = [raw[46], raw[47]];
+        RawEvent {
+            version: word(0) & 0xff,
+            time: long(8),
+            sector: long(16),
+            bytes: word(24),
+            action: word(28),
+            device: word(36),
+            extra: if little { u16::from_le_bytes(short) } else { u16::from_be_bytes(short) },
+        }
+    }
+
+    fn event(&self) -> Result<Option<BlkEvent>, String> {
+        if self.action & (NOTIFY | PASS_THROUGH) != 0 {
+            return Ok(None);
+        }
+        let action = match self.action & 0xffff {
+            ACT_QUEUE => Action::Queue,
+            ACT_ISSUE => Action::Issue,
+            ACT_COMPLETE => Action::Complete,
+            _ => return Ok(None),
+        };
+        let (at, device) = (Nanos(self.time), DeviceId(self.device));
+        let op = match self.action {
+            a if a & DISCARD != 0 => Op::Discard,
+            a if a & FLUSH != 0 && self.bytes == 0 => Op::Flush,
+            a if a & WRITE != 0 => Op::Write,
+            a if a & READ != 0 => Op::Read,
+            _ => return Ok(None),
+        };
+        let sectors = u64::from(self.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
+        let record = match op {
+            Op::Flush => Record::flush(at, device),
+            _ => Record::new(at, device, op, self.sector, sectors)?,
+        };
+        Ok(Some(BlkEvent { action, record }))
+    }
+}
+
+struct Writer {
+    out: Box<dyn Write>,
+    completions: Completions,
+    sequence: u32,
+}
+
+impl Writer {
+    fn event(&mut self, action: u32, record: &Record) -> Result<(), TraceError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let category = match record.op {
+            Op::Read => READ,
+            Op::Write => WRITE,
+            Op::Discard => DISCARD | WRITE,
+            Op::Flush => FLUSH | WRITE,
+        };
+        let bytes = u32::try_from(record.bytes()).map_err(|_| TraceError::Inexpressible {
+            format: FORMAT.name,
+            number: self.sequence.into(),
+            what: format!("a request of {} bytes", record.bytes()),
+            advice: "Leave it out with --sectors-max 8388607",
+        })?;
+        let mut raw = [0; EVENT_BYTES];
+        raw[..4].copy_from_slice(&(MAGIC | VERSION).to_le_bytes());
+        raw[4..8].copy_from_slice(&self.sequence.to_le_bytes());
+        raw[8..16].copy_from_slice(&record.at.0.to_le_bytes());
+        raw[16..24].copy_from_slice(&record.extent.start.0.to_le_bytes());
+        raw[24..28].copy_from_slice(&bytes.to_le_bytes());
+        raw[28..32].copy_from_slice(&(action | category).to_le_bytes());
+        raw[36..40].copy_from_slice(&record.device.0.to_le_bytes());
+        self.out.write_all(&raw).map_err(|e| TraceError::io("output", e))
+    }
+
+    fn complete(&mut self, now: Option<u64>) -> Result<(), TraceError> {
+        while let Some(done) = self.completions.next(now) {
+            self.event(ACT_COMPLETE | COMPLETE, &done)?;
+        }
+        Ok(())
+    }
+}
+
+impl WriteTrace for Writer {
+    fn write(&mut self, record: &Record) -> Result<(), TraceError> {
+        self.complete(Some(record.at.0))?;
+        self.completions.add(record);
+        self.event(ACT_QUEUE | QUEUE, record)
+    }
+
+    fn finish(&mut self) -> Result<(), TraceError> {
+        self.complete(None)?;
+        self.out.flush().map_err(|e| TraceError::io("output", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{input, read, read_reader, written};
+
+    fn raw(at: u64, sector: u64, bytes: u32, action: u32) -> Vec<u8> {
+        let mut raw = vec![0; EVENT_BYTES];
+        raw[..4].copy_from_slice(&0x6561_7407u32.to_le_bytes());
+        raw[8..16].copy_from_slice(&at.to_le_bytes());
+        raw[16..24].copy_from_slice(&sector.to_le_bytes());
+        raw[24..28].copy_from_slice(&bytes.to_le_bytes());
+        raw[28..32].copy_from_slice(&action.to_le_bytes());
+        raw[36..40].copy_from_slice(&0x80_0010u32.to_le_bytes());
+        raw
+    }
+
+    #[test]
+    fn the_files_of_two_cpus_and_what_belongs_to_a_record() {
+        let mut notify = raw(1, 0, 0, 0x0400_0000);
+        notify[46] = 3;
+        notify.extend(b"abc");
+        let first = [notify, raw(10, 64, 4096, 0x0012_0001), raw(40, 128, 4096, 0x0011_0001)].concat();
+        let second = raw(30, 64, 4096, 0x0082_0008);
+        let mut reader = read_merged(vec![input("a", first), input("b", second)]);
+        let records = read_reader(&mut *reader).unwrap();
+        assert_eq!(records.len(), 2);
+        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+        assert_eq!((records[0].extent.start.0, records[0].extent.sectors), (64, 8));
+        assert_eq!((records[1].op, records[1].response, records[1].device.0), (Op::Read, None, 0x80_0010));
+    }
+
+    #[test]
+    fn the_other_byte_order_reads_the_same() {
+        let record = Record::new(Nanos(1 << 40), DeviceId(0x80_0010), Op::Write, 123_456, 8).unwrap();
+        let mut bytes = written(&FORMAT, &[record]);
+        for (at, width) in [(0, 4), (4, 4), (8, 8), (16, 8), (24, 4), (28, 4), (32, 4), (36, 4), (40, 4)] {
+            bytes[at..at + width].reverse();
+        }
+        assert_eq!(read(&FORMAT, &bytes).unwrap(), [record]);
+    }
+}

@@ -1,0 +1,89 @@
+//! DiskSim ASCII: `time_ms device block blocks flags` between white space; blocks of 512 bytes, flags in hexadecimal with
+//! bit 0 set for a read. MQSim and SSDsim have the same columns with the time as a whole number of nanoseconds.
+
+use std::io::Write;
+
+use dcd_engine::Nanos;
+
+use crate::format::{Format, Likeness};
+use crate::record::{Op, Record};
+use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, blank, only_reads_and_writes};
+
+const READ: u64 = 1;
+const MILLISECOND_NS: u64 = 1_000_000;
+
+const DISKSIM: Columns = Columns { unit_ns: MILLISECOND_NS, digits_min: 6 };
+const MQ: Columns = Columns { unit_ns: 1, digits_min: 0 };
+
+pub const FORMAT: Format = Format {
+    name: "disksim",
+    about: "DiskSim ASCII",
+    recognise: |head| head.requests(DISKSIM),
+    read: |input| Ok(Box::new(TextReader::new(input, DISKSIM))),
+    write: Some(|out| Box::new(TextWriter::new("disksim", DISKSIM, out))),
+    time_unit: Nanos(1),
+    has_responses: false,
+    has_discards_and_flushes: false,
+};
+
+pub const MQSIM: Format = Format {
+    name: "mqsim",
+    about: "the same with whole nanoseconds, as MQSim and SSDsim have it; not recognised by itself",
+    recognise: |_| Likeness::NONE,
+    read: |input| Ok(Box::new(TextReader::new(input, MQ))),
+    write: Some(|out| Box::new(TextWriter::new("mqsim", MQ, out))),
+    ..FORMAT
+};
+
+struct Columns {
+    unit_ns: u64,
+    digits_min: usize,
+}
+
+impl Lines for Columns {
+    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
+        let mut fields = blank(line);
+        let at = fields.decimal("time", self.unit_ns)?;
+        let device = fields.device("device number")?;
+        let (start, sectors) = (fields.number("block number")?, fields.number("count of blocks")?);
+        let flags = fields.text("flags")?;
+        let flags = u64::from_str_radix(flags.trim_start_matches("0x"), 16)
+            .map_err(|_| format!("the flags are no hexadecimal number: {flags:?}"))?;
+        fields.end()?;
+        let op = if flags & READ == 0 { Op::Write } else { Op::Read };
+        Ok(Some(Record::new(at, device, op, start, sectors)?))
+    }
+}
+
+impl Print for Columns {
+    fn refuses(&self, record: &Record) -> Option<Refused> {
+        only_reads_and_writes(record)
+    }
+
+    fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
+        let at: &dyn std::fmt::Display = match self.unit_ns {
+            1 => &record.at.0,
+            unit_ns => &Decimal { time: record.at, unit_ns, digits_min: self.digits_min },
+        };
+        let flags = u64::from(record.op == Op::Read);
+        let Record { device, extent, .. } = record;
+        writeln!(out, "{at} {} {} {} {flags}", device.0, extent.start.0, extent.sectors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{read_text, written};
+    use dcd_engine::{Extent, Lba};
+
+    #[test]
+    fn lines_with_tabs_and_with_blanks() {
+        let records = read_text(&FORMAT, "13.191135\t30\t0\t5\t1\n17.829285 20 576560 6 0\n").unwrap();
+        assert_eq!((records[0].at, records[0].device.0, records[0].op), (Nanos(13_191_135), 30, Op::Read));
+        assert_eq!((records[1].extent, records[1].op), (Extent::new(Lba(576_560), 6), Op::Write));
+        assert_eq!(written(&FORMAT, &records[1..]), b"17.829285 20 576560 6 0\n");
+        assert_eq!(written(&MQSIM, &records[1..]), b"17829285 20 576560 6 0\n");
+        assert_eq!(read_text(&MQSIM, "17829285 20 576560 6 0\n").unwrap(), records[1..]);
+    }
+}

@@ -1,0 +1,289 @@
+//! VMware vscsi binary: little-endian records of 32 bytes (version 1) or 40 (version 2, with response times), no header. Which
+//! it is is seen by the version in two records. Commands that neither read nor write are no requests.
+
+use std::io::{BufRead, Read, Write};
+
+use dcd_engine::Nanos;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{TraceError, Unit};
+use crate::format::{Format, Head, Input, Likeness, ReadTrace, WriteTrace};
+use crate::record::{DeviceId, Op, Record};
+
+const MICROSECOND_NS: u64 = 1_000;
+const READS: [u16; 4] = [0x08, 0x28, 0x88, 0xa8];
+const WRITES: [u16; 4] = [0x0a, 0x2a, 0x8a, 0xaa];
+const READ_10: u16 = 0x28;
+const WRITE_10: u16 = 0x2a;
+
+pub const V1: Format = Format {
+    name: "vscsi",
+    about: "VMware vscsi version 1",
+    recognise: |head| recognise::<First>(head),
+    read: |input| Ok(Box::new(Reader::<First>::new(input))),
+    write: Some(|out| Box::new(Writer::<First>::new(out))),
+    time_unit: Nanos(MICROSECOND_NS),
+    has_responses: false,
+    has_discards_and_flushes: false,
+};
+
+pub const V2: Format = Format {
+    name: "vscsi2",
+    about: "VMware vscsi version 2",
+    recognise: |head| recognise::<Second>(head),
+    read: |input| Ok(Box::new(Reader::<Second>::new(input))),
+    write: Some(|out| Box::new(Writer::<Second>::new(out))),
+    has_responses: true,
+    ..V1
+};
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct First {
+    number: U32,
+    bytes: U32,
+    segments: U32,
+    command: U16,
+    version: U16,
+    start: U64,
+    micros: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Second {
+    command: U16,
+    version: U16,
+    number: U32,
+    bytes: U32,
+    segments: U32,
+    start: U64,
+    micros: U64,
+    response: U64,
+}
+
+/// What both versions have.
+#[derive(Clone, Copy)]
+struct Command {
+    number: u32,
+    command: u16,
+    bytes: u32,
+    start: u64,
+    micros: u64,
+    response: Option<u64>,
+}
+
+trait Version: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
+    const NUMBER: u16;
+    const NAME: &'static str;
+    fn version(&self) -> u16;
+    fn command(&self) -> Command;
+    fn make(command: Command) -> Self;
+}
+
+impl Version for First {
+    const NUMBER: u16 = 1;
+    const NAME: &'static str = "vscsi";
+
+    fn version(&self) -> u16 {
+        self.version.get() >> 8
+    }
+
+    fn command(&self) -> Command {
+        Command {
+            number: self.number.get(),
+            command: self.command.get(),
+            bytes: self.bytes.get(),
+            start: self.start.get(),
+            micros: self.micros.get(),
+            response: None,
+        }
+    }
+
+    fn make(c: Command) -> First {
+        First {
+            number: c.number.into(),
+            bytes: c.bytes.into(),
+            segments: 1.into(),
+            command: c.command.into(),
+            version: (Self::NUMBER << 8).into(),
+            start: c.start.into(),
+            micros: c.micros.into(),
+        }
+    }
+}
+
+impl Version for Second {
+    const NUMBER: u16 = 2;
+    const NAME: &'static str = "vscsi2";
+
+    fn version(&self) -> u16 {
+        self.version.get() >> 8
+    }
+
+    fn command(&self) -> Command {
+        Command {
+            number: self.number.get(),
+            command: self.command.get(),
+            bytes: self.bytes.get(),
+            start: self.start.get(),
+            micros: self.micros.get(),
+            response: Some(self.response.get()),
+        }
+    }
+
+    fn make(c: Command) -> Second {
+        Second {
+            command: c.command.into(),
+            version: (Self::NUMBER << 8).into(),
+            number: c.number.into(),
+            bytes: c.bytes.into(),
+            segments: 1.into(),
+            start: c.start.into(),
+            micros: c.micros.into(),
+            response: c.response.unwrap_or(0).into(),
+        }
+    }
+}
+
+fn recognise<V: Version>(head: &Head<'_>) -> Likeness {
+    let bytes = size_of::<V>();
+    let whole = !head.bytes.is_empty() && head.bytes.len() >= bytes;
+    let of_version = |raw: &[u8]| {
+        V::read_from_bytes(raw).is_ok_and(|v| {
+            let command = v.command();
+            v.version() == V::NUMBER && command.command < 0x100 && command.bytes % 512 == 0
+        })
+    };
+    Likeness::certain_if(whole && head.bytes.chunks_exact(bytes).take(2).all(of_version))
+}
+
+struct Reader<V> {
+    input: Input,
+    number: u64,
+    other: u64,
+    version: std::marker::PhantomData<V>,
+}
+
+impl<V: Version> Reader<V> {
+    const fn new(input: Input) -> Reader<V> {
+        Reader { input, number: 0, other: 0, version: std::marker::PhantomData }
+    }
+
+    fn record(&self, raw: &V) -> Result<Option<Record>, String> {
+        if raw.version() != V::NUMBER {
+            return Err(format!("its version is {} and not {}", raw.version(), V::NUMBER));
+        }
+        let command = raw.command();
+        let op = match command.command {
+            code if READS.contains(&code) => Op::Read,
+            code if WRITES.contains(&code) => Op::Write,
+            _ => return Ok(None),
+        };
+        let ns = |micros: u64| micros.checked_mul(MICROSECOND_NS).map(Nanos);
+        let at = ns(command.micros).ok_or("its time is too large")?;
+        let response = command.response.map(|r| ns(r).ok_or("its response time is too large")).transpose()?;
+        let sectors = u64::from(command.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
+        let record = Record::new(at, DeviceId(0), op, command.start, sectors)?;
+        Ok(Some(record.answered_after(response)))
+    }
+}
+
+impl<V: Version> ReadTrace for Reader<V> {
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            let name = &self.input.name;
+            if self.input.bytes.fill_buf().map_err(|e| TraceError::io(name, e))?.is_empty() {
+                return Ok(None);
+            }
+            self.number += 1;
+            let mut raw = V::new_zeroed();
+            let malformed = |what: String| TraceError::Malformed {
+                file: name.clone(),
+                unit: Unit::Record,
+                number: self.number,
+                what,
+            };
+            match self.input.bytes.read_exact(raw.as_mut_bytes()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    return Err(malformed("the file was cut off within it".to_owned()));
+                }
+                Err(e) => return Err(TraceError::io(name, e)),
+            }
+            match self.record(&raw).map_err(malformed)? {
+                Some(record) => return Ok(Some(record)),
+                None => self.other += 1,
+            }
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        (self.other > 0).then(|| format!("{} commands neither read nor write", self.other))
+    }
+}
+
+struct Writer<V> {
+    out: Box<dyn Write>,
+    number: u32,
+    version: std::marker::PhantomData<V>,
+}
+
+impl<V: Version> Writer<V> {
+    const fn new(out: Box<dyn Write>) -> Writer<V> {
+        Writer { out, number: 0, version: std::marker::PhantomData }
+    }
+}
+
+impl<V: Version> WriteTrace for Writer<V> {
+    fn write(&mut self, record: &Record) -> Result<(), TraceError> {
+        self.number = self.number.wrapping_add(1);
+        let refuse = |what, advice| TraceError::Inexpressible {
+            format: V::NAME,
+            number: self.number.into(),
+            what,
+            advice,
+        };
+        if let Some(refused) = crate::text::only_reads_and_writes(record) {
+            return Err(refuse(refused.what, refused.advice));
+        }
+        let bytes = u32::try_from(record.bytes())
+            .map_err(|_| refuse(format!("a request of {} bytes", record.bytes()), "Write the format dcd"))?;
+        let raw = V::make(Command {
+            number: self.number,
+            command: if record.op == Op::Read { READ_10 } else { WRITE_10 },
+            bytes,
+            start: record.extent.start.0,
+            micros: record.at.0 / MICROSECOND_NS,
+            response: record.response.map(|r| r.0 / MICROSECOND_NS),
+        });
+        self.out.write_all(raw.as_bytes()).map_err(|e| TraceError::io("output", e))
+    }
+
+    fn finish(&mut self) -> Result<(), TraceError> {
+        self.out.flush().map_err(|e| TraceError::io("output", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{read, written};
+
+    #[test]
+    fn fields_are_where_the_format_has_them() {
+        let record = Record::new(Nanos(7_000), DeviceId(0), Op::Write, 4096, 8).unwrap();
+        let bytes = written(&V1, &[record]);
+        assert_eq!(bytes.len(), 32);
+        assert_eq!((&bytes[4..8], &bytes[12..16]), (&[0, 16, 0, 0][..], &[0x2a, 0, 0, 1][..]));
+        assert_eq!((&bytes[16..18], bytes[24]), (&[0, 16][..], 7));
+        let bytes = written(&V2, &[record.answered_after(Some(Nanos(9_000)))]);
+        assert_eq!(bytes.len(), 40);
+        assert_eq!((&bytes[..4], bytes[32]), (&[0x2a, 0, 0, 2][..], 9));
+        let mut other = bytes.clone();
+        other[0] = 0x12;
+        let both = [other, bytes].concat();
+        assert_eq!(read(&V2, &both).unwrap().len(), 1, "an inquiry is no request");
+    }
+}

@@ -1,0 +1,27 @@
+//! Block traces: one record, many formats, and what can be learnt from them.
+//!
+//! Everything streams: a reader gives one [`Record`] after another, a writer takes one after another, and a trace may be
+//! larger than memory. A format is one file under `formats` and one row of [`FORMATS`]. Nothing here reads a clock.
+//!
+//! | module | what |
+//! |---|---|
+//! | `record` | the record |
+//! | `format`, `formats` | the table of formats, how one is recognised; each format |
+//! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
+//! | `open` | files, compressed files, standard input and output |
+
+mod error;
+mod format;
+mod formats;
+mod open;
+mod record;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use error::{TraceError, Unit};
+pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
+pub use open::{OpenTrace, create, open, open_input};
+pub use record::{DeviceId, LBA_END_MAX, Op, Record};

@@ -1,0 +1,108 @@
+//! The one record that every format is read into and written from.
+
+use std::fmt;
+
+use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
+use serde::{Deserialize, Serialize};
+
+/// The end of the largest address that a trace may have, in sectors: its byte offset still fits a signed 64-bit number,
+/// as every operating system wants it.
+pub const LBA_END_MAX: u64 = 1 << 54;
+
+/// A disk, a volume, a logical unit: whatever the trace tells apart. Of blktrace it is the kernel's device number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DeviceId(pub u32);
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}", self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Op {
+    Read,
+    Write,
+    Discard,
+    /// Everything written before is to be durable. It has no address.
+    Flush,
+}
+
+impl Op {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Discard => "discard",
+            Op::Flush => "flush",
+        }
+    }
+}
+
+/// One request to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it arrived, counted from where the format counts from.
+    pub at: Nanos,
+    pub device: DeviceId,
+    pub op: Op,
+    /// Empty, at sector 0, for a flush; for anything else at least one sector.
+    pub extent: Extent,
+    /// From arrival to completion, where the trace knows.
+    pub response: Option<Nanos>,
+}
+
+impl Record {
+    /// A request for whole sectors.
+    pub fn new(at: Nanos, device: DeviceId, op: Op, start: u64, sectors: u64) -> Result<Record, String> {
+        if sectors == 0 {
+            return Err(format!("a {} of nothing", op.name()));
+        }
+        let end = start.checked_add(sectors).filter(|&end| end <= LBA_END_MAX);
+        if end.is_none() {
+            return Err(format!("{sectors} sectors at {start} are past the end of any device"));
+        }
+        Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None })
+    }
+
+    /// A request for bytes: every sector that they touch.
+    pub fn of_bytes(at: Nanos, device: DeviceId, op: Op, offset: u64, bytes: u64) -> Result<Record, String> {
+        if bytes == 0 {
+            return Err(format!("a {} of nothing", op.name()));
+        }
+        let end = offset.checked_add(bytes).ok_or("offset and length are past the end of any device")?;
+        let start = offset / SECTOR_BYTES;
+        Record::new(at, device, op, start, end.div_ceil(SECTOR_BYTES) - start)
+    }
+
+    pub const fn flush(at: Nanos, device: DeviceId) -> Record {
+        Record { at, device, op: Op::Flush, extent: Extent::new(Lba(0), 0), response: None }
+    }
+
+    pub const fn answered_after(self, response: Option<Nanos>) -> Record {
+        Record { response, ..self }
+    }
+
+    /// The bytes that it moves.
+    pub const fn bytes(&self) -> u64 {
+        self.extent.sectors * SECTOR_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_every_sector_that_they_touch() {
+        let of = |offset, bytes| {
+            Record::of_bytes(Nanos(0), DeviceId(0), Op::Read, offset, bytes).map(|r| r.extent)
+        };
+        assert_eq!(of(512, 512), Ok(Extent::new(Lba(1), 1)));
+        assert_eq!(of(511, 2), Ok(Extent::new(Lba(0), 2)));
+        assert!(of(0, 0).is_err());
+        assert!(of(u64::MAX, 1).is_err());
+        assert!(of(u64::MAX - 1, 1).is_err());
+    }
+}
