@@ -11,6 +11,7 @@ use crate::cache::{Cache, Lookup};
 use crate::drive::Drive;
 use crate::geometry::Spot;
 use crate::mechanics::{Arm, Mechanics, Pass, Passage, Wanted};
+use crate::shingles::Shingles;
 use crate::write_back::{WriteBack, WriteBackKind};
 
 /// What a request does to the medium.
@@ -67,6 +68,7 @@ pub struct Controller {
     drive: Drive,
     cache: Cache,
     write_back: WriteBack,
+    shingles: Option<Shingles>,
     arm: Arm,
     wrote_last: bool,
 }
@@ -76,7 +78,8 @@ impl Controller {
     pub fn new(drive: Drive) -> Controller {
         let cache = Cache::new(drive.cache);
         let write_back = WriteBack::new(drive.write_back);
-        Controller { drive, cache, write_back, arm: Arm::default(), wrote_last: false }
+        let shingles = drive.shingles.map(Shingles::new);
+        Controller { drive, cache, write_back, shingles, arm: Arm::default(), wrote_last: false }
     }
 
     pub fn drive(&self) -> &Drive {
@@ -113,9 +116,56 @@ impl Controller {
             if begin > now || (begin == now && !nothing_else) {
                 return;
             }
-            self.take_arm(begin);
-            self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, begin, None);
+            self.begin_destage(begin, None);
         }
+        if self.shingles.is_some() {
+            self.clean_bands(idle_since, now);
+        }
+    }
+
+    /// Cleans the bands that a resting drive would begin to clean before `now`.
+    fn clean_bands(&mut self, idle_since: Nanos, now: Nanos) {
+        let idle_since = idle_since.max(self.write_back.free_at());
+        while let Some(shingles) = &self.shingles
+            && let Some(begin) = shingles.begins_at(idle_since).filter(|begin| *begin < now)
+        {
+            self.clean_band(begin);
+        }
+    }
+
+    fn clean_band(&mut self, begin: Nanos) {
+        self.take_arm(begin);
+        if let Some(shingles) = &mut self.shingles {
+            self.arm = shingles.clean(&self.drive.mechanics, self.arm, begin);
+        }
+    }
+
+    /// From when on the heads are free for something else.
+    fn heads_free_at(&self) -> Nanos {
+        let cleaning = self.shingles.as_ref().map_or(Nanos::ZERO, Shingles::free_at);
+        self.write_back.free_at().max(cleaning)
+    }
+
+    /// Begins to write one run of delayed data.
+    fn begin_destage(&mut self, begin: Nanos, wanted: Option<Extent>) {
+        let at = begin.max(self.heads_free_at());
+        self.take_arm(at);
+        let run = self.write_back.take_run(&self.drive.mechanics, self.arm, at, wanted);
+        let at = self.make_room(at, run.sectors);
+        let passage = self.put(run, at, at);
+        self.write_back.writing(run, passage.end);
+    }
+
+    /// Waits until the persistent cache of shingled bands can take a write.
+    fn make_room(&mut self, at: Nanos, sectors: u64) -> Nanos {
+        let mut at = at;
+        while let Some(shingles) = &self.shingles
+            && shingles.is_full(sectors)
+        {
+            self.clean_band(at);
+            at = at.max(self.heads_free_at());
+        }
+        at
     }
 
     /// Takes out a range of delayed writes that is on the medium by `now`.
@@ -149,7 +199,7 @@ impl Controller {
         spot: &Spot,
     ) -> u64 {
         let overhead = self.drive.overhead.of(access, self.wrote_last);
-        let begin = start.max(known + overhead).max(self.write_back.free_at());
+        let begin = start.max(known + overhead).max(self.heads_free_at());
         match access {
             Access::Read => match self.cache.lookup(extent) {
                 Lookup::Hit { .. } => return 0,
@@ -174,6 +224,9 @@ impl Controller {
     pub(crate) fn check(&self) {
         self.cache.check();
         self.write_back.check();
+        if let Some(shingles) = &self.shingles {
+            shingles.check();
+        }
     }
 
     fn read(&mut self, start: Nanos, known: Nanos, extent: Extent) -> Service {
@@ -193,7 +246,7 @@ impl Controller {
             Lookup::Stream => self.read_stream(hit_begin, extent),
             Lookup::Miss { from, segment } => {
                 let begin = start.max(known + self.drive.overhead.of(Access::Read, self.wrote_last));
-                self.read_medium(begin.max(self.write_back.free_at()), extent, from, segment)
+                self.read_medium(begin.max(self.heads_free_at()), extent, from, segment)
             }
         }
     }
@@ -210,15 +263,11 @@ impl Controller {
         let spot = self.mechanics().geometry.locate(from);
         let access = if self.drive.cache.any_order { Pass::ReadAnyOrder } else { Pass::Read };
         let sectors = extent.end() - from;
-        let passage = self.transfer(Wanted {
-            access,
-            arm: self.arm,
-            lba: from,
-            spot,
-            sectors,
-            at: begin,
-            data_at: begin,
-        });
+        let wanted = Wanted { access, arm: self.arm, lba: from, spot, sectors, at: begin, data_at: begin };
+        let passage = match &self.shingles {
+            None => self.transfer(wanted),
+            Some(shingles) => self.gather(wanted, &shingles.places(Extent::new(from, sectors))),
+        };
         let mut before = 0;
         if self.drive.cache.keep_passing && segment.is_none() {
             let passing = self.mechanics().passing_before(&spot, passage.on_track);
@@ -230,6 +279,19 @@ impl Controller {
         let bus_end = bus_begin + self.drive.bus_time(extent.sectors);
         let end = bus_end.max(passage.end + self.drive.bus_time(1));
         Service::moved(end, Served::Medium, &passage)
+    }
+
+    /// Reads what lies in several places.
+    fn gather(&mut self, wanted: Wanted, places: &[Extent]) -> Passage {
+        let mut whole: Option<Passage> = None;
+        for place in places {
+            let at = whole.map_or(wanted.at, |passage| passage.end);
+            let spot = self.mechanics().geometry.locate(place.start);
+            let (lba, sectors) = (place.start, place.sectors);
+            let part = self.transfer(Wanted { arm: self.arm, lba, spot, sectors, at, data_at: at, ..wanted });
+            whole = Some(whole.map_or(part, |whole| whole.then(&part)));
+        }
+        whole.expect("a read has sectors")
     }
 
     /// Goes on where the read-ahead is; what it has read already is only waiting for the bus.
@@ -251,14 +313,13 @@ impl Controller {
         if self.write_back.overlaps_waiting(extent) {
             self.destage_all(start.max(decoded), Some(extent));
         }
-        let begin = start.max(decoded).max(self.write_back.free_at());
+        let begin = self.make_room(start.max(decoded).max(self.heads_free_at()), extent.sectors);
         self.take_arm(begin);
-        let spot = self.mechanics().geometry.locate(extent.start);
         let data_at = match access {
             Access::WriteZeroes => begin,
-            _ => decoded + self.bus_lead(&spot, extent.sectors),
+            _ => decoded + self.bus_lead(extent),
         };
-        let passage = self.put(extent, spot, begin, data_at);
+        let passage = self.put(extent, begin, data_at);
         self.cache.written(extent, access == Access::Write);
         Service::moved(passage.end, Served::Medium, &passage)
     }
@@ -270,6 +331,8 @@ impl Controller {
             WriteBackKind::OnArrival => self.write_on_arrival(start, decoded, extent),
             WriteBackKind::Deferred => self.write_deferred(start.max(decoded), extent),
         };
+        // A write ends the read-ahead, whose segment it may need.
+        self.take_arm(begin);
         self.cache.written(extent, true);
         self.answer(begin, extent)
     }
@@ -279,13 +342,13 @@ impl Controller {
         let appends = self.write_back.tail() == Some(extent.start);
         let begin = match appends {
             true => self.write_back.room_at(extent.sectors, start.max(decoded)),
-            false => start.max(decoded).max(self.write_back.free_at()),
+            false => start.max(decoded).max(self.heads_free_at()),
         };
+        let begin = self.make_room(begin, extent.sectors);
         self.take_arm(begin);
-        let spot = self.mechanics().geometry.locate(extent.start);
-        let data_at = begin + self.bus_lead(&spot, extent.sectors);
+        let data_at = begin + self.bus_lead(extent);
         // An append goes on where the heads are when they are through with what came before.
-        let passage = self.put(extent, spot, begin.max(self.write_back.free_at()), data_at);
+        let passage = self.put(extent, begin.max(self.heads_free_at()), data_at);
         self.write_back.writing(extent, passage.end);
         begin
     }
@@ -295,8 +358,7 @@ impl Controller {
         let mut begin = begin;
         while !self.write_back.has_room(extent, begin) {
             if self.write_back.next_end(begin).is_none() {
-                self.take_arm(begin);
-                self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, begin, None);
+                self.begin_destage(begin, None);
             }
             begin = self.write_back.next_end(begin).expect("a part has just been begun");
         }
@@ -311,23 +373,19 @@ impl Controller {
             None => write_back.is_waiting(),
         };
         while more(&self.write_back) {
-            let at = begin.max(self.write_back.free_at());
-            self.take_arm(at);
-            self.arm = self.write_back.begin(&self.drive.mechanics, self.arm, at, wanted);
+            self.begin_destage(begin, wanted);
         }
     }
 
-    fn put(&mut self, extent: Extent, spot: Spot, at: Nanos, data_at: Nanos) -> Passage {
-        let sectors = extent.sectors;
-        self.transfer(Wanted {
-            access: Pass::Write,
-            arm: self.arm,
-            lba: extent.start,
-            spot,
-            sectors,
-            at,
-            data_at,
-        })
+    /// Writes a range, or what shingles make of it.
+    fn put(&mut self, extent: Extent, at: Nanos, data_at: Nanos) -> Passage {
+        let lba = match &mut self.shingles {
+            Some(shingles) => shingles.put(extent),
+            None => extent.start,
+        };
+        let spot = self.drive.mechanics.geometry.locate(lba);
+        let (arm, sectors) = (self.arm, extent.sectors);
+        self.transfer(Wanted { access: Pass::Write, arm, lba, spot, sectors, at, data_at })
     }
 
     fn transfer(&mut self, wanted: Wanted) -> Passage {
@@ -337,10 +395,11 @@ impl Controller {
     }
 
     /// How long before the first sector passes the bus has to begin, so that the data never comes too late.
-    fn bus_lead(&self, spot: &Spot, sectors: u64) -> Nanos {
+    fn bus_lead(&self, extent: Extent) -> Nanos {
+        let spot = self.drive.locate(extent.start);
         let sector_time = self.drive.mechanics.geometry.revolution() / u64::from(spot.sectors_per_track);
-        let ahead = self.drive.bus_time(sectors).since(Nanos(sector_time * (sectors - 1)));
-        ahead.max(self.drive.bus_time(1))
+        let passing = Nanos(sector_time * (extent.sectors - 1));
+        self.drive.bus_time(extent.sectors).since(passing).max(self.drive.bus_time(1))
     }
 
     fn take_arm(&mut self, now: Nanos) {

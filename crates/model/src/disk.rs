@@ -60,6 +60,8 @@ pub struct DiskConfig {
     /// How much of the drive is used, in bytes; all that the device below has, if absent.
     pub size: Option<u64>,
     pub queue: Scheduler,
+    /// The most commands among which that order chooses.
+    pub queue_depth: Option<usize>,
     pub write_cache: WriteCache,
     /// Segments of the built-in cache.
     pub segments: Option<usize>,
@@ -76,6 +78,7 @@ impl Default for DiskConfig {
             drive: "barracuda-1996".to_owned(),
             size: None,
             queue: Scheduler::default(),
+            queue_depth: None,
             write_cache: WriteCache::default(),
             segments: None,
             segment_bytes: None,
@@ -265,6 +268,9 @@ impl DiskConfig {
             let (segments, sectors) = drive.segments();
             let sectors = self.segment_bytes.map_or(sectors, |bytes| bytes / SECTOR_BYTES);
             drive = drive.with_segments(self.segments.unwrap_or(segments), sectors)?;
+        }
+        if let Some(depth) = self.queue_depth {
+            drive = drive.with_queue_depth(depth)?;
         }
         if let Some(read_ahead) = self.read_ahead {
             drive = drive.with_read_ahead(read_ahead);

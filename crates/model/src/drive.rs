@@ -10,6 +10,7 @@ use crate::controller::Access;
 use crate::drive_file::DriveFile;
 use crate::geometry::{Spot, Track, Zone};
 use crate::mechanics::Mechanics;
+use crate::shingles::ShinglesShape;
 use crate::write_back::WriteBackShape;
 
 /// The drives that are always there, by name.
@@ -17,7 +18,12 @@ const BUILTIN: &[(&str, &str)] = &[
     ("atlas-10k", include_str!("../drives/atlas-10k.toml")),
     ("barracuda-1996", include_str!("../drives/barracuda-1996.toml")),
     ("barracuda-st32171w", include_str!("../drives/barracuda-st32171w.toml")),
+    ("cheetah-15k4", include_str!("../drives/cheetah-15k4.toml")),
     ("nearline-2018", include_str!("../drives/nearline-2018.toml")),
+    ("ra81", include_str!("../drives/ra81.toml")),
+    ("ra82", include_str!("../drives/ra82.toml")),
+    ("ra90", include_str!("../drives/ra90.toml")),
+    ("smr-2014", include_str!("../drives/smr-2014.toml")),
 ];
 
 /// The names of the drives that are always there.
@@ -96,6 +102,7 @@ pub struct Drive {
     pub(crate) overhead: Overheads,
     pub(crate) cache: CacheShape,
     pub(crate) write_back: WriteBackShape,
+    pub(crate) shingles: Option<ShinglesShape>,
     pub(crate) mechanics: Mechanics,
 }
 
@@ -116,6 +123,16 @@ impl Drive {
         self.cache.write_segments = self.cache.write_segments.min(segments);
         self.cache.segments = segments;
         self.cache.segment_sectors = sectors;
+        Ok(self)
+    }
+
+    /// The same drive with another queue.
+    ///
+    /// # Errors
+    /// Where no drive file may say that.
+    pub fn with_queue_depth(mut self, depth: usize) -> Result<Drive, DriveError> {
+        crate::drive_file::check_queue_depth(depth)?;
+        self.queue_depth = depth;
         Ok(self)
     }
 
@@ -155,7 +172,7 @@ impl Drive {
 
     /// The capacity in sectors of 512 bytes.
     pub fn sectors(&self) -> u64 {
-        self.mechanics.geometry.sectors()
+        self.shingles.map_or(self.mechanics.geometry.sectors(), |shingles| shingles.cache.start.0)
     }
 
     pub fn cylinders(&self) -> u32 {

@@ -3,7 +3,7 @@
 //! A file is read once and checked whole; what is wrong is told with the field, the problem, and what to write instead.
 //! Times are milliseconds, as in data sheets, and lengths are sectors of 512 bytes.
 
-use dcd_engine::{Nanos, SECTOR_BYTES};
+use dcd_engine::{Extent, Nanos, SECTOR_BYTES};
 use serde::Deserialize;
 
 use crate::cache::{CacheShape, ReadAhead};
@@ -11,6 +11,7 @@ use crate::drive::{Drive, DriveError, Overhead, Overheads};
 use crate::geometry::{Geometry, Layout, ZoneShape};
 use crate::mechanics::Mechanics;
 use crate::seek::SeekCurve;
+use crate::shingles::ShinglesShape;
 use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
 
 /// Bounds that no drive comes near, so that no sum of times or sectors can overflow.
@@ -20,6 +21,7 @@ const HEADS_MAX: u32 = 256;
 const SECTORS_PER_TRACK_MAX: u32 = 100_000;
 const QUEUE_DEPTH_MAX: usize = 4096;
 const SEGMENTS_MAX: usize = 4096;
+const ENTRIES_MAX: u64 = 1 << 24;
 const SEGMENT_SECTORS_MAX: u64 = 1 << 24;
 
 fn wrong(field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> DriveError {
@@ -55,6 +57,7 @@ pub(crate) struct DriveFile {
     overhead_ms: OverheadFile,
     cache: Option<CacheFile>,
     write_back: Option<WriteBackFile>,
+    shingles: Option<ShinglesFile>,
 }
 
 /// How LBAs run through the zones. Without it: head by head, no spares, the zones one behind the other.
@@ -114,6 +117,15 @@ struct WriteBackFile {
     idle_ms: f64,
 }
 
+/// Shingled bands, managed by the drive. The last zone holds the persistent cache; it is the outermost one of the disk.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct ShinglesFile {
+    band_sectors: u64,
+    entries: usize,
+    idle_ms: f64,
+}
+
 const fn one() -> usize {
     1
 }
@@ -132,13 +144,16 @@ impl DriveFile {
             return Err(wrong("rpm", format!("{} revolutions per minute", self.rpm), "write 100 to 100000"));
         }
         between("heads", u64::from(self.heads), 1, u64::from(HEADS_MAX))?;
-        between("queue-depth", self.queue_depth as u64, 1, QUEUE_DEPTH_MAX as u64)?;
+        check_queue_depth(self.queue_depth)?;
         block_bytes("logical-block-bytes", self.logical_block_bytes)?;
         block_bytes("physical-block-bytes", self.physical_block_bytes)?;
         let cache = self.cache.as_ref().map_or(Ok(CacheShape::default()), CacheFile::read)?;
         let write_back =
             self.write_back.as_ref().map_or(Ok(WriteBackShape::default()), WriteBackFile::read)?;
+        let mechanics = self.mechanics()?;
+        let shingles = self.shingles.as_ref().map(|file| file.read(&mechanics.geometry)).transpose()?;
         Ok(Drive {
+            shingles,
             queue_depth: self.queue_depth,
             logical_block_bytes: self.logical_block_bytes,
             physical_block_bytes: self.physical_block_bytes.max(self.logical_block_bytes),
@@ -146,7 +161,7 @@ impl DriveFile {
             overhead: self.overhead_ms.read()?,
             cache,
             write_back,
-            mechanics: self.mechanics()?,
+            mechanics,
             name: self.name,
             description: self.description,
         })
@@ -175,6 +190,7 @@ impl DriveFile {
             zones_start_at_index: self.layout.zones_start_at_index,
             gap_cylinders: self.layout.gap_cylinders,
             spare_range_cylinders: self.layout.spare_range_cylinders,
+            last_zone_outermost: self.shingles.is_some(),
             sectors: None,
         };
         let revolution = Nanos((60e9 / self.rpm).round() as u64);
@@ -280,6 +296,25 @@ impl CacheFile {
     }
 }
 
+impl ShinglesFile {
+    fn read(&self, geometry: &Geometry) -> Result<ShinglesShape, DriveError> {
+        let cache = match geometry.zones() {
+            [_, .., last] => last.first_lba,
+            _ => return Err(wrong("zones", "there is one", "write one more for the persistent cache")),
+        };
+        // The spare band is at the end of the cache's tracks.
+        let room = (geometry.sectors() - cache.0).saturating_sub(self.band_sectors);
+        between("shingles, band-sectors", self.band_sectors, 1, (geometry.sectors() - cache.0) / 2)?;
+        between("shingles, entries", self.entries as u64, 8, ENTRIES_MAX)?;
+        Ok(ShinglesShape {
+            band_sectors: self.band_sectors,
+            cache: Extent::new(cache, room),
+            entries: self.entries,
+            idle: time("shingles, idle-ms", self.idle_ms)?,
+        })
+    }
+}
+
 impl WriteBackFile {
     fn read(&self) -> Result<WriteBackShape, DriveError> {
         between("write-back, sectors", self.sectors, 1, SEGMENT_SECTORS_MAX)?;
@@ -301,6 +336,10 @@ pub(crate) fn bus_picos(mb_per_s: f64) -> Result<u64, DriveError> {
         return Err(wrong("bus-mb-per-s", problem, "write 0.01 to 100000 (1 MB is 1000000 bytes)"));
     }
     Ok((SECTOR_BYTES as f64 * 1e6 / mb_per_s).round() as u64)
+}
+
+pub(crate) fn check_queue_depth(depth: usize) -> Result<(), DriveError> {
+    between("queue-depth", depth as u64, 1, QUEUE_DEPTH_MAX as u64)
 }
 
 pub(crate) fn check_segments(segments: usize, sectors: u64) -> Result<(), DriveError> {

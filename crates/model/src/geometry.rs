@@ -116,6 +116,8 @@ pub(crate) struct Layout {
     pub gap_cylinders: u32,
     /// Cylinders that share their spares; 0: those of a zone.
     pub spare_range_cylinders: u32,
+    /// The last zone's LBAs lie on the outermost cylinders.
+    pub last_zone_outermost: bool,
     /// The capacity, where it is less than what the zones hold.
     pub sectors: Option<u64>,
 }
@@ -134,6 +136,10 @@ impl Geometry {
         };
         for shape in shapes {
             geometry.add_zone(layout, shape);
+        }
+        if let (true, Some((last, others))) = (layout.last_zone_outermost, geometry.zones.split_last_mut()) {
+            others.iter_mut().for_each(|zone| zone.first_cylinder += last.cylinders);
+            last.first_cylinder = 0;
         }
         geometry.sectors = layout.sectors.unwrap_or(geometry.sectors);
         geometry

@@ -21,6 +21,7 @@ mod histogram;
 mod mechanics;
 mod queue;
 mod seek;
+mod shingles;
 mod statistics;
 pub mod validation;
 mod write_back;

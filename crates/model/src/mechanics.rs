@@ -58,6 +58,20 @@ pub(crate) struct Passage {
     pub arm: Arm,
 }
 
+impl Passage {
+    /// This one and the one that followed it.
+    pub fn then(self, next: &Passage) -> Passage {
+        Passage {
+            end: next.end,
+            seek: self.seek + next.seek,
+            rotation: self.rotation + next.rotation,
+            transfer: self.transfer + next.transfer,
+            arm: next.arm,
+            ..self
+        }
+    }
+}
+
 /// How far the heads get when they read on until somebody stops them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadOn {
@@ -223,7 +237,7 @@ mod tests {
         for name in drive::names() {
             let mechanics = drive::builtin(name).expect("a built-in drive").mechanics;
             let mut piece = 7_919;
-            for first in [0, 180, 4_000, 1_234_567] {
+            for first in [0, 180, 4_000, 834_567] {
                 let spot = mechanics.geometry.locate(Lba(first));
                 let begin = Nanos(first * 1_000_003);
                 let passed = mechanics.transfer(&Wanted {
@@ -245,7 +259,7 @@ mod tests {
                     let some = mechanics.read_on(arm, next, at, 1 << 20, now);
                     (next, at, arm) = (next + some.sectors, some.at, some.arm);
                 }
-                assert!(whole.sectors > 500, "{name}: {whole:?}");
+                assert!(whole.sectors > u64::from(spot.sectors_per_track), "{name}: {whole:?}");
                 assert_eq!(
                     (next - Lba(first + 1), at, arm),
                     (whole.sectors, whole.at, whole.arm),

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::{Extent, Nanos, Request};
+use dcd_engine::{Extent, Lba, Nanos, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::{Access, Controller};
@@ -22,6 +22,12 @@ const PASSED_OVER_MAX: Nanos = Nanos::from_secs(2);
 pub enum Scheduler {
     /// First come, first served.
     Fcfs,
+    /// Up through the LBAs to the last request that waits, and down again.
+    Look,
+    /// Up through the LBAs to the last request that waits, and again from the first one.
+    CLook,
+    /// The nearest LBA first.
+    Sstf,
     /// Shortest positioning time first: arm and rotation, as drives with command queueing do.
     #[default]
     Sptf,
@@ -57,11 +63,14 @@ pub(crate) struct Queue {
     scheduler: Scheduler,
     depth: usize,
     pending: VecDeque<Pending>,
+    /// The last request's first sector, and whether the sweep goes up.
+    last: Lba,
+    upwards: bool,
 }
 
 impl Queue {
     pub fn new(scheduler: Scheduler, depth: usize) -> Queue {
-        Queue { scheduler, depth, pending: VecDeque::with_capacity(depth) }
+        Queue { scheduler, depth, pending: VecDeque::with_capacity(depth), last: Lba(0), upwards: true }
     }
 
     pub fn len(&self) -> usize {
@@ -87,30 +96,65 @@ impl Queue {
         let oldest = &self.pending[0];
         let index = match self.scheduler {
             Scheduler::Fcfs => 0,
-            Scheduler::Sptf if self.pending.len() == 1 => 0,
-            Scheduler::Sptf if start.since(oldest.known) > PASSED_OVER_MAX => 0,
+            _ if self.pending.len() == 1 => 0,
+            _ if start.since(oldest.known) > PASSED_OVER_MAX => 0,
             Scheduler::Sptf => self.nearest(start, controller),
+            Scheduler::Look | Scheduler::CLook | Scheduler::Sstf => self.next_by_lba(),
         };
-        Some((start, self.pending.remove(index)?))
+        let taken = self.pending.remove(index)?;
+        if let Work::Transfer { extent, .. } = taken.work {
+            self.upwards = extent.start >= self.last;
+            self.last = extent.start;
+        }
+        Some((start, taken))
+    }
+
+    /// The cheapest of the commands that the drive knows. A flush comes before what came after it, and after the writes
+    /// that came before it.
+    fn cheapest<K: Ord>(&self, mut cost: impl FnMut(&Pending) -> K) -> usize {
+        let mut best: Option<(K, usize)> = None;
+        let mut writes = false;
+        for (index, pending) in self.pending.iter().take(self.depth).enumerate() {
+            if pending.work == Work::Flush {
+                if !writes {
+                    return index;
+                }
+                continue;
+            }
+            writes |= pending.work.writes();
+            let cost = cost(pending);
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, index));
+            }
+        }
+        best.map_or(0, |(_, index)| index)
+    }
+
+    fn next_by_lba(&self) -> usize {
+        let (last, upwards) = (self.last.0, self.upwards);
+        let distance = |pending: &Pending| match pending.work {
+            Work::Transfer { extent, .. } => (extent.start.0 < last, extent.start.0.abs_diff(last)),
+            Work::Flush => (false, 0),
+        };
+        self.cheapest(|pending| {
+            let (below, distance) = distance(pending);
+            match self.scheduler {
+                // Against the direction of the sweep only when nothing is left in it.
+                Scheduler::Look => (below == upwards && distance > 0, distance),
+                // From the lowest one when nothing is left above: what is farthest below.
+                Scheduler::CLook => (below, if below { u64::MAX - distance } else { distance }),
+                _ => (false, distance),
+            }
+        })
     }
 
     fn nearest(&self, start: Nanos, controller: &mut Controller) -> usize {
         controller.catch_up(start);
-        let mut best = (u64::MAX, 0);
-        let mut behind_writes = false;
-        for (index, pending) in self.pending.iter().take(self.depth).enumerate() {
-            let time = match &pending.work {
-                Work::Flush if behind_writes => continue,
-                Work::Flush => 0,
-                Work::Transfer { access, extent, spot } => {
-                    controller.positioning(start, pending.known, *access, *extent, spot)
-                }
-            };
-            behind_writes |= pending.work.writes();
-            if time < best.0 {
-                best = (time, index);
+        self.cheapest(|pending| match &pending.work {
+            Work::Flush => 0,
+            Work::Transfer { access, extent, spot } => {
+                controller.positioning(start, pending.known, *access, *extent, spot)
             }
-        }
-        best.1
+        })
     }
 }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use dcd_engine::{Extent, Lba, Nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::mechanics::{Arm, Mechanics, Pass, Wanted};
+use crate::mechanics::{Arm, Mechanics};
 
 /// When data goes to the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -201,24 +201,13 @@ impl WriteBack {
         self.runs.iter().any(|(run, _)| run.overlaps(extent))
     }
 
-    /// Begins to write one run at `at`, the one that overlaps `wanted` if there is a wish; tells where the arm will be.
-    pub fn begin(&mut self, mechanics: &Mechanics, arm: Arm, at: Nanos, wanted: Option<Extent>) -> Arm {
+    /// Takes out the run to write next, the one that overlaps `wanted` if there is a wish.
+    pub fn take_run(&mut self, mechanics: &Mechanics, arm: Arm, at: Nanos, wanted: Option<Extent>) -> Extent {
         let wished = wanted.and_then(|wanted| self.runs.iter().position(|(run, _)| run.overlaps(wanted)));
         let index = wished.unwrap_or_else(|| self.choose(mechanics, arm, at));
         let (run, _) = self.runs.remove(index);
         self.waiting_sectors -= run.sectors;
-        let at = at.max(self.free_at);
-        let passage = mechanics.transfer(&Wanted {
-            access: Pass::Write,
-            arm,
-            lba: run.start,
-            spot: mechanics.geometry.locate(run.start),
-            sectors: run.sectors,
-            at,
-            data_at: at,
-        });
-        self.writing(run, passage.end);
-        passage.arm
+        run
     }
 
     fn choose(&self, mechanics: &Mechanics, arm: Arm, at: Nanos) -> usize {

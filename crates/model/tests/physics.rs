@@ -105,12 +105,13 @@ fn the_inner_zone_is_slower_by_the_ratio_of_its_tracks() {
 
 #[test]
 fn writing_one_sector_again_costs_exactly_one_revolution() {
-    for name in drive::names() {
+    // Shingled tracks are the exception: there a write goes to the end of a log.
+    for name in drive::names().filter(|name| !name.starts_with("smr")) {
         let drive = drive::builtin(name).unwrap();
         let mut bench = Bench::new(drive.clone(), Scheduler::Sptf);
-        bench.timed(|bench| bench.write(1_000_001, 8));
+        bench.timed(|bench| bench.write(800_001, 8));
         for _ in 0..100 {
-            assert_eq!(bench.timed(|bench| bench.write(1_000_001, 8)), drive.revolution());
+            assert_eq!(bench.timed(|bench| bench.write(800_001, 8)), drive.revolution());
         }
     }
 }

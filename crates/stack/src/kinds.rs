@@ -176,6 +176,7 @@ fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFile
         drive: drive.text.clone(),
         size: fields.size("size")?,
         queue: fields.word("queue")?.unwrap_or(d.queue),
+        queue_depth: fields.number_in("queue-depth", 1..=4096)?.map(|n| n as usize),
         write_cache: fields.word("write-cache")?.unwrap_or(d.write_cache),
         segments: fields.number_in("segments", 1..=4096)?.map(|n| n as usize),
         segment_bytes: fields.size("segment-size")?,

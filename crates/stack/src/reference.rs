@@ -91,7 +91,9 @@ kind = "disk"               a modelled disk, paced in real time when it is serve
 of = "NAME"                 where its data is
 drive = "NAME"              barracuda-1996, nearline-2018, atlas-10k or another that an unknown
                             name lists, or the path of a drive file
-queue = "sptf"              in which order the drive serves what waits: fcfs, sptf
+queue = "sptf"              in which order the drive serves what waits: fcfs, sptf,
+                            look, c-look, sstf
+queue-depth = 32            among how many; left out: as in its drive file
 size = "4GiB"               how much of the drive is used; left out: all that is below
 write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
                             power cut before a flush: off, on (FUA is ignored), selective

@@ -189,6 +189,13 @@ impl Bench {
                 }
                 IoResult::ok(buf)
             }
+            Io::WriteZeroes { extent, .. } => {
+                if !self.memory.is_empty() {
+                    let (start, end) = (extent.start.bytes() as usize, extent.end().bytes() as usize);
+                    self.memory[start..end].fill(0);
+                }
+                IoResult::ok(Buf::none())
+            }
             other => IoResult::ok(other.take_buf()),
         }
     }

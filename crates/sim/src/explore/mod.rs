@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, Stack};
 
-pub use rigs::reference_rig;
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
+pub use rigs::{modelled_disk_rig, reference_rig};
 
 use crate::{MemDisk, SimRng, Value, mix};
 

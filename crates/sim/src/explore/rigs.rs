@@ -3,6 +3,8 @@
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Geometry, Lba, Nanos, SECTOR_BYTES, StackBuilder};
 
+use dcd_model::{Disk, DiskConfig, WriteCache};
+
 use super::Rig;
 use crate::reference::{Reference, ReferenceBug, format_reference};
 use crate::{Latency, MemDisk, SimRng, Value, mix, stamp};
@@ -30,6 +32,37 @@ pub(crate) fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value>
 pub(crate) fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
     let latency = rng.pick(&[FAST, SLOW]);
     MemDisk::new(geometry, latency, rng.next_u64())
+}
+
+const DISK_SECTORS: u64 = 1024;
+
+/// A modelled disk with delayed writes over a disk that keeps what it is given. Such a disk keeps the promise `flush`,
+/// unless it ignores FUA (`WriteCache::On`).
+pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0xd15c));
+    // One drive begins to write at once, the other one waits for a quiet moment.
+    let drive = rng.pick(&["atlas-10k", "nearline-2018"]);
+    let volatile_cache = rng.chance(500);
+    let mut below = disk(&mut rng, Geometry { volatile_cache, ..Geometry::plain(DISK_SECTORS) });
+    let base = prefill(&mut below, DISK_SECTORS, seed);
+    let config = DiskConfig { drive: drive.to_owned(), write_cache, ..DiskConfig::default() };
+    let build = move |geometries: &[Geometry]| {
+        let mut builder = StackBuilder::new();
+        let device = builder.device(geometries[0]);
+        let disk = Disk::new(&config).expect("a drive that is always there");
+        let root = builder.layer("disk", Box::new(disk), &[device]);
+        builder.finish(root)
+    };
+    Rig {
+        disks: vec![below],
+        base,
+        build: Box::new(build),
+        build_after_log_failure: None,
+        promise: Promise::Flush,
+        delay_max: Nanos::ZERO,
+        overlaps: false,
+        about: format!("{drive}, write cache {write_cache:?}, over a volatile device: {volatile_cache}"),
+    }
 }
 
 const REFERENCE_SECTORS: u64 = 1024;

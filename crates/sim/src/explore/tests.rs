@@ -1,5 +1,7 @@
 //! The explorer on layers that are right by being simple, and on layers that are wrong.
 
+use dcd_model::WriteCache;
+
 use super::simple::{Twist, rig};
 use super::*;
 use crate::FaultPlan;
@@ -76,4 +78,24 @@ fn a_request_that_is_never_answered_is_caught_and_replayed() {
     let subject = |seed| rig(seed, Promise::Flush, Twist::Stall, &FaultPlan::default());
     let again = replay(&ExploreConfig::new(11, 1000), violation.run_seed, &subject).expect("the same again");
     assert_eq!((again.what, again.story), (violation.what, violation.story));
+}
+
+fn disk_explored(write_cache: WriteCache, states: u64) -> Explored {
+    let subject = |seed| modelled_disk_rig(seed, write_cache);
+    explore(&ExploreConfig::new(23, states), &subject, &mut |_| {})
+}
+
+#[test]
+fn a_modelled_disk_keeps_the_promise_of_a_disk() {
+    for write_cache in [WriteCache::Off, WriteCache::Selective] {
+        if let Some(violation) = disk_explored(write_cache, 800).violation {
+            panic!("{write_cache:?}: {violation}");
+        }
+    }
+}
+
+#[test]
+fn a_modelled_disk_that_ignores_fua_is_caught() {
+    let violation = disk_explored(WriteCache::On, 1000).violation.expect("caught within 1,000 states");
+    assert!(!violation.story.is_empty());
 }
