@@ -8,20 +8,28 @@
 //! | `record` | the record |
 //! | `format`, `formats` | the table of formats, how one is recognised; each format |
 //! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
+//! | `stage` | skip, cut, scale, merge: readers over readers |
+//! | `characterise`, `figures` | what a trace is like |
 //! | `open` | files, compressed files, standard input and output |
 
+mod characterise;
 mod error;
+mod figures;
 mod format;
 mod formats;
 mod open;
 mod record;
+mod stage;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
 
+pub use characterise::{Characteriser, Options};
 pub use error::{TraceError, Unit};
+pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
 pub use open::{OpenTrace, create, open, open_input};
 pub use record::{DeviceId, LBA_END_MAX, Op, Record};
+pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, SkipBad, range};

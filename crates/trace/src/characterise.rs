@@ -1,0 +1,503 @@
+//! Characterisation in one pass and bounded memory.
+//!
+//! Counts and distributions are streamed. Overwrites and working sets need the last access to each block; when there are
+//! more blocks than the table may hold, it goes on with half of them, chosen by a hash of the address, and each event
+//! weighs twice as much from then on. So every figure stays an unbiased estimate (spatially hashed sampling, as SHARDS
+//! does for miss-ratio curves; Waldspurger et al., FAST 2015).
+
+use std::collections::BTreeMap;
+
+use dcd_engine::{Nanos, SECTOR_BYTES};
+use hdrhistogram::Histogram;
+use rustc_hash::FxHashMap;
+
+use crate::figures::{Blocks, Characteristics, Distribution, Figures, Requests};
+use crate::record::{DeviceId, Op, Record};
+
+/// The figures of so many devices are kept apart; those of the others only in the total.
+const DEVICES_MAX: usize = 64;
+/// Points of a drawn distribution.
+const POINTS_MAX: usize = 200;
+/// Periods of the plot of activity; when they are full, each becomes twice as long.
+const PERIODS: usize = 256;
+const PERIOD_FIRST: Nanos = Nanos::from_millis(1);
+
+/// How a trace is characterised.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Blocks that are followed at most, some 70 bytes each; None: no figures of blocks.
+    pub blocks_max: Option<usize>,
+    /// Of requests without a response time.
+    pub service: Nanos,
+}
+
+impl Options {
+    /// 4 Mi sectors: traces that touch 2 GiB are followed exactly, in at most 600 MB.
+    pub const BLOCKS_MAX: usize = 4 << 20;
+}
+
+/// A distribution being measured. Exact up to 2047, and to three digits above.
+struct Spread(Histogram<u64>, u128);
+
+impl Spread {
+    fn new() -> Spread {
+        Spread(Histogram::new(3).expect("three digits are allowed"), 0)
+    }
+
+    fn add(&mut self, value: u64, weight: u64) {
+        self.0.record_n(value, weight).expect("the histogram grows");
+        self.1 += u128::from(value) * u128::from(weight);
+    }
+
+    fn distribution(&self) -> Distribution {
+        let count = self.0.len();
+        if count == 0 {
+            return Distribution::default();
+        }
+        let steps: Vec<(u64, u64)> =
+            self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_since_last_iteration())).collect();
+        let every = steps.len().div_ceil(POINTS_MAX);
+        let mut below = 0;
+        let mut cumulative = Vec::new();
+        for (index, &(value, n)) in steps.iter().enumerate() {
+            below += n;
+            if index % every == 0 || index + 1 == steps.len() {
+                cumulative.push((value as f64, below as f64 / count as f64));
+            }
+        }
+        let at = |quantile| self.0.value_at_quantile(quantile);
+        Distribution {
+            count,
+            mean: self.1 as f64 / count as f64,
+            median: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: self.0.max(),
+            cumulative,
+        }
+    }
+}
+
+/// Reads, or writes.
+struct Kind {
+    bytes: u64,
+    sizes: Spread,
+    responses: Spread,
+}
+
+impl Kind {
+    fn new() -> Kind {
+        Kind { bytes: 0, sizes: Spread::new(), responses: Spread::new() }
+    }
+
+    fn add(&mut self, record: &Record) {
+        self.bytes += record.bytes();
+        self.sizes.add(record.bytes(), 1);
+        if let Some(response) = record.response {
+            self.responses.add(response.0, 1);
+        }
+    }
+
+    fn requests(&self) -> Requests {
+        let response = self.responses.distribution();
+        Requests {
+            count: self.sizes.0.len(),
+            bytes: self.bytes,
+            size_bytes: self.sizes.distribution(),
+            response_ns: (response.count > 0).then_some(response),
+        }
+    }
+}
+
+/// Weighed counts of sectors.
+struct Sectors {
+    touched: u64,
+    read_first: u64,
+    written_first: u64,
+    rewritten_first: u64,
+    written: u64,
+    overwriting: u64,
+    read: u64,
+    read_after_write: u64,
+    read_again: u64,
+    overwrite_ios: Spread,
+    overwrite_ns: Spread,
+    read_after_write_ios: Spread,
+}
+
+impl Sectors {
+    fn new() -> Sectors {
+        Sectors {
+            touched: 0,
+            read_first: 0,
+            written_first: 0,
+            rewritten_first: 0,
+            written: 0,
+            overwriting: 0,
+            read: 0,
+            read_after_write: 0,
+            read_again: 0,
+            overwrite_ios: Spread::new(),
+            overwrite_ns: Spread::new(),
+            read_after_write_ios: Spread::new(),
+        }
+    }
+
+    fn blocks(&self) -> Blocks {
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        Blocks {
+            touched_bytes: self.touched * SECTOR_BYTES,
+            read_bytes: self.read_first * SECTOR_BYTES,
+            written_bytes: self.written_first * SECTOR_BYTES,
+            overwrite_share: share(self.overwriting, self.written),
+            rewritten_blocks_share: share(self.rewritten_first, self.written_first),
+            overwrite_interval_ios: self.overwrite_ios.distribution(),
+            overwrite_interval_ns: self.overwrite_ns.distribution(),
+            read_after_write_share: share(self.read_after_write, self.read),
+            read_after_write_interval_ios: self.read_after_write_ios.distribution(),
+            read_again_share: share(self.read_again, self.read),
+        }
+    }
+}
+
+/// One device, or all, being measured.
+struct Measured {
+    reads: Kind,
+    writes: Kind,
+    discards: u64,
+    flushes: u64,
+    ios: u64,
+    first: Nanos,
+    last: Nanos,
+    busy_until: Nanos,
+    unanswered: u64,
+    out_of_order: u64,
+    lba_end: u64,
+    interarrival: Spread,
+    idle: Spread,
+    sequential: u64,
+    next: u64,
+    sectors: Sectors,
+}
+
+impl Measured {
+    fn new(first: Nanos) -> Measured {
+        Measured {
+            reads: Kind::new(),
+            writes: Kind::new(),
+            discards: 0,
+            flushes: 0,
+            ios: 0,
+            first,
+            last: first,
+            busy_until: first,
+            unanswered: 0,
+            out_of_order: 0,
+            lba_end: 0,
+            interarrival: Spread::new(),
+            idle: Spread::new(),
+            sequential: 0,
+            next: u64::MAX,
+            sectors: Sectors::new(),
+        }
+    }
+
+    fn follows(&self, record: &Record) -> bool {
+        record.extent.start.0 == self.next
+    }
+
+    fn add(&mut self, record: &Record, sequential: bool, service: Nanos) {
+        if self.ios > 0 {
+            self.interarrival.add(record.at.since(self.last).0, 1);
+        }
+        self.ios += 1;
+        self.out_of_order += u64::from(record.at < self.last);
+        if record.at > self.busy_until {
+            self.idle.add(record.at.since(self.busy_until).0, 1);
+        }
+        let takes = record.response.unwrap_or(service);
+        self.busy_until = self.busy_until.max(record.at.saturating_add(takes));
+        self.last = self.last.max(record.at);
+        self.unanswered += u64::from(record.response.is_none());
+        self.lba_end = self.lba_end.max(record.extent.end().0);
+        match record.op {
+            Op::Read => self.reads.add(record),
+            Op::Write => self.writes.add(record),
+            Op::Discard => self.discards += 1,
+            Op::Flush => self.flushes += 1,
+        }
+        if matches!(record.op, Op::Read | Op::Write) {
+            self.sequential += u64::from(sequential);
+            self.next = record.extent.end().0;
+        }
+    }
+
+    fn figures(&self, device: Option<u32>, blocks: bool) -> Figures {
+        let (reads, writes) = (self.reads.requests(), self.writes.requests());
+        let data = (reads.count + writes.count).max(1) as f64;
+        let span = self.busy_until.max(self.last).since(self.first).0.max(1) as f64;
+        Figures {
+            device,
+            discards: self.discards,
+            flushes: self.flushes,
+            seconds: self.last.since(self.first).as_secs_f64(),
+            out_of_order: self.out_of_order,
+            lba_end: self.lba_end,
+            interarrival_ns: self.interarrival.distribution(),
+            idle_ns: self.idle.distribution(),
+            busy_share: 1.0 - self.idle.1 as f64 / span,
+            response_unknown_share: self.unanswered as f64 / self.ios.max(1) as f64,
+            sequential_share: self.sequential as f64 / data,
+            blocks: blocks.then(|| self.sectors.blocks()),
+            reads,
+            writes,
+        }
+    }
+}
+
+/// The last accesses to a block. Numbers of requests count from 1; 0: never.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    written: u64,
+    written_at: Nanos,
+    read: u64,
+    touches: u32,
+    rewritten: bool,
+}
+
+/// Reads a second and writes a second over time, in periods that grow with the trace.
+struct Activity {
+    period: Nanos,
+    counts: Vec<(u64, u64)>,
+}
+
+impl Activity {
+    fn add(&mut self, since: Nanos, op: Op) {
+        let mut index = (since.0 / self.period.0) as usize;
+        while index >= PERIODS {
+            self.counts = self
+                .counts
+                .chunks(2)
+                .map(|two| two.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1)))
+                .collect();
+            self.period = Nanos(self.period.0 * 2);
+            index = (since.0 / self.period.0) as usize;
+        }
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, (0, 0));
+        }
+        match op {
+            Op::Read => self.counts[index].0 += 1,
+            Op::Write => self.counts[index].1 += 1,
+            Op::Discard | Op::Flush => {}
+        }
+    }
+
+    fn points(&self) -> Vec<(f64, f64, f64)> {
+        let seconds = self.period.as_secs_f64();
+        let point = |(index, &(reads, writes)): (usize, &(u64, u64))| {
+            (index as f64 * seconds, reads as f64 / seconds, writes as f64 / seconds)
+        };
+        self.counts.iter().enumerate().map(point).collect()
+    }
+}
+
+/// Takes the records of a trace, in order, and has its figures at the end.
+pub struct Characteriser {
+    options: Options,
+    all: Option<Measured>,
+    devices: BTreeMap<DeviceId, Measured>,
+    blocks: FxHashMap<(DeviceId, u64), Block>,
+    /// A block is followed when so many of the first bits of its hash are zero.
+    sampling_bits: u32,
+    activity: Activity,
+}
+
+/// Of an address, for sampling: the finaliser of SplitMix64.
+const fn hash(device: DeviceId, sector: u64) -> u64 {
+    let mut x = sector ^ (device.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Characteriser {
+    pub fn new(options: Options) -> Characteriser {
+        Characteriser {
+            options,
+            all: None,
+            devices: BTreeMap::new(),
+            blocks: FxHashMap::default(),
+            sampling_bits: 0,
+            activity: Activity { period: PERIOD_FIRST, counts: Vec::new() },
+        }
+    }
+
+    pub fn add(&mut self, record: &Record) {
+        let all = self.all.get_or_insert_with(|| Measured::new(record.at));
+        self.activity.add(record.at.since(all.first), record.op);
+        let room = self.devices.len() < DEVICES_MAX;
+        let device = match self.devices.get_mut(&record.device) {
+            None if room => {
+                Some(self.devices.entry(record.device).or_insert_with(|| Measured::new(record.at)))
+            }
+            known => known,
+        };
+        let service = self.options.service;
+        match device {
+            Some(device) => {
+                let sequential = device.follows(record);
+                device.add(record, sequential, service);
+                all.add(record, sequential, service);
+            }
+            None => all.add(record, false, service),
+        }
+        if self.options.blocks_max.is_some() && matches!(record.op, Op::Read | Op::Write) {
+            self.add_blocks(record);
+        }
+    }
+
+    fn add_blocks(&mut self, record: &Record) {
+        let all = self.all.as_mut().expect("it was made for the first record");
+        let mut device = self.devices.get_mut(&record.device);
+        let now = device.as_ref().map_or(all.ios, |device| device.ios);
+        let weight = 1 << self.sampling_bits;
+        for sector in record.extent.start.0..record.extent.end().0 {
+            if self.sampling_bits > 0 && hash(record.device, sector) >> (64 - self.sampling_bits) != 0 {
+                continue;
+            }
+            let block = self.blocks.entry((record.device, sector)).or_default();
+            let before = *block;
+            block.touches = before.touches.saturating_add(1);
+            if record.op == Op::Read {
+                block.read = now;
+            } else {
+                block.rewritten = before.written > 0;
+                (block.written, block.written_at) = (now, record.at);
+            }
+            for measured in [Some(&mut *all), device.as_deref_mut()].into_iter().flatten() {
+                measured.sectors.add(record, &before, now, weight);
+            }
+        }
+        while self.blocks.len() > self.options.blocks_max.unwrap_or(usize::MAX) {
+            self.sampling_bits += 1;
+            let shift = 64 - self.sampling_bits;
+            self.blocks.retain(|&(device, sector), _| hash(device, sector) >> shift == 0);
+        }
+    }
+
+    pub fn finish(self) -> Characteristics {
+        let with_blocks = self.options.blocks_max.is_some();
+        let all = self.all.as_ref().map(|all| all.figures(None, with_blocks)).unwrap_or_default();
+        let figures = |(id, measured): (&DeviceId, &Measured)| measured.figures(Some(id.0), with_blocks);
+        Characteristics {
+            all,
+            devices: self.devices.iter().map(figures).collect(),
+            sampled_one_in: 1 << self.sampling_bits,
+            hottest: self.hottest(),
+            activity: self.activity.points(),
+            assumed_service_ns: self.options.service.0,
+        }
+    }
+
+    fn hottest(&self) -> Option<[f64; 3]> {
+        let mut touches: Vec<u32> = self.blocks.values().map(|block| block.touches).collect();
+        touches.sort_unstable_by(|a, b| b.cmp(a));
+        let total: u64 = touches.iter().map(|&t| u64::from(t)).sum();
+        let share = |percent: usize| {
+            let hot = touches.iter().take((touches.len() * percent).div_ceil(100));
+            hot.map(|&t| u64::from(t)).sum::<u64>() as f64 / total as f64
+        };
+        (total > 0).then(|| [share(1), share(10), share(20)])
+    }
+}
+
+impl Sectors {
+    /// One sector of a request that is number `now` of its device; `before` is what was known of the block.
+    fn add(&mut self, record: &Record, before: &Block, now: u64, weight: u64) {
+        let first = |never: bool| if never { weight } else { 0 };
+        self.touched += first(before.touches == 0);
+        if record.op == Op::Read {
+            self.read += weight;
+            self.read_first += first(before.read == 0);
+            if before.written > 0 {
+                self.read_after_write += weight;
+                self.read_after_write_ios.add(now - before.written, weight);
+            }
+            self.read_again += first(before.read > before.written);
+            return;
+        }
+        self.written += weight;
+        self.written_first += first(before.written == 0);
+        if before.written > 0 {
+            self.overwriting += weight;
+            self.rewritten_first += first(!before.rewritten);
+            self.overwrite_ios.add(now - before.written, weight);
+            self.overwrite_ns.add(record.at.since(before.written_at).0, weight);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(records: &[(u64, Op, u64, u64)], blocks_max: usize) -> Characteristics {
+        let mut characteriser =
+            Characteriser::new(Options { blocks_max: Some(blocks_max), service: Nanos::ZERO });
+        for &(ms, op, start, sectors) in records {
+            let record = Record::new(Nanos::from_millis(ms), DeviceId(0), op, start, sectors).unwrap();
+            characteriser.add(&record.answered_after(Some(Nanos::from_millis(5))));
+        }
+        characteriser.finish()
+    }
+
+    #[test]
+    fn a_trace_counted_by_hand() {
+        use Op::{Read, Write};
+        let figures = of(
+            &[
+                (0, Write, 0, 8),
+                (10, Read, 8, 8),
+                (20, Write, 0, 4),
+                (23, Read, 0, 8),
+                (100, Write, 0, 2),
+                (110, Read, 8, 4),
+            ],
+            1000,
+        );
+        let all = &figures.all;
+        let blocks = all.blocks.as_ref().unwrap();
+        assert_eq!((all.reads.count, all.reads.bytes, all.writes.bytes), (3, 20 * 512, 14 * 512));
+        assert_eq!(blocks.overwrite_share, 6.0 / 14.0);
+        assert_eq!(blocks.rewritten_blocks_share, 4.0 / 8.0);
+        // Four sectors after two requests, and two of them again after two.
+        assert_eq!((blocks.overwrite_interval_ios.count, blocks.overwrite_interval_ios.mean), (6, 2.0));
+        assert_eq!(blocks.read_after_write_share, 8.0 / 20.0);
+        assert_eq!(blocks.read_again_share, 4.0 / 20.0);
+        assert_eq!((blocks.touched_bytes, blocks.written_bytes), (16 * 512, 8 * 512));
+        // Only the first read begins where the request before it ended.
+        assert_eq!(all.sequential_share, 1.0 / 6.0);
+        // Idle 5..10, 15..20, 28..100, 105..110; the last answer is at 115.
+        assert_eq!((all.idle_ns.count, all.idle_ns.mean), (4, 87e6 / 4.0));
+        assert!((all.busy_share - 28.0 / 115.0).abs() < 1e-12);
+        assert_eq!(figures.sampled_one_in, 1);
+    }
+
+    #[test]
+    fn sampling_keeps_the_shares_and_bounds_the_memory() {
+        let mut records = Vec::new();
+        for pass in 0..4u64 {
+            records.extend((0..2_000u64).map(|i| (pass * 2_000 + i, Op::Write, i * 16, 16)));
+        }
+        let exact = of(&records, 1 << 20);
+        let sampled = of(&records, 2_400);
+        assert_eq!((exact.sampled_one_in, sampled.sampled_one_in), (1, 16));
+        let (exact, sampled) = (exact.all.blocks.unwrap(), sampled.all.blocks.unwrap());
+        assert_eq!(exact.overwrite_share, 0.75);
+        assert!((sampled.overwrite_share - 0.75).abs() < 0.03, "{}", sampled.overwrite_share);
+        assert_eq!(sampled.overwrite_interval_ios.median, exact.overwrite_interval_ios.median);
+        let ratio = sampled.touched_bytes as f64 / exact.touched_bytes as f64;
+        assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    }
+}
