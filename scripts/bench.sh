@@ -15,5 +15,8 @@ echo
 echo "== NBD, beside other servers"
 ./scripts/bench-nbd.sh target/release/dcd
 echo
+echo "== recovery of a full log after kill -9"
+./scripts/bench-recovery.sh target/release/dcd
+echo
 echo "== a file system on a slow disk"
 ./demo/demo.sh target/release/dcd

@@ -24,7 +24,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{DeviceIndex, IoResult, Nanos, Output, Pump, Stack, Tag};
+use dcd_engine::{DeviceIndex, IoResult, Nanos, Output, Pump, Request, Stack, Tag};
 use io_uring::{opcode, types};
 
 pub use host::{CallId, ClientId, Context, Host, ListenerId};
@@ -43,6 +43,9 @@ use stop::Stopping;
 
 /// How long a turn goes on with operations that are done at once before it looks at the ring again.
 const TURN_MAX: Nanos = Nanos::from_micros(200);
+/// Requests that go to the stack together. Their answers are sent before the next ones are looked at, so that clients work
+/// on them meanwhile, and each message still carries several.
+const BATCH_MAX: usize = 8;
 /// How long the end of a driver waits for what the kernel still does.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -104,6 +107,8 @@ pub struct Driver {
     /// What came out of the stack while somebody waited, for the run.
     held: VecDeque<Output>,
     origins: Slab<Origin>,
+    /// Requests that have arrived and that the stack has not heard of.
+    arrived: VecDeque<Request>,
     /// Requests that were not let in, by their place in `origins`.
     refused: VecDeque<(usize, IoResult)>,
     listeners: Slab<Listener>,
@@ -141,6 +146,7 @@ impl Driver {
             outputs: Vec::new(),
             held: VecDeque::new(),
             origins: Slab::default(),
+            arrived: VecDeque::new(),
             refused: VecDeque::new(),
             listeners: Slab::default(),
             connections: Slab::default(),
@@ -199,7 +205,11 @@ impl Driver {
             if self.advance_stop(stack, host) {
                 return Ok(self.take_outcome());
             }
-            self.serve_listed(stack, host);
+            if self.arrived.is_empty() {
+                self.serve_listed(stack, host);
+            } else {
+                self.send_listed(stack, host);
+            }
             self.wait(stack, host)?;
         }
     }
@@ -228,7 +238,7 @@ impl Driver {
             Kind::Receive => self.received(stack, host, index, result),
             Kind::Send => self.sent(stack, host, index, result),
             Kind::Source => {
-                self.collect(stack, index);
+                self.collect(index);
                 if !more {
                     self.watch(index);
                 }
@@ -251,6 +261,10 @@ impl Driver {
             while let Some((tag, result)) = self.finished.pop_front() {
                 stack.complete(self.now, tag, result);
             }
+            for _ in 0..BATCH_MAX.min(self.arrived.len()) {
+                let request = self.arrived.pop_front().expect("counted");
+                stack.request(self.now, request);
+            }
             let mut outputs = std::mem::take(&mut self.outputs);
             stack.take_outputs(&mut outputs);
             let mut idle = outputs.is_empty();
@@ -266,6 +280,9 @@ impl Driver {
             if idle && !self.has_work(stack) {
                 return;
             }
+            if !self.arrived.is_empty() {
+                self.send_listed(stack, host);
+            }
             self.now = self.elapsed();
             if self.now >= until {
                 return;
@@ -276,7 +293,7 @@ impl Driver {
     /// True where a turn has left something to do at once.
     fn has_work(&self, stack: &Stack) -> bool {
         let done = self.finished.is_empty() && self.held.is_empty() && !stack.has_outputs();
-        !done || !self.refused.is_empty() || !self.calls.answers.is_empty()
+        !done || !self.arrived.is_empty() || !self.refused.is_empty() || !self.calls.answers.is_empty()
     }
 
     fn output(&mut self, stack: &mut Stack, host: &mut dyn Host, output: Output) {
@@ -352,11 +369,11 @@ impl Driver {
         }
     }
 
-    fn collect(&mut self, stack: &mut Stack, index: usize) {
+    fn collect(&mut self, index: usize) {
         let mut actions = self.spare_actions.pop().unwrap_or_default();
         self.sources[index].take(&mut actions);
         for (token, io) in actions.requests.drain(..) {
-            self.request(stack, Origin::Source { source: index, token }, io);
+            self.request(Origin::Source { source: index, token }, io);
         }
         self.spare_actions.push(actions);
     }

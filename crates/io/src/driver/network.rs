@@ -203,7 +203,7 @@ impl Driver {
         }
         self.list(index);
         for (token, io) in actions.requests.drain(..) {
-            self.request(stack, Origin::Session { connection: index, client, token }, io);
+            self.request(Origin::Session { connection: index, client, token }, io);
         }
         for call in actions.calls.drain(..) {
             let id = self.calls.begin(client, index, call.token);
@@ -213,14 +213,14 @@ impl Driver {
     }
 
     /// A request from outside; a server that is stopping refuses it.
-    pub(super) fn request(&mut self, stack: &mut Stack, origin: Origin, io: dcd_engine::Io) {
+    pub(super) fn request(&mut self, origin: Origin, io: dcd_engine::Io) {
         self.statistics.requests += 1;
         let id = self.origins.insert(origin);
         if self.stopping.is_some() {
             let error = IoError { kind: ErrorKind::Shutdown, extent: io.extent() };
             self.refused.push_back((id, IoResult::err(io.take_buf(), error)));
         } else {
-            stack.request(self.now, Request { id: RequestId(id as u64), io });
+            self.arrived.push_back(Request { id: RequestId(id as u64), io });
         }
     }
 
@@ -271,7 +271,8 @@ impl Driver {
                 let connection = self.connections.get_mut(index).expect("it receives no more, but is here");
                 connection.buffer = buffer;
                 let mid_request = connection.session.as_ref().is_some_and(|session| session.is_mid_request());
-                return mid_request && connection.wants_more();
+                // Where there is something else to do, the rest will have come when that is done.
+                return mid_request && connection.wants_more() && self.arrived.is_empty();
             }
             0 => connection.ended = true,
             _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
@@ -349,6 +350,19 @@ impl Driver {
             }
             if self.connections.get(index).is_some_and(Connection::wants_more) {
                 self.receive(index);
+            }
+        }
+    }
+
+    /// Only sends: while requests that have arrived wait, no more are taken from the clients.
+    pub(super) fn send_listed(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        let mut at = 0;
+        // Sending may list others. All stay on the list.
+        while let Some(&index) = self.listed.get(at) {
+            at += 1;
+            let sends = |c: &Connection| !c.dead && !c.outgoing.is_empty() && !c.outgoing.in_flight;
+            if self.connections.get(index).is_some_and(sends) {
+                self.send(stack, host, index);
             }
         }
     }
