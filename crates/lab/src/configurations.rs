@@ -3,7 +3,8 @@
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::{HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
 
-use crate::rig::CacheSetup;
+use crate::rig::{CacheSetup, LogPlace};
+use crate::{LabError, Param, Settings};
 
 /// Section 4.1: the first 64 MB of the disk.
 pub(crate) const LOG_BYTES: u64 = 64 << 20;
@@ -37,20 +38,113 @@ pub(crate) fn paper() -> CacheSetup {
         },
         log_bytes: LOG_BYTES,
         segment_bytes: SEGMENT_BYTES,
-        own_disk: false,
+        log_block_bytes: 512,
+        place: LogPlace::SameDisk,
         lock: true,
         spindle: false,
     }
 }
 
-/// Ours, with the same log: the defaults of the log cache with the promise of a block device.
+/// How much larger the instant log is than the others.
+const INSTANT_LOG_FACTOR: u64 = 16;
+
+/// The disks that the benchmarks compare, by the names that tables give them.
+pub(crate) const DISKS: [&str; 6] =
+    ["plain", "paper", "paper without lock", "ours ordered", "ours flush", "instant log"];
+
+/// The cache of a disk of [`DISKS`]; none for the plain one.
+pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
+    match disk {
+        "paper" => Some(paper()),
+        "paper without lock" => Some(CacheSetup { lock: false, ..paper() }),
+        // What no cache of writes can beat: they take no time, and only reads and the processor are left.
+        "instant log" => {
+            let setup = CacheSetup { place: LogPlace::Instant, spindle: false, ..ours(Promise::Ordered) };
+            Some(setup)
+        }
+        "ours ordered" => Some(ours(Promise::Ordered)),
+        "ours flush" => Some(ours(Promise::Flush)),
+        _ => None,
+    }
+}
+
+/// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
+/// the arm from the reads, so segments are large (8 buffers of 1 MB); and what is overwritten in RAM is not written.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
-        config: LogCacheConfig { promise, ..LogCacheConfig::default() },
+        config: LogCacheConfig { promise, compact: true, ..LogCacheConfig::default() },
         log_bytes: LOG_BYTES,
-        segment_bytes: 512 << 10,
-        own_disk: false,
+        segment_bytes: 1 << 20,
+        log_block_bytes: if promise == Promise::Ordered { 4096 } else { 512 },
+        place: LogPlace::SameDisk,
         lock: false,
         spindle: true,
     }
 }
+
+/// The parameters with which a user can change the caches.
+const PARAMS: [Param; 8] = [
+    Param { key: "cache", default: "64MiB", about: "the log, of all caches" },
+    Param { key: "segment", default: "own", about: "bytes of a segment of our log, or own" },
+    Param {
+        key: "delay",
+        default: "500ms",
+        about: "how much of the newest past a crash may take (promise ordered)",
+    },
+    Param { key: "when", default: "idle", about: "when ours destages: idle, high-low" },
+    Param {
+        key: "what",
+        default: "oldest-first",
+        about: "what ours destages first: oldest-first, last-write-first, least-valid-first",
+    },
+    Param { key: "how", default: "sorted", about: "how ours destages: sorted, as-it-comes" },
+    Param {
+        key: "compact",
+        default: "yes",
+        about: "ours overwrites in RAM what is not in the log yet: yes, no",
+    },
+    Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
+];
+
+/// An experiment's own parameters, and those of the caches.
+pub(crate) const fn with_caches<const OWN: usize, const ALL: usize>(own: [Param; OWN]) -> [Param; ALL] {
+    assert!(OWN + PARAMS.len() == ALL, "the sum of both");
+    let mut all = [PARAMS[0]; ALL];
+    let mut index = 0;
+    while index < ALL {
+        all[index] = if index < OWN { own[index] } else { PARAMS[index - OWN] };
+        index += 1;
+    }
+    all
+}
+
+/// The cache of a disk of [`DISKS`], as the user wants it.
+pub(crate) fn chosen(settings: &Settings, disk: &str) -> Result<Option<CacheSetup>, LabError> {
+    let Some(mut cache) = named(disk) else { return Ok(None) };
+    cache.log_bytes = settings.bytes("cache")?;
+    cache.config.delay_max = settings.span("delay")?;
+    if disk.starts_with("paper") {
+        cache.lock = cache.lock && settings.flag("lock")?;
+        return Ok(Some(cache));
+    }
+    if cache.place == LogPlace::Instant {
+        // So that it never has to destage while anybody waits.
+        cache.log_bytes *= INSTANT_LOG_FACTOR;
+    }
+    if settings.text("segment") != "own" {
+        cache.segment_bytes = settings.bytes("segment")? as u32;
+    }
+    cache.config.when =
+        settings.choice("when", &[("idle", WhenPolicy::Idle), ("high-low", WhenPolicy::HighLow)])?;
+    cache.config.what = settings.choice("what", &WHAT)?;
+    cache.config.how =
+        settings.choice("how", &[("sorted", HowPolicy::Sorted), ("as-it-comes", HowPolicy::AsItComes)])?;
+    cache.config.compact = settings.flag("compact")?;
+    Ok(Some(cache))
+}
+
+const WHAT: [(&str, WhatPolicy); 3] = [
+    ("oldest-first", WhatPolicy::OldestFirst),
+    ("last-write-first", WhatPolicy::LastWriteFirst),
+    ("least-valid-first", WhatPolicy::LeastValidFirst),
+];

@@ -13,6 +13,7 @@
 //! | `findings`, `plot` | tables, claims with verdicts, plots |
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
+//! | `nuser` | the N-user benchmark, as several experiments use it |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
@@ -23,6 +24,7 @@ pub mod experiments;
 mod findings;
 mod html;
 mod markdown;
+mod nuser;
 mod params;
 mod plot;
 mod rig;

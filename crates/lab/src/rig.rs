@@ -4,15 +4,26 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    BlockDevice, Control, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Pump, RequestId,
-    SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
+    BlockDevice, Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Pump,
+    RequestId, SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, drive};
-use dcd_sim::{Latency, MemDisk, Progress, VirtualDriver};
+use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
 use serde_json::Value;
 
 use crate::LabError;
 use crate::serial::Serial;
+
+/// Where the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogPlace {
+    /// The first part of the data disk: a logical DCD.
+    SameDisk,
+    /// A disk of its own, of the same kind: a physical DCD.
+    OwnDisk,
+    /// A device that takes no time, for bounds.
+    Instant,
+}
 
 /// A log cache before the disk.
 #[derive(Clone, Debug)]
@@ -20,8 +31,8 @@ pub(crate) struct CacheSetup {
     pub config: LogCacheConfig,
     pub log_bytes: u64,
     pub segment_bytes: u32,
-    /// The log on a disk of its own: a physical DCD. Otherwise it is the first part of the data disk.
-    pub own_disk: bool,
+    pub log_block_bytes: u32,
+    pub place: LogPlace,
     /// The paper's lock on the whole cache.
     pub lock: bool,
     /// The cache knows the spindle under its log.
@@ -39,13 +50,38 @@ pub(crate) struct Setup {
     pub cache: Option<CacheSetup>,
 }
 
+/// What a modelled disk keeps its bytes on. It counts what reaches it, for ever: the layers' statistics begin anew with
+/// each phase of a workload.
+pub(crate) struct Medium {
+    memory: MemDisk,
+    reads: u64,
+    writes: u64,
+}
+
+impl SimDevice for Medium {
+    fn geometry(&self) -> Geometry {
+        SimDevice::geometry(&self.memory)
+    }
+
+    fn submit(&mut self, now: Nanos, io: Io) -> Ticket {
+        match io {
+            Io::Read { .. } => self.reads += 1,
+            Io::Flush => {}
+            Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => self.writes += 1,
+        }
+        self.memory.submit(now, io)
+    }
+
+    fn finish(&mut self, now: Nanos, token: u32) -> IoResult {
+        self.memory.finish(now, token)
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct Rig {
     pub stack: Stack,
-    pub driver: VirtualDriver<MemDisk>,
+    pub driver: VirtualDriver<Medium>,
     pub cache: Option<LayerIndex>,
-    /// The data disk, and the log's disk where that is another.
-    pub disks: Vec<LayerIndex>,
     next_id: u64,
 }
 
@@ -55,7 +91,6 @@ fn setup_error(error: impl std::fmt::Display) -> LabError {
 
 /// Where the parts of a stack are.
 struct Parts {
-    disks: Vec<LayerIndex>,
     log: Option<Target>,
     data: Target,
 }
@@ -72,10 +107,10 @@ impl Setup {
         drive::builtin(&self.drive).map_err(setup_error)
     }
 
-    fn memory(&self, drive: &Drive, seed: u64) -> MemDisk {
+    fn medium(&self, drive: &Drive, seed: u64) -> Medium {
         // The drives of that time are shipped with their write cache off: what is written is on the medium.
         let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
-        MemDisk::new(geometry, Latency::INSTANT, seed)
+        Medium { memory: MemDisk::new(geometry, Latency::INSTANT, seed), reads: 0, writes: 0 }
     }
 
     fn disk(&self, builder: &mut StackBuilder, drive: Drive, geometry: Geometry, name: &str) -> Target {
@@ -89,40 +124,59 @@ impl Setup {
         let drive = self.drive()?;
         let sectors = drive.sectors();
         let data_disk = self.disk(builder, drive.clone(), geometries[0], "disk");
-        let mut disks = vec![index(data_disk)];
         let first = self.data_first / SECTOR_BYTES;
         let slice = |first: u64, sectors: u64| Box::new(Slice::new(Extent::new(Lba(first), sectors)));
         let data = builder.layer("data", slice(first, sectors - first), &[data_disk]);
         let log = match &self.cache {
             None => None,
             Some(cache) => {
-                let below = if cache.own_disk {
-                    let log_disk = self.disk(builder, drive, geometries[1], "log-disk");
-                    disks.push(index(log_disk));
-                    log_disk
-                } else {
-                    data_disk
+                let below = match cache.place {
+                    LogPlace::SameDisk => data_disk,
+                    LogPlace::OwnDisk => self.disk(builder, drive, geometries[1], "log-disk"),
+                    LogPlace::Instant => builder.device(geometries[1]),
                 };
                 Some(builder.layer("log", slice(0, cache.log_bytes / SECTOR_BYTES), &[below]))
             }
         };
-        Ok(Parts { disks, log, data })
+        Ok(Parts { log, data })
     }
 
     /// A formatted and running stack.
     pub fn build(&self, seed: u64) -> Result<Rig, LabError> {
         let drive = self.drive()?;
-        let mut devices = vec![self.memory(&drive, seed)];
-        if self.cache.as_ref().is_some_and(|cache| cache.own_disk) {
-            devices.push(self.memory(&drive, seed + 1));
+        let mut devices = vec![self.medium(&drive, seed)];
+        if self.cache.as_ref().is_some_and(|cache| cache.place != LogPlace::SameDisk) {
+            devices.push(self.medium(&drive, seed + 1));
         }
         let mut driver = VirtualDriver::new(devices);
         let geometries = driver.geometries();
         if let Some(cache) = &self.cache {
             driver = self.format(cache, driver)?;
         }
+        let mut rig = self.start(&drive, driver, &geometries)?;
+        rig.activate()?;
+        Ok(rig)
+    }
+
+    /// Cuts the power, and starts again with what is on the disks; how long that took.
+    pub fn restart(&self, rig: Rig) -> Result<(Rig, Nanos), LabError> {
+        let driver = VirtualDriver::new(rig.driver.into_devices());
+        let geometries = driver.geometries();
+        let mut rig = self.start(&self.drive()?, driver, &geometries)?;
+        rig.activate()?;
+        let took = rig.now();
+        Ok((rig, took))
+    }
+
+    /// A stack that is not active yet.
+    fn start(
+        &self,
+        drive: &Drive,
+        driver: VirtualDriver<Medium>,
+        geometries: &[Geometry],
+    ) -> Result<Rig, LabError> {
         let mut builder = StackBuilder::new();
-        let parts = self.lower(&mut builder, &geometries)?;
+        let parts = self.lower(&mut builder, geometries)?;
         let mut root = parts.data;
         let mut cache_index = None;
         if let (Some(cache), Some(log)) = (&self.cache, parts.log) {
@@ -137,26 +191,23 @@ impl Setup {
                 root = builder.layer("lock", Box::new(Serial::default()), &[root]);
             }
         }
-        let mut stack = builder.finish(root);
-        stack.activate(&mut driver).map_err(setup_error)?;
-        let mut rig = Rig { stack, driver, cache: cache_index, disks: parts.disks, next_id: 0 };
-        rig.reset_statistics();
-        Ok(rig)
+        let stack = builder.finish(root);
+        Ok(Rig { stack, driver, cache: cache_index, next_id: 0 })
     }
 
     /// Formats the log, and gives the devices back with what is on them.
     fn format(
         &self,
         cache: &CacheSetup,
-        mut driver: VirtualDriver<MemDisk>,
-    ) -> Result<VirtualDriver<MemDisk>, LabError> {
+        mut driver: VirtualDriver<Medium>,
+    ) -> Result<VirtualDriver<Medium>, LabError> {
         let mut builder = StackBuilder::new();
         let parts = self.lower(&mut builder, &driver.geometries())?;
         let mut stack = builder.finish(parts.data);
         stack.activate(&mut driver).map_err(setup_error)?;
         let options = FormatOptions {
             segment_bytes: cache.segment_bytes,
-            log_block_bytes: Some(512),
+            log_block_bytes: Some(cache.log_block_bytes),
             ..FormatOptions::new(*b"the lab's  cache", *b"the lab's   disk")
         };
         let log = parts.log.expect("a cache has a log");
@@ -169,7 +220,7 @@ impl Setup {
 /// A stack with its driver, while a log is formatted.
 struct Ends {
     stack: Stack,
-    driver: VirtualDriver<MemDisk>,
+    driver: VirtualDriver<Medium>,
 }
 
 /// One target of a stack that somebody else may use as well, one operation at a time.
@@ -197,6 +248,22 @@ fn format_over(ends: &mut Ends, log: Target, data: Target, options: &FormatOptio
 }
 
 impl Rig {
+    fn activate(&mut self) -> Result<(), LabError> {
+        self.stack.activate(&mut self.driver).map_err(setup_error)
+    }
+
+    /// Writes blocks of a size far from each other, and waits until all of them are on the log.
+    pub fn fill(&mut self, bytes: u64, count: u64) -> Result<(), LabError> {
+        let sectors = bytes / SECTOR_BYTES;
+        let stride = self.sectors() / count / sectors * sectors;
+        for index in 0..count {
+            let buf = Buf::blank(bytes as usize);
+            self.request(Io::Write { at: Lba(index * stride), buf, durability: Durability::Volatile })?;
+        }
+        self.pause(Nanos::from_millis(900));
+        Ok(())
+    }
+
     pub fn sectors(&self) -> u64 {
         self.stack.geometry(self.stack.root()).sectors
     }
@@ -205,14 +272,10 @@ impl Rig {
         self.driver.now()
     }
 
-    pub fn control(&mut self, control: Control) {
+    fn control(&mut self, control: Control) {
         for layer in 0..self.stack.layer_count() {
             self.driver.control(&mut self.stack, LayerIndex(layer), control);
         }
-    }
-
-    pub fn reset_statistics(&mut self) {
-        self.control(Control::ResetStatistics);
     }
 
     /// Sends a request without waiting for its end.
@@ -243,6 +306,14 @@ impl Rig {
         Ok(self.now().since(begin))
     }
 
+    /// Lets time pass.
+    pub fn pause(&mut self, span: Nanos) {
+        const ALARM: u64 = u64::MAX;
+        let until = self.now() + span;
+        self.driver.set_alarm(until, ALARM);
+        while self.driver.step(&mut self.stack) != Progress::Alarm(ALARM) {}
+    }
+
     /// Brings everything home, now; how long it took.
     pub fn drain(&mut self) -> Nanos {
         let begin = self.now();
@@ -259,14 +330,9 @@ impl Rig {
         self.cache.map_or(Value::Null, |cache| self.stack.layer(cache).status(self.now()))
     }
 
-    pub fn disk_status(&self, disk: usize) -> Value {
-        self.stack.layer(self.disks[disk]).status(self.now())
-    }
-
-    /// Requests that the disks were sent, all together: reads and writes.
-    pub fn disk_requests(&self) -> (f64, f64) {
-        let of = |disk: usize, kind: &str| self.disk_status(disk)["requests"][kind].as_f64().unwrap_or(0.0);
-        let disks = 0..self.disks.len();
-        (disks.clone().map(|disk| of(disk, "read")).sum(), disks.map(|disk| of(disk, "write")).sum())
+    /// Requests that reached the disks since they were new, all together: reads and writes.
+    pub fn disk_requests(&self) -> (u64, u64) {
+        let disks = self.driver.devices();
+        (disks.iter().map(|disk| disk.reads).sum(), disks.iter().map(|disk| disk.writes).sum())
     }
 }

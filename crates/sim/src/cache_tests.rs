@@ -101,8 +101,16 @@ fn holds(promise: Promise) {
     ] {
         assert!(explored.counts.kinds.contains_key(kind), "{kind}: {:?}", explored.counts);
     }
-    let mut paths =
-        vec!["chains", "discards", "zeroes", "flushes", "destage_batches", "read_hits", "superblocks"];
+    let mut paths = vec![
+        "chains",
+        "compacted_sectors",
+        "discards",
+        "zeroes",
+        "flushes",
+        "destage_batches",
+        "read_hits",
+        "superblocks",
+    ];
     match promise {
         // Flushes are answered at once, and nothing goes around the log.
         Promise::Ordered => paths.push("throttled"),

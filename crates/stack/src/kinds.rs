@@ -154,6 +154,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         log_revolution: fields.duration("log-revolution")?.unwrap_or(d.log_revolution),
         log_track_bytes: fields.size("log-track")?.unwrap_or(d.log_track_bytes),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
+        compact: fields.flag("compact")?.unwrap_or(d.compact),
         // Nothing that a file should say for every start: see `StackFile::accept_damage`.
         accept_damage: false,
         canary: None,

@@ -47,6 +47,8 @@ destage-depth = 32          data-disk writes in flight while destaging
 log-revolution = "0ms"      the log's spindle, where it spins: the time of a revolution, and
 log-track = "0"             the bytes of a track there; a flush then need not wait for a
                             revolution. Known by itself where the disk is modelled
+compact = false             what is written again while its record is still in RAM takes no
+                            more of the log
 ordered-destage = false     the data disk alone is always in a state that a plain disk
                             could have crashed in, at the price of shorter sweeps
 

@@ -114,6 +114,28 @@ impl SegmentBuffer {
         (self.start + at as u64 / SECTOR_BYTES, crc)
     }
 
+    /// Puts newer payload in the place of older, where the open record holds exactly this extent and nothing after it
+    /// touches it; the answer is as [`SegmentBuffer::append`]'s. A crash takes a record as a whole or not at all, so
+    /// nobody can see that the older payload never reached the log.
+    pub fn overwrite(&mut self, extent: Extent, source: &Buf, source_at: usize) -> Option<(u64, u32)> {
+        let open = self.open.as_mut()?;
+        let index = open.entries.iter().rposition(|entry| entry.extent.overlaps(extent))?;
+        if open.entries[index].kind != Kind::Data || open.entries[index].extent != extent {
+            return None;
+        }
+        let before = open.entries[..index].iter().filter(|entry| entry.kind == Kind::Data);
+        let sectors: u64 = before.map(|entry| entry.extent.sectors).sum();
+        let at = open.header_at + self.block + (sectors * SECTOR_BYTES) as usize;
+        let bytes = (extent.sectors * SECTOR_BYTES) as usize;
+        self.memory.copy_from(at, source, source_at, bytes);
+        let crc = match self.memory.is_blank() {
+            true => 0,
+            false => crc32c::crc32c(&self.memory.bytes()[at..at + bytes]),
+        };
+        open.entries[index].crc = crc;
+        Some((self.start + at as u64 / SECTOR_BYTES, crc))
+    }
+
     /// Adds an entry without payload to the open record.
     pub fn note(&mut self, entry: Entry) {
         self.open.as_mut().expect("a record is open").entries.push(entry);
@@ -267,5 +289,54 @@ impl Buffers {
             }
             self.free.push(memory);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 512;
+
+    fn filling() -> Buffers {
+        let mut buffers = Buffers::new(2, 16 << 10, BLOCK);
+        assert!(buffers.open(100, 132, Nanos::ZERO));
+        buffers.begin(1);
+        buffers
+    }
+
+    fn bytes(fill: u8, sectors: u64) -> Buf {
+        Buf::copy_of(&vec![fill; (sectors * SECTOR_BYTES) as usize])
+    }
+
+    #[test]
+    fn only_what_nothing_newer_touches_is_overwritten_in_its_record() {
+        let mut buffers = filling();
+        let buffer = buffers.filling.as_mut().unwrap();
+        let (a, b) = (Extent::new(Lba(8), 2), Extent::new(Lba(16), 4));
+        let (place_a, _) = buffer.append(a, &bytes(1, 2), 0);
+        let (place_b, crc_b) = buffer.append(b, &bytes(2, 4), 0);
+        assert_eq!(buffer.overwrite(b, &bytes(3, 4), 0).map(|(place, _)| place), Some(place_b));
+        assert_ne!(buffer.overwrite(b, &bytes(4, 4), 0).unwrap().1, crc_b, "its checksum is the new one's");
+        let mut read = Buf::zeroed(1024);
+        assert!(buffer.read(place_a, &mut read, 0, 2));
+        assert!(read.bytes().iter().all(|byte| *byte == 1), "its neighbour is as it was");
+        assert!(buffer.read(place_b, &mut read, 0, 2));
+        assert!(read.bytes().iter().all(|byte| *byte == 4));
+        assert_eq!(buffer.overwrite(Extent::new(Lba(16), 2), &bytes(5, 2), 0), None, "only the same extent");
+        buffer.note(Entry { kind: Kind::Discard, extent: b, crc: 0 });
+        assert_eq!(buffer.overwrite(b, &bytes(6, 4), 0), None, "the discard came in between");
+        assert!(buffer.overwrite(a, &bytes(7, 2), 0).is_some());
+    }
+
+    #[test]
+    fn a_closed_record_is_not_changed() {
+        let mut buffers = filling();
+        let extent = Extent::new(Lba(8), 2);
+        buffers.filling.as_mut().unwrap().append(extent, &bytes(1, 2), 0);
+        let stamp =
+            Stamp { cache_uuid: [0; 16], epoch: 1, oldest_live_seq: 1, durable_seq: 1, flush_epoch: 1 };
+        assert!(buffers.seal(&stamp, false));
+        assert_eq!(buffers.filling.as_mut().unwrap().overwrite(extent, &bytes(2, 2), 0), None);
     }
 }

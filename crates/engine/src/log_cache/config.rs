@@ -63,6 +63,8 @@ pub struct LogCacheConfig {
     /// a track there. With both, a flush need not wait for a revolution.
     pub log_revolution: Nanos,
     pub log_track_bytes: u64,
+    /// What is written again while its record is still in RAM takes the old one's place there.
+    pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
     pub accept_damage: bool,
     #[serde(skip)]
@@ -88,6 +90,7 @@ impl Default for LogCacheConfig {
             ordered_destage: false,
             log_revolution: Nanos::ZERO,
             log_track_bytes: 0,
+            compact: false,
             accept_damage: false,
             canary: None,
         }

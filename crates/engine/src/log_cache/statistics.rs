@@ -17,6 +17,8 @@ pub struct Statistics {
     pub discards: u64,
     pub zeroes: u64,
     pub logged_sectors: u64,
+    /// Of these, sectors that took the place of older ones in the same record.
+    pub compacted_sectors: u64,
     pub around_sectors: u64,
     /// Writes around the log, and those of them that had to say so in the log first.
     pub arounds: u64,

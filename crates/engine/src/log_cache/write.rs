@@ -272,10 +272,16 @@ impl Core {
     fn append_pieces(&mut self, now: Nanos, pending: &mut Pending, pieces: usize, out: &mut Outbox) {
         for _ in 0..pieces {
             let extent = pending.next_piece();
-            let seq = self.open_record(now, out);
             let at = (pending.done * SECTOR_BYTES) as usize;
-            let filling = self.buffers.filling.as_mut().expect("there is room");
-            let (place, crc) = filling.append(extent, &pending.buf, at);
+            let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
+                Some(written) => written,
+                None => {
+                    self.open_record(now, out);
+                    let filling = self.buffers.filling.as_mut().expect("there is room");
+                    filling.append(extent, &pending.buf, at)
+                }
+            };
+            let seq = self.next_seq - 1;
             let line = Line::of(extent.start);
             let first = (extent.start.0 % LINE_SECTORS) as u8;
             let piece = Piece::written(Place(place), first, extent.sectors as u8, crc);
@@ -292,6 +298,17 @@ impl Core {
             self.ring.at_mut(segment).dirty_sectors += extent.sectors;
             pending.done += extent.sectors;
         }
+    }
+
+    /// Compaction (section 3.5.1, where the paper leaves it undone): what is written again before its record is closed
+    /// takes no more of the log. Only within a record, as anything else would change the order of updates.
+    fn overwrite(&mut self, extent: Extent, buf: &Buf, at: usize) -> Option<(u64, u32)> {
+        if !self.config.compact {
+            return None;
+        }
+        let written = self.buffers.filling.as_mut()?.overwrite(extent, buf, at)?;
+        self.statistics.compacted_sectors += extent.sectors;
+        Some(written)
     }
 
     fn append_range(&mut self, now: Nanos, pending: &mut Pending, kind: Kind, out: &mut Outbox) -> bool {

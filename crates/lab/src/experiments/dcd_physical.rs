@@ -7,7 +7,7 @@ use dcd_sim::mix;
 use crate::clients::{Load, mean_ms, work};
 use crate::configurations::{LOG_BYTES, ours, paper};
 use crate::findings::figure;
-use crate::rig::{CacheSetup, Setup};
+use crate::rig::{CacheSetup, LogPlace, Setup};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
     Settings, Style, Table,
@@ -38,7 +38,8 @@ fn cache_of(kind: &str) -> Option<CacheSetup> {
         "paper" => paper(),
         _ => ours(Promise::Ordered),
     };
-    Some(CacheSetup { own_disk: kind.ends_with("physical"), ..setup })
+    let place = if kind.ends_with("physical") { LogPlace::OwnDisk } else { LogPlace::SameDisk };
+    Some(CacheSetup { place, ..setup })
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
@@ -59,6 +60,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 fn measure(drive: String, kind: &str, load: &Load, seed: u64) -> Result<Sample, LabError> {
     let setup = Setup { drive, queue: Scheduler::Fcfs, data_first: LOG_BYTES, cache: cache_of(kind) };
     let mut rig = setup.build(seed)?;
+    let before = rig.disk_requests();
     let times = work(&mut rig, load, seed)?;
     let home = rig.drain();
     let mut sample = Sample::default();
@@ -66,8 +68,8 @@ fn measure(drive: String, kind: &str, load: &Load, seed: u64) -> Result<Sample, 
     sample.set("write_ms", mean_ms(&times.writes));
     sample.set("read_ms", mean_ms(&times.reads));
     sample.set("home_seconds", home.as_secs_f64());
-    let (reads, writes) = rig.disk_requests();
-    sample.set("disk_requests", reads + writes);
+    let after = rig.disk_requests();
+    sample.set("disk_requests", (after.0 + after.1 - before.0 - before.1) as f64);
     Ok(sample)
 }
 

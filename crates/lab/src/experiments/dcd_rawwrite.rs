@@ -50,7 +50,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points.collect())
 }
 
-fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result<Sample, LabError> {
+pub(super) fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result<Sample, LabError> {
     let mut rig = Setup { drive, queue: Scheduler::Fcfs, data_first: 0, cache: None }.build(seed)?;
     let mut random = SimRng::new(seed);
     let sectors = size / SECTOR_BYTES;

@@ -1,15 +1,28 @@
 //! The registry of experiments. To add one: a file here that ends in `pub const EXPERIMENT`, and a row below; then
 //! `dcd lab run all --doc docs/experiments.md` writes its section.
 
+mod dcd_bound;
+mod dcd_futurework;
+mod dcd_latency;
 mod dcd_memory;
+mod dcd_nuser;
 mod dcd_physical;
 mod dcd_rawwrite;
+mod dcd_requests;
 
 use crate::{Experiment, LabError};
 
 /// Every experiment, in the order of the papers.
-pub const REGISTRY: &[&Experiment] =
-    &[&dcd_rawwrite::EXPERIMENT, &dcd_memory::EXPERIMENT, &dcd_physical::EXPERIMENT];
+pub const REGISTRY: &[&Experiment] = &[
+    &dcd_nuser::EXPERIMENT,
+    &dcd_rawwrite::EXPERIMENT,
+    &dcd_bound::EXPERIMENT,
+    &dcd_latency::EXPERIMENT,
+    &dcd_requests::EXPERIMENT,
+    &dcd_memory::EXPERIMENT,
+    &dcd_physical::EXPERIMENT,
+    &dcd_futurework::EXPERIMENT,
+];
 
 /// The experiment of a name.
 pub fn find(name: &str) -> Result<&'static Experiment, LabError> {

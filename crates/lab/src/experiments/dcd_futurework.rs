@@ -1,0 +1,236 @@
+//! What the paper left undone, each measured alone over the paper's configuration.
+
+use dcd_engine::Nanos;
+use dcd_engine::log_cache::{HowPolicy, WhatPolicy};
+use dcd_sim::mix;
+use dcd_sim::workloads::NUser;
+
+use crate::clients::{Load, work};
+use crate::configurations::{LOG_BYTES, paper};
+use crate::findings::figure;
+use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE};
+use crate::rig::{CacheSetup, Setup};
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "dcd-futurework",
+    group: Group::A,
+    source: "sections 3.5.1, 3.5.3, 3.5.4 and 4.2.2",
+    title: "What the paper left undone",
+    about: "Each improvement alone over the paper's configuration. Destaging: bursts of requests with overwrites, and pauses \
+            in which the cache destages; then everything is brought home. Compaction and finer concurrency: the 4-user \
+            benchmark. Recovery: the power is cut with the log full, and the cache started again; compaction works only \
+            within a record of the log, which a crash takes as a whole or not at all, so the order of updates is kept.",
+    params: &[
+        DRIVE,
+        QUEUE,
+        PAUSE,
+        Param { key: "users", default: "4", about: "users at once" },
+        Param { key: "bursts", default: "20", about: "bursts of requests, for destaging" },
+        Param { key: "burst", default: "150", about: "requests of each user in a burst" },
+        Param { key: "between", default: "4s", about: "time between bursts" },
+        Param { key: "overwrites", default: "60", about: "writes to a block written before, in percent" },
+        Param { key: "logs", default: "64MiB,1GiB", about: "logs to recover" },
+    ],
+    plan,
+    conclude,
+};
+
+const BASE: &str = "paper";
+const DESTAGES: [&str; 4] = [BASE, "least valid first", "sorted by LBA", "both"];
+const CACHES: [&str; 5] = ["plain", BASE, "compaction", "finer concurrency", "both"];
+/// "This should not take too long" (section 3.5.4): less than a file system check of that time, by far.
+const RECOVERY_SECONDS_MAX: f64 = 10.0;
+
+fn destager(name: &str) -> CacheSetup {
+    let mut cache = paper();
+    if name == "least valid first" || name == "both" {
+        cache.config.what = WhatPolicy::LeastValidFirst;
+    }
+    if name == "sorted by LBA" || name == "both" {
+        cache.config.how = HowPolicy::Sorted;
+    }
+    cache
+}
+
+fn benchmarked(name: &str) -> Option<CacheSetup> {
+    let mut cache = paper();
+    if name == "compaction" || name == "both" {
+        cache.config.compact = true;
+        // A record has as many entries as its header holds, and compaction stays within one.
+        cache.log_block_bytes = 4096;
+    }
+    cache.lock = name != "finer concurrency" && name != "both";
+    (name != "plain").then_some(cache)
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let seed = mix(settings.seed, 0);
+    let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
+        let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
+        let (drive, queue) = (settings.text("drive").to_owned(), nuser::queue(settings)?);
+        Ok(Setup { drive, queue, data_first, cache })
+    };
+    let bursts = Bursts {
+        count: settings.number("bursts")?,
+        between: settings.span("between")?,
+        load: Load {
+            users: settings.number("users")?,
+            requests: settings.number("burst")?,
+            reads_percent: 5,
+            overwrites_percent: settings.number("overwrites")?,
+        },
+    };
+    let (users, pause) = (settings.number("users")?, settings.span("pause")?);
+    let mut points = Vec::new();
+    for name in DESTAGES {
+        let setup = setup(Some(destager(name)))?;
+        points.push(Point::new(format!("destage: {name}"), move || destage(&setup, bursts, seed)));
+    }
+    for name in CACHES {
+        let setup = setup(benchmarked(name))?;
+        let benchmark = NUser { users, pause, ..NUser::default() };
+        points
+            .push(Point::new(format!("benchmark: {name}"), move || nuser::measure(&setup, benchmark, seed)));
+    }
+    for log_bytes in settings.sizes("logs")? {
+        let setup = setup(Some(CacheSetup { log_bytes, ..paper() }))?;
+        points.push(Point::new(recovery(log_bytes), move || recover(setup, log_bytes, seed)));
+    }
+    Ok(points)
+}
+
+fn recovery(log_bytes: u64) -> String {
+    format!("recovery: {}", dcd_stack::HumanBytes(log_bytes))
+}
+
+#[derive(Clone, Copy)]
+struct Bursts {
+    count: u64,
+    between: Nanos,
+    load: Load,
+}
+
+fn destage(setup: &Setup, bursts: Bursts, seed: u64) -> Result<Sample, LabError> {
+    let mut rig = setup.build(seed)?;
+    let mut seconds = 0.0;
+    for burst in 0..bursts.count {
+        // The same neighbourhoods each time, so that bursts overwrite what earlier ones wrote.
+        let times = work(&mut rig, &bursts.load, mix(seed, burst / 4))?;
+        seconds += times.total.as_secs_f64();
+        rig.pause(bursts.between);
+    }
+    let home = rig.drain();
+    let status = rig.cache_status();
+    let count = |name: &str| status["statistics"][name].as_f64().unwrap_or(f64::NAN);
+    let mut sample = Sample::default();
+    sample.set("seconds", seconds);
+    sample.set("home_seconds", home.as_secs_f64());
+    sample.set("destage_writes", count("destage_writes"));
+    sample.set("destaged_mb", count("destaged_sectors") * 512.0 / 1e6);
+    Ok(sample)
+}
+
+/// Fills the log, cuts the power, and starts again on what is on the disk.
+fn recover(setup: Setup, log_bytes: u64, seed: u64) -> Result<Sample, LabError> {
+    let mut rig = setup.build(seed)?;
+    const REQUEST_BYTES: u64 = 32 << 10;
+    let blocks = log_bytes / REQUEST_BYTES * 9 / 10;
+    rig.fill(REQUEST_BYTES, blocks)?;
+    let (reads, _) = rig.disk_requests();
+    let (rig, took) = setup.restart(rig)?;
+    let mut sample = Sample::default();
+    sample.set("seconds", took.as_secs_f64());
+    sample.set("disk_reads", (rig.disk_requests().0 - reads) as f64);
+    sample.set("dirty_mb", rig.cache_status()["dirty_bytes"].as_f64().unwrap_or(f64::NAN) / 1e6);
+    Ok(sample)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let at = |kind: &str, name: &str, what: &str| samples.get(&format!("{kind}: {name}"), what);
+    let columns = ["destaging", "bursts (s)", "writes home", "MB home", "the rest home at the end (s)"];
+    let mut destaging = Table::new("Destaging", &columns);
+    for name in DESTAGES {
+        let figure_of = |what: &str| figure(at("destage", name, what));
+        let figures = ["seconds", "destage_writes", "destaged_mb", "home_seconds"].map(figure_of);
+        destaging.row(std::iter::once(name.to_owned()).chain(figures));
+    }
+    let benchmark = |name: &str, phase: &str, what: &str| at("benchmark", name, &format!("{phase}/{what}"));
+    let gain =
+        |name: &str, phase: &str| benchmark("plain", phase, "seconds") / benchmark(name, phase, "seconds");
+    let log_mb =
+        |name: &str| PHASES.iter().map(|phase| benchmark(name, phase, "log_bytes")).sum::<f64>() / 1e6;
+    let mut caches = Table::new(
+        "The benchmark, times the plain disk",
+        &["cache", "untar", "copy", "remove", "log written (MB)"],
+    );
+    for name in &CACHES[1..] {
+        let gains = PHASES.map(|phase| format!("{}x", figure(gain(name, phase))));
+        caches.row(std::iter::once((*name).to_owned()).chain(gains).chain([figure(log_mb(name))]));
+    }
+    let logs = settings.sizes("logs")?;
+    let mut recovering = Table::new("Recovery", &["log", "dirty (MB)", "reads", "seconds"]);
+    for &bytes in &logs {
+        let get = |what: &str| samples.get(&recovery(bytes), what);
+        let reads = format!("{}", get("disk_reads"));
+        let log = dcd_stack::HumanBytes(bytes).to_string();
+        recovering.row([log, figure(get("dirty_mb")), reads, figure(get("seconds"))]);
+    }
+    let of_base = |name: &str, what: &str| at("destage", name, what) / at("destage", BASE, what);
+    let phase_gain = |name: &str| {
+        PHASES.map(|phase| benchmark(BASE, phase, "seconds") / benchmark(name, phase, "seconds"))
+    };
+    let largest = |gains: [f64; 3]| gains.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    let mut claims = vec![
+        Claim::range(
+            "least-valid-first reduces the writes that bring data home, to",
+            "fewer",
+            100.0 * of_base("least valid first", "destaged_mb"),
+            (0.0, 100.0),
+            " %",
+        ),
+        Claim::range(
+            "sorting by LBA reduces the time to bring the rest home, to",
+            "less",
+            100.0 * of_base("sorted by LBA", "home_seconds"),
+            (0.0, 100.0),
+            " %",
+        ),
+        Claim::range(
+            "without compaction much garbage is logged; with it the log takes, of that",
+            "less",
+            100.0 * log_mb("compaction") / log_mb(BASE),
+            (0.0, 80.0),
+            " %",
+        ),
+        Claim::range(
+            "a finer lock makes the multi-user benchmark faster, at best by",
+            "faster",
+            largest(phase_gain("finer concurrency")),
+            (1.0, f64::INFINITY),
+            "x",
+        ),
+    ];
+    if logs.contains(&LOG_BYTES) {
+        let claim = "recovery of a log of 64 MB should not take too long";
+        let ours = samples.get(&recovery(LOG_BYTES), "seconds");
+        claims.push(Claim::range(claim, "not too long", ours, (0.0, RECOVERY_SECONDS_MAX), " s"));
+    }
+    let series = CACHES[1..].iter().map(|name| {
+        Series::new(
+            *name,
+            PHASES.iter().enumerate().map(|(x, phase)| (x as f64, gain(name, phase))).collect(),
+        )
+    });
+    let plot = Plot {
+        title: "Each improvement alone".to_owned(),
+        x: Axis::names("", PHASES.map(str::to_owned).to_vec()),
+        y: Axis::linear("times the plain disk"),
+        style: Style::Bars,
+        series: series.collect(),
+    };
+    Ok(Findings { tables: vec![destaging, caches, recovering], plots: vec![plot], claims })
+}

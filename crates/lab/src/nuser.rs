@@ -1,0 +1,128 @@
+//! The N-user benchmark on a disk, as several experiments use it: one run of untar, copy and remove, and all that is
+//! measured in it.
+
+use dcd_engine::{Nanos, Pump};
+use dcd_model::Histogram;
+use dcd_model::Scheduler;
+use dcd_model::ffs::{FfsConfig, RequestClass};
+use dcd_sim::workloads::{self, NUser, Phase, Workload};
+
+use crate::configurations;
+use crate::rig::Setup;
+use crate::{LabError, Param, Sample, Settings};
+
+/// The phases of a run, in order.
+pub(crate) const PHASES: [&str; 3] = ["untar", "copy", "remove"];
+
+/// Response times are counted in buckets of a millisecond up to here (Fig. 11 and 12 end there).
+pub(crate) const HISTOGRAM_MS: usize = 500;
+
+/// The parameters that all these experiments have.
+pub(crate) const DRIVE: Param = Param { key: "drive", default: "barracuda-1996", about: "the disk" };
+pub(crate) const QUEUE: Param =
+    Param { key: "queue", default: "sptf", about: "the drive's queue: sptf (tagged commands) or fcfs" };
+
+/// The paper says of reads that "older written data has very likely been moved to the data-disk by destaging" (section
+/// 3.5.2), and that hardly any go elsewhere: so there was time enough between the phases.
+pub(crate) const PAUSE: Param =
+    Param { key: "pause", default: "60s", about: "time between the phases, in which a cache can destage" };
+
+pub(crate) fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
+    settings.choice("queue", &[("sptf", Scheduler::Sptf), ("fcfs", Scheduler::Fcfs)])
+}
+
+/// A disk with one of the caches of [`configurations`], or none.
+pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> {
+    Ok(Setup {
+        drive: settings.text("drive").to_owned(),
+        queue: queue(settings)?,
+        data_first: settings.bytes("cache")?,
+        cache: configurations::chosen(settings, disk)?,
+    })
+}
+
+/// One run; the numbers of a phase begin with its name.
+pub(crate) fn measure(setup: &Setup, benchmark: NUser, seed: u64) -> Result<Sample, LabError> {
+    let mut rig = setup.build(seed)?;
+    let ffs = FfsConfig::ultra_1();
+    let workload = Workload::NUser(benchmark);
+    let begin = rig.disk_requests();
+    let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, &workload, seed)
+        .map_err(|e| LabError::Setup(e.to_string()))?;
+    let mut sample = Sample::default();
+    for phase in &measured.phases {
+        add_phase(&mut sample, phase);
+    }
+    let home = rig.drain();
+    sample.set("home_seconds", home.as_secs_f64());
+    let end = rig.disk_requests();
+    sample.set("disk_reads", (end.0 - begin.0) as f64);
+    sample.set("disk_writes", (end.1 - begin.1) as f64);
+    debug_assert!(rig.driver.now() >= measured.ended);
+    Ok(sample)
+}
+
+fn add_phase(sample: &mut Sample, phase: &Phase) {
+    let mut set = |name: &str, value: f64| sample.set(format!("{}/{name}", phase.name), value);
+    set("seconds", phase.elapsed.as_secs_f64());
+    set("cpu_share", phase.cpu_share());
+    let millisecond = Nanos::from_millis(1);
+    for (kind, times) in [("read", &phase.requests.reads), ("write", &phase.requests.writes)] {
+        set(&format!("{kind}s"), times.count() as f64);
+        if times.count() > 0 {
+            set(&format!("{kind}_ms"), times.mean().as_millis_f64());
+            set(&format!("{kind}_under_1ms"), share_up_to(times, millisecond));
+        }
+    }
+    add_layers(sample, phase);
+    let Some(files) = &phase.files else { return };
+    for class in RequestClass::ALL {
+        let mut set = |name: &str, value: f64| sample.set(format!("{}/{name}", phase.name), value);
+        set(class.name(), files.class(class).response.count() as f64);
+    }
+    for (kind, wanted) in [("write", false), ("read", true)] {
+        let mut sizes = std::collections::BTreeMap::new();
+        for class in
+            RequestClass::ALL.into_iter().filter(|c| *c != RequestClass::Flush && c.is_read() == wanted)
+        {
+            for (bytes, count) in &files.class(class).sizes {
+                *sizes.entry(*bytes).or_insert(0) += count;
+            }
+        }
+        let name = |what: &str| format!("{}/{kind}_{what}", phase.name);
+        sample.set_list(name("sizes"), sizes.keys().map(|bytes| *bytes as f64).collect());
+        sample.set_list(name("counts"), sizes.values().map(|count| *count as f64).collect());
+    }
+    for (kind, times) in [("read", &phase.requests.reads), ("write", &phase.requests.writes)] {
+        let up_to = |ms: usize| share_up_to(times, Nanos::from_millis(ms as u64));
+        let shares = (0..HISTOGRAM_MS).map(|ms| up_to(ms + 1) - if ms == 0 { 0.0 } else { up_to(ms) });
+        sample.set_list(format!("{}/{kind}_histogram", phase.name), shares.collect());
+    }
+}
+
+/// What the disk and the cache did in a phase.
+fn add_layers(sample: &mut Sample, phase: &Phase) {
+    const WANTED: [(&str, &str, &str); 8] = [
+        ("disk", "/busy_ms", "disk_busy_ms"),
+        ("disk", "/requests/read", "disk_reads"),
+        ("disk", "/requests/write", "disk_writes"),
+        ("disk", "/cache/hits", "disk_hits"),
+        ("disk", "/cache/read_ahead_hits", "disk_read_ahead_hits"),
+        ("cache", "/statistics/log_writes", "log_writes"),
+        ("cache", "/statistics/log_bytes", "log_bytes"),
+        ("cache", "/statistics/destage_writes", "destage_writes"),
+    ];
+    for (layer, status) in &phase.layers {
+        for (_, pointer, name) in WANTED.iter().filter(|(wanted, _, _)| wanted == layer) {
+            if let Some(value) = status.pointer(pointer).and_then(serde_json::Value::as_f64) {
+                sample.set(format!("{}/{name}", phase.name), value);
+            }
+        }
+    }
+}
+
+/// The part of the times up to a time, to a bucket of the histogram.
+fn share_up_to(times: &Histogram, limit: Nanos) -> f64 {
+    let within: u64 = times.buckets().take_while(|(end, _)| *end <= limit).map(|(_, count)| count).sum();
+    within as f64 / times.count().max(1) as f64
+}
