@@ -120,3 +120,30 @@ fn a_stack_that_nobody_can_reach_is_no_use() {
     fs::write(place.stack(), silent).unwrap();
     expect(&place.run("serve", &[]), 1, "there is no front-end");
 }
+
+#[test]
+fn a_trace_layer_shows_and_writes_down_what_passes() {
+    let trace = "[layer.seen]\nkind = \"trace\"\nof = \"data\"\nkeep = 2\nfile = \"seen.trace\"\n";
+    let place = plain(trace);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("export = \"data\"", "export = \"seen\"");
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(4096, &[1; 8192]).unwrap();
+    nbd.flush().unwrap();
+    nbd.read(512, 1024).unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&place.run("status", &["--json"]).stdout).unwrap();
+    let seen = &status["layers"]["seen"];
+    assert_eq!((&seen["operations"], &seen["newest"][0]["operation"]), (&3.into(), &"flush".into()));
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    let text = fs::read_to_string(place.path("seen.trace")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(first["extent"], serde_json::json!({ "start": 8, "sectors": 16 }));
+    // The same file, simulated, records into the same place; and nothing else is ever overwritten.
+    expect(&place.run("simulate", &["--workload", "mixed", "--requests", "50"]), 0, "trace hash");
+    assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap().lines().count(), 50);
+    fs::write(place.path("seen.trace"), "dear diary").unwrap();
+    expect(&place.run("serve", &[]), 1, "holds something that is no trace");
+    assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap(), "dear diary");
+}

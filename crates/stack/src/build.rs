@@ -14,8 +14,9 @@ use dcd_model::{Disk, Drive};
 
 use crate::error::StackFileError;
 use crate::file::{DeviceSpec, StackFile};
-use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, WriteCacheSpec};
+use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
 use crate::meter::Meter;
+use crate::trace_file;
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
@@ -65,7 +66,7 @@ struct Part {
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => return None,
-        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::Trace { .. } => 0,
+        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::Trace(_) => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
     let (device, extent) = below[0].place?;
@@ -78,7 +79,8 @@ impl StackFile {
         self.build_parts(&[&self.export], opener)
     }
 
-    /// As [`StackFile::build`], with a [`Meter`] on top, under the name [`METER`].
+    /// As [`StackFile::build`], to be used by clients: with a [`Meter`] on top, under the name [`METER`], and with the files of
+    /// its traces, which the other builds leave alone.
     pub fn build_metered(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
         self.join(&[&self.export], true, opener)
     }
@@ -117,7 +119,7 @@ impl StackFile {
         }
         for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
             let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
-            let (layer, sectors) = self.make(spec, &below)?;
+            let (layer, sectors) = self.make(spec, &below, metered)?;
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
             let place = place(&spec.kind, &below, sectors);
@@ -156,12 +158,17 @@ impl StackFile {
     }
 
     /// Makes one layer, and says how large it will be.
-    fn make(&self, spec: &LayerSpec, below: &[Part]) -> Result<(Box<dyn Layer>, u64), StackFileError> {
+    fn make(
+        &self,
+        spec: &LayerSpec,
+        below: &[Part],
+        records: bool,
+    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
-            LayerKind::Trace { kept, .. } => Ok((Box::new(Trace::new(*kept)), below[0].sectors)),
+            LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, records)?, below[0].sectors)),
             LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, log, .. } => {
@@ -230,6 +237,21 @@ impl StackFile {
         Ok((Box::new(WriteCache::new(cache.config, maps)), sectors))
     }
 
+    fn make_trace(
+        &self,
+        spec: &LayerSpec,
+        trace: &TraceSpec,
+        records: bool,
+    ) -> Result<Box<dyn Layer>, StackFileError> {
+        let Some((name, path)) = trace.file.as_ref().filter(|_| records) else {
+            return Ok(Box::new(Trace::new(trace.kept_max)));
+        };
+        let sink = trace_file::create(path).map_err(|why| {
+            self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
+        })?;
+        Ok(Box::new(Trace::with_sink(trace.kept_max, sink)))
+    }
+
     /// The drive of a modelled disk.
     fn drive(&self, spec: &LayerSpec, disk: &DiskSpec) -> Result<Drive, StackFileError> {
         let error = |why: String| {
@@ -260,7 +282,8 @@ impl StackFile {
                     config.log_revolution = drive.revolution();
                     config.log_track_bytes = u64::from(drive.track_at(Lba(first)).sectors) * SECTOR_BYTES;
                 }
-                LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => name = &of.text,
+                LayerKind::Fault { of, .. } => name = &of.text,
+                LayerKind::Trace(trace) => name = &trace.of.text,
                 LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => break,
             }
         }

@@ -50,25 +50,24 @@ pub struct WriteCacheSpec {
     pub region_bytes: u64,
 }
 
+/// A record of what passes.
+#[derive(Clone, Debug)]
+pub struct TraceSpec {
+    pub(crate) of: Located,
+    /// How many of the newest operations the status shows.
+    pub kept_max: usize,
+    /// A file that gets every operation.
+    pub file: Option<(Located, PathBuf)>,
+}
+
 /// What a layer does.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
-    LogCache {
-        log: Located,
-        data: Located,
-        config: Box<LogCacheConfig>,
-    },
+    LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
     Disk(DiskSpec),
     Slice(SliceSpec),
-    Fault {
-        of: Located,
-        plan: FaultPlan,
-    },
-    /// Records what passes; the newest operations are kept.
-    Trace {
-        of: Located,
-        kept: usize,
-    },
+    Fault { of: Located, plan: FaultPlan },
+    Trace(TraceSpec),
     WriteCache(WriteCacheSpec),
 }
 
@@ -79,7 +78,8 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
-            LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
         }
     }
@@ -89,7 +89,8 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&mut disk.of],
             LayerKind::Slice(slice) => vec![&mut slice.of],
-            LayerKind::Fault { of, .. } | LayerKind::Trace { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
         }
     }
@@ -111,6 +112,11 @@ const KINDS: [(&str, Reader); 6] = [
     ("fault", read_fault),
     ("trace", read_trace),
 ];
+
+/// What a status shows of a trace, where the file does not say.
+const TRACE_KEPT: u64 = 100;
+/// A status is one answer on a socket: this many records are some 10 MB of it.
+const TRACE_KEPT_MAX: u64 = 100_000;
 
 pub(crate) fn read_layer(
     name: Located,
@@ -221,10 +227,14 @@ fn read_fault(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFi
     Ok(LayerKind::Fault { of, plan })
 }
 
-fn read_trace(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
-    let of = fields.required_text("of", "disk")?;
-    let kept = fields.number_in("keep", 0..=1_000_000)?.unwrap_or(100) as usize;
-    Ok(LayerKind::Trace { of, kept })
+fn read_trace(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "cache")?;
+    let kept_max = fields.number_in("keep", 0..=TRACE_KEPT_MAX)?.unwrap_or(TRACE_KEPT) as usize;
+    let file = fields.text("file")?.map(|file| {
+        let path = dir.join(&file.text);
+        (file, path)
+    });
+    Ok(LayerKind::Trace(TraceSpec { of, kept_max, file }))
 }
 
 fn read_write_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {

@@ -31,13 +31,14 @@ mod file;
 mod kinds;
 mod meter;
 mod reference;
+mod trace_file;
 mod units;
 
 pub use build::{Built, DeviceOpener, METER, Parts};
 pub use error::StackFileError;
 pub use fields::Located;
 pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
-pub use kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec};
+pub use kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use reference::REFERENCE;
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

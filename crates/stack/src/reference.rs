@@ -115,7 +115,9 @@ fail-count = 0              how many fail then
 no-space = false            they fail with ENOSPC in place of EIO
 
 [layer.NAME]
-kind = "trace"              counts what passes; dcd status --json shows the newest
+kind = "trace"              records what passes and changes nothing; above or below a cache
 of = "NAME"
-keep = 100                  how many of the newest operations are kept
+keep = 100                  how many of the newest operations dcd status --json shows
+file = "PATH"               gets every operation, one JSON object a line; times are in ns.
+                            Begun anew at each start, and never on a disk of this stack
 "#;

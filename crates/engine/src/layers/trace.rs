@@ -1,7 +1,7 @@
 //! A trace layer: passes everything on as it is, and records what passes: when, what, where, how long it took.
 //!
 //! The newest records are kept in a ring, so that a long run costs no more memory than a short one; a sink, if there is
-//! one, gets every record.
+//! one, gets every record until it fails. What passes is served whether or not it can be recorded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,8 +29,8 @@ pub struct TraceRecord {
     pub ok: bool,
 }
 
-/// What gets every record.
-pub type Sink = Box<dyn FnMut(&TraceRecord)>;
+/// What gets every record; after an error, which the status shows, it gets no more.
+pub type Sink = Box<dyn FnMut(&TraceRecord) -> Result<(), String>>;
 
 /// See the module's documentation.
 pub struct Trace {
@@ -40,6 +40,7 @@ pub struct Trace {
     failed: u64,
     in_flight: BTreeMap<RequestId, TraceRecord>,
     sink: Option<Sink>,
+    sink_error: Option<String>,
     below: Option<Geometry>,
 }
 
@@ -53,6 +54,7 @@ impl Trace {
             failed: 0,
             in_flight: BTreeMap::new(),
             sink: None,
+            sink_error: None,
             below: None,
         }
     }
@@ -90,8 +92,9 @@ impl Trace {
         record.ok = ok;
         self.total += 1;
         self.failed += u64::from(!ok);
-        if let Some(sink) = &mut self.sink {
-            sink(&record);
+        if let Some(Err(error)) = self.sink.as_mut().map(|sink| sink(&record)) {
+            self.sink = None;
+            self.sink_error = Some(error);
         }
         if self.records.len() == self.kept_max {
             self.records.pop_front();
@@ -136,6 +139,7 @@ impl Layer for Trace {
             "operations": self.total,
             "failed": self.failed,
             "in-flight": self.in_flight.len(),
+            "error": self.sink_error,
             "newest": self.records,
         })
     }
@@ -158,8 +162,13 @@ mod tests {
     fn what_passes_is_recorded_and_not_changed() {
         let seen = std::rc::Rc::new(std::cell::Cell::new(0));
         let count = std::rc::Rc::clone(&seen);
-        let mut trace =
-            Trace::with_sink(2, Box::new(move |record| count.set(count.get() + record.latency.0)));
+        let mut trace = Trace::with_sink(
+            3,
+            Box::new(move |record| {
+                count.set(count.get() + record.latency.0);
+                if record.operation == "discard" { Err("full".to_owned()) } else { Ok(()) }
+            }),
+        );
         let mut out = Outbox::default();
         let write = Io::Write { at: Lba(8), buf: Buf::copy_of(&[5; 512]), durability: Durability::Durable };
         ask(&mut trace, 10, 1, write, &mut out);
@@ -171,20 +180,24 @@ mod tests {
         let error = IoError::new(ErrorKind::Medium);
         answer(&mut trace, 30, 2, IoResult::err(Buf::none(), error), &mut out);
         answer(&mut trace, 40, 1, IoResult::ok(Buf::none()), &mut out);
-        ask(&mut trace, 50, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut out);
-        answer(&mut trace, 55, 1, IoResult::ok(Buf::none()), &mut out);
+        assert!(trace.status(Nanos(50))["error"].is_null());
+        for begin in [50, 60] {
+            ask(&mut trace, begin, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut out);
+            answer(&mut trace, begin + 5, 1, IoResult::ok(Buf::none()), &mut out);
+        }
         let Command::Reply { id: RequestId(2), result } = &out.commands[2] else {
             panic!("{:?}", out.commands[2])
         };
         assert_eq!(result.status, Err(error));
 
         let records: Vec<_> = trace.records().copied().collect();
-        assert_eq!(records.len(), 2, "the ring keeps the newest");
+        assert_eq!(records.len(), 3, "the ring keeps the newest");
         assert_eq!((records[0].operation, records[0].durable, records[0].ok), ("write", true, true));
         assert_eq!((records[0].at, records[0].latency), (Nanos(10), Nanos(30)));
         assert_eq!(records[1].extent, Some(Extent::new(Lba(0), 4)));
-        assert_eq!(seen.get(), 19 + 30 + 5);
-        let status = trace.status(Nanos(60));
-        assert_eq!((&status["operations"], &status["failed"]), (&3.into(), &1.into()));
+        assert_eq!(seen.get(), 19 + 30 + 5, "a sink that failed gets no more");
+        let status = trace.status(Nanos(70));
+        assert_eq!((&status["operations"], &status["failed"]), (&4.into(), &1.into()));
+        assert_eq!(status["error"], "full");
     }
 }
