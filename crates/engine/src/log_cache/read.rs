@@ -4,7 +4,7 @@
 //! read of the data disk is cheaper than many small ones of the log. Every block read from the log is checked.
 
 use super::core::{Core, DATA, LOG, Mode, Op};
-use super::table::{Line, Piece};
+use super::table::{Line, Piece, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
@@ -22,8 +22,9 @@ struct FromLog {
 enum Part {
     /// Read from the data disk from here on; these extents of it are wanted.
     Data { start: Lba, wanted: Vec<Extent> },
-    /// Read from the log from this sector on; these pieces of it are wanted.
-    Log { start: u64, segment: u32, pieces: Vec<FromLog> },
+    /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are the request, byte by byte, so
+    /// they are read into the client's own buffer.
+    Log { start: u64, segment: u32, pieces: Vec<FromLog>, whole: bool },
 }
 
 /// A request that is being put together.
@@ -154,10 +155,11 @@ impl Core {
         }
         let blank = buf.is_blank();
         let left = parts.len();
+        let mut own = self.is_whole_request(&mut parts, at, buf.len()).then(|| std::mem::take(&mut buf));
         let key =
             self.readings.insert(Reading { id, at, buf, parts: Vec::with_capacity(left), left, error: None });
         for (index, part) in parts.into_iter().enumerate() {
-            let (port, io) = self.part_io(&part, blank);
+            let (port, io) = self.part_io(&part, blank, own.take());
             if let Part::Log { segment, .. } = &part {
                 self.ring.at_mut(*segment).pins += 1;
             }
@@ -166,10 +168,27 @@ impl Core {
         }
     }
 
-    fn part_io(&self, part: &Part, blank: bool) -> (crate::Port, Io) {
+    /// Whether the only part is a read of the log that gives the request as it is, and notes it there.
+    fn is_whole_request(&self, parts: &mut [Part], at: Lba, bytes: usize) -> bool {
+        let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
+        // The pieces lie side by side in the log; they have to do so in the request.
+        let mut end = at;
+        for FromLog { line, piece } in pieces.iter() {
+            let first = line.start() + u64::from(piece.first);
+            if first != end || piece.mask != sectors_mask(piece.first, piece.count) {
+                return false;
+            }
+            end = end + u64::from(piece.count);
+        }
+        let extent = Extent::new(Lba(*start), end - at);
+        *whole = byte_offset(at, end) == bytes && self.log_blocks(extent) == extent;
+        *whole
+    }
+
+    fn part_io(&self, part: &Part, blank: bool, own: Option<Buf>) -> (crate::Port, Io) {
         let memory = |sectors: u64| {
             let bytes = (sectors * SECTOR_BYTES) as usize;
-            if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) }
+            own.unwrap_or_else(|| if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) })
         };
         match part {
             Part::Data { start, wanted } => {
@@ -200,7 +219,7 @@ impl Core {
         self.whole_blocks(extent, self.log.logical_block_bytes)
     }
 
-    pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, result: IoResult, out: &mut Outbox) {
+    pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, mut result: IoResult, out: &mut Outbox) {
         let part = self.readings.get_mut(key).parts[index].take().expect("a part ends once");
         let mut error = result.status.err();
         match &part {
@@ -213,11 +232,11 @@ impl Core {
                     reading.buf.copy_from(to, &result.buf, from, (extent.sectors * SECTOR_BYTES) as usize);
                 }
             }
-            Part::Log { start, segment, pieces } => {
+            Part::Log { start, segment, pieces, whole } => {
                 self.ring.at_mut(*segment).pins -= 1;
                 let start = self.log_blocks(Extent::new(Lba(*start), 1)).start;
                 if error.is_none() {
-                    error = self.take_pieces(key, start, pieces, &result.buf);
+                    error = self.take_pieces(key, start, pieces, &result.buf, *whole);
                 } else {
                     // The client's address, not the log's: what was acknowledged cannot be read back.
                     error = Some(IoError::at(ErrorKind::Lost, pieces[0].line.extent()));
@@ -225,6 +244,9 @@ impl Core {
                 if let Some(error) = error {
                     self.statistics.log_read_errors += 1;
                     self.statistics.last_error = Some(error);
+                }
+                if *whole {
+                    self.readings.get_mut(key).buf = std::mem::take(&mut result.buf);
                 }
             }
         }
@@ -239,14 +261,24 @@ impl Core {
         }
     }
 
-    /// Copies checked pieces into a request; the answer is the first that failed its check.
-    fn take_pieces(&mut self, key: u64, start: Lba, pieces: &[FromLog], source: &Buf) -> Option<IoError> {
+    /// Copies checked pieces into a request, unless the source is its buffer; the answer is the first that failed its check.
+    fn take_pieces(
+        &mut self,
+        key: u64,
+        start: Lba,
+        pieces: &[FromLog],
+        source: &Buf,
+        whole: bool,
+    ) -> Option<IoError> {
         let reading = self.readings.get_mut(key);
         let mut error = None;
         for FromLog { line, piece } in pieces {
             let from = byte_offset(start, Lba(piece.place.0));
             if !piece_is_whole(piece, source, from) {
                 error.get_or_insert(IoError::at(ErrorKind::Lost, line.extent()));
+                continue;
+            }
+            if whole {
                 continue;
             }
             masked_runs(*line, piece.mask, |run| {
@@ -292,7 +324,7 @@ fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(u64) -> u32) -> Vec<
     for source in sources {
         let place = source.piece.place.0;
         let at = segment_of(place);
-        if let Some(Part::Log { start, segment, pieces }) = parts.last_mut() {
+        if let Some(Part::Log { start, segment, pieces, .. }) = parts.last_mut() {
             let last = pieces.last().expect("a part has pieces").piece;
             let end = last.place.0 + u64::from(last.count);
             if *segment == at && place == end && end - *start < LOG_READ_SECTORS_MAX {
@@ -300,7 +332,7 @@ fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(u64) -> u32) -> Vec<
                 continue;
             }
         }
-        parts.push(Part::Log { start: place, segment: at, pieces: vec![source] });
+        parts.push(Part::Log { start: place, segment: at, pieces: vec![source], whole: false });
     }
     parts
 }
