@@ -51,8 +51,6 @@ pub enum RunError {
     Device(IoError),
     #[error("a program's call failed: {call}: {error}; give it a larger device")]
     Call { call: String, error: FsError },
-    #[error("a layer could not be activated: {0}")]
-    Activate(#[from] dcd_engine::ActivateError),
 }
 
 /// Runs a workload on a stack that is active, to its end. The file system is new and empty; the programs are seeded.

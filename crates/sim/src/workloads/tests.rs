@@ -3,12 +3,12 @@
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
-use dcd_engine::{Extent, Geometry, Lba, Nanos, StackBuilder, Target};
+use dcd_engine::{ErrorKind, Extent, Geometry, Lba, Nanos, StackBuilder, Target};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig};
 
 use super::*;
-use crate::{BlankDisk, Latency, MemDisk};
+use crate::{BlankDisk, Fault, FaultOn, FaultPlan, FaultRule, Latency, MemDisk};
 
 const MIB: u64 = 1 << 20;
 
@@ -111,6 +111,30 @@ fn a_seed_gives_the_same_run_and_a_warm_one_reads_less() {
     let warm = run(&warm, 1);
     assert!(reads(&warm) * 10 < reads(&first), "{} against {}", reads(&warm), reads(&first));
     assert!(warm.phase("copy").elapsed < first.phase("copy").elapsed);
+}
+
+#[test]
+fn a_device_that_fails_and_one_that_is_too_small_end_the_run() {
+    let geometry = Geometry::plain(64 * MIB / 512);
+    let on = |device: MemDisk, workload: &Workload| {
+        let mut builder = StackBuilder::new();
+        let device_below = builder.device(geometry);
+        let whole = Slice::new(Extent::new(Lba(0), geometry.sectors));
+        let root = builder.layer("whole", Box::new(whole), &[device_below]);
+        let mut stack = builder.finish(root);
+        let mut driver = VirtualDriver::new(vec![device]);
+        stack.activate(&mut driver).expect("active");
+        run(&mut stack, &mut driver, &FfsConfig::default(), workload, 1).map(|_| ())
+    };
+    let untar = Workload::NUser(NUser { users: 1, ..NUser::default() });
+    assert!(on(MemDisk::instant(geometry), &untar).is_ok());
+    let mut broken = MemDisk::instant(geometry);
+    let failure = Fault::Error(ErrorKind::Medium);
+    broken.set_faults(FaultPlan::new(vec![FaultRule::once(FaultOn::Write, 100, failure)]));
+    assert!(matches!(on(broken, &untar), Err(RunError::Device(error)) if error.kind == ErrorKind::Medium));
+    let many = Workload::NUser(NUser { users: 20, ..NUser::default() });
+    let refused = on(MemDisk::instant(geometry), &many);
+    assert!(matches!(&refused, Err(RunError::Call { error: FsError::NoSpace, .. })), "{refused:?}");
 }
 
 fn small_postmark() -> PostMark {

@@ -6,7 +6,7 @@ mod random;
 
 use std::collections::VecDeque;
 
-use dcd_engine::{IoResult, Nanos, Request};
+use dcd_engine::{Durability, Io, IoResult, Nanos, Request};
 
 use super::*;
 
@@ -24,7 +24,7 @@ pub(super) struct Bench {
     pub ffs: Ffs,
     pub now: Nanos,
     pub requests: VecDeque<(Nanos, Request)>,
-    /// Every request so far, as "read 100+16".
+    /// Every request so far, as "read 100+16"; durable writes as "write! 100+16".
     pub log: Vec<String>,
     out: FfsOutbox,
 }
@@ -41,7 +41,8 @@ impl Bench {
         for request in self.out.requests.drain(..) {
             let extent = request.io.extent();
             let place = extent.map_or(String::new(), |e| format!(" {}+{}", e.start.0, e.sectors));
-            self.log.push(format!("{}{place}", request.io.name()));
+            let is_durable = matches!(&request.io, Io::Write { durability: Durability::Durable, .. });
+            self.log.push(format!("{}{}{place}", request.io.name(), if is_durable { "!" } else { "" }));
             let last = self.requests.back().map_or(self.now, |(at, _)| *at);
             self.requests.push_back((last.max(self.now) + REQUEST_TIME, request));
         }
