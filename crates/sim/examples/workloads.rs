@@ -56,10 +56,11 @@ fn print(measured: &Measured) {
             }
         }
         println!(
-            "  misses: {:.1} % of data, {:.1} % of metadata; reads and writes take {}",
+            "  misses: {:.1} % of data, {:.1} % of metadata; reads and writes take {}, all calls {}",
             files.data.miss_rate() * 100.0,
             files.metadata.miss_rate() * 100.0,
-            files.read_write_response()
+            files.read_write_response(),
+            files.call_response()
         );
     }
     for fit in &measured.fit {

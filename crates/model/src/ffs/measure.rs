@@ -122,10 +122,19 @@ impl FfsMeasured {
 
     /// The mean response time of reads and writes, the measure of Zhu and Hu (section 3).
     pub fn read_write_response(&self) -> Nanos {
-        let (read, write) = (self.op(OpKind::Read), self.op(OpKind::Write));
-        let sum = u128::from(read.mean().0) * u128::from(read.count())
-            + u128::from(write.mean().0) * u128::from(write.count());
-        Nanos((sum / u128::from((read.count() + write.count()).max(1))) as u64)
+        self.mean_of(&[OpKind::Read, OpKind::Write])
+    }
+
+    /// The mean response time of all calls that are about files, creating and removing them included.
+    pub fn call_response(&self) -> Nanos {
+        let about_files = |kind: &OpKind| !matches!(kind, OpKind::Sync | OpKind::Compute | OpKind::Think);
+        self.mean_of(&OpKind::ALL.into_iter().filter(about_files).collect::<Vec<_>>())
+    }
+
+    fn mean_of(&self, kinds: &[OpKind]) -> Nanos {
+        let mut all = Histogram::default();
+        kinds.iter().for_each(|kind| all.merge(self.op(*kind)));
+        all.mean()
     }
 
     pub(crate) fn add_op(&mut self, kind: OpKind, response: Nanos) {
