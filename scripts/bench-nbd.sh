@@ -13,18 +13,27 @@
 # - Every round takes another server first; shown is the median of the rounds, with the lowest and the highest.
 # - One client, fio with libnbd, the same for all. CPU in percent of one processor is shown for it and for the server:
 #   where the client is at 100, a faster server would not show.
+# - Whether the scheduler puts client and server on one processor or on two is worth a factor of three at depth 1 on a virtual
+#   machine, and differs from run to run. PLACE=together and PLACE=apart fix that, for all servers alike; PLACE=free,
+#   which is the default, leaves it to the scheduler.
 #
 # "read" is of blocks that are on the data disk, and "read log" of blocks that are only in the log; for the other servers
 # both are the same run. "write full" is a log that is full all the time, so that each block is written twice and read
 # once. Servers are compared only where they do the same work, so that row has no ratio.
 #
-# usage: bench-nbd.sh PROGRAM     ROUNDS=5 SECONDS_EACH=1 DEPTHS="1 32"; less than three minutes as it is
+# usage: bench-nbd.sh PROGRAM     ROUNDS=5 SECONDS_EACH=1 DEPTHS="1 32" PLACE=free; less than three minutes as it is
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: bench-nbd.sh PROGRAM}")
 rounds=${ROUNDS:-5}
 seconds=${SECONDS_EACH:-1}
 read -r -a depths <<< "${DEPTHS:-1 32}"
+case ${PLACE:-free} in
+    free) server_on=() client_on=() ;;
+    together) server_on=(taskset -c 0) client_on=(taskset -c 0) ;;
+    apart) server_on=(taskset -c 0) client_on=(taskset -c 1) ;;
+    *) echo "PLACE is free, together or apart" >&2; exit 2 ;;
+esac
 data_mib=512
 log_mib=1024
 small_log_mib=64
@@ -89,10 +98,10 @@ format() { # NAME
 start_server() { # NAME
     rm -f "$work/socket"
     case $1 in
-        nbdkit) nbdkit --foreground --unix "$work/socket" file "$work/nbdkit.img" & ;;
-        qemu-nbd) qemu-nbd --persistent --format=raw --cache=writeback --aio="${QEMU_AIO:-threads}" \
+        nbdkit) "${server_on[@]}" nbdkit --foreground --unix "$work/socket" file "$work/nbdkit.img" & ;;
+        qemu-nbd) "${server_on[@]}" qemu-nbd --persistent --format=raw --cache=writeback --aio="${QEMU_AIO:-threads}" \
             --socket="$work/socket" "$work/qemu-nbd.img" & ;;
-        *) "$dcd" serve --quiet "$work/$1.toml" > /dev/null & ;;
+        *) "${server_on[@]}" "$dcd" serve --quiet "$work/$1.toml" > /dev/null & ;;
     esac
     server=$!
     for _ in $(seq 500); do
@@ -107,7 +116,7 @@ start_server() { # NAME
 ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$server/stat"; }
 
 client() { # fio's arguments
-    fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$work/socket" --bs=4k --size=${data_mib}m \
+    "${client_on[@]}" fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$work/socket" --bs=4k --size=${data_mib}m \
         --randrepeat=1 --norandommap --output-format=terse --terse-version=3 "$@" 2> "$work/fio.log" ||
         { cat "$work/fio.log" >&2; echo "NOT MEASURED: fio failed" >&2; exit 1; }
 }
@@ -154,7 +163,7 @@ done
 
 # One line for each ROW and DEPTH: thousands of operations a second as median (lowest to highest), and CPU of server and
 # client; then the median of dcd against the better of the other two.
-awk -F';' -v data=$data_mib -v log_size=$log_mib -v rounds="$rounds" -v seconds="$seconds" '
+awk -F';' -v place="${PLACE:-free}" -v data=$data_mib -v log_size=$log_mib -v rounds="$rounds" -v seconds="$seconds" '
     function sorted(key,    n, i, j, t) {
         n = count[key]
         for (i = 1; i <= n; i++) v[i] = iops[key, i]
@@ -165,7 +174,7 @@ awk -F';' -v data=$data_mib -v log_size=$log_mib -v rounds="$rounds" -v seconds=
     { key = $1 ";" $2 ";" $3; iops[key, ++count[key]] = $4; server[key] += $5; client[key] += $6
       if (!seen[$1 ";" $2]++) rows[++row_count] = $1 ";" $2 }
     END {
-        printf "4 KiB, data of %d MiB, log of %d MiB, %d rounds of %s s: thousands a second, lowest to highest, CPU %% of server and client\n", data, log_size, rounds, seconds
+        printf "processors: %s; 4 KiB, data of %d MiB, log of %d MiB, %d rounds of %s s: thousands a second, lowest to highest, CPU %% of server and client\n", place, data, log_size, rounds, seconds
         printf "%-16s", "row, depth"
         split("dcd device nbdkit qemu-nbd", names, " ")
         for (i = 1; i <= 4; i++) printf " %-28s", names[i]
