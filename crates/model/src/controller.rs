@@ -327,18 +327,19 @@ impl Controller {
     /// A write that is acknowledged when its data has come over the bus.
     fn write_behind(&mut self, start: Nanos, known: Nanos, extent: Extent) -> Service {
         let decoded = known + self.drive.overhead.write_hit.after(self.wrote_last);
-        let begin = match self.write_back.kind() {
+        let (begin, passage) = match self.write_back.kind() {
             WriteBackKind::OnArrival => self.write_on_arrival(start, decoded, extent),
-            WriteBackKind::Deferred => self.write_deferred(start.max(decoded), extent),
+            WriteBackKind::Deferred => (self.write_deferred(start.max(decoded), extent), None),
         };
         // A write ends the read-ahead, whose segment it may need.
         self.take_arm(begin);
         self.cache.written(extent, true);
-        self.answer(begin, extent)
+        let answer = self.answer(begin, extent);
+        passage.map_or(answer, |passage| Service::moved(answer.end, Served::Cache, &passage))
     }
 
-    /// Sends the arm out for a write at once; tells when its data begins to come.
-    fn write_on_arrival(&mut self, start: Nanos, decoded: Nanos, extent: Extent) -> Nanos {
+    /// Sends the arm out for a write at once; tells when its data begins to come, and what the arm does.
+    fn write_on_arrival(&mut self, start: Nanos, decoded: Nanos, extent: Extent) -> (Nanos, Option<Passage>) {
         let appends = self.write_back.tail() == Some(extent.start);
         let begin = match appends {
             true => self.write_back.room_at(extent.sectors, start.max(decoded)),
@@ -350,7 +351,7 @@ impl Controller {
         // An append goes on where the heads are when they are through with what came before.
         let passage = self.put(extent, begin.max(self.heads_free_at()), data_at);
         self.write_back.writing(extent, passage.end);
-        begin
+        (begin, Some(passage))
     }
 
     /// Puts a write among those that wait; tells when it has a place.
