@@ -166,6 +166,23 @@ impl Rig {
         }
     }
 
+    /// Sends one request in, and gives its answer, whatever it is.
+    pub fn ask(&mut self, io: Io) -> IoResult {
+        self.stack.request(self.below.now, Request { id: RequestId(0), io });
+        loop {
+            self.below.carry_out(&mut self.stack);
+            if let Some((_, result)) = self.below.replies.pop() {
+                return result;
+            }
+            self.step();
+        }
+    }
+
+    /// What is on the log device.
+    pub fn log_bytes(&mut self) -> &mut [u8] {
+        &mut self.below.devices[0].bytes
+    }
+
     /// Brings everything home.
     pub fn drain(&mut self) {
         let now = self.below.now;
