@@ -46,7 +46,7 @@ fn poke(place: &Place, file: &str, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
+fn rule_11_a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
     let place = dirty();
     fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
     refused(&place, &[], "64 KiB of acknowledged writes would be lost");
@@ -71,7 +71,7 @@ fn a_missing_log_with_nothing_in_it_may_be_left_out() {
 }
 
 #[test]
-fn swapped_logs_are_refused() {
+fn rule_11_swapped_logs_are_refused() {
     let (one, two) = (dirty(), dirty());
     fs::copy(two.path("log.img"), one.path("log.img")).unwrap();
     refused(&one, &[], "another cache is attached");
@@ -95,7 +95,7 @@ fn a_data_disk_that_changed_behind_the_cache_is_refused() {
 }
 
 #[test]
-fn an_old_copy_of_the_log_is_refused() {
+fn rule_11_an_old_copy_of_the_log_is_refused() {
     let place = dirty();
     fs::copy(place.path("log.img"), place.path("snapshot")).unwrap();
     let server = place.serve();

@@ -1,7 +1,7 @@
 //! Protection is as much as the process may have, and never stands in the way of memory.
 
 #[test]
-fn a_protected_process_still_gets_memory() {
+fn rule_14_a_protected_process_still_gets_memory() {
     let protection = dcd_io::protect_process();
     println!("{protection:?}");
     protection.timer_slack.expect("anyone may ask for exact timers");

@@ -121,10 +121,24 @@ pub fn log_cache_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig
     cache_rig(seed, promise, canary, &make)
 }
 
+/// The log cache with ordered destage in every run. With `plain`, the cache is not told, and must be found out.
+pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
+    let make: MakeCache = Rc::new(move |config| {
+        let told = LogCacheConfig { ordered_destage: !plain, bypass_bytes: 0, ..config };
+        Box::new(LogCache::new(told))
+    });
+    rig_of(seed, promise, None, true, &make)
+}
+
 /// The log cache as `make` makes it, with settings from the seed.
 pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &MakeCache) -> Rig {
+    rig_of(seed, promise, canary, false, make)
+}
+
+fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, ordered: bool, make: &MakeCache) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
-    let config = draw_config(&mut rng, promise, canary);
+    let mut config = draw_config(&mut rng, promise, canary);
+    config.ordered_destage |= ordered;
     let geometry = data_geometry(&mut rng);
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
@@ -133,11 +147,13 @@ pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &Mak
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
+    let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
     Rig {
         disks,
         base,
         build,
         build_after_log_failure: Some(bare),
+        data_alone: config.ordered_destage.then_some(data_place),
         promise,
         delay_max: config.delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,

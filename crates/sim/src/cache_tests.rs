@@ -155,18 +155,43 @@ fn disks_that_lie_about_flushes_are_caught() {
 }
 
 #[test]
-fn a_log_that_is_reclaimed_out_of_order_is_caught() {
+fn rule_01_a_log_that_is_reclaimed_out_of_order_is_caught() {
     is_caught(Some(Canary::ReclaimOutOfOrder), &FaultPlan::default());
 }
 
 #[test]
-fn recovery_without_epochs_is_caught() {
+fn rule_03_recovery_without_epochs_is_caught() {
     is_caught(Some(Canary::IgnoreEpochs), &FaultPlan::default());
 }
 
 #[test]
-fn writes_around_a_log_that_nobody_looks_into_are_caught() {
+fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
     is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
+}
+
+/// With ordered destage the data disk alone, the cache being lost, is what a plain disk could be after a crash; so it is after
+/// crashes, restarts and stops, too. (The first version brought an epoch home again after a crash, over a later one.)
+#[test]
+fn ordered_destage_leaves_a_data_disk_that_is_good_alone() {
+    for (promise, states) in [(Promise::Flush, 1000), (Promise::Ordered, 500), (Promise::Always, 500)] {
+        let config = ExploreConfig::new(EXPLORED, states);
+        let explored = explore(&config, &|seed| ordered_destage_rig(seed, promise, false), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        assert_eq!(explored.counts.kinds["data disk judged alone"], states);
+        assert!(explored.counts.paths["destage_batches"] > 100);
+    }
+}
+
+#[test]
+fn plain_destage_leaves_a_data_disk_that_is_no_good_alone() {
+    for promise in [Promise::Flush, Promise::Ordered, Promise::Always] {
+        let config = ExploreConfig::new(EXPLORED, 1000);
+        let explored = explore(&config, &|seed| ordered_destage_rig(seed, promise, true), &mut |_| {});
+        let violation = explored.violation.expect("caught within 1,000 states");
+        assert!(violation.what.contains("the data disk alone"), "{violation}");
+    }
 }
 
 /// Every I/O of the log and of the data disk fails once, and for ever: right data, an error, or a refusal.

@@ -11,6 +11,10 @@
 //!     was answered more than `delay_max` before the crash.
 //!
 //! A write that failed may or may not have happened, until a later one covers it.
+//!
+//! Where destaging is ordered, it also judges the data disk alone, as if there were no cache ([`Oracle::judge_disk`]): a plain
+//! disk under the same client could have crashed in that state at some instant. At each instant everything that a finished
+//! flush covers is on it, and nothing that was submitted later; between flushes anything goes.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -41,6 +45,10 @@ struct Written {
     content: Content,
     durable: bool,
     state: State,
+    /// How many barriers (flushes and durable writes) were answered when it was submitted,
+    begun: u32,
+    /// and with the first that covers it; `u32::MAX`: none does.
+    covered: u32,
 }
 
 /// One link of a sector's chain.
@@ -89,6 +97,14 @@ pub struct Oracle {
     /// Answered writes that no finished flush has covered yet, with the number of their answer.
     uncovered: Vec<(u64, u32)>,
     answers: u64,
+    /// All answered writes of this life, the first with the number `answers_before`, and how many a barrier has covered.
+    answered: Vec<u32>,
+    answers_before: u64,
+    barriers: u32,
+    barred: usize,
+    /// The life before, while the data disk may still be in a state of it.
+    before: Option<Arc<Oracle>>,
+    judges_disk: bool,
 }
 
 impl Oracle {
@@ -105,7 +121,19 @@ impl Oracle {
             first: 1,
             uncovered: Vec::new(),
             answers: 0,
+            answered: Vec::new(),
+            answers_before: 0,
+            barriers: 0,
+            barred: 0,
+            before: None,
+            judges_disk: false,
         }
+    }
+
+    /// Prepares for [`Oracle::judge_disk`], which costs memory for each life.
+    pub fn judges_disk(mut self) -> Oracle {
+        self.judges_disk = true;
+        self
     }
 
     pub fn sectors(&self) -> u64 {
@@ -135,11 +163,11 @@ impl Oracle {
     /// A write (or zeroes, or a discard) is submitted; gives the number for its stamps.
     pub fn write_begins(&mut self, extent: Extent, zeroes: bool, durable: bool) -> u32 {
         let content = if zeroes { Content::Zeroes } else { Content::Stamps };
-        self.append(Written { extent, content, durable, state: State::InFlight })
+        self.append(extent, content, durable, State::InFlight)
     }
 
-    fn append(&mut self, written: Written) -> u32 {
-        let extent = written.extent;
+    fn append(&mut self, extent: Extent, content: Content, durable: bool, state: State) -> u32 {
+        let written = Written { extent, content, durable, state, begun: self.barriers, covered: u32::MAX };
         let write = self.first + self.writes.len() as u32;
         self.writes.push(written);
         for index in extent.start.0 as usize..extent.end().0 as usize {
@@ -159,6 +187,11 @@ impl Oracle {
             return;
         }
         let Written { extent, durable, .. } = written.clone();
+        if always || durable {
+            self.barriers += 1;
+            written.covered = self.barriers;
+        }
+        self.answered.push(write);
         let durable = always || (durable && self.promise == Promise::Flush);
         for sector in self.of_mut(extent) {
             sector.answered = sector.answered.max(write);
@@ -177,11 +210,25 @@ impl Oracle {
     /// A flush that failed has told the client that what it should have covered is in doubt, and no later flush covers it:
     /// it counts as unwritten.
     pub fn flush_ends(&mut self, mark: FlushMark, ok: bool) {
+        if ok {
+            self.bar(mark);
+        }
         if !ok {
             self.uncovered.retain(|(answer, _)| *answer >= mark.0);
         } else if self.promise != Promise::Ordered {
             self.cover(mark.0);
         }
+    }
+
+    /// A flush of a plain disk would have covered this.
+    fn bar(&mut self, mark: FlushMark) {
+        self.barriers += 1;
+        let end = (mark.0.saturating_sub(self.answers_before) as usize).max(self.barred);
+        for index in self.barred..end {
+            let write = (self.answered[index] - self.first) as usize;
+            self.writes[write].covered = self.writes[write].covered.min(self.barriers);
+        }
+        self.barred = end;
     }
 
     fn cover(&mut self, below: u64) {
@@ -296,6 +343,48 @@ impl Oracle {
         Err(self.explain_mix(best.1, found))
     }
 
+    /// Judges what the data disk holds alone, the cache being lost: an instant is looked for at which a plain disk could have
+    /// crashed like this, in this life or, where nothing of it is home yet, in the one before.
+    pub fn judge_disk(&self, found: &[Seen]) -> Result<(), String> {
+        let mut life = Some(self);
+        while let Some(oracle) = life {
+            if oracle.fits_plain_disk(found) {
+                return Ok(());
+            }
+            life = oracle.before.as_deref();
+        }
+        Err("the data disk alone is in a state in which no plain disk could have crashed".into())
+    }
+
+    /// Instants are counted by the barriers that were answered before them.
+    fn fits_plain_disk(&self, found: &[Seen]) -> bool {
+        let mut agree = vec![0i64; self.barriers as usize + 2];
+        for (index, seen) in found.iter().enumerate() {
+            let Seen::Value(seen) = *seen else { return false };
+            let at = Lba(index as u64);
+            // Allowed up to `last`, as a barrier covers something newer then; `taken` and later is counted already.
+            let (mut last, mut taken) = (self.barriers, self.barriers + 1);
+            for write in self.candidates(at, 0) {
+                let (begun, covered) = match write {
+                    0 => (0, u32::MAX),
+                    write => (self.written(write).begun, self.written(write).covered),
+                };
+                let end = (last + 1).min(taken);
+                if self.value(at, write) == seen && begun < end {
+                    agree[begun as usize] += 1;
+                    agree[end as usize] -= 1;
+                    taken = begun;
+                }
+                last = last.min(covered.saturating_sub(1));
+            }
+        }
+        let mut count = 0;
+        agree.iter().any(|difference| {
+            count += difference;
+            count == found.len() as i64
+        })
+    }
+
     /// Adds the prefix lengths for which the sector holds `seen`; false where there are none.
     fn add_agreement(&self, at: Lba, seen: Seen, agree: &mut [i64]) -> bool {
         let Seen::Value(seen) = seen else { return false };
@@ -362,6 +451,9 @@ impl Oracle {
 
     /// A recovery has ended, and this is what it found: from now on it is what was there at first.
     pub fn recovered(&mut self, found: &[Seen]) {
+        if self.judges_disk {
+            self.before = Some(Arc::new(self.clone()));
+        }
         for (sector, seen) in self.sectors.iter_mut().zip(found) {
             let Seen::Value(base) = seen else { panic!("what was judged good has a value") };
             *sector = Sector { newest: 0, durable: 0, answered: 0, base: *base, lost: false };
@@ -370,6 +462,9 @@ impl Oracle {
         self.writes.clear();
         self.links.clear();
         self.uncovered.clear();
+        self.answered.clear();
+        self.answers_before = self.answers;
+        (self.barriers, self.barred) = (0, 0);
     }
 
     /// The client was told that the content of a sector is gone: nothing is promised of it until the next recovery.
@@ -393,7 +488,8 @@ impl Oracle {
         let content = Content::Found(found.iter().map(value).collect());
         let extent = Extent::new(Lba(0), self.sectors());
         let state = State::Answered(Nanos::ZERO);
-        let write = self.append(Written { extent, content, durable: false, state });
+        let write = self.append(extent, content, false, state);
+        self.answered.push(write);
         self.sectors.iter_mut().for_each(|sector| sector.answered = write);
         self.uncovered.clear();
         self.uncovered.push((self.answers, write));

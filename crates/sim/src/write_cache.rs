@@ -94,6 +94,7 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
         base,
         build: Box::new(move |geometries| stack(config, region_sectors, geometries)),
         build_after_log_failure: None,
+        data_alone: None,
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: false,

@@ -193,6 +193,7 @@ pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, A
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
     superblock.epoch_start_seq = walked.next_seq;
     superblock.tail_seq = walked.tail_seq;
+    superblock.live_seq = walked.tail_seq;
     superblock.tail_sector = walked.tail_sector;
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;

@@ -297,7 +297,8 @@ impl Core {
         let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full || pressed;
         let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
         let stale = self.superblock.tail_seq != self.next_seq;
-        if gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {
+        let mark = std::mem::take(&mut self.home.wants_mark);
+        if mark || gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {
             self.write_superblock(State::Active, out);
         }
     }
@@ -317,7 +318,8 @@ impl Core {
             true => self.wrapped(self.head_sector),
             false => self.ring.at(index).first_sector.unwrap_or(self.superblock.segment_start(index)),
         };
-        next.durable_seq = (self.safe_seq() + 1).max(next.tail_seq);
+        next.live_seq = self.home_seq().max(next.tail_seq);
+        next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
         next.fingerprint.clone_from(&self.home.fingerprint);
         let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];

@@ -271,11 +271,16 @@ impl Core {
         }
     }
 
+    /// Ordered destage knows to the record what is home: everything before this one.
+    pub fn home_seq(&self) -> u64 {
+        self.home.ordered.as_ref().map_or(0, |ordered| ordered.home_seq())
+    }
+
     pub fn stamp(&self) -> Stamp {
         Stamp {
             cache_uuid: self.superblock.cache_uuid,
             epoch: self.superblock.epoch,
-            oldest_live_seq: self.oldest_live_seq(),
+            oldest_live_seq: self.oldest_live_seq().max(self.home_seq()),
             durable_seq: self.safe_seq() + 1,
             flush_epoch: self.flush_epoch,
         }

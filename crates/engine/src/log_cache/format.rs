@@ -65,7 +65,8 @@ pub struct SuperblockBytes {
     pub flush_epoch: U64,
     pub fingerprint_known: [u8; FINGERPRINT_BLOCKS / 8],
     pub fingerprint: [U32; FINGERPRINT_BLOCKS],
-    pub reserved1: [u8; SUPERBLOCK_BYTES - 136 - FINGERPRINT_BLOCKS / 8 - 4 * FINGERPRINT_BLOCKS],
+    pub live_seq: U64,
+    pub reserved1: [u8; SUPERBLOCK_BYTES - 144 - FINGERPRINT_BLOCKS / 8 - 4 * FINGERPRINT_BLOCKS],
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -109,6 +110,9 @@ pub struct Superblock {
     /// Every record before this sequence number was durable when the superblock was written: a bad one is damage.
     pub durable_seq: u64,
     pub flush_epoch: u64,
+    /// Records before this one are home; where it is not after `tail_seq`, that says as much. Ordered destage must never bring an
+    /// epoch home again once a later one is on its way, and the tail is only as fine as a segment.
+    pub live_seq: u64,
     /// CRC32C of each 4 KiB block of the data disk's first and last MiB, where it is known.
     pub fingerprint: Vec<Option<u32>>,
 }
@@ -133,6 +137,7 @@ impl Superblock {
         bytes.tail_sector = self.tail_sector.into();
         bytes.durable_seq = self.durable_seq.into();
         bytes.flush_epoch = self.flush_epoch.into();
+        bytes.live_seq = self.live_seq.into();
         for (index, crc) in self.fingerprint.iter().enumerate() {
             if let Some(crc) = crc {
                 bytes.fingerprint_known[index / 8] |= 1 << (index % 8);
@@ -180,6 +185,7 @@ impl Superblock {
             tail_sector: bytes.tail_sector.get(),
             durable_seq: bytes.durable_seq.get(),
             flush_epoch: bytes.flush_epoch.get(),
+            live_seq: bytes.live_seq.get(),
             fingerprint: (0..FINGERPRINT_BLOCKS)
                 .map(|i| known(i).then(|| bytes.fingerprint[i].get()))
                 .collect(),
@@ -205,6 +211,7 @@ impl Superblock {
             "tail sector",
         )?;
         field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
+        field(self.live_seq <= self.durable_seq, "live sequence number")?;
         field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
         // A quarter of the number space is left, so that no sum on a sequence number can overflow.
         let limit = u64::MAX / 4 * 3;
@@ -469,12 +476,13 @@ mod tests {
             tail_sector: 32,
             durable_seq: 6,
             flush_epoch: 9,
+            live_seq: 1,
             fingerprint: (0..FINGERPRINT_BLOCKS as u32).map(|i| (i % 3 != 0).then_some(i * 77)).collect(),
         }
     }
 
     #[test]
-    fn a_superblock_comes_back_and_every_flipped_bit_is_noticed() {
+    fn rule_05_a_superblock_comes_back_and_every_flipped_bit_is_noticed() {
         let original = superblock();
         let bytes = original.encode();
         assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), original);
@@ -507,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_every_flipped_bit_is_noticed() {
+    fn rule_05_a_header_comes_back_and_every_flipped_bit_is_noticed() {
         let superblock = superblock();
         let data = |lba, sectors| Entry { kind: Kind::Data, extent: Extent::new(Lba(lba), sectors), crc: 5 };
         let header = Header {

@@ -432,3 +432,116 @@ fn rule_13_a_failing_data_disk_leaves_everything_in_the_log() {
     steps.drain();
     assert_eq!((steps.at_home(0), steps.at_home(8)), (1, 2));
 }
+
+/// Space that never comes would be a wait without end: the client is slowed down by destaging, and reads never wait.
+#[test]
+fn a_log_of_four_segments_takes_many_times_its_size() {
+    let mut steps = Steps::new(4, LogCacheConfig { high_mark: 50, low_mark: 5, ..quiet() });
+    for i in 0..400 {
+        let id = steps.write(i * 16, 8, (i % 250) as u8 + 1);
+        for _ in 0..3 {
+            if steps.status(id).is_none() {
+                steps.wait(1);
+            }
+        }
+        assert!(steps.is_ok(id), "write {i} is answered");
+        assert_eq!(steps.read(i * 16 / 2 / 16 * 16), Some((i / 2 % 250) as u8 + 1));
+    }
+}
+
+/// A data disk that hangs: writes go on at the speed of the log while it has space, reads of what is cached are served, and all is
+/// home when the disk comes back.
+#[test]
+fn a_hung_data_disk_stops_nobody_while_the_log_has_space() {
+    let mut steps = Steps::new(8, LogCacheConfig { high_mark: 10, low_mark: 5, bypass_bytes: 0, ..quiet() });
+    steps.hold = Box::new(|port, _| port == DATA);
+    for i in 0..12 {
+        let id = steps.write_as(i * 8, 8, 1, Durability::Durable);
+        steps.wait(60);
+        assert!(steps.is_ok(id) && steps.read(i * 8) == Some(1));
+    }
+    steps.let_go();
+    steps.drain();
+    assert_eq!((steps.at_home(0), steps.at_home(88)), (1, 1));
+}
+
+/// Only sequence numbers order anything: a clock that begins again, far back or far ahead, changes nothing.
+#[test]
+fn clocks_order_nothing() {
+    let mut steps = Steps::new(8, quiet());
+    for (round, now) in [1 << 62, 0, 1 << 40].into_iter().enumerate() {
+        steps.now = crate::Nanos(now);
+        let tag = round as u8 + 1;
+        let id = steps.write_as(0, 8, tag, Durability::Durable);
+        assert!(steps.is_ok(id));
+        steps = steps.restart(quiet());
+        assert_eq!(steps.read(0), Some(tag));
+    }
+}
+
+/// Sequence numbers end at three quarters of 64 bits, far beyond any log; near that end it is served, and then refused.
+#[test]
+fn the_last_sequence_numbers_are_served_and_then_the_log_is_refused() {
+    use super::testing::{Log, Ram};
+    let limit = u64::MAX / 4 * 3;
+    let mut log = Log::new(8, 512);
+    let superblock = &mut log.superblock;
+    (superblock.tail_seq, superblock.durable_seq, superblock.epoch_start_seq) =
+        (limit - 20, limit - 20, limit - 20);
+    superblock.generation += 1;
+    log.store_superblock();
+    let mut steps = Steps::start(Disks([log.device, Ram::new(4096)]), quiet()).unwrap();
+    for i in 0..10 {
+        let id = steps.write_as(i * 8, 8, 1, Durability::Durable);
+        assert!(steps.is_ok(id));
+    }
+    let mut steps = steps.restart(quiet());
+    assert_eq!(steps.read(72), Some(1));
+    for i in 0..20 {
+        steps.write_as(i * 8, 8, 2, Durability::Durable);
+    }
+    steps.control(Control::Stop);
+    let error = Steps::start(steps.disks, quiet()).err().map(|error| error.0).unwrap_or_default();
+    assert!(error.contains("superblock"), "refused: {error}");
+}
+
+/// A superblock may be anybody's: whatever its fields say, with a checksum that fits, the cache starts or refuses, in bounded
+/// memory and time, and never panics.
+#[test]
+fn hostile_superblocks_with_good_checksums_are_survived() {
+    use super::format::{SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS};
+    use rand::{Rng, SeedableRng};
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(11);
+    let mut steps = Steps::new(8, quiet());
+    for i in 0..20 {
+        steps.write_as(i * 16, 8, 1, Durability::Durable);
+    }
+    let (mut started, mut refused) = (0, 0);
+    for round in 0..600 {
+        let mut disks = steps.disks.clone();
+        for copy in SUPERBLOCK_SECTORS {
+            let at = copy.0 as usize * 512;
+            let block = &mut disks.0[0].bytes[at..at + SUPERBLOCK_BYTES];
+            // The fields, and a little of the fingerprint.
+            for _ in 0..random.random_range(1..4) {
+                let byte = random.random_range(10..220);
+                match round % 3 {
+                    0 => block[byte] ^= 1 << random.random_range(0..8),
+                    1 => block[byte] = random.random(),
+                    _ => block[byte..byte + 4].fill([0, 0xff][random.random_range(0..2)]),
+                }
+            }
+            block[12..16].fill(0);
+            let crc = crc32c::crc32c(block);
+            block[12..16].copy_from_slice(&crc.to_le_bytes());
+        }
+        match super::activate::activate(quiet(), &mut disks) {
+            Ok(core) => {
+                core.check();
+                started += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(started > 20 && refused > 100, "{started} {refused}");
+}

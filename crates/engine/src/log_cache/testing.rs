@@ -133,6 +133,7 @@ impl Log {
             tail_sector: FIRST_SEGMENT_SECTOR,
             durable_seq: 1,
             flush_epoch: 0,
+            live_seq: 1,
             fingerprint: vec![None; FINGERPRINT_BLOCKS],
         };
         let mut log = Log {

@@ -372,6 +372,10 @@ impl Core {
             self.end_flush_epoch(now);
             return;
         }
+        if pending.durability == Durability::Durable {
+            // Ordered destage keeps the order around it, although nobody waits.
+            self.end_flush_epoch(now);
+        }
         let delay = self.pace(now, pending.extent.sectors);
         if delay <= now {
             self.finish(now, pending.id, result, out);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
-use dcd_sim::cache::log_cache_rig;
+use dcd_sim::cache::{log_cache_rig, ordered_destage_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, explore, replay};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -36,6 +36,8 @@ enum CanaryName {
     IgnoreEpochs,
     /// Large writes go around the log without looking into it.
     BlindBypass,
+    /// Destage is not ordered, and the data disk alone is judged as if it were.
+    PlainDestage,
 }
 
 /// Runs random clients on a cache in virtual time, cuts the power at every write and every flush, recovers, and compares
@@ -60,6 +62,10 @@ struct Arguments {
     /// A bug to plant, to see that it is caught.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
+    /// Destages in order in every run, and judges the data disk alone too: without the cache, it must be what a plain disk
+    /// could be after a crash. (Otherwise this is done in one run of seven.)
+    #[arg(long)]
+    ordered_destage: bool,
     /// Replays one run, and tells its story.
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     run: Option<u64>,
@@ -77,8 +83,12 @@ fn parse_seed(text: &str) -> Result<u64, String> {
 }
 
 fn rig(arguments: &Arguments, seed: u64) -> Rig {
+    let plain = arguments.canary == Some(CanaryName::PlainDestage);
+    if plain || arguments.ordered_destage {
+        return ordered_destage_rig(seed, arguments.promise.into(), plain);
+    }
     let bug = match arguments.canary {
-        None | Some(CanaryName::LyingDisk) => None,
+        None | Some(CanaryName::LyingDisk | CanaryName::PlainDestage) => None,
         Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
@@ -97,7 +107,8 @@ fn name<T: ValueEnum>(value: &T) -> String {
 /// The command that replays a run.
 fn replay_command(arguments: &Arguments, run: u64) -> String {
     let canary = arguments.canary.map(|canary| format!(" --canary {}", name(&canary))).unwrap_or_default();
-    format!("dcd-crash --promise {}{canary} --run {run:#x}", name(&arguments.promise))
+    let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
+    format!("dcd-crash --promise {}{canary}{ordered} --run {run:#x}", name(&arguments.promise))
 }
 
 fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {

@@ -16,7 +16,7 @@ pub(crate) mod simple;
 use std::collections::BTreeMap;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Geometry, Nanos, Stack};
+use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
 pub use rigs::{modelled_disk_rig, reference_rig};
@@ -39,6 +39,9 @@ pub struct Rig {
     pub build: Build,
     /// The same after the log has failed and this was recorded: without the log.
     pub build_after_log_failure: Option<Build>,
+    /// The data disk's device and first sector, where the data disk alone must always be what a plain disk could be after a
+    /// crash (ordered destage).
+    pub data_alone: Option<(usize, Lba)>,
     pub promise: Promise,
     /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
     pub delay_max: Nanos,

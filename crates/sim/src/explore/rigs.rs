@@ -89,6 +89,7 @@ pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> 
         base,
         build: Box::new(build),
         build_after_log_failure: None,
+        data_alone: None,
         promise,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: true,

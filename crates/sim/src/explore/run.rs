@@ -154,7 +154,10 @@ impl Run {
     fn first_life(&mut self, seed: u64) -> Outcome {
         let disks = std::mem::take(&mut self.rig.disks);
         let base = std::mem::take(&mut self.rig.base);
-        let oracle = Oracle::new(self.rig.promise, self.rig.delay_max, seed, base);
+        let mut oracle = Oracle::new(self.rig.promise, self.rig.delay_max, seed, base);
+        if self.rig.data_alone.is_some() {
+            oracle = oracle.judges_disk();
+        }
         let about = self.rig.about.clone();
         self.tell(|| format!("run {seed:#x}: {about}"));
         let (mut driver, mut stack) = self.start(disks);
@@ -279,6 +282,7 @@ impl Run {
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
+        self.judge_data_alone(&cut, oracle)?;
         let (mut driver, mut stack) = self.start(cut.disks);
         let nests = depth < DEPTH_MAX;
         // After a kill the devices still have something to lose while the recovery runs.
@@ -306,6 +310,18 @@ impl Run {
         self.add_paths(&stack, driver.now());
         self.story.truncate(told);
         Ok(())
+    }
+
+    /// Looks at the data disk as it would be found if the cache were gone.
+    fn judge_data_alone(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
+        let Some((device, start)) = self.rig.data_alone else { return Ok(()) };
+        let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
+        cut.disks[device].current().read(start, &mut bytes);
+        let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
+        let found: Vec<Seen> =
+            sectors.map(|(index, bytes)| stamp::look(bytes, Lba(index as u64), oracle.seed())).collect();
+        *self.counts.kinds.entry("data disk judged alone".into()).or_default() += 1;
+        oracle.judge_disk(&found)
     }
 
     /// What happens after a recovery: one of several things, each with more crashes in it.

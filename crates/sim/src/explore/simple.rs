@@ -115,6 +115,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         base: vec![Value::Write(0); SECTORS as usize],
         build: Box::new(build),
         build_after_log_failure: None,
+        data_alone: None,
         promise,
         delay_max: Nanos::ZERO,
         overlaps: false,

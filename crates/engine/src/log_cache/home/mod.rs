@@ -90,6 +90,8 @@ pub struct Home {
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
     stalled: bool,
+    /// A superblock must say what is home before the next flush epoch begins.
+    pub wants_mark: bool,
     /// Something was left out of the batch, as an older write around the log is still on its way to the same place.
     behind_around: bool,
     running: bool,
@@ -126,6 +128,7 @@ impl Home {
             retry_at: None,
             retry: RETRY_FIRST,
             stalled: false,
+            wants_mark: false,
             behind_around: false,
             running: false,
             triggered: false,
@@ -263,6 +266,12 @@ impl Core {
         self.home.suspended = false;
         if let Some(ordered) = self.home.ordered.as_mut().filter(|_| !failed) {
             self.home.stalled = ordered.home_seq() > safe;
+            let home_seq = ordered.home_seq();
+            if !self.home.stalled && (self.superblock.live_seq < home_seq || self.release.is_some()) {
+                // After a crash the epoch before must not come home again over a part of this one.
+                self.home.wants_mark = true;
+                return false;
+            }
             if !self.home.stalled {
                 ordered.begin();
                 self.home.phase = Phase::Epoch;

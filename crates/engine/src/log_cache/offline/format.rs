@@ -104,6 +104,7 @@ fn plan(
         tail_sector: FIRST_SEGMENT_SECTOR,
         durable_seq: 1,
         flush_epoch: 0,
+        live_seq: 1,
         fingerprint: Vec::new(),
     })
 }

@@ -166,7 +166,7 @@ fn the_live_copy_is_the_newer_valid_one() {
 }
 
 #[test]
-fn a_torn_superblock_leaves_the_one_before() {
+fn rule_05_a_torn_superblock_leaves_the_one_before() {
     let (mut log, mut data) = devices();
     let before = format(&mut log, &mut data, &options()).unwrap();
     let mut after = before.clone();
@@ -186,7 +186,7 @@ fn a_torn_superblock_leaves_the_one_before() {
 }
 
 #[test]
-fn a_failed_superblock_write_never_touches_the_live_copy() {
+fn rule_05_a_failed_superblock_write_never_touches_the_live_copy() {
     let (mut log, mut data) = devices();
     let mut superblock = format(&mut log, &mut data, &options()).unwrap();
     let before = superblock.clone();
@@ -284,7 +284,7 @@ fn a_rescue_respects_the_blocks_of_the_data_disk() {
 }
 
 #[test]
-fn a_rescue_may_be_cut_at_every_operation_and_run_again() {
+fn rule_12_a_rescue_may_be_cut_at_every_operation_and_run_again() {
     for on_log in [false, true] {
         for operations in 0..40 {
             let (mut log, expected) = busy_log();
@@ -378,7 +378,7 @@ fn a_data_disk_that_fails_keeps_the_log_dirty() {
 }
 
 #[test]
-fn a_rescue_does_not_write_to_another_disk() {
+fn rule_11_a_rescue_does_not_write_to_another_disk() {
     let (mut log, _) = busy_log();
     let mut right = old_disk();
     log.superblock.fingerprint = read_fingerprint(&mut right, DATA_SECTORS).unwrap();

@@ -245,7 +245,7 @@ pub fn walk(
         last_sectors: 0,
         hop_sectors,
         tail_searched: false,
-        oldest_live_seq: superblock.tail_seq,
+        oldest_live_seq: superblock.tail_seq.max(superblock.live_seq),
         flush_epoch: superblock.flush_epoch,
         live: VecDeque::new(),
         chain: Vec::new(),

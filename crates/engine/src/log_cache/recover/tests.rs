@@ -55,7 +55,7 @@ fn records_are_visited_in_order_over_gaps_and_segments() {
 }
 
 #[test]
-fn the_log_wraps_and_the_stale_lap_is_not_believed() {
+fn rule_02_the_log_wraps_and_the_stale_lap_is_not_believed() {
     let mut log = Log::new(4, 512);
     let mut places = vec![0];
     for i in 0..30u64 {
@@ -74,7 +74,7 @@ fn the_log_wraps_and_the_stale_lap_is_not_believed() {
 }
 
 #[test]
-fn a_lost_record_is_not_replaced_by_the_one_of_the_lap_before() {
+fn rule_02_a_lost_record_is_not_replaced_by_the_one_of_the_lap_before() {
     let mut log = Log::new(4, 512);
     for i in 0..12 {
         log.append(&[Data(i * 8, 8, 1)]);
@@ -94,7 +94,7 @@ fn a_lost_record_is_not_replaced_by_the_one_of_the_lap_before() {
 }
 
 #[test]
-fn a_missing_record_below_the_durable_mark_is_damage() {
+fn rule_04_a_missing_record_below_the_durable_mark_is_damage() {
     let mut log = Log::new(4, 512);
     let headers: Vec<_> = (0..5).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     log.superblock.durable_seq = 4;
@@ -108,7 +108,7 @@ fn a_missing_record_below_the_durable_mark_is_damage() {
 }
 
 #[test]
-fn records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
+fn rule_03_records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
     let mut log = Log::new(4, 512);
     let headers: Vec<_> = (0..4).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     // Record 2 was lost in the crash; 3 and 4 were not. The log ends at 2, and the next activation begins there.
@@ -127,7 +127,7 @@ fn records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
 }
 
 #[test]
-fn a_torn_newest_record_costs_only_itself() {
+fn rule_02_a_torn_newest_record_costs_only_itself() {
     for block in [512u32, 4096] {
         let mut log = Log::new(4, block);
         for i in 0..2 {
@@ -432,7 +432,7 @@ fn garbage_is_survived() {
 }
 
 #[test]
-fn no_flipped_bit_changes_a_record_that_is_visited() {
+fn rule_05_no_flipped_bit_changes_a_record_that_is_visited() {
     let mut log = Log::new(4, 512);
     for i in 0..6 {
         log.durable_seq = i + 1;
@@ -456,4 +456,17 @@ fn no_flipped_bit_changes_a_record_that_is_visited() {
         assert!(result.is_err() || seen.len() >= 5, "bit {bit}");
         log.device.bytes[bit / 8] ^= 1 << (bit % 8);
     }
+}
+
+/// A misdirected write: the record is whole, and lies where it does not say that it lies.
+#[test]
+fn a_record_at_another_place_is_not_believed() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 1, 1)]);
+    let header = log.append(&[Data(8, 1, 1)]);
+    let (from, to) = (header.sector as usize * 512, (header.sector as usize + 5) * 512);
+    let record = log.device.bytes[from..from + 1024].to_vec();
+    log.device.bytes[from..from + 1024].fill(0);
+    log.device.bytes[to..to + 1024].copy_from_slice(&record);
+    assert_eq!(walked(&mut log).0, [1]);
 }
