@@ -58,6 +58,7 @@ pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
         base,
         build: Box::new(build),
         build_after_log_failure: None,
+        data_alone: None,
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: false,
