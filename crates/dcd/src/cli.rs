@@ -26,6 +26,7 @@ pub enum Command {
     Rescue(Rescue),
     Simulate(Simulate),
     Lab(Lab),
+    Trace(crate::cli_trace::Trace),
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),

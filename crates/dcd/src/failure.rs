@@ -54,6 +54,12 @@ impl From<dcd_lab::LabError> for Failure {
     }
 }
 
+impl From<dcd_trace::TraceError> for Failure {
+    fn from(error: dcd_trace::TraceError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Failure {
         match error {

@@ -5,6 +5,7 @@ mod admission;
 mod attachment;
 mod choice;
 mod cli;
+mod cli_trace;
 mod commands;
 mod control;
 mod demo;

@@ -65,7 +65,7 @@ impl Spread {
                 cumulative.push((value as f64, below as f64 / count as f64));
             }
         }
-        let at = |quantile| self.0.value_at_quantile(quantile);
+        let at = |quantile| self.0.lowest_equivalent(self.0.value_at_quantile(quantile));
         Distribution {
             count,
             mean: self.1 as f64 / count as f64,

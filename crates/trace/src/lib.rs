@@ -18,6 +18,8 @@ mod figures;
 mod format;
 mod formats;
 mod open;
+#[cfg(test)]
+mod real_traces;
 mod record;
 mod stage;
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod serve;
 mod simulate;
 mod stack_file;
 mod status;
+mod trace;
 
 use crate::cli::Command;
 use crate::failure::Failure;
@@ -28,6 +29,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => flush::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::StackFile(_) => stack_file::run(),

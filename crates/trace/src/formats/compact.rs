@@ -1,5 +1,5 @@
 //! Our own compact binary format, described in docs/traces.md: blocks of records with a checksum each, times and
-//! addresses as differences, numbers as varints. About 6 bytes a record.
+//! addresses as differences, numbers as varints. Six to twelve bytes a record.
 
 use std::io::{Read, Write};
 

@@ -1,0 +1,240 @@
+//! The flags of `dcd trace`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use dcd_engine::Nanos;
+
+/// Convert, measure, cut, scale and merge block traces
+///
+/// The format of a trace is recognised by its content, and it may be compressed (gzip, zstd, xz, bzip2). "-" is
+/// standard input or output. A name DEVICE with a DEVICE.blktrace.0 beside it is a recording of blktrace, all CPUs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace convert hm_0.csv.gz hm_0.dcd
+  dcd trace characterise hm_0.dcd --plots hm_0.html
+  blktrace -d /dev/sdb -o sdb -w 60; dcd trace convert sdb sdb.dcd")]
+pub struct Trace {
+    #[command(subcommand)]
+    pub part: TracePart,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TracePart {
+    Convert(Convert),
+    Summarise(Summarise),
+    Characterise(Characterise),
+    Cut(CutArgs),
+    Scale(ScaleArgs),
+    Merge(MergeArgs),
+    /// List the formats
+    Formats,
+}
+
+/// How a trace is read.
+#[derive(Debug, Args)]
+pub struct InputArgs {
+    /// The format of the input, when its content does not tell (dcd trace formats)
+    #[arg(long, value_name = "FORMAT")]
+    pub from: Option<String>,
+    /// Leave malformed records out and count them
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// No progress, only errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// How a trace is written.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// The format of the output; else its name tells, or it is our compact one (dcd trace formats)
+    #[arg(long, value_name = "FORMAT")]
+    pub to: Option<String>,
+}
+
+/// Write a trace in another format
+///
+/// What the other format cannot say (a discard in MSR CSV) is an error; what it cannot hold (response times in SPC,
+/// nanoseconds in Alibaba CSV) is cut off, and told.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace convert Financial1.spc.bz2 financial.dcd
+  dcd trace convert sdb.dcd sdb.fio --to fio3
+  dcd trace convert hm_0.csv hm_0.trace --to disksim --from-zero
+  dcd trace convert broken.csv good.dcd --skip-bad --only read,write")]
+pub struct Convert {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+    /// Only these operations: read, write, discard, flush
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Let the times begin at zero
+    #[arg(long)]
+    pub from_zero: bool,
+    /// Put records in order that are late by so many records at most
+    #[arg(long, value_name = "RECORDS")]
+    pub sort: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    Read,
+    Write,
+    Discard,
+    Flush,
+}
+
+/// Count a trace: requests, sizes, rates, response times
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace summarise hm_0.csv.gz
+  dcd trace summarise sdb --json")]
+pub struct Summarise {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measure what decides how well a cache can do
+///
+/// The figures of Tables 3.1 and 4.5 of Biswas, Ramakrishnan and Towsley (1993): requests and sizes, how busy the disk is,
+/// how much is overwritten and how soon; and reads after writes, idle periods, working set, sequentiality, the hottest
+/// blocks. A trace that touches many blocks is sampled by address; the report says so.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace characterise hm_0.csv.gz
+  dcd trace characterise off-day.dcd --service 26ms --plots off-day.html")]
+pub struct Characterise {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the plots as one HTML file
+    #[arg(long, value_name = "FILE")]
+    pub plots: Option<PathBuf>,
+    /// How long a request takes whose response time the trace does not have, for the busy and idle time
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
+    pub service: Nanos,
+    /// Blocks (sectors) to follow at most, some 70 bytes each; with more, they are sampled
+    #[arg(long, value_name = "N", default_value_t = dcd_trace::Options::BLOCKS_MAX)]
+    pub blocks_max: usize,
+}
+
+/// Keep a part of a trace: by time, device, address, operation, count
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace cut week.dcd day.dcd --start 24h --end 48h
+  dcd trace cut all.dcd one.dcd --device 8388624 --count 1000000")]
+pub struct CutArgs {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+    /// From so long after the first record
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
+    pub start: Nanos,
+    /// Up to so long after the first record
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub end: Option<Nanos>,
+    /// Only this device; can be repeated
+    #[arg(long, value_name = "NUMBER")]
+    pub device: Vec<u32>,
+    /// Only these operations: read, write, discard, flush
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    pub only: Vec<Operation>,
+    /// Only requests from this sector on
+    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    pub lba_first: u64,
+    /// Only requests that end at this sector at the latest
+    #[arg(long, value_name = "LBA")]
+    pub lba_end: Option<u64>,
+    /// Only requests of at most so many sectors
+    #[arg(long, value_name = "SECTORS")]
+    pub sectors_max: Option<u64>,
+    /// At most so many records
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+/// Stretch or shrink a trace in time and in space
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace scale old.dcd twice-as-fast.dcd --time 0.5
+  dcd trace scale small.dcd larger-disk.dcd --space 4")]
+pub struct ScaleArgs {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+    /// Multiply the times since the first record; response times stay
+    #[arg(long, value_name = "FACTOR", value_parser = factor, default_value = "1")]
+    pub time: f64,
+    /// Multiply the addresses; sizes stay
+    #[arg(long, value_name = "FACTOR", value_parser = factor, default_value = "1")]
+    pub space: f64,
+}
+
+/// Join traces into one, in the order of time
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace merge hm_0.csv hm_1.csv --output hm.dcd
+  dcd trace merge monday.dcd tuesday.dcd --output both.dcd --align --separate")]
+pub struct MergeArgs {
+    #[arg(value_name = "TRACE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    #[arg(long, short, value_name = "OUTPUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+    /// Let every trace begin at time zero
+    #[arg(long)]
+    pub align: bool,
+    /// Raise the device numbers of each trace above those of a thousand traces before it, so that none are shared
+    #[arg(long)]
+    pub separate: bool,
+    /// A trace may be out of order by so many records
+    #[arg(long, value_name = "RECORDS", default_value_t = 1024)]
+    pub window: usize,
+}
+
+fn time(text: &str) -> Result<Nanos, String> {
+    dcd_stack::parse_duration(text).map_err(|e| e.to_string())
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor.is_finite() => Ok(factor),
+        _ => Err("a factor is a number above zero".to_owned()),
+    }
+}

@@ -1,0 +1,235 @@
+//! `dcd trace`: what is common to its parts: opening, copying with progress, telling what was left out.
+
+mod characterise;
+mod plots;
+mod report;
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dcd_trace::{
+    Cut, Cutter, DeviceId, FORMATS, Format, Merge, Op, ReadTrace, Record, Renumber, Scale, Scaler, SkipBad,
+    TraceError, by_name, create, open, range,
+};
+
+use crate::cli_trace::{
+    Convert, CutArgs, InputArgs, MergeArgs, Operation, OutputArgs, ScaleArgs, Trace, TracePart,
+};
+use crate::failure::Failure;
+
+/// The clock is looked at once in so many records.
+const RECORDS_A_LOOK: u64 = 1 << 14;
+const INTERVAL: Duration = Duration::from_millis(500);
+/// The traces of a merge with `--separate` are so far apart in their device numbers.
+const SEPARATE_DEVICES: u32 = 1000;
+
+pub fn run(args: &Trace) -> Result<(), Failure> {
+    match &args.part {
+        TracePart::Convert(args) => convert(args),
+        TracePart::Summarise(args) => characterise::summarise(args),
+        TracePart::Characterise(args) => characterise::characterise(args),
+        TracePart::Cut(args) => cut(args),
+        TracePart::Scale(args) => scale(args),
+        TracePart::Merge(args) => merge(args),
+        TracePart::Formats => {
+            list();
+            Ok(())
+        }
+    }
+}
+
+fn list() {
+    println!("{:<10} {:<8} {:<10} {:<16} about", "name", "writes", "responses", "discard, flush");
+    let yes = |it_does: bool| if it_does { "yes" } else { "-" };
+    for f in FORMATS {
+        let (writes, all) = (yes(f.write.is_some()), yes(f.has_discards_and_flushes));
+        println!("{:<10} {writes:<8} {:<10} {all:<16} {}", f.name, yes(f.has_responses), f.about);
+    }
+}
+
+/// A trace that is open as the user asked.
+struct Opened {
+    format: &'static Format,
+    reader: Box<dyn ReadTrace>,
+}
+
+fn opened(path: &Path, args: &InputArgs) -> Result<Opened, Failure> {
+    let format = args.from.as_deref().map(by_name).transpose()?;
+    let opened = open(path, format)?;
+    let reader: Box<dyn ReadTrace> =
+        if args.skip_bad { Box::new(SkipBad::new(opened.reader)) } else { opened.reader };
+    Ok(Opened { format: opened.format, reader })
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(a).is_some() && real(a) == real(b)
+}
+
+/// The format to write: what was asked for, else what the name ends in, else our own.
+fn output_format(path: &Path, args: &OutputArgs) -> Result<&'static Format, Failure> {
+    if let Some(name) = &args.to {
+        return Ok(by_name(name)?);
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    let ending = name.split('.').rev().find(|&part| part != "gz" && part != "zst");
+    Ok(ending.and_then(|ending| by_name(ending).ok()).unwrap_or(by_name("dcd")?))
+}
+
+fn operations(only: &[Operation]) -> Vec<Op> {
+    let op = |operation: &Operation| match operation {
+        Operation::Read => Op::Read,
+        Operation::Write => Op::Write,
+        Operation::Discard => Op::Discard,
+        Operation::Flush => Op::Flush,
+    };
+    only.iter().map(op).collect()
+}
+
+/// Records so far, on a terminal.
+struct Ticker {
+    shown: bool,
+    started: Instant,
+    last: Instant,
+    count: u64,
+}
+
+impl Ticker {
+    fn new(quiet: bool) -> Ticker {
+        let now = Instant::now();
+        Ticker { shown: !quiet && std::io::stderr().is_terminal(), started: now, last: now, count: 0 }
+    }
+
+    fn tick(&mut self) {
+        self.count += 1;
+        if !self.shown || !self.count.is_multiple_of(RECORDS_A_LOOK) || self.last.elapsed() < INTERVAL {
+            return;
+        }
+        self.last = Instant::now();
+        let rate = self.count as f64 / self.started.elapsed().as_secs_f64();
+        // Nobody to tell it to is no failure.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{} records, {rate:.0} a second", self.count);
+    }
+
+    fn end(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Every record of a trace, with progress. Returns how many.
+fn each(
+    reader: &mut dyn ReadTrace,
+    quiet: bool,
+    mut take: impl FnMut(&Record) -> Result<(), TraceError>,
+) -> Result<u64, Failure> {
+    let mut ticker = Ticker::new(quiet);
+    let mut copy = || {
+        while let Some(record) = reader.next_record()? {
+            take(&record)?;
+            ticker.tick();
+        }
+        Ok(())
+    };
+    let result: Result<(), TraceError> = copy();
+    ticker.end();
+    result?;
+    if let Some(note) = reader.note() {
+        eprintln!("dcd: {note}");
+    }
+    Ok(ticker.count)
+}
+
+/// Writes what a reader gives.
+fn write_all(
+    mut reader: Box<dyn ReadTrace>,
+    inputs: &[&Path],
+    output: &Path,
+    format: &'static Format,
+    quiet: bool,
+) -> Result<(), Failure> {
+    if let Some(input) = inputs.iter().find(|input| same_file(input, output)) {
+        let input = input.display();
+        return Err(Failure::Failed(format!(
+            "{input}: a trace cannot be written over itself: name another output"
+        )));
+    }
+    let mut writer = create(output, format)?;
+    let mut responses_lost = 0u64;
+    let count = each(&mut *reader, quiet, |record| {
+        responses_lost += u64::from(record.response.is_some() && !format.has_responses);
+        writer.write(record)
+    })?;
+    writer.finish()?;
+    if !quiet {
+        eprintln!("dcd: {count} records written to {} ({})", output.display(), format.name);
+        if responses_lost > 0 {
+            eprintln!(
+                "dcd: the format {} has no response times: {responses_lost} are not in it",
+                format.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn convert(args: &Convert) -> Result<(), Failure> {
+    let format = output_format(&args.output, &args.writing)?;
+    let mut reader = opened(&args.input, &args.reading)?.reader;
+    if let Some(window) = args.sort {
+        reader = Box::new(Merge::new(vec![reader], window));
+    }
+    if !args.only.is_empty() {
+        reader = Box::new(Cutter::new(reader, Cut { ops: operations(&args.only), ..Cut::default() }));
+    }
+    if args.from_zero {
+        reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
+    }
+    write_all(reader, &[&args.input], &args.output, format, args.reading.quiet)
+}
+
+fn cut(args: &CutArgs) -> Result<(), Failure> {
+    let format = output_format(&args.output, &args.writing)?;
+    let ranged = args.lba_first > 0 || args.lba_end.is_some();
+    let cut = Cut {
+        from: args.start,
+        to: args.end,
+        devices: args.device.iter().map(|&id| DeviceId(id)).collect::<BTreeSet<_>>(),
+        ops: operations(&args.only),
+        range: ranged.then(|| range(args.lba_first, args.lba_end)),
+        sectors_max: args.sectors_max,
+        count: args.count,
+    };
+    let reader = Cutter::new(opened(&args.input, &args.reading)?.reader, cut);
+    write_all(Box::new(reader), &[&args.input], &args.output, format, args.reading.quiet)
+}
+
+fn scale(args: &ScaleArgs) -> Result<(), Failure> {
+    let format = output_format(&args.output, &args.writing)?;
+    let scale = Scale { time: args.time, space: args.space, from_zero: false };
+    let reader = Scaler::new(opened(&args.input, &args.reading)?.reader, scale);
+    write_all(Box::new(reader), &[&args.input], &args.output, format, args.reading.quiet)
+}
+
+fn merge(args: &MergeArgs) -> Result<(), Failure> {
+    let format = output_format(&args.output, &args.writing)?;
+    let mut sources: Vec<Box<dyn ReadTrace>> = Vec::new();
+    for (index, input) in args.inputs.iter().enumerate() {
+        let mut reader = opened(input, &args.reading)?.reader;
+        if args.align {
+            reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
+        }
+        if args.separate {
+            let first = u32::try_from(index).ok().and_then(|index| index.checked_mul(SEPARATE_DEVICES));
+            let first = first.ok_or_else(|| Failure::Failed("there are too many traces".to_owned()))?;
+            reader = Box::new(Renumber { source: reader, first });
+        }
+        sources.push(reader);
+    }
+    let inputs: Vec<&Path> = args.inputs.iter().map(|path| path.as_path()).collect();
+    let merged = Merge::new(sources, args.window);
+    write_all(Box::new(merged), &inputs, &args.output, format, args.reading.quiet)
+}

@@ -1,0 +1,72 @@
+//! The plots of a trace, in one HTML file that needs nothing else.
+
+use dcd_lab::{Axis, Plot, Series, Style};
+use dcd_trace::{Characteristics, Distribution};
+
+pub fn page(title: &str, figures: &Characteristics) -> String {
+    let title = escaped(title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+         <style>body{{font:16px sans-serif;max-width:60em;margin:2em auto}}svg{{max-width:100%;height:auto}}</style>\
+         </head><body><h1>{title}</h1>\n"
+    );
+    for plot in plots(figures) {
+        page.push_str(&plot.svg());
+        page.push('\n');
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn plots(figures: &Characteristics) -> Vec<Plot> {
+    let all = &figures.all;
+    let activity = |of: fn(&(f64, f64, f64)) -> f64| figures.activity.iter().map(|p| (p.0, of(p))).collect();
+    let mut plots = vec![
+        Plot {
+            title: "Activity".to_owned(),
+            x: Axis::linear("time (s)"),
+            y: Axis::linear("requests a second"),
+            style: Style::Line,
+            series: vec![Series::new("reads", activity(|p| p.1)), Series::new("writes", activity(|p| p.2))],
+        },
+        shares(
+            "Sizes",
+            "KB",
+            1024.0,
+            &[("reads", &all.reads.size_bytes), ("writes", &all.writes.size_bytes)],
+        ),
+        shares(
+            "Idle periods",
+            "ms",
+            1e6,
+            &[("idle periods", &all.idle_ns), ("interarrival", &all.interarrival_ns)],
+        ),
+    ];
+    if let Some(blocks) = &all.blocks {
+        let intervals = [
+            ("overwrites", &blocks.overwrite_interval_ios),
+            ("reads after writes", &blocks.read_after_write_interval_ios),
+        ];
+        plots.push(shares("Intervals since the write", "I/Os of the device", 1.0, &intervals));
+    }
+    plots
+}
+
+/// Cumulative shares over a logarithmic axis; zero has no place there.
+fn shares(title: &str, unit: &str, divisor: f64, of: &[(&str, &Distribution)]) -> Plot {
+    let points = |d: &Distribution| {
+        let shown = d.cumulative.iter().filter(|point| point.0 > 0.0);
+        shown.map(|&(value, share)| (value / divisor, 100.0 * share)).collect::<Vec<_>>()
+    };
+    Plot {
+        title: title.to_owned(),
+        x: Axis::log(unit),
+        y: Axis::linear("% at most so much"),
+        style: Style::Line,
+        series: of.iter().map(|(name, d)| Series::new(*name, points(d))).collect(),
+    }
+}

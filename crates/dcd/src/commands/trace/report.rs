@@ -1,0 +1,145 @@
+//! The figures of a trace as text: the columns of Tables 3.1 and 4.5 of Biswas, Ramakrishnan and Towsley (1993), and more.
+
+use std::fmt::Write;
+
+use dcd_engine::Nanos;
+use dcd_stack::HumanBytes;
+use dcd_trace::{Characteristics, Distribution, Figures, Requests};
+
+/// What `write!` to a string cannot do: fail.
+const STRING: &str = "a string takes everything";
+
+pub fn summary(format: &str, figures: &Characteristics) -> String {
+    let all = &figures.all;
+    let mut text = String::new();
+    let devices = figures.devices.len();
+    writeln!(text, "format {format}, {devices} devices, {:.1} s", all.seconds).expect(STRING);
+    requests(&mut text, "reads", &all.reads);
+    requests(&mut text, "writes", &all.writes);
+    if all.discards + all.flushes > 0 {
+        writeln!(text, "{:<8} {:>11}\n{:<8} {:>11}", "discards", all.discards, "flushes", all.flushes)
+            .expect(STRING);
+    }
+    let rate = (all.reads.count + all.writes.count) as f64 / all.seconds.max(1e-9);
+    let end = HumanBytes(all.lba_end * dcd_engine::SECTOR_BYTES);
+    writeln!(text, "{rate:.2} a second; highest address {end}").expect(STRING);
+    if all.out_of_order > 0 {
+        writeln!(text, "{} are earlier than the one before them: convert with --sort", all.out_of_order)
+            .expect(STRING);
+    }
+    text
+}
+
+fn requests(text: &mut String, name: &str, requests: &Requests) {
+    let (count, bytes) = (requests.count, HumanBytes(requests.bytes));
+    write!(text, "{name:<8} {count:>11}   {bytes:>9}").expect(STRING);
+    let size = &requests.size_bytes;
+    write!(text, "   mean {:.2} KB, median {:.2}", size.mean / 1024.0, size.median as f64 / 1024.0)
+        .expect(STRING);
+    if let Some(response) = &requests.response_ns {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (median, p99) = (ms(response.median), ms(response.p99));
+        write!(text, "   response mean {:.3} ms, median {median:.3}, p99 {p99:.3}", response.mean / 1e6)
+            .expect(STRING);
+    }
+    text.push('\n');
+}
+
+pub fn characteristics(figures: &Characteristics) -> String {
+    let mut text = String::new();
+    let several = figures.devices.len() > 1;
+    let rows = || figures.devices.iter().chain(several.then_some(&figures.all));
+    text.push_str("\nTable 3.1   reads  avg KB   writes  avg KB   % busy   % sequential\n");
+    for row in rows() {
+        let kb = |requests: &Requests| requests.size_bytes.mean / 1024.0;
+        writeln!(
+            text,
+            "{:<9} {:>7} {:>7.2} {:>8} {:>7.2} {:>7.1}% {:>13.1}%",
+            name(row),
+            row.reads.count,
+            kb(&row.reads),
+            row.writes.count,
+            kb(&row.writes),
+            100.0 * row.busy_share,
+            100.0 * row.sequential_share
+        )
+        .expect(STRING);
+    }
+    text.push_str("\nTable 4.5  KB written  % overwritten  interval mean  median (I/Os)  median (time)  read after write\n");
+    for row in rows() {
+        let Some(blocks) = &row.blocks else { continue };
+        let interval = &blocks.overwrite_interval_ios;
+        writeln!(
+            text,
+            "{:<9} {:>11} {:>13.1}% {:>14.1} {:>14} {:>14} {:>16.1}%",
+            name(row),
+            row.writes.bytes / 1024,
+            100.0 * blocks.overwrite_share,
+            interval.mean,
+            interval.median,
+            Nanos(blocks.overwrite_interval_ns.median).to_string(),
+            100.0 * blocks.read_after_write_share
+        )
+        .expect(STRING);
+    }
+    rest(&mut text, figures);
+    text
+}
+
+fn name(row: &Figures) -> String {
+    row.device.map_or_else(|| "all".to_owned(), |id| format!("dev {id}"))
+}
+
+fn rest(text: &mut String, figures: &Characteristics) {
+    let all = &figures.all;
+    text.push('\n');
+    if let Some(blocks) = &all.blocks {
+        let (touched, read) = (HumanBytes(blocks.touched_bytes), HumanBytes(blocks.read_bytes));
+        writeln!(
+            text,
+            "working set     {touched}: read {read}, written {}",
+            HumanBytes(blocks.written_bytes)
+        )
+        .expect(STRING);
+        writeln!(
+            text,
+            "overwrite bound {:.1} % of the written sectors overwrite an earlier write: the most that a cache can save\n\
+             {:16}without putting writes together; {:.1} % of the written blocks are written again",
+            100.0 * blocks.overwrite_share, "", 100.0 * blocks.rewritten_blocks_share
+        )
+        .expect(STRING);
+        writeln!(text, "read again      {:.1} % of the read sectors", 100.0 * blocks.read_again_share)
+            .expect(STRING);
+    }
+    if let Some([one, ten, twenty]) = figures.hottest.map(|shares| shares.map(|share| 100.0 * share)) {
+        writeln!(
+            text,
+            "hottest blocks  1 % have {one:.1} % of the accesses, 10 % {ten:.1} %, 20 % {twenty:.1} %"
+        )
+        .expect(STRING);
+    }
+    let times = |d: &Distribution| {
+        let [median, p90, max] = [d.median, d.p90, d.max].map(Nanos);
+        format!("mean {}, median {median}, p90 {p90}, max {max}", Nanos(d.mean as u64))
+    };
+    writeln!(text, "interarrival    {}", times(&all.interarrival_ns)).expect(STRING);
+    writeln!(text, "idle periods    {}: {}", all.idle_ns.count, times(&all.idle_ns)).expect(STRING);
+    assumptions(text, figures);
+}
+
+fn assumptions(text: &mut String, figures: &Characteristics) {
+    if figures.all.response_unknown_share > 0.0 {
+        writeln!(
+            text,
+            "busy and idle   {:.1} % of the requests have no response time and count as {}; see --service",
+            100.0 * figures.all.response_unknown_share,
+            Nanos(figures.assumed_service_ns)
+        )
+        .expect(STRING);
+    }
+    if figures.sampled_one_in > 1 {
+        let one_in = figures.sampled_one_in;
+        writeln!(text, "sampling        one block in {one_in} was followed: figures of blocks are estimates")
+            .expect(STRING);
+    }
+}
