@@ -1,6 +1,6 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
-use dcd_stack::StackFile;
+use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
     Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_start, admit_without_cache,
@@ -13,6 +13,8 @@ use crate::opening::{Inspection, attachment, inspect, open_record};
 pub struct Admitted {
     pub layer: String,
     pub record: Option<Record>,
+    /// What the record is to begin with, once the cache has started: it may still refuse the disk.
+    pub unrecorded: Option<Attachment>,
 }
 
 fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
@@ -21,7 +23,7 @@ fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
     names.iter().rev().map(|name| Choice::of(file.clone(), Some(name))).collect()
 }
 
-/// Admits every log cache of a stack, the upper ones first, and makes sure that each has its record.
+/// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     choices(file)?.iter().map(admit_one).collect()
 }
@@ -30,7 +32,7 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
     let layer = choice.layer.clone();
     if choice.stands_on_a_cache() {
         // Only the cache below can say what it holds, and only while it is served.
-        return Ok(Admitted { layer, record: None });
+        return Ok(Admitted { layer, record: None, unrecorded: None });
     }
     let Inspection { record, seen, superblock } = inspect(choice)?;
     let Some(record) = record else {
@@ -40,15 +42,33 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
                 "make one with \"dcd format\", or correct its path in the stack file",
             )));
         }
-        return Ok(Admitted { layer, record: None });
+        return Ok(Admitted { layer, record: None, unrecorded: None });
     };
     let start = admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
-    if let (Start::Unrecorded, Some(superblock)) = (start, &superblock) {
+    let unrecorded = superblock.filter(|_| start == Start::Unrecorded).map(|superblock| {
         eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
-        let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
-        record.update(|_| Attachment { dirty_bytes: None, ..found })?;
+        let found = attachment(choice, record.extent(), &superblock, AttachmentState::Dirty);
+        Attachment { dirty_bytes: None, ..found }
+    });
+    Ok(Admitted { layer, record: Some(record), unrecorded })
+}
+
+/// Refuses to serve what a cache is attached to without that cache: its newest data is elsewhere.
+pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
+    let layer = file.layer(part);
+    if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
+        return Ok(());
     }
-    Ok(Admitted { layer, record: Some(record) })
+    let path = file.bottom_device(part).and_then(|device| match &device.source {
+        DeviceSource::Path { path, .. } => Some(path),
+        DeviceSource::Memory { .. } => None,
+    });
+    let (Some(path), Some((_, extent))) = (path, parts.place(part)) else {
+        let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
+        return below.into_iter().try_for_each(|below| admit_bare(file, parts, below));
+    };
+    let attachments = Record::open(path, extent)?.load()?;
+    Ok(crate::attachment::admit_plain(&attachments, extent)?)
 }
 
 /// Gives up every log cache of a stack, and returns the stack without them.

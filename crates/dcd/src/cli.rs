@@ -6,9 +6,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::failure::EXIT_CODES;
 
+const EXAMPLES: &str = "\
+Examples:
+  dcd format --log /dev/nvme0n1p3 --data /dev/sdb --stack disk.toml
+  dcd serve disk.toml
+  dcd status disk.toml
+  dcd detach disk.toml";
+
 /// A write cache for block devices: a small fast log before a slow disk.
 #[derive(Debug, Parser)]
-#[command(name = "dcd", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "dcd", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -267,6 +274,7 @@ pub struct Lab {
 #[derive(Debug, Subcommand)]
 pub enum LabPart {
     /// List the experiments with their parameters
+    #[command(after_help = "Examples:\n  dcd lab list")]
     List,
     Run(LabRun),
     Show(LabShow),
@@ -274,6 +282,10 @@ pub enum LabPart {
 
 /// Run experiments in virtual time; the same seed gives the same results
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd lab run A --jobs 2 --out results
+  dcd lab run dcd-rawwrite --set drive=nearline-2018")]
 pub struct LabRun {
     /// An experiment, a group (A: the DCD device driver, C: disk built-in caches), or all
     #[arg(value_name = "NAME")]
@@ -296,6 +308,9 @@ pub struct LabRun {
 
 /// Print results again
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd lab show --out results")]
 pub struct LabShow {
     /// An experiment; all that were run if not given
     #[arg(value_name = "NAME")]
@@ -307,6 +322,9 @@ pub struct LabShow {
 
 /// Print the reference of stack files
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd stack-file | less")]
 pub struct StackFileHelp {}
 
 /// Print a completion script for a shell
@@ -368,5 +386,16 @@ mod tests {
     #[test]
     fn the_definitions_agree_with_each_other() {
         super::Cli::command().debug_assert();
+    }
+
+    fn has_examples(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.contains("Examples:\n  dcd "), "{} has no examples", command.get_name());
+        command.get_subcommands().filter(|part| !part.is_hide_set()).for_each(has_examples);
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        has_examples(&super::Cli::command());
     }
 }

@@ -35,6 +35,8 @@ pub struct Cache {
     pub layer: LayerIndex,
     /// None where its data disk has no place for one.
     pub record: Option<Record>,
+    /// What the record will begin with, where there is none yet.
+    pub unrecorded: Option<Attachment>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -291,7 +293,8 @@ impl Host {
         change: impl FnOnce(Attachment) -> Attachment,
     ) -> Result<(), RecordError> {
         let Some(record) = &cache.record else { return Ok(()) };
-        record.update(|old| change(old.expect("an attachment is recorded before it is served")))
+        let unrecorded = cache.unrecorded.clone();
+        record.update(|old| change(old.or(unrecorded).expect("admission has seen one or made one")))
     }
 
     fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {

@@ -147,3 +147,33 @@ fn a_trace_layer_shows_and_writes_down_what_passes() {
     expect(&place.run("serve", &[]), 1, "holds something that is no trace");
     assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap(), "dear diary");
 }
+
+#[test]
+fn a_disk_with_a_cache_is_not_served_without_it_and_a_refused_disk_gets_no_record() {
+    let place = Place::new();
+    place.format();
+    let cached = fs::read_to_string(place.stack()).unwrap();
+    // The plain disk, then through a layer.
+    for (export, layer) in [("data", ""), ("seen", "[layer.seen]\nkind = \"trace\"\nof = \"data\"\n")] {
+        let text = format!(
+            "export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\npath = \"data.img\"\n{layer}"
+        );
+        fs::write(place.stack(), text).unwrap();
+        expect(&place.run("serve", &[]), 3, "this stack serves the disk without it");
+    }
+    // Dirty data in the log, and then another disk under it.
+    fs::write(place.stack(), &cached).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(4096, &[7; 4096]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    fs::write(place.path("other.img"), vec![9; 16 * MIB as usize]).unwrap();
+    fs::write(place.stack(), cached.replace("data.img", "other.img")).unwrap();
+    expect(&place.run("serve", &[]), 3, "the data disk is not as this cache left it");
+    assert!(!place.path("other.img.dcd").exists(), "no record on a disk that was refused");
+    fs::write(place.stack(), &cached).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(4096, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+}

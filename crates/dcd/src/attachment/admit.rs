@@ -141,6 +141,21 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     }
 }
 
+/// May `extent` of a disk with these attachments be served by a stack that knows of no cache?
+pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
+    match all.overlapping(extent) {
+        Some(attachment) if attachment.state != AttachmentState::Abandoned => Err(Refusal::new(
+            format!(
+                "the cache {} is attached to this disk, and this stack serves the disk without it; its log is {}",
+                attachment.cache_uuid,
+                attachment.log.display()
+            ),
+            "serve the stack that has the cache, or take the cache off first (\"dcd detach\")",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// May a new cache be attached to `extent` of a disk with these attachments?
 pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
     match all.overlapping(extent) {

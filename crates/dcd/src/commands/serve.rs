@@ -16,7 +16,7 @@ use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{NbdAddress, StackFile};
 use serde_json::Value;
 
-use crate::admission::{Admitted, admit, without_caches};
+use crate::admission::{Admitted, admit, admit_bare, without_caches};
 use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::failure::Failure;
@@ -91,7 +91,13 @@ fn build(file: &StackFile, admitted: Vec<Admitted>, driver: &mut Driver) -> Resu
     for device in opener.into_devices() {
         driver.add_device(device);
     }
-    let cache = |Admitted { layer, record }| Cache { layer: built.parts.layers[&layer], name: layer, record };
+    admit_bare(file, &built.parts, &file.export)?;
+    let cache = |Admitted { layer, record, unrecorded }| Cache {
+        layer: built.parts.layers[&layer],
+        name: layer,
+        record,
+        unrecorded,
+    };
     let caches: Vec<Cache> = admitted.into_iter().map(cache).collect();
     let host = Host::new(&file.export, built.parts.clone(), caches);
     Ok((built.stack, Served { host, stopping: false }))
