@@ -14,9 +14,11 @@
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
 //! | `nuser` | the N-user benchmark, as several experiments use it |
+//! | `builtin` | a file system on a disk with some built-in cache |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
+mod builtin;
 mod clients;
 mod configurations;
 mod experiment;

@@ -1,6 +1,11 @@
 //! The registry of experiments. To add one: a file here that ends in `pub const EXPERIMENT`, and a row below; then
 //! `dcd lab run all --doc docs/experiments.md` writes its section.
 
+mod bic_analytic;
+mod bic_readahead;
+mod bic_segments;
+mod bic_size;
+mod bic_writecache;
 mod dcd_bound;
 mod dcd_futurework;
 mod dcd_latency;
@@ -22,6 +27,11 @@ pub const REGISTRY: &[&Experiment] = &[
     &dcd_memory::EXPERIMENT,
     &dcd_physical::EXPERIMENT,
     &dcd_futurework::EXPERIMENT,
+    &bic_size::EXPERIMENT,
+    &bic_readahead::EXPERIMENT,
+    &bic_segments::EXPERIMENT,
+    &bic_writecache::EXPERIMENT,
+    &bic_analytic::EXPERIMENT,
 ];
 
 /// The experiment of a name.

@@ -1,0 +1,159 @@
+//! The paper's analytic model beside the simulation.
+
+use dcd_model::drive;
+use dcd_sim::mix;
+
+use crate::builtin::{BUFFERS, Case, DRIVE, SCALE, WORKLOADS, WORKLOADS_PARAM, measure, workload};
+use crate::findings::figure;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Sample, Samples, Series, Settings,
+    Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "bic-analytic",
+    group: Group::C,
+    source: "section 4, eq. 1 to 5",
+    title: "The analytic model",
+    about: "FSRT = T_hit + P_miss x (overhead + size / BusTR + P_DiskMiss x (seek + rotation + size / DiskTR)). The rates of \
+            misses and the mean sizes are measured in the simulation; mean seek, rotation and rates are the drive's. P_miss is \
+            the number of disk reads that calls wait for, over the number of calls.",
+    params: &[WORKLOADS_PARAM, SCALE, BUFFERS],
+    plan,
+    conclude,
+};
+
+/// Table 1.
+const SYSTEM_CALL_MS: f64 = 0.01;
+const COPY_MS_PER_KIB: f64 = 0.01;
+/// Section 4.2, in KiB a ms.
+const BUS_KIB_PER_MS: f64 = 18_000.0 / 1024.0;
+const DISK_KIB_PER_MS: f64 = 18_000.0 / 1024.0;
+/// A model of means, without queues: the order of magnitude is what it can give.
+const FACTOR: f64 = 2.0;
+/// Section 5.1.1: P_DiskMiss is always larger; P_miss at 32 MB.
+const DISK_MISS_PERCENT: f64 = 90.0;
+const MISS_PERCENT: f64 = 15.0;
+const MISS_BUFFER: u64 = 32 << 20;
+const SMALL: u64 = 512 << 10;
+const LARGE: u64 = 16 << 20;
+
+fn key(name: &str, buffer: u64, built_in: u64) -> String {
+    format!("{name}, buffer {buffer}, built-in {built_in}")
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let mut points = Vec::new();
+    for name in settings.choices("workloads", &WORKLOADS)? {
+        let workload = workload(settings, name)?;
+        for buffer in settings.sizes("buffers")? {
+            for built_in_bytes in [SMALL, LARGE] {
+                let case = Case { built_in_bytes, ..Case::new(buffer) };
+                let (workload, seed) = (workload.clone(), mix(settings.seed, 0));
+                points.push(Point::new(key(name, buffer, built_in_bytes), move || {
+                    let mut sample = measure(&case, &workload, seed)?;
+                    let model = fsrt_ms(&sample)?;
+                    sample.set("model_ms", model);
+                    Ok(sample)
+                }));
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// Equations 1 to 4.
+fn fsrt_ms(sample: &Sample) -> Result<f64, LabError> {
+    let drive = drive::builtin(DRIVE).map_err(|e| LabError::Setup(e.to_string()))?;
+    let get = |name: &str| sample.numbers[name];
+    let size = get("request_kib");
+    let positioning = drive.mean_seek().as_millis_f64() + drive.revolution().as_millis_f64() / 2.0;
+    let mechanism = positioning + size / DISK_KIB_PER_MS;
+    let overhead = drive.hit_overhead().as_millis_f64();
+    let disk = overhead + size / BUS_KIB_PER_MS + get("p_disk_miss") * mechanism;
+    let waits = get("waited_reads") / get("calls").max(1.0);
+    Ok(SYSTEM_CALL_MS + size * COPY_MS_PER_KIB + waits * disk)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let names = settings.choices("workloads", &WORKLOADS)?;
+    let buffers = settings.sizes("buffers")?;
+    let get = |name: &str, buffer: u64, size: u64, what: &str| samples.get(&key(name, buffer, size), what);
+    let percent = |name: &str, buffer: u64, size: u64, what: &str| 100.0 * get(name, buffer, size, what);
+    let mut table = Table::new(
+        "Model and simulation, 512 KB of built-in cache",
+        &[
+            "workload",
+            "buffer cache",
+            "P_miss (%)",
+            "P_DiskMiss (%)",
+            "the same at 16 MB (%)",
+            "FSRT, model (ms)",
+            "FSRT, simulated (ms)",
+        ],
+    );
+    let (mut ratios, mut disk_misses, mut falls) = (Vec::new(), Vec::new(), Vec::new());
+    for name in &names {
+        for &buffer in &buffers {
+            let (model, simulated) =
+                (get(name, buffer, SMALL, "model_ms"), get(name, buffer, SMALL, "fsrt_ms"));
+            ratios.push(model / simulated);
+            disk_misses.push(percent(name, buffer, SMALL, "p_disk_miss"));
+            falls.push(
+                percent(name, buffer, SMALL, "p_disk_miss") - percent(name, buffer, LARGE, "p_disk_miss"),
+            );
+            table.row([
+                (*name).to_owned(),
+                dcd_stack::HumanBytes(buffer).to_string(),
+                figure(percent(name, buffer, SMALL, "p_miss")),
+                figure(percent(name, buffer, SMALL, "p_disk_miss")),
+                figure(percent(name, buffer, LARGE, "p_disk_miss")),
+                figure(model),
+                figure(simulated),
+            ]);
+        }
+    }
+    let queues = "the model has no queues and no writes: where several programs are in the disk's queue, or calls wait for \
+                  metadata that is written, the simulated time is longer";
+    let sequential = "the drive's readahead and the file system's meet in the same files, so more of the few disk reads that \
+                      are left are sequential than in the paper's traces";
+    let mut claims = vec![
+        Claim::spread("the model over the simulation", "explains it", &ratios, (1.0 / FACTOR, FACTOR), "x")
+            .because(queues),
+        Claim::spread(
+            "P_DiskMiss is always large",
+            "over 90 %",
+            &disk_misses,
+            (DISK_MISS_PERCENT, 100.0),
+            " %",
+        )
+        .because(sequential),
+        Claim::spread(
+            "P_DiskMiss falls from 512 KB to 16 MB by less than 10 points",
+            "under 10",
+            &falls,
+            (-1.0, 10.0),
+            "",
+        )
+        .because(sequential),
+    ];
+    if buffers.contains(&MISS_BUFFER) {
+        let desktop = names.iter().filter(|name| !["WEB", "PostMark"].contains(name));
+        let misses: Vec<f64> = desktop.map(|name| percent(name, MISS_BUFFER, SMALL, "p_miss")).collect();
+        let claim = "P_miss with 32 MB of buffer cache, all but WEB and PostMark";
+        claims.push(Claim::spread(claim, "under 15 %", &misses, (0.0, MISS_PERCENT), " %"));
+    }
+    let buffer = buffers[0];
+    let series = [("model", "model_ms"), ("simulated", "fsrt_ms")].map(|(title, what)| {
+        let bars = names.iter().enumerate().map(|(x, name)| (x as f64, get(name, buffer, SMALL, what)));
+        Series::new(title, bars.collect())
+    });
+    let plot = Plot {
+        title: "Response time, model and simulation".to_owned(),
+        x: Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
+        y: Axis::linear("response time (ms)"),
+        style: Style::Bars,
+        series: series.to_vec(),
+    };
+    Ok(Findings { tables: vec![table], plots: vec![plot], claims })
+}

@@ -1,0 +1,121 @@
+//! Reading ahead in the drive: on against off.
+
+use dcd_sim::mix;
+
+use crate::builtin::{
+    BUFFERS, Case, POSTMARK, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
+};
+use crate::findings::figure;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "bic-readahead",
+    group: Group::C,
+    source: "section 5.2, Fig. 2a",
+    title: "Readahead of the drive",
+    about: "FFS on an Atlas 10K with a built-in cache of 2 MB in 10 segments, write caching off; the same with readahead and \
+            without. Traces are generated to the paper's Table 2 and shortened.",
+    params: &[WORKLOADS_PARAM, SCALE, BUFFERS],
+    plan,
+    conclude,
+};
+
+/// The paper's gains with 16 MB of buffer cache, in percent.
+const PAPER: [(&str, f64); 6] =
+    [("RES", 13.5), ("INS", 42.1), ("WEB", 6.0), ("HARP", 9.0), ("SITAR", 10.5), ("PostMark", 1.85)];
+/// How sequential a trace is can only be guessed from its totals: half to twice the paper's gain is the same effect.
+const FACTOR: f64 = 2.0;
+const SMALL_BUFFER: u64 = 16 << 20;
+
+fn key(name: &str, buffer: u64, on: bool) -> String {
+    format!("{name}, buffer {buffer}, readahead {}", if on { "on" } else { "off" })
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let mut points = Vec::new();
+    for name in settings.choices("workloads", &WORKLOADS)? {
+        let workload = workload(settings, name)?;
+        for buffer in settings.sizes("buffers")? {
+            for read_ahead in [true, false] {
+                let case = Case { read_ahead, ..Case::new(buffer) };
+                let (workload, seed) = (workload.clone(), mix(settings.seed, 0));
+                points
+                    .push(Point::new(key(name, buffer, read_ahead), move || measure(&case, &workload, seed)));
+            }
+        }
+    }
+    Ok(points)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let names = settings.choices("workloads", &WORKLOADS)?;
+    let buffers = settings.sizes("buffers")?;
+    let fsrt = |name: &str, buffer: u64, on: bool| samples.get(&key(name, buffer, on), "fsrt_ms");
+    let gain = |name: &str, buffer: u64| gain_percent(fsrt(name, buffer, false), fsrt(name, buffer, true));
+    let paper =
+        |name: &str| PAPER.iter().find(|(known, _)| *known == name).map_or(f64::NAN, |(_, gain)| *gain);
+    let mut table = Table::new(
+        "Gain of readahead",
+        &[
+            "workload",
+            "buffer cache",
+            "off (ms)",
+            "on (ms)",
+            "gain, paper (%)",
+            "gain, ours (%)",
+            "hits in the drive (%)",
+        ],
+    );
+    for name in &names {
+        for &buffer in &buffers {
+            let hits = 100.0 * (1.0 - samples.get(&key(name, buffer, true), "p_disk_miss"));
+            table.row([
+                (*name).to_owned(),
+                dcd_stack::HumanBytes(buffer).to_string(),
+                figure(fsrt(name, buffer, false)),
+                figure(fsrt(name, buffer, true)),
+                if buffer == SMALL_BUFFER { figure(paper(name)) } else { "–".to_owned() },
+                figure(gain(name, buffer)),
+                figure(hits),
+            ]);
+        }
+    }
+    let mut claims = Vec::new();
+    if buffers.contains(&SMALL_BUFFER) {
+        for name in &names {
+            let claim =
+                format!("readahead improves the response time of {name}, with 16 MB of buffer cache, by");
+            let accepted = (paper(name) / FACTOR, paper(name) * FACTOR);
+            let why = format!(
+                "the run is fitted to the trace's totals, not to the order in which it reads; {:.0} % of its disk reads hit \
+                 in the drive",
+                100.0 * (1.0 - samples.get(&key(name, SMALL_BUFFER, true), "p_disk_miss"))
+            );
+            let ours = gain(name, SMALL_BUFFER);
+            claims.push(Claim::range(claim, format!("{} %", paper(name)), ours, accepted, " %").because(why));
+        }
+        let largest = buffers.iter().copied().max().unwrap_or(SMALL_BUFFER);
+        for name in names.iter().filter(|name| **name != POSTMARK && largest > SMALL_BUFFER) {
+            let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
+            let ours = format!("{} % to {} %", figure(small), figure(large));
+            let claim = format!("{name}: the gain falls as the buffer cache grows");
+            let why = "with more buffers the reads that are left are those of whole new files, which the drive reads ahead as \
+                       well as before";
+            claims.push(Claim::fact(claim, "falls", ours, large <= small + 1.0).because(why));
+        }
+    }
+    let series = names.iter().map(|name| {
+        let point = |buffer: &u64| (*buffer as f64 / f64::from(1 << 20), gain(name, *buffer));
+        Series::new(*name, buffers.iter().map(point).collect())
+    });
+    let plot = Plot {
+        title: "Gain of readahead (Fig. 2a)".to_owned(),
+        x: Axis::log("buffer cache (MiB)"),
+        y: Axis::linear("gain (%)"),
+        style: Style::Line,
+        series: series.collect(),
+    };
+    Ok(Findings { tables: vec![table], plots: vec![plot], claims })
+}
