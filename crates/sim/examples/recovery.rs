@@ -132,8 +132,10 @@ fn main() {
             if gib == 16 && flush_every == 1 {
                 continue;
             }
-            let log = filled(gib * GIB, sequential, flush_every);
+            let crashed = filled(gib * GIB, sequential, flush_every);
             for name in DRIVES {
+                // Each recovery writes a superblock, from which the next one would know more.
+                let log = crashed.copy();
                 let bytes = gib * GIB + (1 << 20);
                 let (drive, note) = drive_for(name, bytes);
                 let whole = end_to_end(&log, drive.clone());

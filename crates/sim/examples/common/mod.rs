@@ -14,6 +14,7 @@ pub const DRIVES: [&str; 2] = ["nearline-2018", "barracuda-1996"];
 const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// A device that keeps only sectors which are not all zero.
+#[derive(Clone)]
 pub struct Sparse {
     pub geometry: Geometry,
     sectors: BTreeMap<u64, Box<[u8; SECTOR]>>,
@@ -56,6 +57,11 @@ impl Sparse {
 pub struct Shared(pub Rc<RefCell<Sparse>>);
 
 impl Shared {
+    /// Another device with the same content.
+    pub fn copy(&self) -> Shared {
+        Shared(Rc::new(RefCell::new(self.0.borrow().clone())))
+    }
+
     pub fn new(geometry: Geometry) -> Shared {
         let sparse = Sparse { geometry, sectors: BTreeMap::new(), reads: 0, bytes_read: 0 };
         Shared(Rc::new(RefCell::new(sparse)))
