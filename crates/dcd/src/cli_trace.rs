@@ -29,6 +29,7 @@ pub enum TracePart {
     Scale(ScaleArgs),
     Merge(MergeArgs),
     /// List the formats
+    #[command(after_help = "Examples:\n  dcd trace formats")]
     Formats,
 }
 

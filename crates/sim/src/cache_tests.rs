@@ -197,8 +197,17 @@ fn plain_destage_leaves_a_data_disk_that_is_no_good_alone() {
 /// Every I/O of the log and of the data disk fails once, and for ever: right data, an error, or a refusal.
 #[test]
 fn the_log_cache_survives_every_error() {
-    let config = SweepConfig { seed: 5, requests: 40, stride: 1 };
-    for promise in [Promise::Flush, Promise::Always] {
+    // Seed 1: a flush for destaging failed and took a write around the log with it, and the client's next flush was answered.
+    // Seed 2: a dead log's buffers went home before the host had noted that it is dead. Seed 6: a block that a dead log had
+    // lost was written again and not flushed, and came back old.
+    for (seed, promise) in [
+        (5, Promise::Flush),
+        (5, Promise::Always),
+        (1, Promise::Flush),
+        (2, Promise::Flush),
+        (6, Promise::Flush),
+    ] {
+        let config = SweepConfig { seed, requests: 40, stride: 1 };
         let swept = sweep_errors(&config, &|seed| log_cache_rig(seed, promise, None));
         if let Some(violation) = swept.violation {
             panic!("{violation}");

@@ -205,6 +205,8 @@ impl Life {
     /// A log that has failed is not read again at the next start: what can still be saved is brought home before.
     fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
         for layer in 0..stack.layer_count() {
+            // The host has written it down by now, if the client was done sooner.
+            driver.control(stack, LayerIndex(layer), Control::LogFailureRecorded);
             driver.control(stack, LayerIndex(layer), Control::Drain);
         }
         let until = driver.now() + ANSWER_TIME_MAX;

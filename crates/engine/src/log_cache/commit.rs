@@ -249,6 +249,14 @@ impl Core {
         self.answer_waiters(now, out);
     }
 
+    /// A flush for destaging covers what went around the log, too: where it fails, that may be gone, although nobody had asked
+    /// for it to be flushed yet. (What was destaged is still in the log.)
+    pub fn destage_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
+        if self.data_flush.completed > self.data_flush.flushed {
+            self.data_flush_failed(now, error, out);
+        }
+    }
+
     /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and nobody can write it again.
     fn data_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
         self.data_flush.poisoned = Some(error);

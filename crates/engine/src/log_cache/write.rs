@@ -166,7 +166,12 @@ impl Core {
 
     fn around(&mut self, now: Nanos, pending: Pending, seq: u64, out: &mut Outbox) {
         let through = pending.durability == Durability::Durable || self.is_always();
-        let durability = if through { Durability::Durable } else { Durability::Volatile };
+        // Over a block that a dead log has lost: where this write were lost as well, an old content would come back as if nothing
+        // had happened.
+        let extent = pending.extent;
+        let over_lost = self.mode != Mode::Serving
+            && (self.table.contains_dirty(extent) || self.ranges.contains_any(extent));
+        let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
         let around = Around { id: pending.id, extent: pending.extent, seq: if through { seq } else { 0 } };
         let key = self.arounds.insert(around);
         self.data_flush.started += 1;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
 use dcd_sim::cache::{log_cache_rig, ordered_destage_rig};
-use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, explore, replay};
+use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -47,7 +47,7 @@ enum CanaryName {
     version,
     after_help = "Exit status: 0 nothing was lost (or the canary was caught); 1 data was lost (or the canary was not \
                   caught); 2 wrong usage.\n\nExamples:\n  dcd-crash --states 1000000 --seed 7 --progress\n  \
-                  dcd-crash --promise ordered\n  dcd-crash --canary lying-disk --states 1000"
+                  dcd-crash --promise ordered\n  dcd-crash --canary lying-disk --states 1000\n  dcd-crash --errors --seed 3"
 )]
 struct Arguments {
     /// How many crash states to try.
@@ -66,6 +66,10 @@ struct Arguments {
     /// could be after a crash. (Otherwise this is done in one run of seven.)
     #[arg(long)]
     ordered_destage: bool,
+    /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
+    /// the run of the seed: it must end in right data, an error, or a refusal.
+    #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
+    errors: bool,
     /// Replays one run, and tells its story.
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     run: Option<u64>,
@@ -142,11 +146,50 @@ fn run_again(arguments: &Arguments, config: &ExploreConfig, run: u64) -> ExitCod
     }
 }
 
+/// Requests of the client in each case of an error sweep: each operation that they cause is a few more cases.
+const SWEEP_REQUESTS: u64 = 40;
+
+fn sweep(arguments: &Arguments) -> ExitCode {
+    if matches!(arguments.promise, PromiseName::Ordered) {
+        eprintln!(
+            "dcd-crash: --errors judges the promises flush and always: where the log is dead nothing keeps the order of \
+             `ordered` (docs/fault-model.md)"
+        );
+        return ExitCode::from(2);
+    }
+    let config = SweepConfig { seed: arguments.seed, requests: SWEEP_REQUESTS, stride: 1 };
+    let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
+    println!(
+        "{} cases, seed {:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log failed \
+         in {}, requests waited to the end in {}",
+        swept.cases,
+        arguments.seed,
+        name(&arguments.promise),
+        swept.told,
+        swept.refused,
+        swept.log_failures,
+        swept.blocked
+    );
+    match swept.violation {
+        Some(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("no error took data");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A panic of a layer is a finding like any other, and is reported with its story.
     std::panic::set_hook(Box::new(|_| {}));
     let config = ExploreConfig::new(arguments.seed, arguments.states);
+    if arguments.errors {
+        return sweep(&arguments);
+    }
     if let Some(run) = arguments.run {
         return run_again(&arguments, &config, run);
     }

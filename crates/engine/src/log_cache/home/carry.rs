@@ -271,7 +271,12 @@ impl Core {
                 let sectors: u64 = home.blocks[blocks].iter().map(|block| block.home.sectors).sum();
                 self.statistics.destaged_sectors += sectors;
             }
-            Flight::Flush => self.end_batch(now, result.status.is_ok(), out),
+            Flight::Flush => {
+                if let Err(error) = result.status {
+                    self.destage_flush_failed(now, error, out);
+                }
+                self.end_batch(now, result.status.is_ok(), out);
+            }
         }
     }
 

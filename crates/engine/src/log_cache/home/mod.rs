@@ -217,6 +217,10 @@ impl Core {
         if self.pending.is_empty() {
             self.home.pressure = Pressure::None;
         }
+        // What only RAM has would be a change that the log cannot explain, should the next start still use it.
+        if self.mode == (Mode::LogFailed { recorded: false }) && self.home.phase == Phase::Idle {
+            return;
+        }
         let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
         if !may || !self.has_work() {
             self.home.running = false;
