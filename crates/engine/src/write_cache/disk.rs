@@ -1,4 +1,4 @@
-//! What each disk does: reads that missed, with the dirty blocks that they take along, purges, and what goes around the cache.
+//! What each disk does next: its queue, and when and what it purges.
 //!
 //! | an operation is | until                                                                       |
 //! |-----------------|-----------------------------------------------------------------------------|
@@ -9,19 +9,18 @@
 //! older copy of the same block is on its way meanwhile.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use crate::destage::how::{self, Block};
+use crate::Nanos;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
-use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Port};
-use crate::write_cache::pool::{BlockId, DirtyRegion, RegionId, SlotIndex};
-use crate::write_cache::request::{Action, Piece};
-use crate::write_cache::{DiskMap, Piggyback, WriteCache, op_id};
-use crate::{Buf, Extent, Lba, Nanos};
+use crate::layer::{Outbox, Port};
+use crate::write_cache::operation::Kind;
+use crate::write_cache::pool::{DirtyRegion, RegionId};
+use crate::write_cache::request::Piece;
+use crate::write_cache::{DiskMap, WriteCache};
 
 /// After a purge failed, the disk is left alone for so long: it would only fail again at once.
-const BACK_OFF: Nanos = Nanos::from_secs(1);
+pub(super) const BACK_OFF: Nanos = Nanos::from_secs(1);
 
 pub(super) enum Job {
     Read(Piece),
@@ -48,59 +47,20 @@ pub(super) struct Disk {
     pub queue: VecDeque<Queued>,
     /// Operations started and not over.
     pub operations: u32,
-    purges: u32,
-    alone: bool,
+    pub purges: u32,
+    pub alone: bool,
     /// Reads that are under way.
-    reading: Vec<u64>,
+    pub reading: Vec<u64>,
     /// The region that was visited last, and the one that a sweep purged last.
-    arm_at: u32,
+    pub arm_at: u32,
     hand: u32,
     pub backing_off: Option<Nanos>,
     /// Operations whose data may be in the disk's volatile cache: how many there were, and how many a flush has covered.
-    unflushed: u64,
-    flushed: u64,
+    pub unflushed: u64,
+    pub flushed: u64,
     writing: u32,
     writing_since: Nanos,
     written_for: Nanos,
-}
-
-enum Kind {
-    Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
-    Purge { share: usize, immediate: bool },
-    Through { piece: Piece, stamp: u64 },
-    Flush { waiter: u64, covers: u64 },
-}
-
-pub(super) struct Operation {
-    disk: u32,
-    kind: Kind,
-    started: Nanos,
-    /// Commands that have not returned.
-    left: u32,
-    error: Option<IoError>,
-    /// Dirty blocks on their way, in the order of the commands.
-    blocks: Vec<(SlotIndex, RegionId)>,
-}
-
-enum What {
-    /// The main command: the read, or what goes around.
-    Main,
-    /// A run of the operation's blocks.
-    Run(Range<usize>),
-    /// The flush after a discard.
-    Settling,
-}
-
-/// One command below.
-pub(super) struct Flight {
-    operation: u64,
-    what: What,
-}
-
-/// A run of dirty blocks that are written with one command.
-struct Run {
-    extent: Extent,
-    slots: Vec<SlotIndex>,
 }
 
 impl Disk {
@@ -133,14 +93,14 @@ impl Disk {
         self.written_for + current
     }
 
-    fn write_begins(&mut self, now: Nanos) {
+    pub fn write_begins(&mut self, now: Nanos) {
         if self.writing == 0 {
             self.writing_since = now;
         }
         self.writing += 1;
     }
 
-    fn write_ends(&mut self, now: Nanos) {
+    pub fn write_ends(&mut self, now: Nanos) {
         self.written_for = self.write_busy(now);
         self.writing -= 1;
         self.writing_since = now;
@@ -363,376 +323,5 @@ impl WriteCache {
         });
         let operation = self.start(now, index, Kind::Purge { share, immediate });
         self.write_runs(operation, share, runs, out);
-    }
-
-    fn start(&mut self, now: Nanos, index: u32, kind: Kind) -> u64 {
-        let disk = &mut self.disks[index as usize];
-        match kind {
-            Kind::Flush { .. } => {}
-            Kind::Read { .. } => disk.operations += 1,
-            Kind::Purge { .. } | Kind::Through { .. } => {
-                disk.operations += 1;
-                disk.write_begins(now);
-            }
-        }
-        self.operations.insert(Operation {
-            disk: index,
-            kind,
-            started: now,
-            left: 0,
-            error: None,
-            blocks: Vec::new(),
-        })
-    }
-
-    fn submit(&mut self, operation: u64, what: What, io: Io, out: &mut Outbox) {
-        let entry = self.operations.get_mut(operation);
-        entry.left += 1;
-        let port = self.disks[entry.disk as usize].port;
-        let flight = self.flights.insert(Flight { operation, what });
-        out.submit(port, op_id(flight), io);
-    }
-
-    /// The dirty blocks of some regions that are not on their way, in the order of the policy, neighbours together.
-    fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
-        let writes = &self.shares[share].writes;
-        let sectors = self.block_sectors();
-        let slots: Vec<SlotIndex> =
-            regions.iter().flat_map(|&region| writes.waiting_blocks(region)).collect();
-        let mut blocks: Vec<Block> = slots
-            .iter()
-            .enumerate()
-            .map(|(index, &slot)| Block {
-                home: Extent::new(Lba(writes.block(slot).number * sectors), sectors),
-                place: writes.written(slot),
-                index: index as u32,
-            })
-            .collect();
-        how::policy(self.config.how).order(&mut blocks);
-        how::merge(&blocks)
-            .into_iter()
-            .map(|range| {
-                let run = &blocks[range];
-                let extent = Extent::new(run[0].home.start, run.len() as u64 * sectors);
-                Run { extent, slots: run.iter().map(|block| slots[block.index as usize]).collect() }
-            })
-            .collect()
-    }
-
-    /// Writes dirty blocks home, durably: what arrives is clean.
-    fn write_runs(&mut self, operation: u64, share: usize, runs: Vec<Run>, out: &mut Outbox) {
-        for run in runs {
-            let cache = &mut self.shares[share];
-            let mut buf = cache.write_bytes.buffer(run.slots.len());
-            for (index, &slot) in run.slots.iter().enumerate() {
-                cache.write_bytes.get(slot, &mut buf, index * self.config.block_bytes as usize);
-            }
-            let from = self.operations.get_mut(operation).blocks.len();
-            for slot in run.slots {
-                let region = self.region_of(self.shares[share].writes.block(slot));
-                self.shares[share].writes.set_out(slot, region);
-                self.operations.get_mut(operation).blocks.push((slot, region));
-            }
-            let to = self.operations.get_mut(operation).blocks.len();
-            self.arrive_at(operation, run.extent);
-            let io = Io::Write { at: run.extent.start, buf, durability: Durability::Durable };
-            self.submit(operation, What::Run(from..to), io, out);
-        }
-    }
-
-    /// The arm will be here when the command has been carried out.
-    fn arrive_at(&mut self, operation: u64, extent: Extent) {
-        let disk = self.operations.get_mut(operation).disk;
-        let disk = &mut self.disks[disk as usize];
-        let last = Lba(extent.end().0 - 1);
-        disk.arm_at = disk.map.regions.region_of(last);
-        if let Some(arm) = &mut disk.map.arm {
-            arm.moved(last);
-        }
-    }
-
-    fn start_read(&mut self, now: Nanos, piece: Piece, queued: &Queued, out: &mut Outbox) {
-        if self.read_from_cache(piece, out) {
-            return;
-        }
-        let share = self.share_of(piece.disk);
-        let disk = &self.disks[piece.disk as usize];
-        let waited = now.since(queued.arrived);
-        let behind = disk.write_busy(now).since(queued.write_busy);
-        let (before, after) = self.taken_along(now, piece, share);
-        let along = before.iter().chain(&after).map(|run| run.slots.len() as u64).sum::<u64>();
-        self.count(piece.disk, |metrics| {
-            metrics.disk_reads += 1;
-            metrics.read_queueing += waited;
-            metrics.read_queueing_behind_writes += behind.min(waited);
-            metrics.piggybacks += u64::from(along > 0);
-            metrics.piggybacked_blocks += along;
-        });
-        let overlay = self.overlay(piece, share);
-        let kind = Kind::Read { piece, buf: None, overlay, tainted: false, done: false };
-        let operation = self.start(now, piece.disk, kind);
-        self.disks[piece.disk as usize].reading.push(operation);
-        self.write_runs(operation, share, before, out);
-        let bytes = (piece.extent.sectors * crate::SECTOR_BYTES) as usize;
-        let whole = &self.requests.get_mut(piece.request).buf;
-        let buf = if whole.is_blank() { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
-        self.arrive_at(operation, piece.extent);
-        self.submit(operation, What::Main, Io::Read { at: piece.extent.start, buf }, out);
-        self.write_runs(operation, share, after, out);
-    }
-
-    /// What is in the cache of a read's range now. It must be kept here: by the time the read returns it may have been purged
-    /// and evicted, and the disk may have read before it was written.
-    fn overlay(&self, piece: Piece, share: usize) -> Vec<(usize, Buf)> {
-        let share = &self.shares[share];
-        let block_bytes = self.config.block_bytes as usize;
-        self.blocks_of(piece)
-            .enumerate()
-            .filter_map(|(index, number)| {
-                let slot = share.writes.find(BlockId { disk: piece.disk, number })?;
-                let mut buf = share.write_bytes.buffer(1);
-                share.write_bytes.get(slot, &mut buf, 0);
-                Some((index * block_bytes, buf))
-            })
-            .collect()
-    }
-
-    /// The dirty blocks that go with a read: before it and after it.
-    fn taken_along(&self, now: Nanos, piece: Piece, share: usize) -> (Vec<Run>, Vec<Run>) {
-        let regions = &self.disks[piece.disk as usize].map.regions;
-        let first = regions.region_of(piece.extent.start);
-        let last = regions.region_of(Lba(piece.extent.end().0 - 1));
-        let region = |number| RegionId { disk: piece.disk, number };
-        let arm = self.disks[piece.disk as usize].map.arm.as_deref();
-        match (self.config.piggyback, arm) {
-            (Piggyback::None, _) | (Piggyback::Free, None) => (Vec::new(), Vec::new()),
-            (Piggyback::Full, None) => {
-                let regions: Vec<RegionId> = (first..=last).map(region).collect();
-                (Vec::new(), self.runs_of(share, &regions))
-            }
-            (Piggyback::Full, Some(arm)) => {
-                let regions: Vec<RegionId> = (first..=last).map(region).collect();
-                let there = arm.on_track(now, piece.extent.start, false);
-                let reads_at = arm.pass(there, piece.extent).0;
-                let mut runs = self.runs_of(share, &regions);
-                runs.sort_by_key(|run| arm.pass(there, run.extent).0);
-                let split = runs.partition_point(|run| arm.pass(there, run.extent).0 < reads_at);
-                let after = runs.split_off(split);
-                (runs, after)
-            }
-            (Piggyback::Free, Some(arm)) => {
-                let there = arm.on_track(now, piece.extent.start, false);
-                let reads_at = arm.pass(there, piece.extent).0;
-                let mut runs = self.runs_of(share, &[region(first)]);
-                runs.sort_by_key(|run| arm.pass(there, run.extent).0);
-                let mut free_from = (there, piece.extent.start);
-                runs.retain(|run| {
-                    let (begins, ends) = arm.pass(there, run.extent);
-                    let after_the_last = free_from.0 + arm.switch(free_from.1, run.extent.start);
-                    let in_time = ends + arm.switch(run.extent.start, piece.extent.start) <= reads_at;
-                    let fits = begins >= after_the_last && in_time;
-                    if fits {
-                        free_from = (ends, run.extent.start);
-                    }
-                    fits
-                });
-                (runs, Vec::new())
-            }
-        }
-    }
-
-    fn start_through(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
-        let share = self.share_of(piece.disk);
-        let stamp = self.shares[share].writes.stamp();
-        let operation = self.start(now, piece.disk, Kind::Through { piece, stamp });
-        self.disks[piece.disk as usize].alone = true;
-        self.count(piece.disk, |metrics| metrics.disk_writes += 1);
-        let cached = self.shares[share].writes.capacity() > 0;
-        let extent = piece.extent;
-        let request = self.requests.get_mut(piece.request);
-        // A copy in the cache is safe; what takes its place has to be safe too before the copy goes.
-        let io = match request.action {
-            Action::Write(durability) => {
-                let durability = if cached { Durability::Durable } else { durability };
-                let mut buf = Buf::blank((extent.sectors * crate::SECTOR_BYTES) as usize);
-                if !request.buf.is_blank() {
-                    buf = Buf::zeroed(buf.len());
-                    buf.copy_from(0, &request.buf, piece.at, buf.len());
-                }
-                Io::Write { at: extent.start, buf, durability }
-            }
-            Action::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability: Durability::Durable },
-            Action::Discard => Io::Discard { extent },
-            Action::Read => unreachable!("reads do not go around"),
-        };
-        self.arrive_at(operation, extent);
-        self.submit(operation, What::Main, io, out);
-    }
-
-    /// Flushes the disks that may hold something in a volatile cache; the number of flushes.
-    pub(super) fn start_flushes(&mut self, now: Nanos, waiter: u64, out: &mut Outbox) -> u32 {
-        let mut count = 0;
-        for index in 0..self.disks.len() as u32 {
-            let disk = &self.disks[index as usize];
-            if disk.unflushed > disk.flushed {
-                let operation = self.start(now, index, Kind::Flush { waiter, covers: disk.unflushed });
-                self.submit(operation, What::Main, Io::Flush, out);
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// A block is written: a read of it that is under way must not be put into the read cache.
-    pub(super) fn taint_reads(&mut self, block: BlockId) {
-        let lba = Lba(block.number * self.block_sectors());
-        for &operation in &self.disks[block.disk as usize].reading {
-            if let Kind::Read { piece, tainted, .. } = &mut self.operations.get_mut(operation).kind {
-                *tainted |= piece.extent.contains(lba);
-            }
-        }
-    }
-
-    /// A command has returned.
-    pub(super) fn completed(&mut self, now: Nanos, flight: u64, result: IoResult, out: &mut Outbox) {
-        let Flight { operation: key, what } = self.flights.remove(flight);
-        let disk = self.operations.get_mut(key).disk;
-        let share = self.share_of(disk);
-        let error = result.status.err();
-        if error.is_some() {
-            self.count(disk, |metrics| metrics.errors += 1);
-        }
-        let operation = self.operations.get_mut(key);
-        operation.left -= 1;
-        match what {
-            What::Run(range) => {
-                let blocks: Vec<_> = operation.blocks[range].to_vec();
-                for (slot, region) in blocks {
-                    let settled = self.shares[share].writes.arrived(slot, region, error.is_none());
-                    self.settle(share, settled);
-                }
-                if error.is_some() {
-                    self.disks[disk as usize].backing_off = Some(now.saturating_add(BACK_OFF));
-                }
-                self.go_on_writing(now, share, out);
-            }
-            What::Settling => operation.error = operation.error.or(error),
-            What::Main => {
-                operation.error = error;
-                if let Kind::Read { buf, done, .. } = &mut operation.kind {
-                    (*buf, *done) = (Some(result.buf), true);
-                    self.answer_read(key, out);
-                } else {
-                    self.after_main(key, out);
-                }
-            }
-        }
-        if self.operations.get_mut(key).left == 0 {
-            self.end(now, key, out);
-        }
-    }
-
-    /// Discards are made durable before the copies in the cache go: without that an older content could come back.
-    fn after_main(&mut self, key: u64, out: &mut Outbox) {
-        let operation = self.operations.get_mut(key);
-        if let (Kind::Through { piece, .. }, None) = (&operation.kind, operation.error) {
-            let (disk, request) = (piece.disk as usize, piece.request);
-            match self.requests.get_mut(request).action {
-                Action::Discard => self.submit(key, What::Settling, Io::Flush, out),
-                Action::Write(Durability::Volatile) => self.disks[disk].unflushed += 1,
-                _ => {}
-            }
-        }
-    }
-
-    /// A read has come from the disk: what the cache had of its range is newer.
-    fn answer_read(&mut self, key: u64, out: &mut Outbox) {
-        let operation = self.operations.get_mut(key);
-        let error = operation.error;
-        let Kind::Read { piece, buf, overlay, tainted, .. } = &mut operation.kind else {
-            unreachable!("only reads are answered here")
-        };
-        let (piece, tainted) = (*piece, *tainted);
-        let mut buf = buf.take().expect("it has just returned");
-        for (at, newer) in std::mem::take(overlay) {
-            buf.copy_from(at, &newer, 0, newer.len());
-        }
-        let request = self.requests.get_mut(piece.request);
-        if error.is_none() {
-            request.buf.copy_from(piece.at, &buf, 0, buf.len());
-        }
-        self.disks[piece.disk as usize].reading.retain(|&other| other != key);
-        if error.is_none() && !tainted {
-            self.keep_read(piece, &buf);
-        }
-        self.piece_done(piece.request, error, out);
-    }
-
-    /// Puts what was read into the cache for reads.
-    fn keep_read(&mut self, piece: Piece, buf: &Buf) {
-        let index = self.share_of(piece.disk);
-        for (at, number) in self.blocks_of(piece).enumerate() {
-            let block = BlockId { disk: piece.disk, number };
-            let at = at * self.config.block_bytes as usize;
-            let share = &mut self.shares[index];
-            if let Some(slot) = share.writes.find(block) {
-                share.writes.touch(slot);
-                continue;
-            }
-            let (pool, bytes) = match &mut share.reads {
-                Some(reads) => (reads, &mut share.read_bytes),
-                None => (&mut share.writes, &mut share.write_bytes),
-            };
-            match pool.find(block) {
-                Some(slot) => pool.touch(slot),
-                None => {
-                    if let Some(slot) = pool.insert(block) {
-                        bytes.put(slot, buf, at);
-                    }
-                }
-            }
-        }
-    }
-
-    /// All commands of an operation have returned.
-    fn end(&mut self, now: Nanos, key: u64, out: &mut Outbox) {
-        let operation = self.operations.remove(key);
-        let service = now.since(operation.started);
-        let index = operation.disk;
-        let disk = &mut self.disks[index as usize];
-        match operation.kind {
-            Kind::Read { done, .. } => {
-                assert!(done, "a read ends after its data came");
-                disk.operations -= 1;
-                self.count(index, |metrics| metrics.read_service += service);
-            }
-            Kind::Purge { share, immediate } => {
-                disk.operations -= 1;
-                disk.purges -= 1;
-                disk.write_ends(now);
-                self.shares[share].purging_now &= !immediate;
-                self.count(index, |metrics| metrics.write_service += service);
-            }
-            Kind::Through { piece, stamp } => {
-                disk.operations -= 1;
-                disk.alone = false;
-                disk.write_ends(now);
-                self.count(index, |metrics| metrics.write_service += service);
-                if operation.error.is_none() {
-                    self.forget_older(piece, stamp);
-                    let share = self.share_of(index);
-                    self.go_on_writing(now, share, out);
-                }
-                self.piece_done(piece.request, operation.error, out);
-            }
-            Kind::Flush { waiter, covers } => {
-                match operation.error {
-                    None => disk.flushed = disk.flushed.max(covers),
-                    // What it should have covered counts as unwritten for good: the next flush has to try again.
-                    Some(_) => disk.unflushed += 1,
-                }
-                self.flush_returned(waiter, operation.error);
-            }
-        }
     }
 }

@@ -8,7 +8,8 @@
 //! | `store`   | their bytes                                                                         |
 //! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
 //! | `request` | requests of clients: hits, misses, writes that wait for room, flushes               |
-//! | `disk`    | what each disk does: its queue, reads with what they take along, purges             |
+//! | `disk`    | what each disk does next: its queue, when and what it purges                        |
+//! | `operation` | reads with what they take along, purges, what goes around: their commands         |
 //! | `metrics` | the paper's counts                                                                  |
 //!
 //! A write is put into the cache and answered. It overwrites a dirty block of the same address, which is the point of it
@@ -23,6 +24,7 @@
 mod config;
 mod disk;
 mod metrics;
+mod operation;
 mod pool;
 mod regions;
 mod request;
@@ -44,7 +46,8 @@ pub use metrics::Metrics;
 pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
 
-use disk::{Disk, Flight, Operation};
+use disk::Disk;
+use operation::{Flight, Operation};
 use request::{Pending, Waiter, WaitingFor};
 use store::Store;
 
