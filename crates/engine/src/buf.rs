@@ -160,6 +160,11 @@ impl Buf {
         true
     }
 
+    /// Whether it can be written into, and its pages hold `len` bytes.
+    pub fn has_room(&self, len: usize) -> bool {
+        matches!(&self.memory, Memory::Owned(pages) if self.start + len <= pages.len() * PAGE_BYTES)
+    }
+
     /// Cuts or grows the length within the pages that are held.
     ///
     /// # Panics

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Extent, Lba};
+use crate::Extent;
 
 /// The names of the policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,37 +59,36 @@ pub fn policy(name: HowPolicy) -> &'static dyn How {
 }
 
 /// Cuts ordered blocks into writes: runs of neighbours.
-pub fn merge(blocks: &[Block]) -> Vec<std::ops::Range<usize>> {
-    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-    let mut end = Lba(u64::MAX);
-    let mut sectors = 0;
-    for (index, block) in blocks.iter().enumerate() {
-        match runs.last_mut() {
-            Some(run) if block.home.start == end && sectors + block.home.sectors <= MERGE_SECTORS_MAX => {
-                run.end = index + 1;
-                sectors += block.home.sectors;
+pub fn merge(blocks: &[Block]) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let first = next;
+        let mut sectors = blocks.get(first)?.home.sectors;
+        next += 1;
+        while let Some(block) = blocks.get(next) {
+            let adjacent = block.home.start == blocks[next - 1].home.end();
+            if !adjacent || sectors + block.home.sectors > MERGE_SECTORS_MAX {
+                break;
             }
-            _ => {
-                runs.push(index..index + 1);
-                sectors = block.home.sectors;
-            }
+            sectors += block.home.sectors;
+            next += 1;
         }
-        end = block.home.end();
-    }
-    runs
+        Some(first..next)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Lba;
 
     #[test]
     fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
         let block = |lba, place| Block { home: Extent::new(Lba(lba), 8), place, index: 0 };
         let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
         policy(HowPolicy::AsItComes).order(&mut blocks);
-        assert_eq!(merge(&blocks), [0..1, 1..3, 3..4]);
+        assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..1, 1..3, 3..4]);
         policy(HowPolicy::Sorted).order(&mut blocks);
-        assert_eq!(merge(&blocks), [0..3, 3..4]);
+        assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..3, 3..4]);
     }
 }

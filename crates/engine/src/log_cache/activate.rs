@@ -282,7 +282,7 @@ fn begin(
     walked: &Walked,
 ) -> Core {
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
-    let mut home = Home::new(superblock.fingerprint.clone(), data.rotational);
+    let mut home = Home::new(&config, &superblock, log.rotational, data.rotational);
     if config.ordered_destage {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };

@@ -53,9 +53,9 @@ pub struct LogCacheConfig {
     /// The idle threshold when the log is empty and when it is full.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
-    /// RAM for blocks on their way home, in bytes.
+    /// RAM for blocks on their way home, in bytes: taken at the start, and beside it a segment for each operation in flight.
     pub destage_memory: usize,
-    /// Data-disk writes in flight while destaging.
+    /// Operations in flight while destaging.
     pub destage_depth: usize,
     /// Sort and merge only within one flush epoch, with a barrier between epochs.
     pub ordered_destage: bool,

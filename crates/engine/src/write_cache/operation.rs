@@ -96,7 +96,6 @@ impl WriteCache {
             .collect();
         how::policy(self.config.how).order(&mut blocks);
         how::merge(&blocks)
-            .into_iter()
             .map(|range| {
                 let run = &blocks[range];
                 let extent = Extent::new(run[0].home.start, run.len() as u64 * sectors);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bytes allocated now.
 pub static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+/// The largest single allocation since this was last set.
+pub static LARGEST: AtomicUsize = AtomicUsize::new(0);
 /// The most bytes that were allocated at once since this was last set.
 pub static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -17,6 +19,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller keeps to the contract of `alloc`, which is the system's.
         unsafe { System.alloc(layout) }
     }

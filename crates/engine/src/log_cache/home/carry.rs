@@ -1,32 +1,40 @@
 //! Carrying a batch: the phases *ranges*, *read* and *write* of a destage batch, with up to `destage_depth` operations in
 //! flight. What to carry is chosen, and what came home is noted, in the parent module.
 
-use std::collections::VecDeque;
-
-use super::super::core::{Core, DATA, LOG, Op};
+use super::super::core::{Core, DATA, LOG, Mode, Op};
 use super::super::read::{byte_offset, masked_runs, piece_is_whole};
 use super::super::table::RangeKind;
+use super::room::Room;
 use super::{Item, Phase};
 use crate::destage::how;
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
 /// Neighbours in the log, read together.
-pub(super) struct Group {
+pub struct Group {
     extent: Extent,
     segment: u32,
-    items: Vec<u32>,
+    /// A stretch of the window's `order`.
+    first: u32,
+    count: u32,
+}
+
+impl Group {
+    fn items(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
 }
 
 /// Neighbours on the data disk, written together.
-pub(super) struct Run {
+pub struct Run {
     start: Lba,
-    buf: Buf,
+    /// Where it lies in the window's memory.
+    at: usize,
     blocks: std::ops::Range<usize>,
 }
 
 /// A block of a window, and the run it belongs to.
-pub(super) struct Target {
+pub struct Target {
     item: u32,
     block: u32,
     run: u32,
@@ -57,7 +65,7 @@ impl Core {
             self.home.phase = if self.home.errors > 0 { Phase::Flush } else { Phase::Read };
             if self.home.errors > 0 {
                 self.home.range_ids.clear();
-                self.home.items.clear();
+                self.home.room.items.clear();
             } else {
                 self.plan_window();
             }
@@ -67,41 +75,50 @@ impl Core {
     /// Takes the next items that fit the memory, and plans what to read and what to write.
     fn plan_window(&mut self) {
         let home = &mut self.home;
-        home.blocks.clear();
-        home.runs.clear();
+        let room = &mut home.room;
+        room.blocks.clear();
+        room.runs.clear();
+        room.targets.clear();
         home.next_run = 0;
         home.next_block = 0;
         let first = home.next;
-        let lines = (self.config.destage_memory / LINE_BYTES as usize).max(1);
-        home.next = (first + lines).min(home.items.len());
-        for index in first..home.next {
-            let Item { line, piece, .. } = home.items[index];
+        while let Some(Item { line, piece, .. }) = room.items.get(home.next).copied() {
+            let blocks = room.blocks.len();
             masked_runs(line, piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                home.blocks.push(how::Block { home: run, place, index: index as u32 });
+                room.blocks.push(how::Block { home: run, place, index: home.next as u32 });
             });
+            if room.blocks.len() > room.blocks_max {
+                room.blocks.truncate(blocks);
+                break;
+            }
+            home.next += 1;
         }
-        how::policy(self.config.how).order(&mut home.blocks);
-        home.targets.clear();
-        for blocks in how::merge(&home.blocks) {
-            let start = home.blocks[blocks.start].home.start;
-            let sectors = home.blocks[blocks.end - 1].home.end() - start;
-            let run = home.runs.len() as u32;
-            let of = |block: usize| Target { item: home.blocks[block].index, block: block as u32, run };
-            home.targets.extend(blocks.clone().map(of));
-            home.runs.push(Run { start, buf: Buf::zeroed((sectors * SECTOR_BYTES) as usize), blocks });
+        how::policy(self.config.how).order(&mut room.blocks);
+        let mut at = 0;
+        for blocks in how::merge(&room.blocks) {
+            let start = room.blocks[blocks.start].home.start;
+            let sectors = room.blocks[blocks.end - 1].home.end() - start;
+            let run = room.runs.len() as u32;
+            let of = |block: usize| Target { item: room.blocks[block].index, block: block as u32, run };
+            room.targets.extend(blocks.clone().map(of));
+            let in_line = (start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
+            room.runs.push(Run { start, at: at + in_line, blocks });
+            at += (in_line + (sectors * SECTOR_BYTES) as usize).next_multiple_of(LINE_BYTES as usize);
         }
-        home.targets.sort_unstable_by_key(|target| target.item);
+        room.targets.sort_unstable_by_key(|target| target.item);
+        room.fill();
         self.plan_groups(first);
     }
 
     /// What has to be read from the log for a window, in the log's order.
     fn plan_groups(&mut self, first: usize) {
-        let mut order: Vec<u32> = (first as u32..self.home.next as u32).collect();
-        let items = &self.home.items;
+        let Room { order, groups, items, .. } = &mut self.home.room;
+        order.clear();
+        order.extend(first as u32..self.home.next as u32);
         order.sort_unstable_by_key(|&index| items[index as usize].piece.place);
-        let mut groups: VecDeque<Group> = VecDeque::new();
-        for index in order {
+        groups.clear();
+        for (at, &index) in order.iter().enumerate() {
             let piece = items[index as usize].piece;
             let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
             let segment = self.superblock.segment_of(place.0);
@@ -113,68 +130,85 @@ impl Core {
                 {
                     let end = group.extent.end().0.max(place.0 + sectors);
                     group.extent.sectors = end - group.extent.start.0;
-                    group.items.push(index);
+                    group.count += 1;
                 }
                 _ => groups.push_back(Group {
                     extent: Extent::new(place, sectors),
                     segment,
-                    items: vec![index],
+                    first: at as u32,
+                    count: 1,
                 }),
             }
         }
-        self.home.groups = groups;
     }
 
     pub(super) fn step_read(&mut self, out: &mut Outbox) {
         while self.home.flights.len() < self.config.destage_depth {
-            let Some(group) = self.home.groups.pop_front() else { break };
-            let Some(group) = self.take_from_ram(group) else { continue };
+            let Some(group) = self.home.room.groups.pop_front() else { break };
+            if matches!(self.mode, Mode::LogFailed { .. }) && self.take_from_ram(&group) {
+                continue;
+            }
             self.ring.at_mut(group.segment).pins += 1;
             let extent = self.log_blocks(group.extent);
-            let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+            let buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
         }
-        if self.home.flights.is_empty() && self.home.groups.is_empty() {
+        if self.home.flights.is_empty() && self.home.room.groups.is_empty() {
             self.home.phase = Phase::Write;
         }
     }
 
     /// After the log has failed, the buffers are the best copy: takes what is in them from there, and leaves the rest of
-    /// the group to be read.
-    fn take_from_ram(&mut self, group: Group) -> Option<Group> {
-        let Group { extent, segment, items } = group;
-        let (held, rest): (Vec<u32>, Vec<u32>) = items.into_iter().partition(|&index| {
-            self.buffers.holding(self.home.items[index as usize].piece.place.0).is_some()
-        });
-        for &index in &held {
-            let piece = self.home.items[index as usize].piece;
-            let start = Lba(piece.place.0);
-            let extent = Extent::new(start, u64::from(piece.count));
-            let mut buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
-            let buffer = self.buffers.holding(start.0).expect("it is in RAM");
-            assert!(buffer.read(start.0, &mut buf, 0, extent.sectors), "it is in RAM");
-            self.fill_runs(&Group { extent, segment, items: vec![index] }, start, &buf);
+    /// the group to be read piece by piece. False where nothing is in RAM.
+    fn take_from_ram(&mut self, group: &Group) -> bool {
+        let place = |core: &Core, at: usize| {
+            let index = core.home.room.order[at];
+            core.home.room.items[index as usize].piece.place.0
+        };
+        if !group.items().any(|at| self.buffers.holding(place(self, at)).is_some()) {
+            return false;
         }
-        (!rest.is_empty()).then_some(Group { extent, segment, items: rest })
+        for at in group.items() {
+            let single = self.single(group, at);
+            let Some(buffer) = self.buffers.holding(place(self, at)) else {
+                self.home.room.groups.push_back(single);
+                continue;
+            };
+            let extent = single.extent;
+            let mut buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            assert!(buffer.read(extent.start.0, &mut buf, 0, extent.sectors), "it is in RAM");
+            self.fill_runs(&single, extent.start, &buf);
+            self.home.room.give_back(buf);
+        }
+        true
+    }
+
+    /// The group of one piece of a group.
+    fn single(&self, group: &Group, at: usize) -> Group {
+        let piece = self.home.room.items[self.home.room.order[at] as usize].piece;
+        let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
+        Group { extent, segment: group.segment, first: at as u32, count: 1 }
     }
 
     /// Puts what was read into the runs, piece by piece, each one checked.
     fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf) {
-        for &index in &group.items {
-            let item = &mut self.home.items[index as usize];
-            let at = byte_offset(start, Lba(item.piece.place.0));
-            if !piece_is_whole(&item.piece, buf, at) {
+        for at in group.items() {
+            let room = &mut self.home.room;
+            let index = room.order[at];
+            let piece = room.items[index as usize].piece;
+            if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
                 self.lose_item(index as usize);
                 continue;
             }
-            let home = &mut self.home;
-            let first = home.targets.partition_point(|target| target.item < index);
-            for target in home.targets[first..].iter().take_while(|target| target.item == index) {
-                let block = home.blocks[target.block as usize];
-                let run = &mut home.runs[target.run as usize];
-                let to = byte_offset(run.start, block.home.start);
+            let first = room.targets.partition_point(|target| target.item < index);
+            let mut at = first;
+            while let Some(target) = room.targets.get(at).filter(|target| target.item == index) {
+                let block = room.blocks[target.block as usize];
+                let run = &room.runs[target.run as usize];
+                let to = run.at + byte_offset(run.start, block.home.start);
                 let from = byte_offset(start, Lba(block.place));
-                run.buf.copy_from(to, buf, from, (block.home.sectors * SECTOR_BYTES) as usize);
+                room.fill().copy_from(to, buf, from, (block.home.sectors * SECTOR_BYTES) as usize);
+                at += 1;
             }
         }
     }
@@ -182,7 +216,7 @@ impl Core {
     /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again. One that was
     /// overwritten meanwhile is nobody's loss.
     fn lose_item(&mut self, index: usize) {
-        let item = &mut self.home.items[index];
+        let item = &mut self.home.room.items[index];
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
         if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
@@ -193,19 +227,18 @@ impl Core {
 
     pub(super) fn step_write(&mut self, out: &mut Outbox) {
         while self.home.flights.len() < self.config.destage_depth {
-            let Some(run) = self.home.runs.get_mut(self.home.next_run) else { break };
-            run.buf.share();
+            let room = &mut self.home.room;
+            let Some(run) = room.runs.get(self.home.next_run) else { break };
             let blocks = self.home.next_block.max(run.blocks.start)..run.blocks.end;
-            let bad = |block: usize| self.home.items[self.home.blocks[block].index as usize].failed;
+            let bad = |block: usize| room.items[room.blocks[block].index as usize].failed;
             let Some(first) = blocks.clone().find(|&block| !bad(block)) else {
                 self.home.next_run += 1;
                 continue;
             };
             let last = (first..blocks.end).find(|&block| bad(block)).unwrap_or(blocks.end);
-            let run = &self.home.runs[self.home.next_run];
-            let at = self.home.blocks[first].home.start;
-            let bytes = byte_offset(at, self.home.blocks[last - 1].home.end());
-            let buf = run.buf.window(byte_offset(run.start, at), bytes);
+            let at = room.blocks[first].home.start;
+            let bytes = byte_offset(at, room.blocks[last - 1].home.end());
+            let buf = room.window(run.at + byte_offset(run.start, at), bytes);
             self.home.next_block = last;
             self.statistics.destage_writes += 1;
             self.send(
@@ -214,8 +247,8 @@ impl Core {
                 out,
             );
         }
-        if self.home.flights.is_empty() && self.home.next_run >= self.home.runs.len() {
-            if self.home.next < self.home.items.len() {
+        if self.home.flights.is_empty() && self.home.next_run >= self.home.room.runs.len() {
+            if self.home.next < self.home.room.items.len() {
                 self.home.phase = Phase::Read;
                 self.plan_window();
             } else {
@@ -226,7 +259,6 @@ impl Core {
 
     pub(super) fn step_flush(&mut self, out: &mut Outbox) {
         if self.home.flights.is_empty() {
-            self.home.runs.clear();
             self.send(Flight::Flush, Io::Flush, out);
         }
     }
@@ -256,19 +288,24 @@ impl Core {
                         self.fill_runs(&group, start, &result.buf);
                     }
                     // Alone, each piece may be readable.
-                    Err(_) if group.items.len() > 1 => self.split_group(&group),
-                    Err(_) => self.lose_item(group.items[0] as usize),
+                    Err(_) if group.count > 1 => {
+                        for at in group.items() {
+                            let single = self.single(&group, at);
+                            self.home.room.groups.push_back(single);
+                        }
+                    }
+                    Err(_) => self.lose_item(self.home.room.order[group.first as usize] as usize),
                 }
+                self.home.room.give_back(result.buf);
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let index = self.home.blocks[block].index as usize;
-                    self.home.items[index].failed = true;
+                    let index = self.home.room.blocks[block].index as usize;
+                    self.home.room.items[index].failed = true;
                 }
             }
             Flight::Write(blocks) => {
-                let home = &self.home;
-                let sectors: u64 = home.blocks[blocks].iter().map(|block| block.home.sectors).sum();
+                let sectors: u64 = self.home.room.blocks[blocks].iter().map(|block| block.home.sectors).sum();
                 self.statistics.destaged_sectors += sectors;
             }
             Flight::Flush => {
@@ -277,14 +314,6 @@ impl Core {
                 }
                 self.end_batch(now, result.status.is_ok(), out);
             }
-        }
-    }
-
-    fn split_group(&mut self, group: &Group) {
-        for &index in &group.items {
-            let piece = self.home.items[index as usize].piece;
-            let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-            self.home.groups.push_back(Group { extent, segment: group.segment, items: vec![index] });
         }
     }
 }

@@ -10,27 +10,29 @@
 //! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! This file chooses a batch and notes what came home; `carry` reads and writes its blocks.
+//! This file chooses a batch and notes what came home; `carry` reads and writes its blocks, in the memory of `room`.
 //!
 //! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
 
 mod carry;
 mod lost;
+mod room;
 
 use std::collections::VecDeque;
 
+use super::config::LogCacheConfig;
 use super::core::{Core, DATA, Mode, Op, Stop};
+use super::format::Superblock;
 use super::ordered::Ordered;
 use super::table::{Line, Piece, RangeKind, RangePart};
-use crate::destage::{how, what, when};
+use crate::destage::{what, when};
 use crate::layer::{Io, Outbox, Report};
 use crate::slab::Slab;
-use crate::{Extent, LINE_BYTES, LINE_SECTORS, Nanos};
-use carry::{Flight, Group, Run, Target};
+use crate::{Extent, LINE_SECTORS, Nanos};
+use carry::Flight;
 use lost::LostPieces;
+use room::Room;
 
-/// Lines in a batch, where the log is on a device that need not seek: sorting more gains more.
-const BATCH_LINES_MAX: usize = 1 << 16;
 /// Discards and zeroes are sent home in pieces of so many sectors (8 MiB), so that a request need not wait long.
 const RANGE_SECTORS_MAX: u64 = 16 << 10;
 /// How long to wait after a failed write home; doubles up to the second value.
@@ -71,14 +73,9 @@ pub struct Home {
     pub pressure: Pressure,
     /// CRC of the blocks of the data disk that the superblock knows; what goes home changes it.
     pub fingerprint: Vec<Option<u32>>,
-    items: Vec<Item>,
+    room: Room,
     /// The next item that is not in a window yet.
     next: usize,
-    blocks: Vec<how::Block>,
-    /// Where the pieces of a window go, by item.
-    targets: Vec<Target>,
-    groups: VecDeque<Group>,
-    runs: Vec<Run>,
     next_run: usize,
     next_block: usize,
     range_ids: Vec<u64>,
@@ -107,19 +104,16 @@ pub struct Home {
 }
 
 impl Home {
-    pub fn new(fingerprint: Vec<Option<u32>>, rotational: bool) -> Home {
+    /// `spins`: the devices of the log and of the data.
+    pub fn new(config: &LogCacheConfig, superblock: &Superblock, log_spins: bool, data_spins: bool) -> Home {
         Home {
             phase: Phase::Idle,
             pressure: Pressure::None,
-            fingerprint,
-            items: Vec::new(),
+            fingerprint: superblock.fingerprint.clone(),
+            room: Room::new(config, superblock, log_spins),
             next: 0,
-            blocks: Vec::new(),
-            targets: Vec::new(),
-            next_block: 0,
-            groups: VecDeque::new(),
-            runs: Vec::new(),
             next_run: 0,
+            next_block: 0,
             range_ids: Vec::new(),
             range_parts: VecDeque::new(),
             flights: Slab::default(),
@@ -135,7 +129,7 @@ impl Home {
             started: Nanos::ZERO,
             suspended: false,
             // Until the first batch has been timed: 4 ms, or 20 us, for a line.
-            per_sector: if rotational { 500_000.0 } else { 2_500.0 },
+            per_sector: if data_spins { 500_000.0 } else { 2_500.0 },
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: None,
@@ -160,7 +154,7 @@ impl Home {
     /// Gives up the batch; it is tried again later.
     pub fn fail(&mut self) {
         self.errors += 1;
-        self.items.clear();
+        self.room.items.clear();
         self.range_parts.clear();
         self.phase = Phase::Flush;
     }
@@ -287,7 +281,7 @@ impl Core {
         self.home.behind_around = false;
         self.choose_ranges(safe);
         self.choose_items(failed);
-        if self.home.items.is_empty() && self.home.range_ids.is_empty() {
+        if self.home.room.items.is_empty() && self.home.range_ids.is_empty() {
             if self.home.behind_around {
                 // Goes on when the write around the log has ended.
                 self.home.stalled = false;
@@ -308,9 +302,10 @@ impl Core {
     /// The batch is chosen.
     fn begin_ranges(&mut self) {
         self.home.next = 0;
-        self.home.batch_sectors = self.home.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        self.home.batch_sectors =
+            self.home.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
         let segments =
-            self.home.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
+            self.home.room.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
         self.home.hold = segments.min().unwrap_or(u64::MAX);
         self.home.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
@@ -325,8 +320,8 @@ impl Core {
             return self.read_epoch(out);
         }
         let ordered = self.home.ordered.take().expect("destage is ordered");
-        self.home.items.clear();
-        ordered.pieces(|line, piece| self.home.items.push(Item { line, piece, failed: false }));
+        self.home.room.items.clear();
+        ordered.pieces(|line, piece| self.home.room.items.push(Item { line, piece, failed: false }));
         self.sort_items();
         self.home.range_parts.clear();
         for part in ordered.parts() {
@@ -370,11 +365,13 @@ impl Core {
         }
     }
 
-    /// The segments of the batch, by the policy, as a set of indexes.
-    fn choose_segments(&self, limit: u64, failed: bool) -> Vec<bool> {
+    /// Chooses the segments of the batch, by the policy.
+    fn choose_segments(&mut self, failed: bool) {
+        let limit = Room::batch_lines(&self.config, self.log.rotational) as u64 * LINE_SECTORS;
         // While a request over several records is not durable as a whole, nothing of it goes home.
         let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
-        let mut parts: Vec<what::Part> = Vec::new();
+        let Room { parts, chosen, .. } = &mut self.home.room;
+        parts.clear();
         for number in self.ring.tail()..=self.ring.head().min(last) {
             let segment = self.ring.at(self.ring.index(number));
             if segment.dirty_sectors > 0 {
@@ -389,8 +386,8 @@ impl Core {
                 });
             }
         }
-        what::policy(self.config.what).order(&mut parts);
-        let mut chosen = vec![false; self.ring.count() as usize];
+        what::policy(self.config.what).order(parts);
+        chosen.fill(false);
         let mut sum = 0;
         for part in parts {
             if sum > 0 && sum + part.dirty_sectors > limit {
@@ -399,13 +396,10 @@ impl Core {
             sum += part.dirty_sectors;
             chosen[self.ring.index(part.number) as usize] = true;
         }
-        chosen
     }
 
     fn choose_items(&mut self, failed: bool) {
-        let memory_lines = (self.config.destage_memory / LINE_BYTES as usize).max(1);
-        let lines = if self.log.rotational { memory_lines } else { memory_lines.max(BATCH_LINES_MAX) };
-        let chosen = self.choose_segments(lines as u64 * LINE_SECTORS, failed);
+        self.choose_segments(failed);
         let chain = if failed { None } else { self.volatile_chain() };
         let chained = |place: u64| {
             chain.is_some_and(|chain| {
@@ -413,28 +407,28 @@ impl Core {
             })
         };
         let mut behind_around = false;
-        let mut items = std::mem::take(&mut self.home.items);
+        let mut items = std::mem::take(&mut self.home.room.items);
         items.clear();
         self.table.scan(0, usize::MAX, |line, piece| {
             let place = piece.place.0;
             let eligible = piece.dirty
-                && chosen[self.superblock.segment_of(place) as usize]
+                && self.home.room.chosen[self.superblock.segment_of(place) as usize]
                 && !self.home.lost.is_lost(line, piece.place)
                 && !chained(place)
                 && (failed || self.buffers.holding(place).is_none());
             if eligible && self.is_going_around(line.extent()) {
                 behind_around = true;
-            } else if eligible {
+            } else if eligible && items.len() < self.home.room.items_max {
                 items.push(Item { line, piece, failed: false });
             }
         });
         self.home.behind_around |= behind_around;
-        self.home.items = items;
+        self.home.room.items = items;
         self.sort_items();
     }
 
     fn sort_items(&mut self) {
-        let items = &mut self.home.items;
+        let items = &mut self.home.room.items;
         match self.config.how {
             super::HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
             super::HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),
@@ -445,7 +439,7 @@ impl Core {
     fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
         self.home.phase = Phase::Idle;
         self.home.hold = u64::MAX;
-        let mut items = std::mem::take(&mut self.home.items);
+        let mut items = std::mem::take(&mut self.home.room.items);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
         let again = self.home.errors > 0 || self.home.lost.has_doubtful();
         if flushed {
@@ -458,7 +452,7 @@ impl Core {
             }
         }
         items.clear();
-        self.home.items = items;
+        self.home.room.items = items;
         self.home.range_ids.clear();
         self.time_batch(now);
         if again {

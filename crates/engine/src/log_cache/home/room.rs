@@ -1,0 +1,109 @@
+//! The memory that destaging needs, allocated once, when the cache starts: what writes dirty data back must not ask for
+//! memory when memory is short (rule 14), as that may be what is waited for.
+
+use std::collections::VecDeque;
+
+use super::Item;
+use super::carry::{Group, Run, Target};
+use crate::destage::{how, what};
+use crate::log_cache::LogCacheConfig;
+use crate::log_cache::format::Superblock;
+use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
+
+/// Lines in a batch, where the log is on a device that need not seek: sorting more gains more.
+const BATCH_LINES_MAX: usize = 1 << 16;
+/// Log blocks before, between and after the pieces of a group.
+const GROUP_BLOCKS: u64 = 3;
+
+/// Whole lines that fit the memory given for destaging.
+fn memory_lines(config: &LogCacheConfig) -> usize {
+    (config.destage_memory / LINE_BYTES as usize).max(1)
+}
+
+/// Room for a batch: everything in it keeps its memory from one batch to the next.
+pub struct Room {
+    /// Pieces in a batch, at most. What is left over goes with the next one.
+    pub items_max: usize,
+    /// Blocks in a window, at most: each takes a line of `runs` or less.
+    pub blocks_max: usize,
+    pub items: Vec<Item>,
+    pub blocks: Vec<how::Block>,
+    /// Where the pieces of a window go, by item.
+    pub targets: Vec<Target>,
+    /// The items of a window in the order of the log; groups are stretches of it.
+    pub order: Vec<u32>,
+    pub groups: VecDeque<Group>,
+    pub runs: Vec<Run>,
+    pub parts: Vec<what::Part>,
+    /// The segments of a batch, by index.
+    pub chosen: Vec<bool>,
+    /// What goes home in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
+    /// in memory.
+    memory: Buf,
+    /// Buffers for reading from the log.
+    reads: Vec<Buf>,
+    read_bytes: usize,
+}
+
+impl Room {
+    pub fn new(config: &LogCacheConfig, superblock: &Superblock, spins: bool) -> Room {
+        let segment_bytes = u64::from(superblock.segment_bytes);
+        let segments = superblock.segments as usize;
+
+        let blocks_max = memory_lines(config).max(LINE_SECTORS as usize);
+        let items_max = Room::batch_lines(config, spins).max((segment_bytes / SECTOR_BYTES) as usize);
+        let group_bytes = (how::MERGE_SECTORS_MAX + LINE_SECTORS) * SECTOR_BYTES
+            + GROUP_BLOCKS * u64::from(superblock.log_block_bytes);
+        let read_bytes = group_bytes.min(segment_bytes) as usize;
+        Room {
+            items_max,
+            blocks_max,
+            items: Vec::with_capacity(items_max),
+            blocks: Vec::with_capacity(blocks_max + LINE_SECTORS as usize),
+            targets: Vec::with_capacity(blocks_max),
+            order: Vec::with_capacity(blocks_max),
+            groups: VecDeque::with_capacity(blocks_max),
+            runs: Vec::with_capacity(blocks_max),
+            parts: Vec::with_capacity(segments),
+            chosen: vec![false; segments],
+            memory: Buf::zeroed(blocks_max * LINE_BYTES as usize),
+            reads: (0..config.destage_depth).map(|_| Buf::zeroed(read_bytes)).collect(),
+            read_bytes,
+        }
+    }
+
+    /// Lines in a batch: where the log is on a device that need not seek, sorting more gains more.
+    pub fn batch_lines(config: &LogCacheConfig, spins: bool) -> usize {
+        let lines = memory_lines(config);
+        if spins { lines } else { lines.max(BATCH_LINES_MAX) }
+    }
+
+    /// The memory of the runs, to be filled.
+    pub fn fill(&mut self) -> &mut Buf {
+        if !self.memory.reclaim() {
+            // A device below has kept a part of it: it may keep it.
+            self.memory = Buf::zeroed(self.blocks_max * LINE_BYTES as usize);
+        }
+        &mut self.memory
+    }
+
+    /// A part of it, to be written.
+    pub fn window(&mut self, at: usize, bytes: usize) -> Buf {
+        self.memory.share();
+        self.memory.window(at, bytes)
+    }
+
+    /// A buffer for a read from the log.
+    pub fn read_buf(&mut self, bytes: usize) -> Buf {
+        let mut buf = self.reads.pop().unwrap_or_else(|| Buf::zeroed(self.read_bytes.max(bytes)));
+        buf.set_len(bytes);
+        buf
+    }
+
+    /// It has been read, and used.
+    pub fn give_back(&mut self, buf: Buf) {
+        if buf.has_room(self.read_bytes) {
+            self.reads.push(buf);
+        }
+    }
+}
