@@ -47,7 +47,7 @@ impl Character {
     /// Draws a client that suits a device.
     pub fn draw(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
         let drawn = Character::draw_any(rng, geometry, overlaps);
-        if rng.chance(650) {
+        if rng.chance(500) {
             return drawn;
         }
         // A database's log: one durable write of one size after the other. Records of a log then lie at the same places in
@@ -55,7 +55,7 @@ impl Character {
         let size = rng.pick(&[8, 8, 16]);
         let (flushes, fua) = rng.pick(&[(500, 0), (50, 1000), (100, 0), (100, 300)]);
         Character {
-            depth: rng.pick(&[1, 1, 2]),
+            depth: rng.pick(&[1, 2, 3]),
             sectors_min: size,
             sectors_max: size,
             align: size,

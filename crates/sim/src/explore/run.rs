@@ -28,6 +28,8 @@ struct Cut {
     disks: Vec<MemDisk>,
     at: Nanos,
     killed: bool,
+    /// A disk may have kept a write and lost one before it.
+    holes: bool,
     how: String,
 }
 
@@ -56,16 +58,18 @@ impl Sampler {
 fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
     if rng.chance(120) {
         let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
-        return Cut { disks, at, killed: true, how: "process killed".into() };
+        return Cut { disks, at, killed: true, holes: false, how: "process killed".into() };
     }
     let mut how = String::from("power cut:");
+    let mut holes = false;
     let mut one = |disk: &MemDisk, rng: &mut SimRng| {
         let style = rng.pick(&CutStyle::ALL);
         how.push_str(&format!(" {style:?}"));
+        holes |= style == CutStyle::OneLost;
         disk.power_cut(style, rng)
     };
     let disks = disks.iter().map(|disk| one(disk, rng)).collect();
-    Cut { disks, at, killed: false, how }
+    Cut { disks, at, killed: false, holes, how }
 }
 
 struct Run {
@@ -166,12 +170,16 @@ impl Run {
         self.try_cuts(&mut driver, &sampler, &oracle, 0, "first start")?;
         {
             let mut sampler = sampler.borrow_mut();
-            // At every write and flush of some runs, and at some of more runs: settings and clients matter as much.
-            let at_writes = self.rng.pick(&[1000, 100, 40, 40]);
+            // At every write and flush of some runs, which are short, and at some of more runs.
+            let at_writes = self.rng.pick(&[1000, 100, 40, 12, 12, 12, 12, 12]);
             (sampler.at_writes, sampler.elsewhere, sampler.left) = (at_writes, at_writes / 15, u32::MAX);
         }
         let geometry = stack.geometry(stack.root());
-        let character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        let mut character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        if sampler.borrow().at_writes == 1000 {
+            // Some hundred states, not thousands: settings and clients matter as much.
+            character.requests /= 6;
+        }
         self.tell(|| format!("client: {character:?}"));
         self.character = Some(character);
         let mut client = Client::new(character, oracle, self.rng.fork());
@@ -297,7 +305,8 @@ impl Run {
         self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
         let found = self.read_all(&mut driver, &mut stack, oracle)?;
         oracle.judge(cut.at, &found)?;
-        if nests && self.rng.chance(350) {
+        // What lies behind a hole must not come back in a later life: see what comes of it more often.
+        if nests && self.rng.chance(if cut.holes { 800 } else { 350 }) {
             let mut next = oracle.clone();
             if cut.killed && self.rig.promise != dcd_engine::log_cache::Promise::Ordered {
                 // The disks kept their caches, so what was not flushed may still go.
@@ -305,7 +314,7 @@ impl Run {
             } else {
                 next.recovered(&found);
             }
-            self.live_on(&mut driver, &mut stack, next, found, depth)?;
+            self.live_on(&mut driver, &mut stack, next, found, depth, cut.holes)?;
         }
         self.add_paths(&stack, driver.now());
         self.story.truncate(told);
@@ -332,6 +341,7 @@ impl Run {
         oracle: Oracle,
         found: Vec<Seen>,
         depth: u32,
+        holes: bool,
     ) -> Outcome {
         match self.rng.below(8) {
             0 => {
@@ -348,13 +358,16 @@ impl Run {
                 Ok(())
             }
             _ => {
-                let at_writes = self.rng.pick(&[100, 1000]);
+                let at_writes = if holes { 1000 } else { self.rng.pick(&[100, 1000]) };
                 let sampler = self.sampler(driver, at_writes, 10, 4);
                 let geometry = stack.geometry(stack.root());
                 let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
-                let mut character =
-                    if self.rng.chance(700) { self.character.unwrap_or(drawn) } else { drawn };
-                let most = self.rng.pick(&[4, 8, 40]);
+                let mut character = if self.rng.chance(if holes { 950 } else { 700 }) {
+                    self.character.unwrap_or(drawn)
+                } else {
+                    drawn
+                };
+                let most = if holes { 8 } else { self.rng.pick(&[4, 8, 40]) };
                 character.requests = self.rng.range(1, most);
                 self.tell(|| format!("client: {character:?}"));
                 let mut client = Client::new(character, oracle, self.rng.fork());
