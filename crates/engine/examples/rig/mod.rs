@@ -29,6 +29,14 @@ impl Ram {
         Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; bytes as usize] }
     }
 
+    pub fn of(bytes: Vec<u8>) -> Ram {
+        Ram { sectors: bytes.len() as u64 / SECTOR_BYTES, bytes }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// A device that keeps its superblocks and nothing else.
     pub fn without_bytes(bytes: u64) -> Ram {
         Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; KEPT_BYTES] }
@@ -43,7 +51,7 @@ impl Ram {
 
 impl BlockDevice for Ram {
     fn geometry(&self) -> Geometry {
-        Geometry::plain(self.sectors)
+        Geometry { discards: true, ..Geometry::plain(self.sectors) }
     }
 
     fn run(&mut self, mut io: Io) -> IoResult {
@@ -58,6 +66,10 @@ impl BlockDevice for Ram {
                 let kept = self.kept(*at, buf.len());
                 let len = kept.len();
                 self.bytes[kept].copy_from_slice(&buf.bytes()[..len]);
+            }
+            Io::Discard { extent } | Io::WriteZeroes { extent, .. } => {
+                let kept = self.kept(extent.start, (extent.sectors * SECTOR_BYTES) as usize);
+                self.bytes[kept].fill(0);
             }
             _ => {}
         }
@@ -124,13 +136,23 @@ impl Rig {
             ..FormatOptions::new(*b"a cache measured", *b"its data disk...")
         };
         format(&mut log, &mut data, &options).expect("formatted");
+        Rig::start(config, [log, data])
+    }
+
+    /// A cache over a log that has been formatted, and its data disk.
+    pub fn start(config: LogCacheConfig, devices: [Ram; 2]) -> Rig {
         let mut builder = StackBuilder::new();
-        let ports = [builder.device(log.geometry()), builder.device(data.geometry())];
+        let ports = [builder.device(devices[0].geometry()), builder.device(devices[1].geometry())];
         let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
-        let mut below = Below { devices: [log, data], ..Below::default() };
+        let mut below = Below { devices, ..Below::default() };
         let mut stack = builder.finish(root);
         stack.activate(&mut below).expect("active");
         Rig { stack, below, spent: Duration::ZERO }
+    }
+
+    /// The log and the data disk, as they are now: the cache does not know that it ends.
+    pub fn crash(self) -> [Ram; 2] {
+        self.below.devices
     }
 
     pub fn status(&self) -> serde_json::Value {
@@ -189,6 +211,17 @@ impl Rig {
         self.timed(|stack| stack.control(now, CACHE, Control::Drain));
         while self.below.reports.pop().is_none() {
             self.below.carry_out(&mut self.stack);
+            self.step();
+        }
+    }
+
+    /// Lets time go on until the stack wants nothing more.
+    pub fn rest(&mut self) {
+        loop {
+            self.below.carry_out(&mut self.stack);
+            if self.below.completed.is_empty() && self.stack.next_deadline().is_none() {
+                return;
+            }
             self.step();
         }
     }
