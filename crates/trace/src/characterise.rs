@@ -20,6 +20,8 @@ const DEVICES_MAX: usize = 64;
 const POINTS_MAX: usize = 200;
 /// Periods of the plot of activity; when they are full, each becomes twice as long.
 const PERIODS: usize = 256;
+/// An alignment of more than 1 MiB says nothing.
+const ALIGN_BITS_MAX: u32 = 11;
 const PERIOD_FIRST: Nanos = Nanos::from_millis(1);
 
 /// How a trace is characterised.
@@ -123,6 +125,7 @@ struct Sectors {
     overwrite_ios: Spread,
     overwrite_ns: Spread,
     read_after_write_ios: Spread,
+    read_again_ios: Spread,
 }
 
 impl Sectors {
@@ -140,6 +143,7 @@ impl Sectors {
             overwrite_ios: Spread::new(),
             overwrite_ns: Spread::new(),
             read_after_write_ios: Spread::new(),
+            read_again_ios: Spread::new(),
         }
     }
 
@@ -156,6 +160,7 @@ impl Sectors {
             read_after_write_share: share(self.read_after_write, self.read),
             read_after_write_interval_ios: self.read_after_write_ios.distribution(),
             read_again_share: share(self.read_again, self.read),
+            read_again_interval_ios: self.read_again_ios.distribution(),
         }
     }
 }
@@ -173,6 +178,8 @@ struct Measured {
     unanswered: u64,
     out_of_order: u64,
     lba_end: u64,
+    /// Every bit that is set in an address or a size.
+    address_bits: u64,
     interarrival: Spread,
     idle: Spread,
     sequential: u64,
@@ -194,6 +201,7 @@ impl Measured {
             unanswered: 0,
             out_of_order: 0,
             lba_end: 0,
+            address_bits: 0,
             interarrival: Spread::new(),
             idle: Spread::new(),
             sequential: 0,
@@ -220,6 +228,7 @@ impl Measured {
         self.last = self.last.max(record.at);
         self.unanswered += u64::from(record.response.is_none());
         self.lba_end = self.lba_end.max(record.extent.end().0);
+        self.address_bits |= record.extent.start.0 | record.extent.sectors;
         match record.op {
             Op::Read => self.reads.add(record),
             Op::Write => self.writes.add(record),
@@ -243,6 +252,7 @@ impl Measured {
             seconds: self.last.since(self.first).as_secs_f64(),
             out_of_order: self.out_of_order,
             lba_end: self.lba_end,
+            align_sectors: 1 << self.address_bits.trailing_zeros().min(ALIGN_BITS_MAX),
             interarrival_ns: self.interarrival.distribution(),
             idle_ns: self.idle.distribution(),
             busy_share: 1.0 - self.idle.1 as f64 / span,
@@ -424,7 +434,10 @@ impl Sectors {
                 self.read_after_write += weight;
                 self.read_after_write_ios.add(now - before.written, weight);
             }
-            self.read_again += first(before.read > before.written);
+            if before.read > before.written {
+                self.read_again += weight;
+                self.read_again_ios.add(now - before.read, weight);
+            }
             return;
         }
         self.written += weight;

@@ -47,6 +47,8 @@ pub struct Blocks {
     pub read_after_write_interval_ios: Distribution,
     /// Share of the read sectors that were read before and not written since.
     pub read_again_share: f64,
+    /// Between two reads of a block with no write between them, in requests to its device.
+    pub read_again_interval_ios: Distribution,
 }
 
 /// One device, or all.
@@ -64,6 +66,8 @@ pub struct Figures {
     pub out_of_order: u64,
     /// The end of the highest request, in sectors.
     pub lba_end: u64,
+    /// The largest power of two that every address and size is a multiple of, in sectors.
+    pub align_sectors: u64,
     pub interarrival_ns: Distribution,
     /// Time with no request outstanding. Without response times, a request counts as taking the assumed service time.
     pub idle_ns: Distribution,

@@ -10,6 +10,7 @@
 //! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
 //! | `stage` | skip, cut, scale, merge: readers over readers |
 //! | `characterise`, `figures` | what a trace is like |
+//! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
 
 mod characterise;
@@ -22,6 +23,7 @@ mod open;
 mod real_traces;
 mod record;
 mod stage;
+pub mod synthesise;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

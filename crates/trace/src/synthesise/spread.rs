@@ -1,0 +1,190 @@
+//! How a quantity of a description is distributed, and drawing from it.
+//!
+//! A description says a mean, or a median and a mean, or the whole distribution by points. What a mean alone leaves open
+//! is taken as memoryless; what a median and a mean leave open as log-uniform on each side of the median, since intervals
+//! between accesses spread over orders of magnitude.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::figures::Distribution;
+
+/// Below the median, values reach down to this part of it.
+const LOW_PART: f64 = 1e-3;
+
+/// The highest power by which measured sizes are weighed anew, to move their mean a little.
+const TILT_MAX: f64 = 2.0;
+
+/// What a description says of a quantity.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    pub mean: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
+    /// (value, share of the quantity that is at most that value), ascending; the last share is 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Spread {
+    pub const fn of_mean(mean: f64) -> Spread {
+        Spread { mean, median: None, points: Vec::new() }
+    }
+
+    /// A distribution that was measured.
+    pub fn like(measured: &Distribution) -> Spread {
+        Spread {
+            mean: measured.mean,
+            median: Some(measured.median as f64),
+            points: measured.cumulative.clone(),
+        }
+    }
+
+    pub(super) fn check(&self, what: &str) -> Result<(), String> {
+        let fine = self.mean.is_finite()
+            && self.mean >= 0.0
+            && self.median.is_none_or(|m| m.is_finite() && m >= 0.0);
+        if !fine {
+            return Err(format!("{what}: mean and median are numbers of zero or more"));
+        }
+        let ascends = self.points.windows(2).all(|two| two[0].0 <= two[1].0 && two[0].1 <= two[1].1);
+        let whole = self.points.last().is_none_or(|last| (last.1 - 1.0).abs() < 1e-6);
+        if !ascends || !whole {
+            return Err(format!("{what}: points ascend in value and in share, up to a share of 1"));
+        }
+        Ok(())
+    }
+}
+
+/// Draws values.
+#[derive(Clone, Debug)]
+pub enum Sampler {
+    /// Memoryless: exponential.
+    Memoryless { mean: f64 },
+    /// Log-linear between points of (value, cumulative share).
+    Smooth(Vec<(f64, f64)>),
+    /// Only the values of the points.
+    Steps(Vec<(f64, f64)>),
+}
+
+impl Sampler {
+    /// For a quantity that is continuous, or nearly so.
+    pub fn smooth(spread: &Spread) -> Sampler {
+        if !spread.points.is_empty() {
+            let factor = spread.mean / mean_of_smooth(&spread.points).max(f64::MIN_POSITIVE);
+            return Sampler::Smooth(spread.points.iter().map(|&(v, share)| (v * factor, share)).collect());
+        }
+        match spread.median.filter(|&median| median > 0.0) {
+            Some(median) => Sampler::Smooth(around(median, spread.mean)),
+            None => Sampler::Memoryless { mean: spread.mean },
+        }
+    }
+
+    /// For sizes: those that were measured, and no others between them.
+    pub fn steps(spread: &Spread) -> Sampler {
+        if spread.points.is_empty() { Sampler::smooth(spread) } else { Sampler::Steps(tilted(spread)) }
+    }
+
+    pub fn draw(&self, rng: &mut ChaCha8Rng) -> f64 {
+        let u: f64 = rng.random();
+        match self {
+            Sampler::Memoryless { mean } => -(1.0 - u).ln() * mean,
+            Sampler::Steps(points) => points[at(points, u)].0,
+            Sampler::Smooth(points) => {
+                let right = at(points, u);
+                let (to, until) = points[right];
+                let (from, since) = if right == 0 { (to, 0.0) } else { points[right - 1] };
+                let part = if until > since { (u - since) / (until - since) } else { 1.0 };
+                if from > 0.0 { from * (to / from).powf(part) } else { to * part }
+            }
+        }
+    }
+}
+
+/// The points of a spread, with their weights multiplied by a power of their values such that the mean is the spread's.
+fn tilted(spread: &Spread) -> Vec<(f64, f64)> {
+    let with = |power: f64| {
+        let (mut before, mut sum, mut product) = (0.0, 0.0, 0.0);
+        let weigh = |&(value, share): &(f64, f64)| {
+            let weight = (share - before).max(0.0) * value.max(1.0).powf(power);
+            (before, sum, product) = (share, sum + weight, product + weight * value);
+            (value, sum)
+        };
+        let mut points: Vec<(f64, f64)> = spread.points.iter().map(weigh).collect();
+        points.iter_mut().for_each(|point| point.1 /= sum);
+        (product / sum, points)
+    };
+    let (mut under, mut over) = (-TILT_MAX, TILT_MAX);
+    for _ in 0..40 {
+        let middle = (under + over) / 2.0;
+        if with(middle).0 < spread.mean { under = middle } else { over = middle }
+    }
+    with((under + over) / 2.0).1
+}
+
+/// The first point whose share is above `u`.
+fn at(points: &[(f64, f64)], u: f64) -> usize {
+    points.partition_point(|point| point.1 <= u).min(points.len() - 1)
+}
+
+/// The mean of a log-uniform quantity.
+fn log_mean(from: f64, to: f64) -> f64 {
+    if from <= 0.0 || to <= from * (1.0 + 1e-9) { (from + to) / 2.0 } else { (to - from) / (to / from).ln() }
+}
+
+fn mean_of_smooth(points: &[(f64, f64)]) -> f64 {
+    let first = points.first().map_or(0.0, |&(value, share)| value * share);
+    let between = |two: &[(f64, f64)]| log_mean(two[0].0, two[1].0) * (two[1].1 - two[0].1);
+    first + points.windows(2).map(between).sum::<f64>()
+}
+
+/// Log-uniform on each side of a median, with the largest value that gives the mean.
+fn around(median: f64, mean: f64) -> Vec<(f64, f64)> {
+    let low = (median * LOW_PART).max(median.min(1.0));
+    let wanted = 2.0 * mean - log_mean(low, median);
+    let (mut under, mut over) = (median, median.max(1.0));
+    while log_mean(median, over) < wanted {
+        over *= 2.0;
+    }
+    for _ in 0..60 {
+        let middle = (under + over) / 2.0;
+        if log_mean(median, middle) < wanted { under = middle } else { over = middle }
+    }
+    vec![(low, 0.0), (median, 0.5), (over, 1.0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::rand_core::SeedableRng;
+
+    use super::*;
+
+    fn drawn(sampler: &Sampler) -> (f64, f64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        let mut values: Vec<f64> = (0..40_000).map(|_| sampler.draw(&mut rng)).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        (values[values.len() / 2], values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    #[test]
+    fn a_median_and_a_mean_are_met() {
+        for (median, mean) in [(100.0, 3249.3), (12.0, 1365.7), (26.0, 17155.0), (5.0, 5.5)] {
+            let got = drawn(&Sampler::smooth(&Spread { mean, median: Some(median), points: Vec::new() }));
+            assert!((got.0 / median - 1.0).abs() < 0.05, "median {median}: {got:?}");
+            assert!((got.1 / mean - 1.0).abs() < 0.05, "mean {mean}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn points_are_followed() {
+        let points = vec![(512.0, 0.25), (4096.0, 0.75), (65536.0, 1.0)];
+        let mean = 0.25 * 512.0 + 0.5 * 4096.0 + 0.25 * 65536.0;
+        let spread = Spread { mean, median: Some(4096.0), points };
+        let got = drawn(&Sampler::steps(&spread));
+        assert_eq!(got.0, 4096.0);
+        assert!((got.1 / mean - 1.0).abs() < 0.02, "{got:?} for {mean}");
+        assert!((drawn(&Sampler::smooth(&spread)).1 / mean - 1.0).abs() < 0.03);
+    }
+}
