@@ -246,6 +246,27 @@ fn rule_09_destaging_waits_for_an_older_write_around_the_log() {
 }
 
 #[test]
+fn rule_09_data_does_not_go_home_before_an_older_discard_that_has_to_wait() {
+    let mut steps = Steps::new(8, quiet());
+    steps.hold = Box::new(write_home);
+    steps.write(MIDDLE, 256, 1);
+    // The discard waits for the write around the log, and reaches further.
+    let discard = Extent::new(Lba(MIDDLE + 200), 100);
+    steps.send(Io::WriteZeroes { extent: discard, unmap: false, durability: Durability::Durable });
+    let new = steps.write_as(MIDDLE + 280, 8, 2, Durability::Durable);
+    assert!(steps.is_ok(new));
+    let around = Extent::new(Lba(MIDDLE), 256);
+    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
+    steps.drain();
+    assert!(steps.reports.is_empty() && steps.at_home(MIDDLE + 280) == 0, "not before the older one");
+    steps.let_go();
+    steps.wait(3);
+    assert_eq!(steps.reports, [Report::Drained]);
+    let home = [24, 240, 270, 280].map(|at| steps.at_home(MIDDLE + at));
+    assert_eq!(home, [1, ZEROES, ZEROES, 2]);
+}
+
+#[test]
 fn rule_10_fua_is_answered_when_data_and_mapping_are_durable() {
     let mut steps = Steps::new(8, quiet());
     steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));

@@ -354,6 +354,11 @@ impl Core {
         self.home.range_ids.dedup();
     }
 
+    /// Whether a range is left out of the batch here: it would go home later, over the newer data.
+    fn is_over_what_stays(&self, extent: Extent) -> bool {
+        self.ranges.lookup(extent).any(|part| self.home.range_ids.binary_search(&part.info.id).is_err())
+    }
+
     /// Cuts a range into what the data disk does at a time.
     fn add_range(&mut self, part: RangePart) {
         let sectors_max = if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
@@ -416,7 +421,7 @@ impl Core {
                 && !self.home.lost.is_lost(line, piece.place)
                 && !chained(place)
                 && (failed || self.buffers.holding(place).is_none());
-            if eligible && self.is_going_around(line.extent()) {
+            if eligible && (self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())) {
                 behind_around = true;
             } else if eligible && items.len() < self.home.room.items_max {
                 items.push(Item { line, piece, failed: false });
