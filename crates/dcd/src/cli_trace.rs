@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use dcd_engine::Nanos;
 
-/// Convert, measure, cut, scale and merge block traces
+/// Convert, measure, make, cut, scale and merge block traces
 ///
 /// The format of a trace is recognised by its content, and it may be compressed (gzip, zstd, xz, bzip2). "-" is
 /// standard input or output. A name DEVICE with a DEVICE.blktrace.0 beside it is a recording of blktrace, all CPUs.
@@ -25,6 +25,7 @@ pub enum TracePart {
     Convert(Convert),
     Summarise(Summarise),
     Characterise(Characterise),
+    Synthesise(Synthesise),
     Cut(CutArgs),
     Scale(ScaleArgs),
     Merge(MergeArgs),
@@ -137,6 +138,56 @@ pub struct Characterise {
     /// Blocks (sectors) to follow at most, some 70 bytes each; with more, they are sampled
     #[arg(long, value_name = "N", default_value_t = dcd_trace::Options::BLOCKS_MAX)]
     pub blocks_max: usize,
+}
+
+/// Make a trace with given characteristics
+///
+/// Counts, sizes, overwrites and how soon they come, reads after writes, sequential runs, bursts: from a preset, from a
+/// description in TOML, or like another trace. The generator is turned until what is measured is what was wanted, and
+/// both are reported.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd trace synthesise --preset off-day off-day.dcd
+  dcd trace synthesise --like hm_0.csv.gz --seed 7 like-hm_0.dcd
+  dcd trace synthesise --preset sci-off --describe > mine.toml
+  dcd trace synthesise --description mine.toml mine.dcd")]
+pub struct Synthesise {
+    #[command(flatten)]
+    pub of: SynthesiseOf,
+    #[arg(value_name = "OUTPUT", required_unless_present = "describe")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+    /// The same seed makes the same trace
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// How long a request takes whose response time the trace does not have (with --like)
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
+    pub service: Nanos,
+    /// Print the description in TOML and make nothing
+    #[arg(long, conflicts_with = "output")]
+    pub describe: bool,
+    /// The fit as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a synthetic trace is made of.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SynthesiseOf {
+    /// One of the calibrated ones: off-day, air-rsv, sci-off (Biswas, Ramakrishnan and Towsley, 1993)
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Measure this trace, each of its devices, and make one like it
+    #[arg(long, value_name = "TRACE")]
+    pub like: Option<PathBuf>,
+    /// A description in TOML; --describe prints one to begin with
+    #[arg(long, value_name = "FILE")]
+    pub description: Option<PathBuf>,
 }
 
 /// Keep a part of a trace: by time, device, address, operation, count

@@ -121,6 +121,11 @@ impl Description {
         Ok(description)
     }
 
+    /// As TOML, to be changed by hand and read again.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("numbers and names are TOML")
+    }
+
     /// What was measured of a device, as a description.
     pub fn like(name: &str, figures: &Figures, service_ms: f64) -> Result<Description, TraceError> {
         let Some(blocks) = &figures.blocks else {

@@ -40,7 +40,7 @@ fn print_json(figures: &Characteristics) {
     println!("{}", serde_json::to_value(figures).expect("numbers and names are JSON"));
 }
 
-fn measure(
+pub(super) fn measure(
     reader: &mut dyn dcd_trace::ReadTrace,
     options: Options,
     quiet: bool,

@@ -3,6 +3,7 @@
 mod characterise;
 mod plots;
 mod report;
+mod synthesise;
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -30,6 +31,7 @@ pub fn run(args: &Trace) -> Result<(), Failure> {
         TracePart::Convert(args) => convert(args),
         TracePart::Summarise(args) => characterise::summarise(args),
         TracePart::Characterise(args) => characterise::characterise(args),
+        TracePart::Synthesise(args) => synthesise::synthesise(args),
         TracePart::Cut(args) => cut(args),
         TracePart::Scale(args) => scale(args),
         TracePart::Merge(args) => merge(args),
