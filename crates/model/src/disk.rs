@@ -35,6 +35,7 @@ use crate::controller::{Access, Controller, Served, Service};
 use crate::drive::{self, Drive, DriveError};
 use crate::queue::{Pending, Queue, Scheduler, Work};
 use crate::statistics::Statistics;
+use crate::write_back::WriteBackKind;
 
 const BELOW: Port = Port(0);
 
@@ -63,6 +64,8 @@ pub struct DiskConfig {
     /// The most commands among which that order chooses.
     pub queue_depth: Option<usize>,
     pub write_cache: WriteCache,
+    /// When data in the write cache goes to the medium.
+    pub write_back: Option<WriteBackKind>,
     /// Segments of the built-in cache.
     pub segments: Option<usize>,
     /// The size of each, in bytes.
@@ -80,6 +83,7 @@ impl Default for DiskConfig {
             queue: Scheduler::default(),
             queue_depth: None,
             write_cache: WriteCache::default(),
+            write_back: None,
             segments: None,
             segment_bytes: None,
             read_ahead: None,
@@ -274,6 +278,9 @@ impl DiskConfig {
         }
         if let Some(read_ahead) = self.read_ahead {
             drive = drive.with_read_ahead(read_ahead);
+        }
+        if let Some(kind) = self.write_back {
+            drive = drive.with_write_back(kind);
         }
         match self.bus {
             Some(bytes_per_second) => drive.with_bus(bytes_per_second),

@@ -11,7 +11,7 @@ use crate::drive_file::DriveFile;
 use crate::geometry::{Spot, Track, Zone};
 use crate::mechanics::Mechanics;
 use crate::shingles::ShinglesShape;
-use crate::write_back::WriteBackShape;
+use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
 
 /// The drives that are always there, by name.
 const BUILTIN: &[(&str, &str)] = &[
@@ -140,6 +140,20 @@ impl Drive {
     #[must_use]
     pub fn with_read_ahead(mut self, read_ahead: ReadAhead) -> Drive {
         self.cache.read_ahead = read_ahead;
+        self
+    }
+
+    /// The same drive with a write buffer of the same size that works otherwise. What a drive that writes on arrival does
+    /// not say of deferred writes is what the other drive files have: the nearest run first, after a rest of a
+    /// millisecond, and as many runs as fit.
+    #[must_use]
+    pub fn with_write_back(mut self, kind: WriteBackKind) -> Drive {
+        if self.write_back.kind == WriteBackKind::OnArrival && kind == WriteBackKind::Deferred {
+            self.write_back.runs = self.write_back.sectors as usize;
+            self.write_back.order = DestageOrder::Nearest;
+            self.write_back.idle = Nanos::from_millis(1);
+        }
+        self.write_back.kind = kind;
         self
     }
 

@@ -54,6 +54,11 @@ impl Histogram {
         filled.map(|(index, count)| (Nanos(bucket_end(index)).min(self.max), *count))
     }
 
+    /// Exact, like the mean.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
     /// Exact, unlike the percentiles; zero where nothing was added.
     pub fn mean(&self) -> Nanos {
         Nanos((self.sum / u128::from(self.count.max(1))) as u64)

@@ -34,4 +34,4 @@ pub use drive::{Drive, DriveError};
 pub use geometry::{Spot, Track, Zone};
 pub use histogram::Histogram;
 pub use queue::Scheduler;
-pub use write_back::DestageOrder;
+pub use write_back::{DestageOrder, WriteBackKind};

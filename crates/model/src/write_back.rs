@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use crate::mechanics::{Arm, Mechanics};
 
 /// When data goes to the medium.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum WriteBackKind {
+pub enum WriteBackKind {
     #[default]
     OnArrival,
     Deferred,

@@ -185,6 +185,7 @@ fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFile
         queue: fields.word("queue")?.unwrap_or(d.queue),
         queue_depth: fields.number_in("queue-depth", 1..=4096)?.map(|n| n as usize),
         write_cache: fields.word("write-cache")?.unwrap_or(d.write_cache),
+        write_back: fields.word("write-back")?,
         segments: fields.number_in("segments", 1..=4096)?.map(|n| n as usize),
         segment_bytes: fields.size("segment-size")?,
         read_ahead: fields.word("read-ahead")?,

@@ -1,9 +1,7 @@
 //! Reading ahead in the drive: on against off.
 
-use dcd_sim::mix;
-
 use crate::builtin::{
-    BUFFERS, Case, POSTMARK, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
+    BUFFERS, Case, POSTMARK, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
 };
 use crate::findings::figure;
 use crate::{
@@ -17,7 +15,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "Readahead of the drive",
     about: "FFS on an Atlas 10K with a built-in cache of 2 MB in 10 segments, write caching off; the same with readahead and \
             without. Traces are generated to the paper's Table 2 and shortened.",
-    params: &[WORKLOADS_PARAM, SCALE, BUFFERS],
+    params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
     plan,
     conclude,
 };
@@ -34,15 +32,17 @@ fn key(name: &str, buffer: u64, on: bool) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let runs = settings.number("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for read_ahead in [true, false] {
                 let case = Case { read_ahead, ..Case::new(buffer) };
-                let (workload, seed) = (workload.clone(), mix(settings.seed, 0));
-                points
-                    .push(Point::new(key(name, buffer, read_ahead), move || measure(&case, &workload, seed)));
+                let (workload, seed) = (workload.clone(), settings.seed);
+                points.push(Point::new(key(name, buffer, read_ahead), move || {
+                    measure(&case, &workload, runs, seed)
+                }));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Larger built-in caches: how much the file system gains.
 
-use dcd_sim::mix;
-
-use crate::builtin::{BUFFERS, Case, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload};
+use crate::builtin::{
+    BUFFERS, Case, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
+};
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
@@ -19,6 +19,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             is the mean response time of reads and writes of programs.",
     params: &[
         WORKLOADS_PARAM,
+        RUNS,
         SCALE,
         BUFFERS,
         Param { key: "sizes", default: "512KiB,2MiB,16MiB", about: "sizes of the built-in cache" },
@@ -39,14 +40,16 @@ fn key(name: &str, buffer: u64, size: u64) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let runs = settings.number("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for size in settings.sizes("sizes")? {
                 let case = Case { built_in_bytes: size, ..Case::new(buffer) };
-                let (workload, seed) = (workload.clone(), mix(settings.seed, 0));
-                points.push(Point::new(key(name, buffer, size), move || measure(&case, &workload, seed)));
+                let (workload, seed) = (workload.clone(), settings.seed);
+                points
+                    .push(Point::new(key(name, buffer, size), move || measure(&case, &workload, runs, seed)));
             }
         }
     }

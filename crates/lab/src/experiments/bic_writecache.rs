@@ -1,13 +1,13 @@
 //! Write caching in the drive: off, on, and for user data only.
 
-use dcd_model::WriteCache;
-use dcd_sim::mix;
-
-use crate::builtin::{BUFFERS, Case, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload};
+use crate::builtin::{
+    BUFFERS, Case, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
+};
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
 };
+use dcd_model::WriteCache;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "bic-writecache",
@@ -17,7 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "FFS on an Atlas 10K with a built-in cache of 2 MB, one of whose 10 segments may hold writes. Off: an answer means \
             that the write is on the medium. On: all writes are answered from the cache. Selective: user data is, metadata \
             that a call waits for is not, so the file system is as consistent after a power cut as without a cache.",
-    params: &[WORKLOADS_PARAM, SCALE, BUFFERS],
+    params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
     plan,
     conclude,
 };
@@ -42,14 +42,16 @@ fn key(name: &str, buffer: u64, kind: &str) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let runs = settings.number("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for (kind, write_cache) in KINDS {
                 let case = Case { write_cache, ..Case::new(buffer) };
-                let (workload, seed) = (workload.clone(), mix(settings.seed, 0));
-                points.push(Point::new(key(name, buffer, kind), move || measure(&case, &workload, seed)));
+                let (workload, seed) = (workload.clone(), settings.seed);
+                points
+                    .push(Point::new(key(name, buffer, kind), move || measure(&case, &workload, runs, seed)));
             }
         }
     }

@@ -120,9 +120,18 @@ impl FfsMeasured {
         self.cpu += other.cpu;
     }
 
-    /// The mean response time of reads and writes, the measure of Zhu and Hu (section 3).
+    /// The mean response time of reads and writes as calls of their own.
     pub fn read_write_response(&self) -> Nanos {
         self.mean_of(&[OpKind::Read, OpKind::Write])
+    }
+
+    /// The time that programs wait for a read or a write, with what it takes to get at the file: to open it or to make it,
+    /// and to close it. Removing a file is neither.
+    pub fn file_response(&self) -> Nanos {
+        let kinds = [OpKind::Read, OpKind::Write, OpKind::Open, OpKind::Create, OpKind::Close];
+        let sum: u128 = kinds.iter().map(|kind| self.op(*kind).sum()).sum();
+        let count = self.op(OpKind::Read).count() + self.op(OpKind::Write).count();
+        Nanos((sum / u128::from(count.max(1))) as u64)
     }
 
     /// The mean response time of all calls that are about files, creating and removing them included.

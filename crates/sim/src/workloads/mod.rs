@@ -29,7 +29,7 @@ use host::Host;
 pub use measured::{Measured, Phase, Requests};
 pub use nuser::NUser;
 pub use postmark::{PostMark, PostMarkCounters};
-pub use raw::{Place, RawWrites, Streams};
+pub use raw::{Place, RawWrites, Streams, Turns};
 pub use synthetic::{Fit, PROFILES, Profile, Synthetic};
 
 /// What is to run.
@@ -49,6 +49,8 @@ pub enum RunError {
     Config(#[from] FfsConfigError),
     #[error("the device failed: {0}")]
     Device(IoError),
+    #[error("the streams do not fit on the device; give it a larger one")]
+    NoRoom,
     #[error("a program's call failed: {call}: {error}; give it a larger device")]
     Call { call: String, error: FsError },
 }
@@ -63,8 +65,10 @@ pub fn run<D: SimDevice>(
 ) -> Result<Measured, RunError> {
     match workload {
         Workload::RawWrites(writes) => return writes.run(stack, driver, seed),
-        Workload::Streams(streams) if streams.place == Place::Device => {
-            return streams.run_raw(stack, driver);
+        Workload::Streams(streams) => {
+            if let Place::Device { apart } = streams.place {
+                return streams.run_raw(stack, driver, apart, seed);
+            }
         }
         _ => {}
     }

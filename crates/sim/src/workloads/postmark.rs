@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use dcd_engine::Nanos;
 use dcd_model::ffs::{Done, Ino, Op};
 
 use super::host::{Host, Program};
@@ -28,6 +29,9 @@ pub struct PostMark {
     /// So many of ten transactions create; the others delete.
     pub create_bias: u64,
     pub subdirectories: u32,
+    /// The mean time that the program waits between two transactions, as one does whose work comes from elsewhere. The
+    /// published program waits for nothing.
+    pub think: Nanos,
 }
 
 impl Default for PostMark {
@@ -41,6 +45,7 @@ impl Default for PostMark {
             read_bias: 5,
             create_bias: 5,
             subdirectories: 0,
+            think: Nanos::ZERO,
         }
     }
 }
@@ -101,6 +106,7 @@ struct PoolFile {
 
 /// The calls of one action on a file that is open.
 enum Call {
+    Think { time: Nanos },
     Open { path: String, creates: bool },
     Read { offset: u64, bytes: u64 },
     Append { bytes: u64 },
@@ -200,6 +206,10 @@ impl Pool {
     }
 
     fn transaction(&mut self) {
+        if self.postmark.think > Nanos::ZERO {
+            let time = Nanos((self.rng.exponential() * self.postmark.think.0 as f64) as u64);
+            self.calls.push_back(Call::Think { time });
+        }
         let index = self.rng.below(self.files.len() as u64) as usize;
         if self.rng.below(10) < self.postmark.read_bias {
             self.read(index);
@@ -242,6 +252,7 @@ impl Program for Pool {
         }
         let file = self.file;
         Some(match self.calls.pop_front().expect("an action has calls") {
+            Call::Think { time } => Op::Think { time },
             Call::Open { path, creates: true } => Op::Create { path },
             Call::Open { path, creates: false } => Op::Open { path },
             Call::Read { offset, bytes } => Op::Read { file, offset, bytes },

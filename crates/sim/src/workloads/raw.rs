@@ -9,6 +9,9 @@ use super::measured::{Measured, Phase, Requests};
 use super::{RunError, host};
 use crate::{Progress, SimDevice, SimRng, VirtualDriver};
 
+/// Streams begin at a multiple of it.
+const BLOCK_BYTES: u64 = 8 << 10;
+
 /// Writes of one size at random places, each waited for; the phase "writes".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawWrites {
@@ -33,15 +36,25 @@ pub struct Streams {
     pub bytes: u64,
     pub request_bytes: u64,
     pub place: Place,
-    /// What a stream does between two requests.
+    pub turns: Turns,
+    /// What a stream does between two requests; in a trace, what the host does.
     pub think: Nanos,
+}
+
+/// Who asks when, on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// Every stream as soon as it has its last answer.
+    Together,
+    /// One request at a time, of any stream that is not through: as a trace has them that is played.
+    Trace,
 }
 
 /// Where streams read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the device itself, the stretches spread over all of it.
-    Device,
+    /// On the device itself: the stretches begin so many bytes behind one another, from a place that the seed gives.
+    Device { apart: u64 },
     /// In one file each, with cold caches.
     Files,
 }
@@ -53,6 +66,7 @@ impl Default for Streams {
             bytes: 64 << 10,
             request_bytes: 8 << 10,
             place: Place::Files,
+            turns: Turns::Together,
             think: Nanos::ZERO,
         }
     }
@@ -82,6 +96,21 @@ struct Reader {
     at: Lba,
     left: u64,
     request_bytes: u64,
+}
+
+/// Streams in a trace: whose turn it is, is drawn.
+struct TraceReader {
+    streams: Vec<Reader>,
+    rng: SimRng,
+}
+
+impl Client for TraceReader {
+    fn next(&mut self) -> Option<Io> {
+        self.streams.retain(|stream| stream.left > 0);
+        let count = self.streams.len() as u64;
+        let turn = if count == 0 { return None } else { self.rng.below(count) };
+        self.streams[turn as usize].next()
+    }
 }
 
 impl Client for Reader {
@@ -124,16 +153,29 @@ impl Streams {
         &self,
         stack: &mut Stack,
         driver: &mut VirtualDriver<D>,
+        apart: u64,
+        seed: u64,
     ) -> Result<Measured, RunError> {
-        let sectors = stack.geometry(stack.root()).sectors;
-        let apart = sectors / self.streams / 16 * 16;
+        let device = stack.geometry(stack.root()).sectors * SECTOR_BYTES;
+        let mut rng = SimRng::new(seed);
+        let behind = device.checked_sub(apart * (self.streams - 1) + self.bytes).ok_or(RunError::NoRoom)?;
+        let first = rng.below(behind / BLOCK_BYTES + 1) * BLOCK_BYTES;
         let reader = |stream| Reader {
-            at: Lba(stream * apart),
-            left: self.bytes.min(apart * SECTOR_BYTES),
+            at: Lba((first + stream * apart) / SECTOR_BYTES),
+            left: self.bytes,
             request_bytes: self.request_bytes,
         };
-        let mut clients: Vec<Reader> = (0..self.streams).map(reader).collect();
-        raw_phase(stack, driver, "streams", &mut clients, self.think)
+        let streams = (0..self.streams).map(reader);
+        match self.turns {
+            Turns::Together => {
+                let mut clients: Vec<Reader> = streams.collect();
+                raw_phase(stack, driver, "streams", &mut clients, self.think)
+            }
+            Turns::Trace => {
+                let client = TraceReader { streams: streams.collect(), rng };
+                raw_phase(stack, driver, "streams", &mut [client], self.think)
+            }
+        }
     }
 
     pub(super) fn run_files<D: SimDevice>(&self, host: &mut Host<D>) -> Result<Measured, RunError> {

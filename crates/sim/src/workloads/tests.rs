@@ -12,17 +12,21 @@ use crate::{BlankDisk, Fault, FaultOn, FaultPlan, FaultRule, Latency, MemDisk};
 
 const MIB: u64 = 1 << 20;
 
-fn disk(builder: &mut StackBuilder, geometry: Geometry) -> Target {
+fn disk(builder: &mut StackBuilder, geometry: Geometry, config: &DiskConfig) -> Target {
     let device = builder.device(geometry);
-    let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
+    let disk = Disk::new(config).expect("a drive that is always there");
     builder.layer("disk", Box::new(disk), &[device])
 }
 
 /// The disk of 1996, plain.
 fn on_barracuda(bytes: u64, ffs: &FfsConfig, workload: &Workload, seed: u64) -> Measured {
+    on_disk(&DiskConfig::default(), bytes, ffs, workload, seed)
+}
+
+fn on_disk(config: &DiskConfig, bytes: u64, ffs: &FfsConfig, workload: &Workload, seed: u64) -> Measured {
     let geometry = Geometry::plain(bytes / 512);
     let mut builder = StackBuilder::new();
-    let root = disk(&mut builder, geometry);
+    let root = disk(&mut builder, geometry, config);
     let mut stack = builder.finish(root);
     let mut driver = VirtualDriver::new(vec![BlankDisk::new(geometry, Latency::INSTANT, 1)]);
     stack.activate(&mut driver).expect("active");
@@ -46,7 +50,7 @@ fn on_logical_dcd(bytes: u64, ffs: &FfsConfig, workload: &Workload, seed: u64) -
     log.current().read(Lba(0), &mut head);
     device.put(Lba(0), &head);
     let mut builder = StackBuilder::new();
-    let below = disk(&mut builder, geometry);
+    let below = disk(&mut builder, geometry, &DiskConfig::default());
     let ports = parts(&mut builder, below);
     let config = LogCacheConfig { promise: Promise::Ordered, ..LogCacheConfig::default() };
     let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
@@ -240,14 +244,37 @@ fn synthetic_traces_have_the_numbers_of_their_table() {
 
 #[test]
 fn streams_read_all_of_their_bytes_on_the_device_and_in_files() {
-    for place in [Place::Device, Place::Files] {
-        let streams = Streams { place, think: Nanos::from_millis(1), ..Streams::default() };
+    let device = Place::Device { apart: 16 * MIB };
+    for (place, turns) in [(device, Turns::Together), (device, Turns::Trace), (Place::Files, Turns::Together)]
+    {
+        let streams = Streams { place, turns, think: Nanos::from_millis(1), ..Streams::default() };
         let measured = on_barracuda(256 * MIB, &FfsConfig::default(), &Workload::Streams(streams), 1);
         let phase = measured.phase("streams");
         let metadata = measured.files().class(RequestClass::MetadataRead).bytes;
         assert_eq!(phase.requests.bytes_read - metadata, 9 * (64 << 10), "{place:?}");
-        assert_eq!(phase.programs.len(), 9);
+        assert_eq!(phase.programs.len(), if turns == Turns::Trace { 1 } else { 9 });
     }
+}
+
+#[test]
+fn streams_in_a_trace_are_read_ahead_only_with_a_segment_each() {
+    let misses = |segments| {
+        let config = DiskConfig { segments: Some(segments), ..DiskConfig::default() };
+        let streams = Streams {
+            request_bytes: 1 << 10,
+            place: Place::Device { apart: 16 * MIB },
+            turns: Turns::Trace,
+            ..Streams::default()
+        };
+        let measured = on_disk(&config, 256 * MIB, &FfsConfig::default(), &Workload::Streams(streams), 1);
+        let status = &measured.phase("streams").layers[0].1;
+        let of =
+            |pointer: &str| status.pointer(pointer).and_then(serde_json::Value::as_u64).expect("counted");
+        of("/requests/read") - of("/cache/hits") - of("/cache/read_ahead_hits")
+    };
+    // 576 requests: with a segment each, a stream misses a few times; with fewer, mostly when another had its turn.
+    let (few, enough) = (misses(5), misses(9));
+    assert!(enough < 576 / 4 && few > 2 * enough, "{few} and {enough}");
 }
 
 #[test]
