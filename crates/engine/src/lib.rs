@@ -12,6 +12,7 @@ mod units;
 pub mod destage;
 pub mod layers;
 pub mod log_cache;
+pub mod raid;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod write_cache;

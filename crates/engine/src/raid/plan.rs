@@ -1,0 +1,256 @@
+//! What it takes to destage a stripe, or to compute what a member cannot give: the rxw-matrix, and from it the reads, the
+//! XORs and the writes. Pure: a view of the stripe goes in, a [`Plan`] comes out.
+//!
+//! Each row, a parity block group, has its own cycle:
+//!
+//! | cycle               | reads                                       | parity is                          |
+//! |---------------------|---------------------------------------------|------------------------------------|
+//! | reconstruct-write   | the data blocks that the cache lacks        | computed from all data blocks      |
+//! | read-modify-write   | the old content of dirty blocks, old parity | old parity, changed by what changed|
+//! | recover             | all that is readable                        | as in a reconstruct-write          |
+//!
+//! The cheaper of the first two is taken (Baek and Park, section II-A); recover is for rows where a failed member or a bad
+//! sector holds something that the others would need.
+
+use std::ops::Range;
+
+use crate::raid::contiguity::{self, Contiguity};
+use crate::raid::matrix::{Access, Grid, Ops, Shape, Status};
+
+/// What is known of a stripe, or of a part of its rows.
+#[derive(Clone, Debug)]
+pub struct StripeView {
+    pub shape: Shape,
+    /// The matrix Z: data columns only.
+    pub z: Grid<Status>,
+    /// All columns.
+    pub access: Grid<Access>,
+}
+
+impl StripeView {
+    pub fn new(shape: Shape, rows: usize) -> StripeView {
+        StripeView { shape, z: Grid::new(rows, shape.data), access: Grid::new(rows, shape.columns()) }
+    }
+
+    pub const fn rows(&self) -> usize {
+        self.z.rows()
+    }
+}
+
+/// Why a plan is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Bring everything dirty home.
+    Destage,
+    /// Compute what cannot be read in these rows; dirty blocks stay.
+    Fetch(Range<usize>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cycle {
+    Nothing,
+    ReconstructWrite,
+    ReadModifyWrite,
+    Recover,
+}
+
+/// Blocks of one column that go in one command: the scatter-gather list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub column: usize,
+    pub rows: Range<usize>,
+}
+
+/// See the module's documentation. The order is: all reads, then the XORs, then all writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub cycles: Vec<Cycle>,
+    pub matrix: Grid<Ops>,
+    pub reads: Vec<Run>,
+    pub writes: Vec<Run>,
+}
+
+/// More of a row is missing than its parity can make up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more blocks of a parity block group are missing than its parity makes up for")]
+pub struct TooManyMissing {
+    pub row: usize,
+}
+
+/// Makes the plan. Without `contiguity` it is the basic rxw-matrix (SC, PBGC).
+pub fn plan(
+    view: &StripeView,
+    purpose: &Purpose,
+    contiguity: Option<&Contiguity>,
+) -> Result<Plan, TooManyMissing> {
+    let mut matrix = Grid::new(view.rows(), view.shape.columns());
+    let mut cycles = Vec::with_capacity(view.rows());
+    for row in 0..view.rows() {
+        let cycle = match purpose {
+            Purpose::Destage => cheapest(view, row),
+            Purpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
+            Purpose::Fetch(_) => Cycle::Nothing,
+        };
+        match cycle {
+            Cycle::Nothing => {}
+            Cycle::ReconstructWrite => reconstruct_write(view, row, &mut matrix),
+            Cycle::ReadModifyWrite => read_modify_write(view, row, &mut matrix),
+            Cycle::Recover => {
+                recover(view, row, &mut matrix)?;
+                if *purpose == Purpose::Destage {
+                    write_all(view, row, &mut matrix);
+                }
+            }
+        }
+        cycles.push(cycle);
+    }
+    // A fetch leaves dirty blocks where they are: they must not slip in between two repaired ones, past the parity.
+    if let Some(rule) = contiguity.filter(|_| *purpose == Purpose::Destage) {
+        contiguity::read_transform(&mut matrix, &view.z, &view.access, view.shape, &rule.read);
+        contiguity::write_transform(&mut matrix, &view.z, view.shape, &rule.write);
+    }
+    let (reads, writes) = (runs(&matrix, Ops::reads), runs(&matrix, Ops::writes));
+    Ok(Plan { cycles, matrix, reads, writes })
+}
+
+/// How many blocks a reconstruct-write moves; none where it would have to read what cannot be read.
+pub fn reconstruct_write_blocks(view: &StripeView, row: usize) -> Option<usize> {
+    let fills = |status: Status| needs_fill(view, row, status);
+    let z = view.z.row(row).iter().zip(view.access.row(row));
+    let missing = z.clone().any(|(status, access)| fills(*status) && *access != Access::Whole);
+    let reads = z.filter(|(status, _)| fills(**status)).count();
+    (!missing).then_some(reads + written(view, row))
+}
+
+/// How many blocks a read-modify-write moves; none where it would have to read what cannot be read.
+pub fn read_modify_write_blocks(view: &StripeView, row: usize) -> Option<usize> {
+    let unreadable = |column: usize| view.access[(row, column)] != Access::Whole;
+    let bad_dirty = (0..view.shape.data).any(|c| view.z[(row, c)].is_dirty() && unreadable(c));
+    let bad_parity =
+        view.shape.parity_columns().any(|column| view.access[(row, column)] == Access::Unreadable);
+    // What is read is what is written: the dirty blocks and the parity.
+    (!bad_dirty && !bad_parity).then_some(2 * written(view, row))
+}
+
+fn written(view: &StripeView, row: usize) -> usize {
+    let there = |column: usize| view.access[(row, column)] != Access::Gone;
+    let dirty = (0..view.shape.data).filter(|&c| view.z[(row, c)].is_dirty() && there(c)).count();
+    dirty + view.shape.parity_columns().filter(|&column| there(column)).count()
+}
+
+/// A reconstruct-write has to read this block: for the parity, if any is left to be written, or for its missing sectors.
+fn needs_fill(view: &StripeView, row: usize, status: Status) -> bool {
+    match status {
+        Status::Empty => has_parity(view, row),
+        Status::Partial => true,
+        Status::Clean | Status::Dirty => false,
+    }
+}
+
+fn has_parity(view: &StripeView, row: usize) -> bool {
+    view.shape.parity_columns().any(|column| view.access[(row, column)] != Access::Gone)
+}
+
+/// Section II-A: read-modify-write where it moves fewer blocks, N - c > 2(1 + d) on a whole RAID-5.
+fn cheapest(view: &StripeView, row: usize) -> Cycle {
+    if !view.z.row(row).iter().any(|status| status.is_dirty()) {
+        return Cycle::Nothing;
+    }
+    match (reconstruct_write_blocks(view, row), read_modify_write_blocks(view, row)) {
+        (Some(all), Some(changed)) if all > changed => Cycle::ReadModifyWrite,
+        (Some(_), _) => Cycle::ReconstructWrite,
+        (None, Some(_)) => Cycle::ReadModifyWrite,
+        (None, None) => Cycle::Recover,
+    }
+}
+
+fn add(matrix: &mut Grid<Ops>, row: usize, column: usize, ops: Ops) {
+    matrix[(row, column)] = matrix[(row, column)].with(ops);
+}
+
+fn reconstruct_write(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) {
+    for column in 0..view.shape.data {
+        let status = view.z[(row, column)];
+        if needs_fill(view, row, status) {
+            add(matrix, row, column, contiguity::fill_read(false, status));
+        }
+    }
+    write_all(view, row, matrix);
+}
+
+fn read_modify_write(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) {
+    for column in 0..view.shape.data {
+        if view.z[(row, column)].is_dirty() {
+            add(matrix, row, column, Ops::T.with(Ops::XX).with(Ops::W));
+        }
+    }
+    for column in view.shape.parity_columns() {
+        if view.access[(row, column)] == Access::Whole {
+            add(matrix, row, column, Ops::R.with(Ops::X).with(Ops::OUT).with(Ops::W));
+        }
+    }
+}
+
+/// Reads all that can be read of a row, so that the rest can be computed; what a bad sector held is written again.
+fn recover(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) -> Result<(), TooManyMissing> {
+    let mut unknown = 0;
+    for column in 0..view.shape.data {
+        let status = view.z[(row, column)];
+        if status == Status::Clean {
+            continue;
+        }
+        match view.access[(row, column)] {
+            Access::Whole => add(matrix, row, column, contiguity::fill_read(false, status)),
+            access => {
+                unknown += 1;
+                add(matrix, row, column, Ops::RECOVER);
+                // A dirty block is written when it is destaged.
+                if access == Access::Unreadable && status == Status::Empty {
+                    add(matrix, row, column, Ops::W);
+                }
+            }
+        }
+    }
+    let readable = |column: &usize| view.access[(row, *column)] == Access::Whole;
+    let parity: Vec<usize> = view.shape.parity_columns().filter(readable).take(unknown).collect();
+    if parity.len() < unknown {
+        return Err(TooManyMissing { row });
+    }
+    parity.into_iter().for_each(|column| add(matrix, row, column, Ops::R));
+    Ok(())
+}
+
+/// Parity from all data blocks, and the writes.
+fn write_all(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) {
+    for column in 0..view.shape.data {
+        if has_parity(view, row) {
+            add(matrix, row, column, Ops::X);
+        }
+        if view.z[(row, column)].is_dirty() && view.access[(row, column)] != Access::Gone {
+            add(matrix, row, column, Ops::W);
+        }
+    }
+    for column in view.shape.parity_columns() {
+        if view.access[(row, column)] != Access::Gone {
+            add(matrix, row, column, Ops::OUT.with(Ops::W));
+        }
+    }
+}
+
+/// Neighbours in a column go in one command.
+fn runs(matrix: &Grid<Ops>, is: fn(Ops) -> bool) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for column in 0..matrix.columns() {
+        for row in (0..matrix.rows()).filter(|&row| is(matrix[(row, column)])) {
+            match runs.last_mut() {
+                Some(run) if run.column == column && run.rows.end == row => run.rows.end += 1,
+                _ => runs.push(Run { column, rows: row..row + 1 }),
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
