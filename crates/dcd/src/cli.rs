@@ -57,7 +57,7 @@ Examples:
       files; the log is created")]
 pub struct Format {
     /// A stack file that says where log and data are
-    #[arg(value_name = "STACK", conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_all = ["log", "data"])]
+    #[arg(value_name = "STACK", conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_any = ["log", "data"])]
     pub file: Option<PathBuf>,
     /// The log-cache layer to format, when the stack file has several
     #[arg(long, value_name = "LAYER", requires = "file")]

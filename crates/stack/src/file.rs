@@ -57,6 +57,9 @@ pub struct Serve {
     pub control: Option<PathBuf>,
 }
 
+/// What a file that is no stack file is answered with.
+const EXPLAINED: &str = "a stack file is TOML, and \"dcd stack-file\" describes every field";
+
 /// A stack file. See the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct StackFile {
@@ -76,7 +79,10 @@ impl StackFile {
         let text = std::fs::read_to_string(path).map_err(|e| StackFileError {
             file: path.to_owned(),
             position: None,
-            message: format!("cannot be read: {e}"),
+            message: match e.kind() {
+                std::io::ErrorKind::InvalidData => format!("it is not text, and so no stack file; {EXPLAINED}"),
+                _ => format!("cannot be read: {e}"),
+            },
         })?;
         StackFile::parse(&text, path)
     }
@@ -85,7 +91,7 @@ impl StackFile {
     pub fn parse(text: &str, origin: &Path) -> Result<StackFile, StackFileError> {
         let source = Source { file: origin, text };
         let table = DeTable::parse(text)
-            .map_err(|e| source.error(e.span().unwrap_or(0..0), e.message().to_owned()))?;
+            .map_err(|e| source.error(e.span().unwrap_or(0..0), format!("{}; {EXPLAINED}", e.message())))?;
         let dir = origin.parent().unwrap_or(Path::new("")).to_owned();
         let mut fields = Fields::new(source, String::new(), 0..0, table.get_ref());
         let export = fields.required_text("export", "cache")?;

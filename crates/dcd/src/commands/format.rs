@@ -90,14 +90,17 @@ fn written_stack(args: &Format) -> Result<Written, Failure> {
         Ok::<String, Failure>(toml_text(text))
     };
     let name = origin.file_stem().and_then(|stem| stem.to_str()).unwrap_or("dcd");
+    // Sockets lie beside the stack file, but not in /etc.
+    let in_etc = std::path::absolute(&origin).is_ok_and(|path| path.starts_with("/etc"));
+    let sockets = if in_etc { "/run/dcd/" } else { "" };
     let mut text = String::from(
         "# Written by dcd format; \"dcd stack-file\" describes every field.\nexport = \"cache\"\n\n",
     );
     let _ = writeln!(
         text,
         "[serve]\nnbd = {}\ncontrol = {}\n",
-        toml_text(&format!("unix:{name}.sock")),
-        toml_text(&format!("{name}.control"))
+        toml_text(&format!("unix:{sockets}{name}.sock")),
+        toml_text(&format!("{sockets}{name}.control"))
     );
     let _ = writeln!(text, "[device.log]\npath = {}", absolute(log)?);
     if let Some(size) = args.log_size {
