@@ -11,6 +11,8 @@ use crate::{Findings, LabError, Param, Settings};
 pub enum Group {
     /// Nightingale, Hu, Yang: The Design and Implementation of a DCD Device Driver for UNIX (USENIX ATC 1999).
     A,
+    /// Biswas, Ramakrishnan, Towsley: Exploiting Non-Volatile Memory in Disks for Write Caching (1993).
+    B,
     /// Zhu, Hu: Disk Built-in Caches: Evaluation on System Performance (2003).
     C,
 }
@@ -19,6 +21,7 @@ impl Group {
     pub const fn title(self) -> &'static str {
         match self {
             Group::A => "The DCD device driver (Nightingale, Hu, Yang; USENIX ATC 1999)",
+            Group::B => "The write cache in NVRAM (Biswas, Ramakrishnan, Towsley; 1993)",
             Group::C => "Disk built-in caches (Zhu, Hu; 2003)",
         }
     }

@@ -15,6 +15,7 @@
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
 //! | `nuser` | the N-user benchmark, as several experiments use it |
 //! | `builtin` | a file system on a disk with some built-in cache |
+//! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
@@ -27,6 +28,7 @@ mod findings;
 mod html;
 mod markdown;
 mod nuser;
+mod nv;
 mod params;
 mod plot;
 mod rig;
@@ -48,7 +50,7 @@ pub use text::{listing, print as text_report};
 /// Why an experiment could not be run, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    #[error("there is no experiment \"{name}\"; known are: {known}, and the groups all, A, C")]
+    #[error("there is no experiment \"{name}\"; known are: {known}, and the groups all, A, B, C")]
     UnknownExperiment { name: String, known: String },
     #[error("\"{0}\" is not of the form KEY=VALUE")]
     NotAnAssignment(String),

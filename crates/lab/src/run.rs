@@ -53,6 +53,7 @@ pub fn select(name: &str) -> Result<Vec<&'static Experiment>, LabError> {
     match name {
         "all" => Ok(REGISTRY.to_vec()),
         "A" => Ok(of_group(Group::A)),
+        "B" => Ok(of_group(Group::B)),
         "C" => Ok(of_group(Group::C)),
         _ => find(name).map(|experiment| vec![experiment]),
     }

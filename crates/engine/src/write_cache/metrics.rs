@@ -1,11 +1,11 @@
 //! What is counted: the metrics of Biswas et al. 1993, section 3.3, and those of the tables of section 4.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 
 /// Counts since the start, or since the statistics were reset. Derived figures are functions, percentages of 0 to 100.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Requests of clients.
     pub reads: u64,

@@ -302,6 +302,7 @@ impl Layer for WriteCache {
             "io-stall-percent": self.metrics.io_stall(),
             "piggyback-success-percent": self.metrics.piggyback_success(),
             "counts": self.metrics,
+            "counts-per-disk": self.per_disk,
         })
     }
 

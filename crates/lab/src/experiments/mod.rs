@@ -14,6 +14,7 @@ mod dcd_nuser;
 mod dcd_physical;
 mod dcd_rawwrite;
 mod dcd_requests;
+mod nv_one_threshold;
 
 use crate::{Experiment, LabError};
 
@@ -27,6 +28,7 @@ pub const REGISTRY: &[&Experiment] = &[
     &dcd_memory::EXPERIMENT,
     &dcd_physical::EXPERIMENT,
     &dcd_futurework::EXPERIMENT,
+    &nv_one_threshold::EXPERIMENT,
     &bic_size::EXPERIMENT,
     &bic_readahead::EXPERIMENT,
     &bic_segments::EXPERIMENT,

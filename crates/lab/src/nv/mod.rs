@@ -1,0 +1,76 @@
+//! The study of write caches in NVRAM (Biswas, Ramakrishnan, Towsley 1993): its disks, a run, and its metrics.
+//!
+//! The paper's traces cannot be had. In their place are traces that `dcd-trace` makes from what the paper states of them
+//! (its Tables 3.1 and 4.5); they are calibrated to that, and never to what a cache makes of them.
+
+mod replay;
+mod sites;
+
+use dcd_engine::write_cache::{Metrics, WriteCacheConfig};
+
+use crate::{LabError, Param, Sample, Settings};
+
+pub(crate) use replay::{Case, replay};
+pub(crate) use sites::{SITES, Site, Trace};
+
+pub(crate) const DISKS: Param =
+    Param { key: "disks", default: "off-day,air-rsv,sci-off", about: "disks of Table 3.1" };
+pub(crate) const REQUESTS: Param =
+    Param { key: "requests", default: "0", about: "only so many requests of each trace; 0: all of them" };
+pub(crate) const READ_CACHE: Param = Param { key: "read-cache", default: "2MiB", about: "the read cache" };
+pub(crate) const WRITE_CACHE: Param = Param { key: "write-cache", default: "1MiB", about: "the write cache" };
+
+/// The disks that the user asks for.
+pub(crate) fn chosen(settings: &Settings) -> Result<Vec<&'static Site>, LabError> {
+    let names: Vec<&str> = SITES.iter().map(|site| site.name).collect();
+    let chosen = settings.choices("disks", &names)?;
+    Ok(SITES.into_iter().filter(|site| chosen.contains(&site.name)).collect())
+}
+
+/// The paper's cache: 512-byte blocks, safe without power, one operation at the disk at a time.
+pub(crate) fn config(settings: &Settings) -> Result<WriteCacheConfig, LabError> {
+    Ok(WriteCacheConfig {
+        non_volatile: true,
+        read_bytes: settings.bytes("read-cache")?,
+        write_bytes: settings.bytes("write-cache")?,
+        ..WriteCacheConfig::default()
+    })
+}
+
+/// The metrics of section 3.3, and the others of the tables of section 4, by name.
+pub(crate) fn sample(metrics: &Metrics, block_bytes: u32) -> Sample {
+    let mut sample = Sample::default();
+    let read_work = metrics.read_service.as_secs_f64();
+    let write_work = metrics.write_service.as_secs_f64();
+    let milliseconds = |span: dcd_engine::Nanos| span.as_secs_f64() * 1e3;
+    for (name, value) in [
+        ("wwc", metrics.writes_with_caching()),
+        ("rwc", metrics.reads_with_caching()),
+        ("stalls", metrics.io_stall()),
+        ("piggyback", metrics.piggyback_success()),
+        ("overwritten", metrics.dirty_overwritten()),
+        ("several", metrics.purges_of_several()),
+        ("purge_kb", metrics.kilobytes_per_purge(block_bytes)),
+        ("read_service_ms", milliseconds(metrics.read_service_mean())),
+        ("write_service_ms", milliseconds(metrics.write_service_mean())),
+        ("read_queue_ms", milliseconds(metrics.read_queueing_mean())),
+        ("read_queue_behind_writes_ms", milliseconds(metrics.read_queueing_behind_writes_mean())),
+        ("read_work_s", read_work),
+        ("write_work_s", write_work),
+        ("total_work_s", read_work + write_work),
+        ("ios", (metrics.disk_reads + metrics.disk_writes) as f64),
+        ("disk_reads", metrics.disk_reads as f64),
+        ("disk_writes", metrics.disk_writes as f64),
+        ("hit_in_read_cache", metrics.blocks_hit_in_read_cache as f64),
+        ("hit_in_write_cache", metrics.blocks_hit_in_write_cache as f64),
+        ("immediate", metrics.immediate_purges as f64),
+    ] {
+        sample.set(name, value);
+    }
+    sample
+}
+
+/// Runs one trace against one setting.
+pub(crate) fn measure(case: &Case, trace: &Trace) -> Result<Sample, LabError> {
+    Ok(sample(&replay(case, trace.records()?)?, case.config.block_bytes))
+}
