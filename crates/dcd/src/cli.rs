@@ -287,7 +287,7 @@ Examples:
   dcd lab run A --jobs 2 --out results
   dcd lab run dcd-rawwrite --set drive=nearline-2018")]
 pub struct LabRun {
-    /// An experiment, a group (A: the DCD device driver, C: disk built-in caches), or all
+    /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in caches), or all
     #[arg(value_name = "NAME")]
     pub name: String,
     #[arg(long, default_value_t = 1)]

@@ -14,7 +14,15 @@ mod dcd_nuser;
 mod dcd_physical;
 mod dcd_rawwrite;
 mod dcd_requests;
+mod nv_allocate;
 mod nv_one_threshold;
+mod nv_piggyback;
+mod nv_queueing;
+mod nv_shared;
+mod nv_single;
+mod nv_size;
+mod nv_traces;
+mod nv_two_thresholds;
 
 use crate::{Experiment, LabError};
 
@@ -29,6 +37,14 @@ pub const REGISTRY: &[&Experiment] = &[
     &dcd_physical::EXPERIMENT,
     &dcd_futurework::EXPERIMENT,
     &nv_one_threshold::EXPERIMENT,
+    &nv_two_thresholds::EXPERIMENT,
+    &nv_size::EXPERIMENT,
+    &nv_piggyback::EXPERIMENT,
+    &nv_queueing::EXPERIMENT,
+    &nv_allocate::EXPERIMENT,
+    &nv_shared::EXPERIMENT,
+    &nv_single::EXPERIMENT,
+    &nv_traces::EXPERIMENT,
     &bic_size::EXPERIMENT,
     &bic_readahead::EXPERIMENT,
     &bic_segments::EXPERIMENT,

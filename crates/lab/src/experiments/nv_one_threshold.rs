@@ -4,7 +4,7 @@ use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
 use crate::findings::figure;
-use crate::nv::{self, Case, Site};
+use crate::nv::{self, Site};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -48,12 +48,8 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     for site in nv::chosen(settings)? {
         let trace = site.trace(settings)?;
         for high in settings.numbers::<u8>("high")? {
-            let (config, trace) = (
-                WriteCacheConfig { when: WhenPolicy::OneThreshold, high_mark: high, ..config },
-                trace.clone(),
-            );
-            let case = Case { config, unit: RegionUnit::Track, drives: vec![site.drive] };
-            points.push(Point::new(key(site, high), move || nv::measure(&case, &trace)));
+            let config = WriteCacheConfig { when: WhenPolicy::OneThreshold, high_mark: high, ..config };
+            points.push(nv::point(key(site, high), site, config, RegionUnit::Track, &trace));
         }
     }
     Ok(points)

@@ -6,12 +6,16 @@
 mod replay;
 mod sites;
 
-use dcd_engine::write_cache::{Metrics, WriteCacheConfig};
+use dcd_engine::Nanos;
+use dcd_engine::destage::how::HowPolicy;
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::{LabError, Param, Sample, Settings};
+use crate::{LabError, Param, Point, Sample, Settings};
 
 pub(crate) use replay::{Case, replay};
-pub(crate) use sites::{SITES, Site, Trace};
+pub(crate) use sites::{AIR_RSV, OFF_DAY, SCI_OFF, SITES, Site, Trace, synthesised};
 
 pub(crate) const DISKS: Param =
     Param { key: "disks", default: "off-day,air-rsv,sci-off", about: "disks of Table 3.1" };
@@ -27,14 +31,32 @@ pub(crate) fn chosen(settings: &Settings) -> Result<Vec<&'static Site>, LabError
     Ok(SITES.into_iter().filter(|site| chosen.contains(&site.name)).collect())
 }
 
-/// The paper's cache: 512-byte blocks, safe without power, one operation at the disk at a time.
+/// The paper's cache: 512-byte blocks, safe without power, one operation at the disk at a time, two thresholds.
+pub(crate) const PAPERS: WriteCacheConfig = WriteCacheConfig {
+    non_volatile: true,
+    block_bytes: 512,
+    write_bytes: 1 << 20,
+    read_bytes: 2 << 20,
+    single: false,
+    partitioned: false,
+    on_write: OnWrite::WritePurge,
+    when: WhenPolicy::TwoThresholds,
+    what: WhatPolicy::MostDirty,
+    how: HowPolicy::Sorted,
+    high_mark: 95,
+    low_mark: 40,
+    dynamic_interval: 0,
+    piggyback: Piggyback::None,
+    depth: 1,
+    // For the idle policy, which the paper does not have.
+    idle_empty: Nanos::from_secs(1),
+    idle_full: Nanos::from_millis(1),
+};
+
+/// The paper's cache with the sizes that the user asks for.
 pub(crate) fn config(settings: &Settings) -> Result<WriteCacheConfig, LabError> {
-    Ok(WriteCacheConfig {
-        non_volatile: true,
-        read_bytes: settings.bytes("read-cache")?,
-        write_bytes: settings.bytes("write-cache")?,
-        ..WriteCacheConfig::default()
-    })
+    let (read_bytes, write_bytes) = (settings.bytes("read-cache")?, settings.bytes("write-cache")?);
+    Ok(WriteCacheConfig { read_bytes, write_bytes, ..PAPERS })
 }
 
 /// The metrics of section 3.3, and the others of the tables of section 4, by name.
@@ -70,7 +92,15 @@ pub(crate) fn sample(metrics: &Metrics, block_bytes: u32) -> Sample {
     sample
 }
 
-/// Runs one trace against one setting.
-pub(crate) fn measure(case: &Case, trace: &Trace) -> Result<Sample, LabError> {
-    Ok(sample(&replay(case, trace.records()?)?, case.config.block_bytes))
+/// A point: one disk under its trace.
+pub(crate) fn point(
+    key: String,
+    site: &Site,
+    config: WriteCacheConfig,
+    unit: RegionUnit,
+    trace: &Trace,
+) -> Point {
+    let case = Case { config, unit, drives: vec![site.drive] };
+    let trace = trace.clone();
+    Point::new(key, move || Ok(sample(&replay(&case, trace.records()?)?.all, case.config.block_bytes)))
 }

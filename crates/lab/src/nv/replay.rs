@@ -21,6 +21,12 @@ pub(crate) struct Case {
     pub drives: Vec<&'static str>,
 }
 
+/// What was counted: over all disks, and on each.
+pub(crate) struct Counted {
+    pub all: Metrics,
+    pub disks: Vec<Metrics>,
+}
+
 fn setup_error(error: impl std::fmt::Display) -> LabError {
     LabError::Setup(error.to_string())
 }
@@ -47,7 +53,7 @@ fn build(case: &Case, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<Bla
 }
 
 /// Runs a trace to its end. What is dirty then stays in the cache and is not counted, as in the paper.
-pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Metrics, LabError> {
+pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabError> {
     let drives: Vec<Drive> =
         case.drives.iter().map(|name| drive::builtin(name)).collect::<Result<_, _>>().map_err(setup_error)?;
     let (mut stack, cache, mut driver) = build(case, &drives);
@@ -70,7 +76,7 @@ pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Metrics, LabErro
     }
     drain(&mut driver)?;
     let status = stack.layer(cache).status(driver.now());
-    counts(&status["counts"])
+    Ok(Counted { all: counts(&status["counts"])?, disks: counts(&status["counts-per-disk"])? })
 }
 
 fn counts<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, LabError> {

@@ -1,0 +1,335 @@
+//! Several disks: a common cache or a part for each.
+
+use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_sim::mix;
+use dcd_trace::synthesise::Description;
+
+use crate::findings::figure;
+use crate::nv::{self, AIR_RSV, Case, OFF_DAY, Site, Trace, replay, sample, synthesised};
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Sample, Samples, Series, Settings,
+    Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "nv-shared",
+    group: Group::B,
+    source: "Tables 4.9 to 4.12, Fig. 4.9 and 4.10, sections 4.7 and 4.8",
+    title: "A cache that several disks share, and how fair it is",
+    about: "Four disks of Off-Day and three of Air-Rsv behind one controller, whose caches are common or parted equally, four \
+            times as much for reads as for writes; full cylinder purging and piggybacking. The private and the database disk \
+            are those of the other experiments. Of the others the paper gives the counts of requests (Table A1) and of one \
+            the bytes written and how they are overwritten (Table 4.5); how often they read the same again is taken from the \
+            reads that reach the disk in Table A1, and all else from the first disk.",
+    params: &[nv::REQUESTS],
+    plan,
+    conclude,
+};
+
+/// A disk that is like another but for this.
+struct Like {
+    name: &'static str,
+    reads: u64,
+    writes: u64,
+    /// Part of the sectors read that were read before, and that were written before.
+    again: f64,
+    after_write: f64,
+    /// Part of the sectors written that overwrite; after how many requests, in the middle and on average.
+    overwrite: (f64, f64, f64),
+}
+
+/// Some disks behind one controller.
+struct Set {
+    name: &'static str,
+    first: &'static Site,
+    others: &'static [Like],
+    /// KiB for reads; a quarter of it is for writes.
+    sizes: [u64; 4],
+    /// W_wc, stalls, piggyback success (%): common and partitioned, by size.
+    paper: [[[f64; 3]; 2]; 4],
+    /// W_wc of each disk at the first size (%): common, partitioned.
+    paper_disks: &'static [(f64, f64)],
+    /// Range and difference square at the first and the last size: common, partitioned.
+    paper_fair: [[(f64, f64); 2]; 2],
+}
+
+/// Off-Day, four disks. Table A1: the system disk and the application disk, with R_wc of 12.4 and 29.3 %. The fourth is a
+/// private disk like the first; Table 4.5 has how its third disk is overwritten.
+const FOUR: Set = Set {
+    name: "4 disks",
+    first: &OFF_DAY,
+    others: &[
+        Like {
+            name: "system",
+            reads: 330_916,
+            writes: 12_868,
+            again: 0.90,
+            after_write: 0.01,
+            overwrite: (0.861, 100.0, 3249.3),
+        },
+        Like {
+            name: "application",
+            reads: 436_041,
+            writes: 45_719,
+            again: 0.74,
+            after_write: 0.03,
+            overwrite: (0.857, 127.0, 5763.9),
+        },
+        Like {
+            name: "private",
+            reads: 67_500,
+            writes: 105_900,
+            again: 0.40,
+            after_write: 0.35,
+            overwrite: (0.824, 42.0, 2818.9),
+        },
+    ],
+    sizes: [2048, 4096, 6144, 8192],
+    paper: [
+        [[2.13, 2.91, 6.40], [3.20, 4.42, 5.15]],
+        [[1.17, 1.55, 8.51], [2.06, 2.55, 6.40]],
+        [[0.74, 1.00, 9.77], [1.52, 1.72, 7.40]],
+        [[0.53, 0.74, 10.87], [1.07, 1.25, 8.13]],
+    ],
+    paper_disks: &[(1.84, 1.19), (18.58, 29.49), (6.24, 8.27), (3.60, 2.79)],
+    paper_fair: [[(0.167, 0.023), (0.283, 0.068)], [(0.040, 0.001), (0.101, 0.009)]],
+};
+
+/// Air-Rsv, three disks. Table A1: the system disk and another database disk, with R_wc of 26.7 and 31.4 %.
+const THREE: Set = Set {
+    name: "3 disks",
+    first: &AIR_RSV,
+    others: &[
+        Like {
+            name: "system",
+            reads: 143_272,
+            writes: 37_065,
+            again: 0.72,
+            after_write: 0.05,
+            overwrite: (0.80, 100.0, 5000.0),
+        },
+        Like {
+            name: "database",
+            reads: 251_095,
+            writes: 67_546,
+            again: 0.67,
+            after_write: 0.06,
+            overwrite: (0.80, 100.0, 5000.0),
+        },
+    ],
+    sizes: [3072, 4608, 6144, 12_288],
+    paper: [
+        [[11.82, 8.39, 11.02], [12.54, 10.21, 10.31]],
+        [[8.12, 6.51, 13.55], [8.76, 8.17, 12.22]],
+        [[5.99, 5.38, 15.44], [6.91, 6.97, 13.76]],
+        [[2.07, 3.24, 20.79], [3.85, 4.54, 17.53]],
+    ],
+    paper_disks: &[(3.92, 2.23), (23.11, 25.75), (9.38, 10.58)],
+    paper_fair: [[(0.192, 0.020), (0.235, 0.029)], [(0.056, 0.002), (0.120, 0.010)]],
+};
+
+const SETS: [&Set; 2] = [&FOUR, &THREE];
+const WAYS: [(bool, &str); 2] = [(false, "common"), (true, "partitioned")];
+/// "Always lower by about 16–19 %".
+const FEWER: (f64, f64) = (13.0, 22.0);
+
+impl Like {
+    fn describe(&self, first: &Description, device: u32) -> Description {
+        let mut this = Description { device, ..first.clone() };
+        this.reads.count = self.reads;
+        this.writes.count = self.writes;
+        this.read_again.share = self.again;
+        this.read_after_write.share = self.after_write;
+        let (share, median, mean) = self.overwrite;
+        this.overwrite.share = share;
+        this.overwrite.interval_ios.median = Some(median);
+        this.overwrite.interval_ios.mean = mean;
+        this
+    }
+}
+
+impl Set {
+    fn disks(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    fn key(&self, kib: u64, way: &str) -> String {
+        format!("{}, {kib} KiB for reads, {way}", self.name)
+    }
+
+    fn disk_names(&self) -> Vec<String> {
+        let first = self.first.name.to_owned();
+        std::iter::once(first).chain(self.others.iter().map(|other| other.name.to_owned())).collect()
+    }
+
+    /// The traces of all the disks, merged by time.
+    fn trace(&'static self, settings: &Settings) -> Result<Trace, LabError> {
+        let requests: usize = settings.number("requests")?;
+        let first = self.first.describe()?;
+        let seed = mix(settings.seed, 10 + self.first.index as u64);
+        Ok(Trace::new(&format!("{} {requests}", self.name), seed, move || {
+            let mut records = synthesised(&first, seed)?;
+            for (index, other) in self.others.iter().enumerate() {
+                let device = index as u32 + 1;
+                records.extend(synthesised(&other.describe(&first, device), mix(seed, u64::from(device)))?);
+            }
+            records.sort_by_key(|record| record.at);
+            if requests > 0 {
+                records.truncate(requests);
+            }
+            Ok(records)
+        }))
+    }
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let config = WriteCacheConfig { piggyback: Piggyback::Full, ..nv::PAPERS };
+    let mut points = Vec::new();
+    for set in SETS {
+        let trace = set.trace(settings)?;
+        for kib in set.sizes {
+            for (partitioned, way) in WAYS {
+                let (read_bytes, write_bytes) = (kib << 10, (kib << 10) / 4);
+                let config = WriteCacheConfig { partitioned, read_bytes, write_bytes, ..config };
+                let drives = vec![set.first.drive; set.disks()];
+                let case = Case { config, unit: RegionUnit::Cylinder, drives };
+                let trace = trace.clone();
+                points.push(Point::new(set.key(kib, way), move || measure(&case, &trace)));
+            }
+        }
+    }
+    Ok(points)
+}
+
+fn measure(case: &Case, trace: &Trace) -> Result<Sample, LabError> {
+    let counted = replay(case, trace.records()?)?;
+    let mut sample = sample(&counted.all, case.config.block_bytes);
+    sample.set_list("disks", counted.disks.iter().map(|disk| disk.writes_with_caching()).collect());
+    Ok(sample)
+}
+
+/// The fairness of section 4.8, in fractions: the range of W_wc, and the sum of the squares from the mean of all disks.
+fn fairness(samples: &Samples, key: &str) -> (f64, f64) {
+    let disks: Vec<f64> = samples.list(key, "disks").iter().map(|percent| percent / 100.0).collect();
+    let mean = samples.get(key, "wwc") / 100.0;
+    let most = disks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let least = disks.iter().copied().fold(f64::INFINITY, f64::min);
+    (most - least, disks.iter().map(|disk| (disk - mean).powi(2)).sum())
+}
+
+fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let mut findings = Findings::default();
+    for (set, number) in SETS.into_iter().zip([9, 10]) {
+        let columns = [
+            "read cache (KiB)",
+            "cache",
+            "W_wc, paper",
+            "ours",
+            "stalls, paper",
+            "ours",
+            "success, paper",
+            "ours",
+            "I/Os",
+        ];
+        let mut table = Table::new(format!("{} (%; Table 4.{number})", set.name), &columns);
+        for (kib, paper) in set.sizes.into_iter().zip(set.paper) {
+            for ((_, way), paper) in WAYS.into_iter().zip(paper) {
+                let key = set.key(kib, way);
+                let mut row = vec![kib.to_string(), way.to_owned()];
+                for (paper, what) in paper.into_iter().zip(["wwc", "stalls", "piggyback"]) {
+                    row.extend([figure(paper), figure(samples.get(&key, what))]);
+                }
+                row.push(format!("{:.0}", samples.get(&key, "ios")));
+                table.row(row);
+            }
+        }
+        findings.tables.extend([table, by_disk(set, samples), fair(set, samples)]);
+        let curve = |way: &str| {
+            let point = |kib: &u64| (*kib as f64 / 1024.0, samples.get(&set.key(*kib, way), "ios"));
+            set.sizes.iter().map(point).collect()
+        };
+        findings.plots.push(Plot {
+            title: format!("{}: I/Os by the size of the read cache (Fig. 4.{number})", set.name),
+            x: Axis::linear("read cache (MiB); a quarter of it for writes"),
+            y: Axis::linear("I/Os at the disks"),
+            style: Style::Line,
+            series: WAYS.map(|(_, way)| Series::new(way, curve(way))).to_vec(),
+        });
+        claims(set, samples, &mut findings.claims);
+    }
+    Ok(findings)
+}
+
+fn by_disk(set: &Set, samples: &Samples) -> Table {
+    let columns = ["disk", "common, paper*", "ours", "partitioned, paper*", "ours"];
+    let mut table = Table::new(
+        format!(
+            "{}: W_wc of each disk, the smallest cache (%; Table 4.11; *the paper does not say which is which)",
+            set.name
+        ),
+        &columns,
+    );
+    for (index, name) in set.disk_names().into_iter().enumerate() {
+        let ours = |way: &str| figure(samples.list(&set.key(set.sizes[0], way), "disks")[index]);
+        let (common, partitioned) = set.paper_disks[index];
+        table.row([name, figure(common), ours("common"), figure(partitioned), ours("partitioned")]);
+    }
+    table
+}
+
+fn fair(set: &Set, samples: &Samples) -> Table {
+    let columns = ["read cache (KiB)", "cache", "range, paper", "ours", "difference square, paper", "ours"];
+    let mut table = Table::new(format!("{}: fairness (Table 4.12)", set.name), &columns);
+    for (kib, paper) in [set.sizes[0], set.sizes[3]].into_iter().zip(set.paper_fair) {
+        for ((_, way), paper) in WAYS.into_iter().zip(paper) {
+            let ours = fairness(samples, &set.key(kib, way));
+            let cells = [figure(paper.0), figure(ours.0), figure(paper.1), figure(ours.1)];
+            table.row([kib.to_string(), way.to_owned()].into_iter().chain(cells));
+        }
+    }
+    table
+}
+
+fn claims(set: &Set, samples: &Samples, claims: &mut Vec<Claim>) {
+    let get = |kib: u64, way: &str, what: &str| samples.get(&set.key(kib, way), what);
+    let mut fewer = Vec::new();
+    for kib in set.sizes {
+        let (common, parted) = ("common", "partitioned");
+        fewer.push(100.0 * (1.0 - get(kib, common, "ios") / get(kib, parted, "ios")));
+        let better = [("wwc", false), ("stalls", false), ("piggyback", true)]
+            .into_iter()
+            .filter(|(what, more)| (get(kib, common, what) > get(kib, parted, what)) == *more)
+            .count();
+        claims.push(Claim::fact(
+            format!(
+                "{}, {kib} KiB: common beats partitioned by W_wc, stalls and piggyback success",
+                set.name
+            ),
+            "better for all the metrics shown",
+            format!("by {better} of 3"),
+            better == 3,
+        ));
+    }
+    let claim = format!("{}: a common cache has fewer I/Os, by", set.name);
+    if set.first.index == OFF_DAY.index {
+        claims.push(Claim::spread(claim, "always about 16–19 %", &fewer, FEWER, " %"));
+    } else {
+        claims.push(Claim::spread(claim, "again better, at four sizes", &fewer, (0.0, 100.0), " %"));
+    }
+    for kib in [set.sizes[0], set.sizes[3]] {
+        let (common, parted) =
+            (fairness(samples, &set.key(kib, "common")), fairness(samples, &set.key(kib, "partitioned")));
+        claims.push(Claim::fact(
+            format!("{}, {kib} KiB: common is fairer by both metrics", set.name),
+            "always fairer for both",
+            format!(
+                "range {} against {}, squares {} against {}",
+                figure(common.0),
+                figure(parted.0),
+                figure(common.1),
+                figure(parted.1)
+            ),
+            common.0 < parted.0 && common.1 < parted.1,
+        ));
+    }
+}
