@@ -80,7 +80,9 @@ impl StackFile {
             file: path.to_owned(),
             position: None,
             message: match e.kind() {
-                std::io::ErrorKind::InvalidData => format!("it is not text, and so no stack file; {EXPLAINED}"),
+                std::io::ErrorKind::InvalidData => {
+                    format!("it is not text, and so no stack file; {EXPLAINED}")
+                }
                 _ => format!("cannot be read: {e}"),
             },
         })?;
