@@ -36,6 +36,9 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
 
 fn show(results: &Results, setting: &str, report: &Path) -> Result<(), Failure> {
     println!("{setting}\n\n{}\n{PROMISES}", results.table());
+    if let Some(warning) = results.warning() {
+        println!("\n{warning}");
+    }
     if let Some(directory) = report.parent() {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
     }

@@ -20,7 +20,19 @@ pub struct Phase {
     pub flush: Times,
     /// Requests that reached the disk below, destaging included.
     pub disk_requests: u64,
+    pub late: Late,
 }
+
+/// How much later than the modelled disk was done, this machine took note of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Late {
+    pub count: u64,
+    pub mean_ms: f64,
+}
+
+/// A disk that is later than this on average is not paced in real time any more: a 7200 rpm disk turns by a sixteenth meanwhile, and
+/// so far ahead a record of the log is placed.
+const LATE_MEAN_MAX_MS: f64 = 0.5;
 
 /// Response times of one kind of request, as the users of the block device saw them.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -52,6 +64,8 @@ impl Phase {
                 .filter(|(kind, _)| *kind != "flush")
                 .filter_map(|(_, n)| n.as_u64())
                 .sum(),
+            // Virtual time is never late, and says nothing of it.
+            late: Late::deserialize(&status["layers"]["disk"]["late"]).unwrap_or_default(),
         })
     }
 }
@@ -121,6 +135,24 @@ impl Results {
         self.phases.iter().filter(move |phase| phase.disk == disk)
     }
 
+    /// How late a disk was on average, in milliseconds.
+    fn late_ms(&self, disk: &str) -> f64 {
+        let late = || self.of_disk(disk).map(|phase| phase.late);
+        let count: u64 = late().map(|late| late.count).sum();
+        late().map(|late| late.mean_ms * late.count as f64).sum::<f64>() / count.max(1) as f64
+    }
+
+    /// What to say when the machine was too busy for these figures.
+    pub fn warning(&self) -> Option<String> {
+        let late = self.disks.iter().map(|disk| self.late_ms(disk)).fold(0.0, f64::max);
+        (late > LATE_MEAN_MAX_MS).then(|| {
+            format!(
+                "This machine was busy: it took note of what the modelled disk had done {late:.1} ms late on average, so these \
+                 figures are not those of such a disk. Run it again when nothing else runs."
+            )
+        })
+    }
+
     /// How many times faster than on the first disk; none for the first itself.
     pub fn ratio(&self, disk: &str, name: &str) -> Option<f64> {
         let base = self.disks.first().filter(|base| *base != disk)?;
@@ -154,6 +186,9 @@ impl Results {
         sum("requests to the disk", &|disk| {
             self.of_disk(disk).map(|phase| phase.disk_requests).sum::<u64>().to_string()
         });
+        if self.disks.iter().any(|disk| self.late_ms(disk) > 0.0) {
+            sum("late, mean", &|disk| format!("{:.2} ms", self.late_ms(disk)));
+        }
         rows
     }
 
@@ -189,6 +224,9 @@ impl Results {
             let _ = writeln!(page, "<tr>{cells}</tr>");
         }
         page.push_str("</table>\n<p>");
+        if let Some(warning) = self.warning() {
+            let _ = write!(page, "<b>{}</b></p>\n<p>", escape(&warning));
+        }
         page.push_str(&escape(PROMISES).replace('\n', "<br>\n"));
         page.push_str("</p>\n<p class=\"legend\">");
         for (disk, colour) in self.disks.iter().zip(COLOURS.iter().cycle()) {
@@ -253,6 +291,7 @@ mod tests {
             write: times,
             flush: Times::default(),
             disk_requests: 30,
+            late: Late::default(),
         }
     }
 
@@ -292,6 +331,19 @@ mod tests {
         assert!(table.contains("20, 6.00 ms"), "means are weighted by counts: {table}");
         assert!(table.lines().any(|line| line.starts_with("copy") && line.ends_with('-')), "{table}");
         assert!(table.lines().any(|line| line.starts_with("requests to the disk") && line.contains("60")));
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_of() {
+        let late = |mean_ms| {
+            let phase = Phase { late: Late { count: 5, mean_ms }, ..phase("plain", "untar", 8.0, 4.0) };
+            Results::new(vec![phase])
+        };
+        assert_eq!(results().warning(), None);
+        assert_eq!(late(0.1).warning(), None);
+        assert!(late(0.1).table().contains("0.10 ms"));
+        assert!(late(3.0).warning().unwrap().contains("3.0 ms late"));
+        assert!(late(3.0).html("T", "S").contains("3.0 ms late"));
     }
 
     #[test]
