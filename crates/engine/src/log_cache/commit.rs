@@ -147,6 +147,7 @@ impl Core {
         filling.through = alone && waited && self.log.volatile_cache;
         let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
         self.head_sector = filling.end();
+        self.rotation.sending(now);
         self.statistics.log_writes += 1;
         self.statistics.log_bytes += image.len() as u64;
         self.buffers.live.push_back(filling);

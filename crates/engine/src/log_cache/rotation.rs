@@ -5,6 +5,9 @@
 //! is being written there, the record is put a little further on, where the head will be. What is left out is lost until
 //! the log comes round, so this is done only below the high mark.
 //!
+//! A record that is begun while another one is being written is sent when that one has ended, with the head at its end: only
+//! the lead is left out before it.
+//!
 //! How far ahead is learnt: a record that came too late for its sector took more than three quarters of a revolution, and
 //! the lead grows; while records are in time, it shrinks slowly.
 
@@ -18,7 +21,9 @@ pub struct Rotation {
     passed: Option<Nanos>,
     /// The time from the choice of a place to when the drive can write there.
     lead: u64,
-    /// When the write was sent whose place was chosen.
+    /// The filling buffer's place was chosen while another write was on its way: it counts from when it is sent.
+    behind: bool,
+    /// When the write was sent, or begun, whose place was chosen.
     sent: Option<Nanos>,
 }
 
@@ -31,6 +36,7 @@ impl Rotation {
             track_sectors,
             passed: None,
             lead: revolution.0 / 16,
+            behind: false,
             sent: None,
         }
     }
@@ -41,13 +47,34 @@ impl Rotation {
             return 0;
         }
         let Some(passed) = self.passed.take() else { return 0 };
-        let turned = (now.since(passed).0 + self.lead) % self.revolution;
+        self.sectors((now.since(passed).0 + self.lead) % self.revolution)
+    }
+
+    /// How many sectors to leave out behind a write that is on its way, for a record that follows it at once.
+    pub fn gap_behind(&self) -> u64 {
+        if self.revolution == 0 { 0 } else { self.sectors(self.lead) }
+    }
+
+    fn sectors(&self, turned: u64) -> u64 {
         (u128::from(turned) * u128::from(self.track_sectors) / u128::from(self.revolution)) as u64
     }
 
     /// The gap was left: the next write shows whether it was enough.
     pub fn placed(&mut self, now: Nanos) {
         self.sent = Some(now);
+    }
+
+    /// The same for [`Rotation::gap_behind`].
+    pub const fn placed_behind(&mut self) {
+        self.behind = true;
+    }
+
+    /// A write of the log is sent.
+    pub fn sending(&mut self, now: Nanos) {
+        // Where nobody waited for it, the head is anywhere by now.
+        if std::mem::take(&mut self.behind) && self.passed == Some(now) {
+            self.sent = Some(now);
+        }
     }
 
     /// A write of the log has ended: the head is at its end.
@@ -85,5 +112,21 @@ mod tests {
         rotation.written(Nanos::from_millis(12));
         assert!(gap(&mut rotation, 13) < 100 + 99, "that was in time");
         assert_eq!(Rotation::new(Nanos::ZERO, 0).gap(Nanos::from_millis(5)), 0);
+    }
+
+    #[test]
+    fn behind_a_write_that_is_on_its_way_only_the_lead_is_left_out() {
+        let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
+        assert_eq!(rotation.gap_behind(), 50, "the lead is 0.5 ms");
+        rotation.placed_behind();
+        rotation.written(Nanos::from_millis(20));
+        rotation.sending(Nanos::from_millis(20));
+        rotation.written(Nanos::from_millis(28));
+        assert_eq!(rotation.gap_behind(), 100, "a whole revolution: too late by the lead");
+        rotation.placed_behind();
+        rotation.sending(Nanos::from_millis(35));
+        rotation.written(Nanos::from_millis(43));
+        assert_eq!(rotation.gap_behind(), 100, "sent when the head had gone on: it says nothing of the lead");
+        assert_eq!(Rotation::new(Nanos::ZERO, 0).gap_behind(), 0);
     }
 }

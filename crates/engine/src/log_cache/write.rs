@@ -467,17 +467,19 @@ impl Core {
         self.buffers.open(self.head_sector, end, now)
     }
 
-    /// Where the log spins and rests: goes on to where the head will be, in this segment or the next, and only where the
+    /// Where the log spins: goes on to where the head will be, in this segment or the next, and only where the
     /// request fits. Recovery looks no further than the next segment.
     fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) {
         let high = f64::from(self.config.high_mark) / 100.0;
-        let resting = self.buffers.free() > 0 && !self.is_writing() && self.chain.is_none();
-        if self.head_is_fixed || !resting || self.ring.utilisation() >= high {
+        let may = self.buffers.free() > 0 && self.chain.is_none() && !self.head_is_fixed;
+        if !may || self.ring.utilisation() >= high {
             return;
         }
         let block = self.superblock.log_block_bytes as usize;
         let need = (super::buffers::space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
-        let gap = self.rotation.gap(now).next_multiple_of(self.superblock.log_block_sectors());
+        let behind = self.is_writing();
+        let gap = if behind { self.rotation.gap_behind() } else { self.rotation.gap(now) };
+        let gap = gap.next_multiple_of(self.superblock.log_block_sectors());
         let head = self.ring.index(self.ring.head());
         let segment = self.superblock.segment_sectors();
         let end = self.superblock.segment_start(head) + segment;
@@ -498,7 +500,11 @@ impl Core {
         };
         self.statistics.log_gap_bytes += (place - self.head_sector) * SECTOR_BYTES;
         self.head_sector = place;
-        self.rotation.placed(now);
+        if behind {
+            self.rotation.placed_behind();
+        } else {
+            self.rotation.placed(now);
+        }
     }
 
     /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
