@@ -71,6 +71,8 @@ pub struct FaultPlan {
     pub rules: Vec<FaultRule>,
     /// The liar: flushes and FUA are acknowledged and do nothing.
     pub ignore_flushes: bool,
+    /// Every operation fails, and a power cut does not change that.
+    pub dead: bool,
     counts: Vec<u64>,
     fired: u64,
 }
@@ -84,6 +86,10 @@ impl FaultPlan {
         FaultPlan { ignore_flushes: true, ..FaultPlan::default() }
     }
 
+    pub fn dead() -> FaultPlan {
+        FaultPlan { dead: true, ..FaultPlan::default() }
+    }
+
     /// How many operations have met a fault.
     pub const fn fired(&self) -> u64 {
         self.fired
@@ -91,7 +97,7 @@ impl FaultPlan {
 
     /// Counts an operation, and says what goes wrong with it.
     pub fn strike(&mut self, io: &Io) -> Option<Fault> {
-        let mut struck = None;
+        let mut struck = self.dead.then_some(Fault::Error(ErrorKind::Medium));
         for (rule, count) in self.rules.iter().zip(&mut self.counts) {
             let inside = match (rule.within, io.extent()) {
                 (Some(within), Some(extent)) => within.overlaps(extent),

@@ -15,6 +15,7 @@ mod workload;
 
 pub mod cache;
 pub mod explore;
+pub mod raid;
 pub mod reference;
 pub mod stamp;
 pub mod workloads;
@@ -22,7 +23,7 @@ pub mod write_cache;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};
 pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
-pub use explore::{Counts, ExploreConfig, Explored, Rig, Violation, explore, replay};
+pub use explore::{Counts, ExploreConfig, Explored, Losses, Rig, Violation, explore, replay};
 pub use fault::{Fault, FaultOn, FaultPlan, FaultRule};
 pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};

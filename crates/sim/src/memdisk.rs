@@ -189,7 +189,8 @@ impl MemDisk {
         self.pending.iter().map(|p| p.change.extent.sectors).sum()
     }
 
-    /// The disk as it is found after a power cut now. A liar stays a liar; all other faults are over.
+    /// The disk as it is found after a power cut now. A liar stays a liar and the dead stay dead; all other faults
+    /// are over.
     pub fn power_cut(&self, style: CutStyle, rng: &mut SimRng) -> MemDisk {
         assert!(self.can_be_cut, "this disk keeps no durable image");
         let mut image = self.durable.clone();
@@ -232,7 +233,8 @@ impl MemDisk {
     }
 
     fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
-        let faults = if self.faults.ignore_flushes { FaultPlan::liar() } else { FaultPlan::default() };
+        let FaultPlan { ignore_flushes, dead, .. } = self.faults;
+        let faults = FaultPlan { ignore_flushes, dead, ..FaultPlan::default() };
         let disk = MemDisk::with_image(self.geometry, self.latency, rng.fork(), current);
         MemDisk { durable, faults, ..disk }
     }

@@ -3,14 +3,128 @@
 //!
 //! | module       | what                                                                              |
 //! |--------------|-----------------------------------------------------------------------------------|
+//! | `config`     | what can be set                                                                   |
+//! | `layout`     | where the sectors of the array lie on its members                                 |
 //! | `matrix`     | the stripe as a matrix: Z, and the operations of the rxw-matrix                   |
 //! | `plan`       | from Z to reads, XORs and writes                                                  |
 //! | `contiguity` | what may be read and written in between, and when that pays                       |
 //! | `compute`    | the XORs of a plan, on bytes                                                      |
 //! | `parity`     | P and Q                                                                           |
+//! | `cache`      | the units of the stripe cache: their blocks, their order, their locks             |
+//! | `array`      | what the array does next: destages by marks and policies, resync, failures        |
+//! | `request`    | requests of clients                                                               |
+//! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
+//! | `superblock` | who the members are, and what is known of them; making an array                   |
+//! | `record`     | keeping the superblocks true                                                      |
+//! | `journal`    | closes the write hole                                                             |
+//! | `assemble`   | the start                                                                         |
+//!
+//! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
+//! so a flush waits until all that was dirty is home, and needs no flush of the members. Where the RAM is non-volatile a
+//! write is safe at once.
+//!
+//! Reads see the cache first. What they bring from a member is kept where the stripe is in the cache anyway.
+//!
+//! Discards are refused: what a member returns for discarded blocks must not differ from what the parity was computed of.
 
+mod array;
+mod assemble;
+mod cache;
 pub mod compute;
+mod config;
 pub mod contiguity;
+mod journal;
+mod layout;
 pub mod matrix;
 pub mod parity;
 pub mod plan;
+mod record;
+mod request;
+mod stripe;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+use crate::Nanos;
+use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+
+use array::Array;
+pub use array::Statistics;
+pub use config::{CacheUnit, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
+pub use layout::{Chunk, Layout};
+pub use superblock::{CreateError, DATA_SECTOR, Superblock, SuperblockError, create};
+
+/// See the module's documentation.
+pub struct RaidLayer {
+    config: RaidConfig,
+    /// Since activation.
+    array: Option<Array>,
+}
+
+impl RaidLayer {
+    /// An array over the members on ports 0, 1, ..., those that are present, and its journal on the next, if it has one.
+    pub const fn new(config: RaidConfig) -> RaidLayer {
+        RaidLayer { config, array: None }
+    }
+
+    fn array(&self) -> &Array {
+        self.array.as_ref().expect("it is active")
+    }
+
+    /// What has been counted.
+    pub fn statistics(&self) -> &Statistics {
+        &self.array().statistics
+    }
+}
+
+impl Layer for RaidLayer {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        self.array.as_mut().expect("it is active").handle(now, event, out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.array.as_ref().and_then(|array| array.deadline)
+    }
+
+    fn check(&self) {
+        if let Some(array) = &self.array {
+            array.check();
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.array().geometry
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.array = Some(assemble::assemble(&self.config, below)?);
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        let array = self.array();
+        let failed: Vec<usize> = (0..array.ports.len()).filter(|&role| array.is_failed(role)).collect();
+        let state = match (array.broken, failed.is_empty(), array.resync) {
+            (true, ..) => "broken",
+            (false, false, _) => "degraded",
+            (false, true, Some(_)) => "resyncing",
+            (false, true, None) => "good",
+        };
+        let unit_bytes = array.layout.unit_bytes() as u64;
+        serde_json::json!({
+            "state": state,
+            "failed-members": failed,
+            "resynced-percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
+            "non-volatile": array.config.non_volatile,
+            "cache-units": array.cache.capacity(),
+            "cache-bytes": array.cache.capacity() as u64 * unit_bytes,
+            "cache-units-used": array.cache.held(),
+            "dirty-units": array.cache.dirty().len(),
+            "statistics": array.statistics,
+        })
+    }
+
+    fn is_busy(&self) -> bool {
+        self.array.as_ref().is_some_and(|array| !array.operations.is_empty())
+    }
+}

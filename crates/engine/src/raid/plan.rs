@@ -44,6 +44,8 @@ pub enum Purpose {
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
     Fetch(Range<usize>),
+    /// As a destage, and computes the parity of every row anew: what is on the disk may be wrong.
+    Resync,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub fn plan(
     for row in 0..view.rows() {
         let cycle = match purpose {
             Purpose::Destage => cheapest(view, row),
+            Purpose::Resync if reconstruct_write_blocks(view, row).is_some() => Cycle::ReconstructWrite,
+            Purpose::Resync => Cycle::Recover,
             Purpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
             Purpose::Fetch(_) => Cycle::Nothing,
         };
@@ -97,7 +101,7 @@ pub fn plan(
             Cycle::ReadModifyWrite => read_modify_write(view, row, &mut matrix),
             Cycle::Recover => {
                 recover(view, row, &mut matrix)?;
-                if *purpose == Purpose::Destage {
+                if !matches!(purpose, Purpose::Fetch(_)) {
                     write_all(view, row, &mut matrix);
                 }
             }

@@ -14,6 +14,7 @@ mod run;
 pub(crate) mod simple;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
@@ -47,8 +48,17 @@ pub struct Rig {
     pub delay_max: Nanos,
     /// Does the stack keep the order of overlapping requests in flight?
     pub overlaps: bool,
+    /// Disks that may be lost for good in a crash.
+    pub losses: Option<Losses>,
     /// The stack's settings in words, for the story.
     pub about: String,
+}
+
+/// Which disks of a rig a crash may take for good, and how many of them in all.
+#[derive(Clone, Debug)]
+pub struct Losses {
+    pub disks: Range<usize>,
+    pub count_max: usize,
 }
 
 /// What is explored: makes the rig for a seed.

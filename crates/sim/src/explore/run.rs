@@ -8,8 +8,8 @@ use dcd_engine::{Buf, Control, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_
 
 use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
-    Character, Client, CutStyle, MemDisk, Moment, Oracle, Progress, Seen, SimRng, VirtualDriver, describe,
-    mix, stamp,
+    Character, Client, CutStyle, FaultPlan, MemDisk, Moment, Oracle, Progress, Seen, SimRng, VirtualDriver,
+    describe, mix, stamp,
 };
 
 type Driver = VirtualDriver<MemDisk>;
@@ -281,12 +281,28 @@ impl Run {
         *self.counts.kinds.entry(style.into()).or_default() += 1;
     }
 
+    /// Takes disks for good, most of the time as many as there may be.
+    fn lose_disks(&mut self, cut: &mut Cut) {
+        let Some(losses) = &self.rig.losses else { return };
+        let disks = &mut cut.disks[losses.disks.clone()];
+        let mut left = losses.count_max - disks.iter().filter(|disk| disk.faults().dead).count();
+        while left > 0 && self.rng.chance(800) {
+            left -= 1;
+            let alive: Vec<usize> = (0..disks.len()).filter(|&disk| !disks[disk].faults().dead).collect();
+            let lost = self.rng.pick(&alive);
+            disks[lost].set_faults(FaultPlan::dead());
+            cut.how.push_str(&format!(", disk {} is lost", losses.disks.start + lost));
+            *self.counts.kinds.entry("disks lost".into()).or_default() += 1;
+        }
+    }
+
     /// Recovers one state, judges it, and perhaps goes on from there.
-    fn crashed(&mut self, cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> Outcome {
+    fn crashed(&mut self, mut cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> Outcome {
         if self.states_left == 0 {
             return Ok(());
         }
         self.count(&cut, depth, place);
+        self.lose_disks(&mut cut);
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));

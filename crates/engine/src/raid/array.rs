@@ -1,0 +1,395 @@
+//! The array: what all parts share, and what it does next.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::destage::what::{self, Part, WhatPolicy};
+use crate::destage::when::{self, Choice};
+use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
+use crate::raid::cache::{Piece, StripeCache};
+use crate::raid::config::RaidConfig;
+use crate::raid::journal::Journal;
+use crate::raid::layout::Layout;
+use crate::raid::plan::Run;
+use crate::raid::record::Recorder;
+use crate::raid::request::{Pending, Waiter, WaitingFor};
+use crate::raid::stripe::{Goal, Operation};
+use crate::slab::Slab;
+use crate::{LINE_SECTORS, Nanos};
+
+/// One command below.
+pub(super) enum Flight {
+    /// A read of a client that missed.
+    Read(Piece),
+    OperationRead {
+        key: u64,
+        run: usize,
+    },
+    OperationWrite {
+        key: u64,
+        run: Run,
+    },
+    Superblock {
+        role: usize,
+    },
+    /// The record of an operation, or the one that opens an epoch.
+    Journal {
+        operation: Option<u64>,
+    },
+    Flush {
+        role: usize,
+    },
+}
+
+/// What has been counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    pub read_hits: u64,
+    pub read_misses: u64,
+    /// Writes that had to wait for room.
+    pub stalls: u64,
+    pub destages: u64,
+    /// Commands to members for parity and destages, and their blocks.
+    pub destage_reads: u64,
+    pub destage_read_blocks: u64,
+    pub destage_writes: u64,
+    pub destage_written_blocks: u64,
+    /// Operations that read, or computed, what a member could not give.
+    pub fetches: u64,
+    pub resynced_units: u64,
+    pub read_errors: u64,
+    /// Bad sectors' blocks that were computed and written again.
+    pub sectors_repaired: u64,
+    /// Times that more of a row was missing than the parity makes up for.
+    pub lost_rows: u64,
+    pub member_failures: u64,
+    pub superblocks: u64,
+    pub journal_records: u64,
+}
+
+/// See the module's documentation.
+pub(super) struct Array {
+    pub config: RaidConfig,
+    pub layout: Layout,
+    pub geometry: Geometry,
+    /// Where the member of each role is; none where it is missing.
+    pub ports: Vec<Option<Port>>,
+    pub recorder: Recorder,
+    pub journal: Option<Journal>,
+    pub cache: StripeCache,
+    pub requests: Slab<Pending>,
+    pub operations: Slab<Operation>,
+    flights: Slab<(usize, Flight)>,
+    /// Pieces of writes that wait for room, in their order.
+    pub stalled: VecDeque<Piece>,
+    /// Flushes and durable writes that wait until something is home.
+    pub waiters: Vec<Waiter>,
+    /// Operations that wait for the superblocks.
+    pub held_back: Vec<u64>,
+    /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
+    pub broken: bool,
+    /// The next unit whose parity is computed anew; none when all of it is right.
+    pub resync: Option<u64>,
+    resyncing: bool,
+    /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
+    pub unflushed: bool,
+    flushing: u32,
+    pub foreground: u64,
+    pub last_activity: Nanos,
+    /// Destages under way.
+    pub destages: u32,
+    /// Where a sweep goes on.
+    pub hand: u64,
+    /// Destaging has begun at the high mark and not reached the low one.
+    triggered: bool,
+    stopped: bool,
+    stopping: bool,
+    closing: bool,
+    pub deadline: Option<Nanos>,
+    pub statistics: Statistics,
+}
+
+impl Array {
+    pub fn new(
+        config: RaidConfig,
+        layout: Layout,
+        geometry: Geometry,
+        ports: Vec<Option<Port>>,
+        recorder: Recorder,
+        journal: Option<Journal>,
+    ) -> Array {
+        let in_doubt = !recorder.recorded().synced;
+        let degraded = recorder.failed() != 0;
+        Array {
+            cache: StripeCache::new(layout, config.cache_bytes),
+            config,
+            layout,
+            geometry,
+            ports,
+            recorder,
+            journal,
+            requests: Slab::default(),
+            operations: Slab::default(),
+            flights: Slab::default(),
+            stalled: VecDeque::new(),
+            waiters: Vec::new(),
+            held_back: Vec::new(),
+            broken: false,
+            resync: (in_doubt && !degraded && !geometry.read_only).then_some(0),
+            resyncing: false,
+            unflushed: true,
+            flushing: 0,
+            foreground: 0,
+            last_activity: Nanos::ZERO,
+            destages: 0,
+            hand: 0,
+            triggered: false,
+            stopped: false,
+            stopping: false,
+            closing: false,
+            deadline: None,
+            statistics: Statistics::default(),
+        }
+    }
+
+    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) if self.stopped => {
+                let error = IoError::new(ErrorKind::Shutdown);
+                return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+            }
+            Event::Request(request) => self.accept(now, request, out),
+            Event::Completed { op, result } => self.completed(op, result, out),
+            Event::Wake => {}
+            Event::Control(control) => self.control(control),
+        }
+        self.step(now, out);
+    }
+
+    fn control(&mut self, control: Control) {
+        match control {
+            Control::Drain if !self.stopped => {
+                self.wait_until_home(WaitingFor::Report(Report::Drained), None)
+            }
+            Control::DrainCancel => self.cancel_drains(),
+            Control::Stop if !self.stopped => (self.stopped, self.stopping) = (true, true),
+            Control::ResetStatistics => self.statistics = Statistics::default(),
+            Control::Drain | Control::Stop | Control::LogFailureRecorded => {}
+        }
+    }
+
+    /// Sends a command to the member of a role.
+    pub fn submit(&mut self, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+        let port = self.ports[role].expect("a missing member gets no commands");
+        self.submit_to(port, role, flight, io, out);
+    }
+
+    pub fn submit_to(&mut self, port: Port, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+        let key = self.flights.insert((role, flight));
+        out.submit(port, OpId(key), io);
+    }
+
+    fn completed(&mut self, op: OpId, result: IoResult, out: &mut Outbox) {
+        let (role, flight) = self.flights.remove(op.0);
+        match flight {
+            Flight::Read(piece) => self.read_returned(piece, result, out),
+            Flight::OperationRead { key, run } => self.operation_read(key, run, result, out),
+            Flight::OperationWrite { key, run } => self.operation_write(key, &run, role, &result, out),
+            Flight::Superblock { role } => self.superblock_returned(role, &result, out),
+            Flight::Journal { operation } => self.journal_returned(operation, &result, out),
+            Flight::Flush { role } => {
+                self.flushing -= 1;
+                // What it should have covered may be gone.
+                if result.status.is_err() {
+                    self.member_failed(role, out);
+                }
+                self.unflushed = self.flushing > 0 || self.broken;
+            }
+        }
+    }
+
+    /// Flushes the members, unless that is under way.
+    pub fn flush_members(&mut self, out: &mut Outbox) {
+        if self.flushing > 0 {
+            return;
+        }
+        for role in 0..self.ports.len() {
+            if !self.is_failed(role) {
+                self.flushing += 1;
+                self.submit(role, Flight::Flush { role }, Io::Flush, out);
+            }
+        }
+    }
+
+    pub const fn is_failed(&self, role: usize) -> bool {
+        self.recorder.failed() >> role & 1 == 1
+    }
+
+    /// A member could not write. False where the parity makes up for no more members.
+    pub fn member_failed(&mut self, role: usize, out: &mut Outbox) -> bool {
+        if self.is_failed(role) {
+            return true;
+        }
+        if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
+            self.broken = true;
+            return false;
+        }
+        self.statistics.member_failures += 1;
+        self.recorder.fail(role);
+        self.resync = None;
+        self.record(out);
+        true
+    }
+
+    /// The parity of a unit may be wrong.
+    pub fn is_unsynced(&self, unit: u64) -> bool {
+        self.resync.is_some_and(|next| unit >= next)
+    }
+
+    /// A resync of a unit has ended.
+    pub fn resynced(&mut self, unit: u64) {
+        self.resyncing = false;
+        self.statistics.resynced_units += 1;
+        if self.resync == Some(unit) {
+            self.resync = Some(unit + 1);
+        }
+        if self.resync == Some(self.layout.units()) {
+            self.resync = None;
+            self.recorder.synced();
+        }
+    }
+
+    /// Goes on with all that can be done now; runs after every event.
+    fn step(&mut self, now: Nanos, out: &mut Outbox) {
+        self.deadline = None;
+        if !self.held_back.is_empty() && (self.broken || !self.is_recording()) {
+            for key in std::mem::take(&mut self.held_back) {
+                self.go_on(key, out);
+            }
+        }
+        if self.broken {
+            self.give_up_journal(out);
+        }
+        self.go_on_writing(out);
+        while let Some(unit) = self.next_destage(now) {
+            self.start(unit, Goal::Destage, out);
+        }
+        self.start_resync(out);
+        self.finish_waiters(out);
+        if self.stopping && self.requests.is_empty() && self.operations.is_empty() {
+            self.stopping = false;
+            self.wait_until_home(WaitingFor::Report(Report::Stopped), None);
+            return self.step(now, out);
+        }
+        self.record(out);
+        if self.closing && !self.is_recording() {
+            self.closing = false;
+            out.report(Report::Stopped);
+        }
+    }
+
+    /// Everything is home: the superblocks say so, and then it is over.
+    pub fn close(&mut self, out: &mut Outbox) {
+        self.closing = true;
+        self.recorder.rest();
+        self.record(out);
+    }
+
+    /// Whether a dirty unit may be destaged now; readers that are in the way keep others out from now on.
+    pub fn can_destage(&mut self, unit: u64) -> bool {
+        let unit = self.cache.unit(unit);
+        if unit.exclusive || unit.fetch.is_some() {
+            return false;
+        }
+        unit.wanted = unit.readers > 0;
+        !unit.wanted
+    }
+
+    /// The unit that goes home next, if one is to go now.
+    fn next_destage(&mut self, now: Nanos) -> Option<u64> {
+        // What is on its way counts as home: otherwise all would go at once, whatever the low mark says.
+        let dirty = self.cache.dirty().len().saturating_sub(self.destages as usize);
+        let utilisation = dirty as f64 / self.cache.capacity() as f64;
+        let (high_mark, low_mark) =
+            (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
+        self.triggered = utilisation >= high_mark || (self.triggered && utilisation > low_mark);
+        if dirty == 0 || self.broken || self.destages >= self.config.destage_depth {
+            return None;
+        }
+        if let Some(unit) = self.wanted_by_waiters() {
+            return Some(unit);
+        }
+        if !self.stalled.is_empty() && self.destages == 0 {
+            return self.choose();
+        }
+        let view = when::View {
+            now,
+            utilisation,
+            foreground: self.foreground,
+            last_activity: self.last_activity,
+            running: self.triggered,
+            in_flight: self.destages,
+            depth: self.config.destage_depth,
+            high_mark,
+            low_mark,
+            idle_empty: self.config.idle_empty,
+            idle_full: self.config.idle_full,
+        };
+        match when::policy(self.config.when).choose(&view) {
+            Choice::Run => self.choose(),
+            Choice::At(time) => {
+                self.deadline = Some(time);
+                None
+            }
+            Choice::Wait => None,
+        }
+    }
+
+    /// The dirty unit that the policy wants home first.
+    fn choose(&mut self) -> Option<u64> {
+        if self.config.what == WhatPolicy::LeastRecentlyWritten {
+            let order: Vec<u64> = self.cache.by_written().take(self.operations.len() + 1).collect();
+            return order.into_iter().find(|&unit| self.can_destage(unit));
+        }
+        let units: Vec<u64> = self.cache.dirty().iter().copied().collect();
+        let units: Vec<u64> = units.into_iter().filter(|&unit| self.can_destage(unit)).collect();
+        let count = self.layout.units();
+        let part = |&number: &u64| {
+            let unit = self.cache.get(number).expect("it is dirty");
+            Part {
+                number: unit.since(),
+                dirty_sectors: unit.dirty_blocks() as u64 * LINE_SECTORS,
+                written: unit.written(),
+                ahead: (number + count - self.hand % count) % count,
+                distance: number.abs_diff(self.hand),
+                referenced: unit.referenced,
+            }
+        };
+        let parts: Vec<Part> = units.iter().map(part).collect();
+        let (best, passed) = what::policy(self.config.what).choose(&parts)?;
+        for index in passed {
+            self.cache.pass_over(units[index]);
+        }
+        Some(units[best])
+    }
+
+    /// While nobody asks for anything, the parity of one unit after the other is computed anew.
+    fn start_resync(&mut self, out: &mut Outbox) {
+        let Some(unit) = self.resync else { return };
+        let busy = self.foreground > 0 || self.destages > 0 || self.resyncing;
+        if busy || self.stopped || self.broken || !self.waiters.is_empty() || !self.can_destage(unit) {
+            return;
+        }
+        self.resyncing = true;
+        self.start(unit, Goal::Resync, out);
+    }
+
+    pub fn check(&self) {
+        self.cache.check();
+        assert!(self.destages as usize <= self.operations.len());
+        let stuck = !self.stalled.is_empty() && self.operations.is_empty() && self.flights.is_empty();
+        assert!(!stuck, "writes wait for room, and nothing makes any");
+        assert!(self.held_back.is_empty() || self.is_recording(), "operations wait for superblocks");
+    }
+}

@@ -1,0 +1,126 @@
+//! How an array is set up. What is written on its members (level, strip, who is who) is in their superblocks, and has to agree.
+
+use serde::{Deserialize, Serialize};
+
+use crate::destage::what::WhatPolicy;
+use crate::destage::when::WhenPolicy;
+use crate::raid::contiguity::Contiguity;
+use crate::raid::matrix::Shape;
+use crate::{LINE_SECTORS, Nanos};
+
+/// The most members of an array: superblocks name those that failed in 64 bits.
+pub const MEMBERS_MAX: usize = 64;
+/// The longest strip, 16 MiB: a stripe cache unit is one allocation.
+pub const STRIP_SECTORS_MAX: u64 = 32_768;
+
+/// How many members may fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Level {
+    /// One: P.
+    #[default]
+    #[serde(rename = "raid5")]
+    Raid5,
+    /// Two: P and Q.
+    #[serde(rename = "raid6")]
+    Raid6,
+}
+
+impl Level {
+    pub const fn parity(self) -> usize {
+        match self {
+            Level::Raid5 => 1,
+            Level::Raid6 => 2,
+        }
+    }
+
+    /// The columns of a stripe over so many members; none where they are too few or too many.
+    pub const fn shape(self, members: usize) -> Option<Shape> {
+        let parity = self.parity();
+        if members < parity + 2 || members > MEMBERS_MAX {
+            return None;
+        }
+        Some(Shape { data: members - parity, parity })
+    }
+}
+
+/// What the cache is managed in: what is locked, replaced and destaged as one (Baek and Park, section III-A, Fig. 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheUnit {
+    /// SC, and with the contiguity transform MSC-CT.
+    #[default]
+    Stripe,
+    /// PBGC: one row of blocks, as in Linux md.
+    ParityBlockGroup,
+}
+
+/// Everything that can be set on an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RaidConfig {
+    pub level: Level,
+    pub strip_sectors: u64,
+    /// For each member, in the order of their roles, whether it is there; ports lead to those that are.
+    pub present: Vec<bool>,
+    /// The port after the members leads to a journal.
+    pub journal: bool,
+    /// RAM for stripe cache units.
+    pub cache_bytes: u64,
+    pub unit: CacheUnit,
+    /// None: SC or PBGC.
+    pub contiguity: Option<Contiguity>,
+    /// The RAM keeps its content without power, so that a write is safe in it. Without this a flush destages.
+    pub non_volatile: bool,
+    pub when: WhenPolicy,
+    pub what: WhatPolicy,
+    /// Percent of the units that are dirty from which high-low destages, and at which it stops.
+    pub high_mark: u8,
+    pub low_mark: u8,
+    /// Units destaged at a time.
+    pub destage_depth: u32,
+    /// For the idle policy: see the log cache.
+    pub idle_empty: Nanos,
+    pub idle_full: Nanos,
+    /// Starts although members are missing and the parity is in doubt: what they held may come out wrong.
+    pub accept_damage: bool,
+}
+
+impl Default for RaidConfig {
+    fn default() -> Self {
+        RaidConfig {
+            level: Level::Raid5,
+            // 128 KiB.
+            strip_sectors: 256,
+            present: Vec::new(),
+            journal: false,
+            cache_bytes: 64 << 20,
+            unit: CacheUnit::Stripe,
+            contiguity: None,
+            non_volatile: false,
+            when: WhenPolicy::HighLow,
+            what: WhatPolicy::LeastRecentlyWritten,
+            high_mark: 95,
+            low_mark: 85,
+            destage_depth: 32,
+            idle_empty: Nanos::from_secs(1),
+            idle_full: Nanos::from_millis(1),
+            accept_damage: false,
+        }
+    }
+}
+
+impl RaidConfig {
+    /// What is wrong with the members and the strip, if anything is.
+    pub fn complaint(&self) -> Option<String> {
+        let members = self.present.len();
+        if self.level.shape(members).is_none() {
+            let least = self.level.parity() + 2;
+            return Some(format!("it has {members} members: from {least} to {MEMBERS_MAX} make an array"));
+        }
+        let strip = self.strip_sectors;
+        if strip == 0 || !strip.is_multiple_of(LINE_SECTORS) || strip > STRIP_SECTORS_MAX {
+            return Some("a strip is a multiple of 4KiB, and at most 16MiB".to_owned());
+        }
+        None
+    }
+}

@@ -1,0 +1,332 @@
+//! The journal: what an operation is about to write, data and parity, is durable there before any member is written. After a
+//! crash it is written again, all of it, so that no row is left between two versions: the write hole is closed. Bytes are
+//! described in docs/format.md.
+//!
+//! It is a ring of equal slots, each large enough for all of a unit; the record with number `n` is in slot `n % slots`. One
+//! record is written at a time, so a crash tears one at most, and that is the newest. Each record names the oldest one
+//! whose writes were not all durable (the *tail*); recovery writes from there to the newest, in order, which leaves every
+//! block as the last of them has it. Numbers begin again with each epoch, and records of another epoch are not looked at.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layer::{Durability, Io, IoResult, Outbox, Port};
+use crate::raid::array::{Array, Flight};
+use crate::raid::layout::Layout;
+use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
+
+const MAGIC: [u8; 8] = *b"DCDRJRNL";
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    /// Of the header and its entries.
+    crc: U32,
+    entries: U32,
+    uuid: [u8; 16],
+    epoch: U64,
+    number: U64,
+    tail: U64,
+    payload_crc: U32,
+    payload_sectors: U32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EntryBytes {
+    role: U32,
+    sectors: U32,
+    lba: U64,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const ENTRY_BYTES: usize = size_of::<EntryBytes>();
+
+/// One write of a record.
+#[derive(Debug)]
+pub struct Entry {
+    pub role: usize,
+    pub at: Lba,
+    pub buf: Buf,
+}
+
+/// Where records lie on a journal for an array.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots {
+    pub count: u64,
+    header_bytes: usize,
+    slot_sectors: u64,
+}
+
+impl Slots {
+    /// Fewer than two slots are no journal: a record must never overwrite the one before.
+    pub const COUNT_MIN: u64 = 2;
+
+    pub fn new(layout: &Layout, journal_sectors: u64) -> Slots {
+        let columns = layout.shape.columns();
+        // Every other block of every column.
+        let entries = columns * layout.rows.div_ceil(2);
+        let header_bytes = (HEADER_BYTES + entries * ENTRY_BYTES).next_multiple_of(LINE_BYTES as usize);
+        let slot_bytes = header_bytes + columns * layout.rows * LINE_BYTES as usize;
+        let slot_sectors = slot_bytes as u64 / SECTOR_BYTES;
+        Slots { count: journal_sectors / slot_sectors, header_bytes, slot_sectors }
+    }
+
+    /// The smallest journal.
+    pub const fn bytes_min(&self) -> u64 {
+        self.slot_sectors * Self::COUNT_MIN * SECTOR_BYTES
+    }
+
+    const fn at(&self, number: u64) -> Lba {
+        Lba(number % self.count * self.slot_sectors)
+    }
+}
+
+/// What a record is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub uuid: [u8; 16],
+    pub epoch: u64,
+    pub number: u64,
+    pub tail: u64,
+}
+
+fn encode(slots: &Slots, place: Place, entries: &[(usize, Lba, &Buf)]) -> Buf {
+    let payload: usize = entries.iter().map(|(.., buf)| buf.len()).sum();
+    let mut record = Buf::zeroed(slots.header_bytes + payload);
+    let mut at = slots.header_bytes;
+    for (.., buf) in entries {
+        record.copy_from(at, buf, 0, buf.len());
+        at += buf.len();
+    }
+    let bytes = record.bytes_mut();
+    let mut header = Header::new_zeroed();
+    header.magic = MAGIC;
+    header.entries = (entries.len() as u32).into();
+    header.uuid = place.uuid;
+    (header.epoch, header.number, header.tail) = (place.epoch.into(), place.number.into(), place.tail.into());
+    header.payload_crc = crc32c::crc32c(&bytes[slots.header_bytes..]).into();
+    header.payload_sectors = ((payload as u64 / SECTOR_BYTES) as u32).into();
+    bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    for (index, (role, lba, buf)) in entries.iter().enumerate() {
+        let entry = EntryBytes {
+            role: (*role as u32).into(),
+            sectors: ((buf.len() as u64 / SECTOR_BYTES) as u32).into(),
+            lba: lba.0.into(),
+        };
+        let at = HEADER_BYTES + index * ENTRY_BYTES;
+        bytes[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+    }
+    header.crc = crc32c::crc32c(&bytes[..slots.header_bytes]).into();
+    bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    record
+}
+
+/// Reads the header of a record, if there is one.
+fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
+    let (header, _) = Header::read_from_prefix(block).ok()?;
+    if header.magic != MAGIC {
+        return None;
+    }
+    let mut unsigned = block.to_vec();
+    unsigned[8..12].fill(0);
+    if crc32c::crc32c(&unsigned) != header.crc.get() {
+        return None;
+    }
+    let entries = header.entries.get() as usize;
+    let bytes = block.get(HEADER_BYTES..HEADER_BYTES + entries * ENTRY_BYTES)?;
+    let entries = bytes.chunks_exact(ENTRY_BYTES).filter_map(|entry| EntryBytes::read_from_bytes(entry).ok());
+    Some((header, entries.collect()))
+}
+
+/// Why a journal cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("the journal has no record of this array's last activity: it is not the one that was in use")]
+    NotThis,
+    #[error(
+        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt"
+    )]
+    Damaged(u64),
+    #[error("reading the journal: {0}")]
+    Io(crate::IoError),
+}
+
+/// The writes that have to be made again, in their order.
+pub fn pending(
+    journal: &mut dyn BlockDevice,
+    slots: &Slots,
+    uuid: [u8; 16],
+    epoch: u64,
+) -> Result<Vec<Entry>, ReplayError> {
+    let mut records: Vec<(u64, u64, Option<Vec<Entry>>)> = Vec::new();
+    for slot in 0..slots.count {
+        let block = journal.read(slots.at(slot), slots.header_bytes).map_err(ReplayError::Io)?;
+        let Some((header, entries)) = decode(block.bytes()) else { continue };
+        let number = header.number.get();
+        if header.uuid != uuid || header.epoch.get() != epoch || number % slots.count != slot {
+            continue;
+        }
+        let bytes = u64::from(header.payload_sectors.get()) * SECTOR_BYTES;
+        let at = slots.at(slot) + slots.header_bytes as u64 / SECTOR_BYTES;
+        let payload = match bytes {
+            0 => Buf::none(),
+            _ => journal.read(at, bytes as usize).map_err(ReplayError::Io)?,
+        };
+        let whole = crc32c::crc32c(payload.bytes()) == header.payload_crc.get();
+        records.push((number, header.tail.get(), whole.then(|| cut(&payload, &entries))));
+    }
+    records.sort_by_key(|(number, ..)| *number);
+    // Only the newest can be torn, as one is written at a time.
+    if records.last().is_some_and(|(.., entries)| entries.is_none()) {
+        records.pop();
+    }
+    let Some((newest, tail, _)) = records.last() else { return Err(ReplayError::NotThis) };
+    let (newest, tail) = (*newest, *tail);
+    let mut writes = Vec::new();
+    for number in tail..=newest {
+        match records.iter_mut().find(|(other, ..)| *other == number).and_then(|(.., entries)| entries.take())
+        {
+            Some(entries) => writes.extend(entries),
+            // The one that was being written may lie over it, and that needs its writes to be durable.
+            None if number + slots.count == newest + 1 => {}
+            None => return Err(ReplayError::Damaged(number)),
+        }
+    }
+    Ok(writes)
+}
+
+fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<Entry> {
+    let mut at = 0;
+    let mut cut = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let bytes = (u64::from(entry.sectors.get()) * SECTOR_BYTES) as usize;
+        let Some(block) = payload.bytes().get(at..at + bytes) else { break };
+        at += bytes;
+        cut.push(Entry {
+            role: entry.role.get() as usize,
+            at: Lba(entry.lba.get()),
+            buf: Buf::copy_of(block),
+        });
+    }
+    cut
+}
+
+/// The journal of a running array.
+pub(super) struct Journal {
+    port: Port,
+    slots: Slots,
+    /// The epoch that was opened.
+    epoch: u64,
+    /// The number of the next record.
+    next: u64,
+    /// Records whose writes are not all durable.
+    live: BTreeSet<u64>,
+    /// Operations that wait to be recorded.
+    queue: VecDeque<u64>,
+    writing: bool,
+}
+
+impl Journal {
+    pub const fn new(port: Port, slots: Slots) -> Journal {
+        Journal {
+            port,
+            slots,
+            epoch: 0,
+            next: 0,
+            live: BTreeSet::new(),
+            queue: VecDeque::new(),
+            writing: false,
+        }
+    }
+}
+
+impl Array {
+    /// Opens an epoch: a first record, by which a later start knows the journal. True once it is durable.
+    pub fn open_journal(&mut self, epoch: u64, out: &mut Outbox) -> bool {
+        let uuid = self.recorder.recorded().uuid;
+        let Some(journal) = &mut self.journal else { return true };
+        if journal.writing || journal.epoch == epoch {
+            return journal.epoch == epoch && !journal.writing;
+        }
+        (journal.epoch, journal.next, journal.writing) = (epoch, 1, true);
+        let place = Place { uuid, epoch, number: 0, tail: 0 };
+        let buf = encode(&journal.slots, place, &[]);
+        let (port, at) = (journal.port, journal.slots.at(0));
+        let io = Io::Write { at, buf, durability: Durability::Durable };
+        self.submit_to(port, 0, Flight::Journal { operation: None }, io, out);
+        false
+    }
+
+    /// Puts what an operation is about to write into the journal.
+    pub fn journal_operation(&mut self, key: u64, out: &mut Outbox) {
+        if let Some(journal) = &mut self.journal {
+            journal.queue.push_back(key);
+        }
+        self.write_record(out);
+    }
+
+    fn write_record(&mut self, out: &mut Outbox) {
+        let uuid = self.recorder.recorded().uuid;
+        let Some(journal) = self.journal.as_mut().filter(|journal| !journal.writing) else { return };
+        let number = journal.next;
+        // The slot must be free: what was in it is home.
+        if journal.live.first().is_some_and(|oldest| oldest + journal.slots.count <= number) {
+            return;
+        }
+        let Some(key) = journal.queue.pop_front() else { return };
+        journal.live.insert(number);
+        (journal.next, journal.writing) = (number + 1, true);
+        let tail = *journal.live.first().expect("it has this one");
+        let place = Place { uuid, epoch: journal.epoch, number, tail };
+        let operation = self.operations.get_mut(key);
+        operation.record = Some(number);
+        let unit = operation.unit;
+        let layout = self.layout;
+        let entry = |(run, buf)| {
+            let run: &crate::raid::plan::Run = run;
+            (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf)
+        };
+        let entries: Vec<(usize, Lba, &Buf)> =
+            operation.writes.iter().map(|(run, buf)| entry((run, buf))).collect();
+        let buf = encode(&journal.slots, place, &entries);
+        let (port, at) = (journal.port, journal.slots.at(number));
+        self.statistics.journal_records += 1;
+        let io = Io::Write { at, buf, durability: Durability::Durable };
+        self.submit_to(port, 0, Flight::Journal { operation: Some(key) }, io, out);
+    }
+
+    /// A record is durable, or could not be written: then nothing may be written any more.
+    pub fn journal_returned(&mut self, operation: Option<u64>, result: &IoResult, out: &mut Outbox) {
+        if let Some(journal) = &mut self.journal {
+            journal.writing = false;
+        }
+        self.broken |= result.status.is_err();
+        match operation {
+            Some(key) if self.broken => self.not_written(key, out),
+            Some(key) => self.write_home(key, out),
+            None => self.record(out),
+        }
+        self.write_record(out);
+    }
+
+    /// The writes of a record are durable.
+    pub fn journal_over(&mut self, number: u64, out: &mut Outbox) {
+        if let Some(journal) = &mut self.journal {
+            journal.live.remove(&number);
+        }
+        self.write_record(out);
+    }
+
+    /// Those who wait to be recorded never will be.
+    pub fn give_up_journal(&mut self, out: &mut Outbox) {
+        let queue =
+            self.journal.as_mut().map(|journal| std::mem::take(&mut journal.queue)).unwrap_or_default();
+        for key in queue {
+            self.not_written(key, out);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Requests of clients: what is in the cache, what members have, what has to be computed; writes that find room and writes
+//! that wait for it; flushes.
+
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
+use crate::raid::array::{Array, Flight};
+use crate::raid::cache::Piece;
+use crate::raid::stripe::Goal;
+use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Read,
+    Write(Durability),
+}
+
+/// A request that is not answered yet.
+pub(super) struct Pending {
+    id: RequestId,
+    action: Action,
+    buf: Buf,
+    /// Pieces that are not done.
+    left: u32,
+    error: Option<IoError>,
+    /// What a durable write has made dirty; taken when it begins to wait for that.
+    units: Vec<u64>,
+}
+
+/// Who wants to know when what was dirty is safe.
+pub(super) enum WaitingFor {
+    Request(u64),
+    Report(Report),
+}
+
+/// Waits until what was dirty at a stamp is home: all of it, or only some units.
+pub(super) struct Waiter {
+    who: WaitingFor,
+    stamp: u64,
+    units: Option<Vec<u64>>,
+}
+
+impl Array {
+    pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        self.last_activity = now;
+        let action = match &request.io {
+            Io::Read { .. } | Io::Flush => Action::Read,
+            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
+            Io::Discard { extent } => {
+                let error = IoError::at(ErrorKind::Unsupported, *extent);
+                return out.reply(request.id, IoResult::err(Buf::none(), error));
+            }
+        };
+        if let Err(error) = self.validate(&request.io, action) {
+            return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+        }
+        self.foreground += 1;
+        let Some(extent) = request.io.extent() else { return self.accept_flush(request) };
+        let buf = match request.io {
+            Io::WriteZeroes { .. } => Buf::blank((extent.sectors * SECTOR_BYTES) as usize),
+            io => {
+                let buf = io.take_buf();
+                self.cache.saw(&buf);
+                buf
+            }
+        };
+        let pending = Pending { id: request.id, action, buf, left: 1, error: None, units: Vec::new() };
+        let key = self.requests.insert(pending);
+        let mut at = 0;
+        for chunk in self.layout.chunks(extent) {
+            let piece = Piece { request: key, chunk, at };
+            at += (chunk.sectors * SECTOR_BYTES) as usize;
+            self.requests.get_mut(key).left += 1;
+            match action {
+                Action::Read => self.read(piece, out),
+                Action::Write(_) if self.stalled.is_empty() => self.write(piece, out),
+                Action::Write(_) => self.stalled.push_back(piece),
+            }
+        }
+        self.piece_done(key, None, out);
+    }
+
+    fn validate(&self, io: &Io, action: Action) -> Result<(), IoError> {
+        let Some(extent) = io.extent() else { return Ok(()) };
+        let block = u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES;
+        let whole = match io {
+            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
+            _ => true,
+        };
+        let kind = if action != Action::Read && self.geometry.read_only {
+            ErrorKind::ReadOnly
+        } else if !whole
+            || extent.sectors == 0
+            || !extent.start.0.is_multiple_of(block)
+            || !extent.sectors.is_multiple_of(block)
+        {
+            ErrorKind::Invalid
+        } else if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > self.geometry.sectors) {
+            ErrorKind::OutOfRange
+        } else if action != Action::Read && self.broken {
+            ErrorKind::Medium
+        } else {
+            return Ok(());
+        };
+        Err(IoError::at(kind, extent))
+    }
+
+    /// Reads a piece from the cache, or from its member, or has it computed.
+    pub(super) fn read(&mut self, piece: Piece, out: &mut Outbox) {
+        let chunk = piece.chunk;
+        if self.cache.has(chunk) {
+            self.statistics.read_hits += 1;
+            return self.answer_read(piece, out);
+        }
+        let missing = self.is_missing(piece);
+        let unit = self.cache.unit(chunk.unit);
+        if unit.is_locked() {
+            return unit.waiting.push_back(piece);
+        }
+        if missing {
+            self.want_fetch(piece);
+            return self.unlocked(chunk.unit, out);
+        }
+        unit.readers += 1;
+        let member = self.layout.member(chunk.unit, chunk.column);
+        let row = (chunk.first / LINE_SECTORS) as usize;
+        let lba = self.layout.member_lba(chunk.unit, row) + chunk.first % LINE_SECTORS;
+        let buf = self.cache.buffer((chunk.sectors * SECTOR_BYTES) as usize);
+        self.statistics.read_misses += 1;
+        self.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
+    }
+
+    /// The member of a piece has failed, or has a bad sector where the cache lacks something.
+    fn is_missing(&self, piece: Piece) -> bool {
+        let chunk = piece.chunk;
+        if self.is_failed(self.layout.member(chunk.unit, chunk.column)) {
+            return true;
+        }
+        let Some(unit) = self.cache.get(chunk.unit).filter(|unit| !unit.bad.is_empty()) else { return false };
+        self.cache.lacks(chunk).any(|row| unit.bad.contains(&(row, chunk.column)))
+    }
+
+    /// A piece waits until the rows that it lacks have been read, or computed.
+    fn want_fetch(&mut self, piece: Piece) {
+        let mut rows = self.cache.lacks(piece.chunk);
+        let Some(first) = rows.next() else { unreachable!("what the cache has is not fetched") };
+        let last = rows.last().unwrap_or(first);
+        let unit = self.cache.unit(piece.chunk.unit);
+        let before = unit.fetch.take().unwrap_or(first..last + 1);
+        unit.fetch = Some(before.start.min(first)..before.end.max(last + 1));
+        unit.waiting.push_back(piece);
+    }
+
+    /// A read of a client has returned from its member.
+    pub(super) fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
+        self.cache.unit(piece.chunk.unit).readers -= 1;
+        if result.status.is_err() {
+            self.statistics.read_errors += 1;
+            // What was written meanwhile may have made it whole.
+            if self.cache.has(piece.chunk) {
+                self.answer_read(piece, out);
+            } else {
+                self.want_fetch(piece);
+            }
+        } else {
+            self.cache.keep(piece.chunk, &result.buf);
+            let request = self.requests.get_mut(piece.request);
+            request.buf.copy_from(piece.at, &result.buf, 0, result.buf.len());
+            self.answer_read(piece, out);
+        }
+        self.unlocked(piece.chunk.unit, out);
+    }
+
+    /// What the cache has is newer than what a member gave.
+    fn answer_read(&mut self, piece: Piece, out: &mut Outbox) {
+        if self.cache.get(piece.chunk.unit).is_some() {
+            let request = self.requests.get_mut(piece.request);
+            self.cache.read(piece.chunk, &mut request.buf, piece.at);
+        }
+        self.piece_done(piece.request, None, out);
+    }
+
+    /// What could not be computed is an error for those who wait for it.
+    pub(super) fn fail_fetch(&mut self, unit: u64, out: &mut Outbox) {
+        let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
+        for piece in waiting {
+            let reads = self.requests.get_mut(piece.request).action == Action::Read;
+            if reads && !self.cache.has(piece.chunk) && self.is_missing(piece) {
+                self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
+            } else {
+                self.cache.unit(unit).waiting.push_back(piece);
+            }
+        }
+    }
+
+    /// Takes a write into the cache, if its unit is free and there is room.
+    pub(super) fn write(&mut self, piece: Piece, out: &mut Outbox) {
+        if !self.absorb(piece, out) {
+            self.statistics.stalls += 1;
+            self.stalled.push_back(piece);
+        }
+    }
+
+    /// False where there is no room.
+    fn absorb(&mut self, piece: Piece, out: &mut Outbox) -> bool {
+        let number = piece.chunk.unit;
+        if self.broken {
+            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
+            return true;
+        }
+        let unit = self.cache.unit(number);
+        if unit.is_locked() {
+            unit.waiting.push_back(piece);
+            return true;
+        }
+        if !self.cache.hold(number, false) {
+            self.cache.release(number);
+            return false;
+        }
+        let request = self.requests.get_mut(piece.request);
+        self.cache.write(piece.chunk, &request.buf, piece.at);
+        if request.action == Action::Write(Durability::Durable) && request.units.last() != Some(&number) {
+            request.units.push(number);
+        }
+        self.piece_done(piece.request, None, out);
+        true
+    }
+
+    /// Lets the writes that wait for room go on, in their order.
+    pub(super) fn go_on_writing(&mut self, out: &mut Outbox) {
+        while let Some(piece) = self.stalled.pop_front() {
+            if !self.absorb(piece, out) {
+                return self.stalled.push_front(piece);
+            }
+        }
+    }
+
+    /// Those who waited for a unit go on, in their order.
+    pub(super) fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
+        for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
+            match self.requests.get_mut(piece.request).action {
+                Action::Read => self.read(piece, out),
+                Action::Write(_) if self.stalled.is_empty() => self.write(piece, out),
+                Action::Write(_) => self.stalled.push_back(piece),
+            }
+        }
+    }
+
+    /// One piece of a request is done; after the last one it is answered, or waits until what it wrote is home.
+    fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
+        let request = self.requests.get_mut(key);
+        request.error = request.error.or(error);
+        request.left -= 1;
+        if request.left > 0 {
+            return;
+        }
+        if !self.config.non_volatile && request.error.is_none() && !request.units.is_empty() {
+            request.left = 1;
+            let units = std::mem::take(&mut request.units);
+            return self.wait_until_home(WaitingFor::Request(key), Some(units));
+        }
+        self.foreground -= 1;
+        let request = self.requests.remove(key);
+        let status = request.error.map_or(Ok(()), Err);
+        out.reply(request.id, IoResult { buf: request.buf, status });
+    }
+
+    fn accept_flush(&mut self, request: Request) {
+        let pending = Pending {
+            id: request.id,
+            action: Action::Read,
+            buf: Buf::none(),
+            left: 1,
+            error: None,
+            units: Vec::new(),
+        };
+        let key = self.requests.insert(pending);
+        self.wait_until_home(WaitingFor::Request(key), None);
+    }
+
+    /// Whoever it is learns when what is dirty now is home.
+    pub(super) fn wait_until_home(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
+        let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
+        let stamp = if everything { self.cache.stamp() } else { 0 };
+        self.waiters.push(Waiter { who, stamp, units });
+    }
+
+    /// An administrator's drain is called off.
+    pub(super) fn cancel_drains(&mut self) {
+        self.waiters.retain(|waiter| !matches!(waiter.who, WaitingFor::Report(Report::Drained)));
+    }
+
+    /// A unit that somebody waits for, the next one in the direction of rising addresses.
+    pub(super) fn wanted_by_waiters(&mut self) -> Option<u64> {
+        let mut whole = 0;
+        for index in 0..self.waiters.len() {
+            match self.waiters[index].units.take() {
+                None => whole = whole.max(self.waiters[index].stamp),
+                Some(units) => {
+                    let stamp = self.waiters[index].stamp;
+                    let mut wanted = units.iter().copied();
+                    let found = wanted.find(|&unit| self.is_behind(unit, stamp) && self.can_destage(unit));
+                    self.waiters[index].units = Some(units);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            }
+        }
+        if self.cache.by_since().next().is_none_or(|(since, _)| since > whole) {
+            return None;
+        }
+        let hand = self.hand;
+        let ahead: Vec<u64> =
+            self.cache.dirty().range(hand..).chain(self.cache.dirty().range(..hand)).copied().collect();
+        ahead.into_iter().find(|&unit| self.is_behind(unit, whole) && self.can_destage(unit))
+    }
+
+    /// Dirty since a stamp, or for longer.
+    fn is_behind(&self, unit: u64, stamp: u64) -> bool {
+        self.cache.get(unit).is_some_and(|unit| unit.is_dirty() && unit.since() <= stamp)
+    }
+
+    fn is_home(&self, waiter: &Waiter) -> bool {
+        match &waiter.units {
+            Some(units) => !units.iter().any(|&unit| self.is_behind(unit, waiter.stamp)),
+            None => self.cache.by_since().next().is_none_or(|(since, _)| since > waiter.stamp),
+        }
+    }
+
+    /// Answers those whose blocks are home and flushed, or never will be.
+    pub(super) fn finish_waiters(&mut self, out: &mut Outbox) {
+        let mut index = 0;
+        while index < self.waiters.len() {
+            let waiter = &self.waiters[index];
+            // A durable write asks nothing of what was there before it.
+            let all = waiter.units.is_none();
+            let home = self.is_home(waiter);
+            if home && all && self.unflushed {
+                self.flush_members(out);
+            }
+            let safe = home && !(all && (self.unflushed || self.is_recording()));
+            if !safe && !self.broken {
+                index += 1;
+                continue;
+            }
+            let waiter = self.waiters.remove(index);
+            let error = self.broken.then_some(IoError::new(ErrorKind::Medium));
+            match waiter.who {
+                WaitingFor::Request(key) => self.piece_done(key, error, out),
+                WaitingFor::Report(_) if self.broken => {
+                    out.report(Report::Failed(
+                        "more members have failed than the parity makes up for".to_owned(),
+                    ));
+                }
+                WaitingFor::Report(Report::Stopped) => self.close(out),
+                WaitingFor::Report(report) => out.report(report),
+            }
+        }
+    }
+
+    /// Starts to compute what readers of a unit wait for, or to destage it, or lets those who wait for it go on: its lock may
+    /// be free.
+    pub(super) fn unlocked(&mut self, number: u64, out: &mut Outbox) {
+        loop {
+            let Some(unit) = self.cache.get(number) else { return };
+            if unit.exclusive || unit.readers > 0 {
+                return;
+            }
+            let (dirty, wanted, fetch) = (unit.is_dirty(), unit.wanted, unit.fetch.is_some());
+            if fetch {
+                return self.start(number, Goal::Fetch, out);
+            }
+            if wanted && dirty && !self.broken {
+                return self.start(number, Goal::Destage, out);
+            }
+            let unit = self.cache.unit(number);
+            unit.wanted = false;
+            if unit.waiting.is_empty() {
+                return self.cache.release(number);
+            }
+            self.go_on_with(number, out);
+        }
+    }
+}

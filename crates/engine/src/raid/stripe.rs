@@ -1,0 +1,412 @@
+//! An operation on one unit of the cache, under its exclusive lock: a destage, the recovery of what a member cannot give, a
+//! resync.
+//!
+//! | it is      | until                                                          | then                                |
+//! |------------|----------------------------------------------------------------|-------------------------------------|
+//! | reading    | all that its plan reads has returned                           | computed, or planned anew if a read failed |
+//! | held       | the superblocks say that writes are under way, and who has failed | journaling or writing            |
+//! | journaling | its record is durable                                          | writing                             |
+//! | writing    | all that its plan writes is durable                            | ending                              |
+//! | ending     | the superblocks name a member that failed meanwhile            | over                                |
+//!
+//! A read that failed makes the block a bad sector, which the next plan computes from the others and writes again. A write
+//! that failed makes the member a failed one: what it should have had is in the parity by then.
+
+use crate::layer::{Durability, Io, IoResult, Outbox};
+use crate::raid::array::{Array, Flight};
+use crate::raid::cache::StripeCache;
+use crate::raid::compute::{self, Blocks, Computed};
+use crate::raid::matrix::{Access, Grid, Ops, Status};
+use crate::raid::plan::{Plan, Purpose, Run, StripeView, plan};
+use crate::{Buf, LINE_BYTES};
+
+const BLOCK: usize = LINE_BYTES as usize;
+
+/// What it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    Destage,
+    Fetch,
+    Resync,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Reading,
+    Held,
+    Journaling,
+    Writing,
+    Ending,
+}
+
+/// A plan, and what was read for it.
+struct Work {
+    view: StripeView,
+    plan: Plan,
+    reads: Reads,
+}
+
+/// Runs of blocks that were read, and for each block its run's number and place in it, from 1.
+struct Reads {
+    runs: Vec<(Run, Option<Buf>)>,
+    index: Grid<u32>,
+}
+
+/// See the module's documentation.
+pub(super) struct Operation {
+    pub unit: u64,
+    goal: Goal,
+    pub phase: Phase,
+    was_held: bool,
+    work: Option<Work>,
+    pub writes: Vec<(Run, Buf)>,
+    /// Commands that have not returned.
+    left: u32,
+    failed_reads: bool,
+    /// Something could not be written that no parity makes up for.
+    unwritten: bool,
+    /// Its record in the journal.
+    pub record: Option<u64>,
+}
+
+/// Where the plan's blocks are.
+struct Bytes<'a> {
+    cache: &'a StripeCache,
+    unit: u64,
+    reads: &'a Reads,
+}
+
+impl Blocks for Bytes<'_> {
+    fn cached(&self, row: usize, column: usize) -> &[u8] {
+        self.cache.bytes(self.unit, row, column)
+    }
+
+    fn read(&self, row: usize, column: usize) -> &[u8] {
+        self.reads.block(row, column)
+    }
+}
+
+impl Reads {
+    fn block(&self, row: usize, column: usize) -> &[u8] {
+        let (run, buf) = &self.runs[self.index[(row, column)] as usize - 1];
+        let buf = buf.as_ref().expect("all reads have returned");
+        if buf.is_blank() {
+            return &[];
+        }
+        let at = (row - run.rows.start) * BLOCK;
+        &buf.bytes()[at..at + BLOCK]
+    }
+}
+
+impl Array {
+    /// Locks a unit for an operation, and begins it.
+    pub(super) fn start(&mut self, unit: u64, goal: Goal, out: &mut Outbox) {
+        let was_held = self.cache.unit(unit).is_held();
+        self.cache.hold(unit, true);
+        let entry = self.cache.unit(unit);
+        assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
+        (entry.exclusive, entry.wanted) = (true, false);
+        self.destages += u32::from(goal == Goal::Destage);
+        let operation = Operation {
+            unit,
+            goal,
+            phase: Phase::Reading,
+            was_held,
+            work: None,
+            writes: Vec::new(),
+            left: 0,
+            failed_reads: false,
+            unwritten: false,
+            record: None,
+        };
+        let key = self.operations.insert(operation);
+        self.plan_and_read(key, out);
+    }
+
+    fn view(&self, unit: u64) -> StripeView {
+        let shape = self.layout.shape;
+        let mut view = StripeView::new(shape, self.layout.rows);
+        let entry = self.cache.get(unit).expect("it is locked");
+        for row in 0..self.layout.rows {
+            for column in 0..shape.data {
+                view.z[(row, column)] = self.cache.status(unit, row, column);
+            }
+        }
+        for column in 0..shape.columns() {
+            let failed = self.is_failed(self.layout.member(unit, column));
+            for row in 0..self.layout.rows {
+                view.access[(row, column)] = match failed {
+                    true => Access::Gone,
+                    false if entry.bad.contains(&(row, column)) => Access::Unreadable,
+                    false => Access::Whole,
+                };
+            }
+        }
+        view
+    }
+
+    fn plan_and_read(&mut self, key: u64, out: &mut Outbox) {
+        let operation = self.operations.get_mut(key);
+        let (unit, goal) = (operation.unit, operation.goal);
+        (operation.phase, operation.failed_reads) = (Phase::Reading, false);
+        let view = self.view(unit);
+        let entry = self.cache.get(unit).expect("it is locked");
+        let purpose = match goal {
+            Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
+            Goal::Destage if !self.is_unsynced(unit) => Purpose::Destage,
+            Goal::Destage | Goal::Resync => Purpose::Resync,
+        };
+        let singly = entry.singly;
+        let plan = match plan(&view, &purpose, self.config.contiguity.as_ref()) {
+            Ok(plan) => plan,
+            Err(_) => return self.give_up(key, out),
+        };
+        let mut runs: Vec<(Run, Option<Buf>)> = Vec::new();
+        for run in &plan.reads {
+            let step = if singly { 1 } else { run.rows.len() };
+            for first in run.rows.clone().step_by(step) {
+                runs.push((Run { column: run.column, rows: first..first + step }, None));
+            }
+        }
+        let mut index = Grid::new(view.rows(), view.shape.columns());
+        for (number, (run, _)) in runs.iter().enumerate() {
+            run.rows.clone().for_each(|row| index[(row, run.column)] = number as u32 + 1);
+        }
+        let wanted: Vec<Run> = runs.iter().map(|(run, _)| run.clone()).collect();
+        let operation = self.operations.get_mut(key);
+        operation.left = wanted.len() as u32;
+        operation.work = Some(Work { view, plan, reads: Reads { runs, index } });
+        if wanted.is_empty() {
+            return self.compute(key, out);
+        }
+        for (number, run) in wanted.into_iter().enumerate() {
+            let buf = self.cache.buffer(run.rows.len() * BLOCK);
+            let at = self.layout.member_lba(unit, run.rows.start);
+            self.statistics.destage_reads += 1;
+            self.statistics.destage_read_blocks += run.rows.len() as u64;
+            let member = self.layout.member(unit, run.column);
+            self.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf }, out);
+        }
+    }
+
+    /// A read of an operation has returned.
+    pub(super) fn operation_read(&mut self, key: u64, run: usize, result: IoResult, out: &mut Outbox) {
+        let carries_bytes = self.cache.carries_bytes();
+        let operation = self.operations.get_mut(key);
+        operation.left -= 1;
+        let (unit, work) = (operation.unit, operation.work.as_mut().expect("it reads for a plan"));
+        let (place, buf) = &mut work.reads.runs[run];
+        let place = place.clone();
+        if result.status.is_ok() {
+            let blank = result.buf.is_blank() && carries_bytes;
+            *buf = Some(if blank { Buf::zeroed(result.buf.len()) } else { result.buf });
+        } else {
+            operation.failed_reads = true;
+            self.statistics.read_errors += 1;
+            let entry = self.cache.unit(unit);
+            match place.rows.len() {
+                1 => entry.bad.extend([(place.rows.start, place.column)]),
+                _ => entry.singly = true,
+            }
+        }
+        let operation = self.operations.get_mut(key);
+        match (operation.left, operation.failed_reads) {
+            (0, true) => self.plan_and_read(key, out),
+            (0, false) => self.compute(key, out),
+            _ => {}
+        }
+    }
+
+    /// Between the reads and the writes: what was read is in the cache afterwards, the parity is computed.
+    fn compute(&mut self, key: u64, out: &mut Outbox) {
+        let operation = self.operations.get_mut(key);
+        let (unit, work) = (operation.unit, operation.work.take().expect("it has read for a plan"));
+        self.cache.materialise(unit);
+        let carries_bytes = self.cache.carries_bytes();
+        let mut recovered = Computed::default();
+        if carries_bytes {
+            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
+            recovered = compute::recovered(&work.plan, &work.view, &blocks);
+        }
+        self.fill(unit, &work, &recovered);
+        let mut parity = Computed::default();
+        if carries_bytes {
+            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
+            parity = compute::parity_out(&work.plan, &work.view, &blocks, &recovered);
+        }
+        let mut writes = Vec::with_capacity(work.plan.writes.len());
+        for run in &work.plan.writes {
+            let mut buf = self.cache.buffer(run.rows.len() * BLOCK);
+            for (index, row) in run.rows.clone().enumerate() {
+                let at = index * BLOCK;
+                if run.column < work.view.shape.data {
+                    self.cache.copy_out(unit, row, run.column, &mut buf, at);
+                } else if carries_bytes {
+                    let computed = parity.get(row, run.column);
+                    let block = computed.unwrap_or_else(|| work.reads.block(row, run.column));
+                    buf.bytes_mut()[at..at + BLOCK].copy_from_slice(block);
+                }
+            }
+            writes.push((run.clone(), buf));
+        }
+        let operation = self.operations.get_mut(key);
+        operation.writes = writes;
+        if operation.writes.is_empty() {
+            return self.end(key, out);
+        }
+        operation.phase = Phase::Held;
+        self.go_on(key, out);
+    }
+
+    /// Puts what was found out into the cache: r, what was recovered, and what partial blocks lack.
+    fn fill(&mut self, unit: u64, work: &Work, recovered: &Computed) {
+        for row in 0..work.view.rows() {
+            for column in 0..work.view.shape.data {
+                let ops = work.plan.matrix[(row, column)];
+                let fills = match work.view.z[(row, column)] {
+                    Status::Empty => ops.has(Ops::R.with(Ops::RECOVER)),
+                    Status::Partial => ops.reads() || ops.has(Ops::RECOVER),
+                    Status::Clean | Status::Dirty => false,
+                };
+                if fills {
+                    let computed = recovered.get(row, column);
+                    let known = ops.has(Ops::RECOVER);
+                    let block = match computed {
+                        Some(block) => block,
+                        None if known => &[],
+                        None => work.reads.block(row, column),
+                    };
+                    self.cache.fill(unit, row, column, block);
+                }
+            }
+        }
+    }
+
+    /// Begins the writes of an operation, as soon as it may.
+    pub(super) fn go_on(&mut self, key: u64, out: &mut Outbox) {
+        let phase = self.operations.get_mut(key).phase;
+        match phase {
+            Phase::Held if self.broken => self.not_written(key, out),
+            Phase::Held if !self.may_write() => {
+                self.held_back.push(key);
+                self.record_activity(out);
+            }
+            Phase::Held if self.journal.is_some() => {
+                self.operations.get_mut(key).phase = Phase::Journaling;
+                self.journal_operation(key, out);
+            }
+            Phase::Held => self.write_home(key, out),
+            Phase::Ending if self.is_recording() && !self.broken => self.held_back.push(key),
+            Phase::Ending => self.end(key, out),
+            Phase::Reading | Phase::Journaling | Phase::Writing => unreachable!("nothing holds it back"),
+        }
+    }
+
+    /// Sends an operation's writes. A member that has failed since it was planned gets none: the parity has it all.
+    pub(super) fn write_home(&mut self, key: u64, out: &mut Outbox) {
+        let operation = self.operations.get_mut(key);
+        operation.phase = Phase::Writing;
+        let unit = operation.unit;
+        let writes = std::mem::take(&mut operation.writes);
+        let (layout, mut sent) = (self.layout, 0);
+        for (run, buf) in writes {
+            let member = layout.member(unit, run.column);
+            if self.is_failed(member) {
+                continue;
+            }
+            let at = layout.member_lba(unit, run.rows.start);
+            self.statistics.destage_writes += 1;
+            self.statistics.destage_written_blocks += run.rows.len() as u64;
+            let io = Io::Write { at, buf, durability: Durability::Durable };
+            self.submit(member, Flight::OperationWrite { key, run }, io, out);
+            sent += 1;
+        }
+        self.operations.get_mut(key).left = sent;
+        if sent == 0 {
+            self.written(key, out);
+        }
+    }
+
+    /// A write of an operation has returned.
+    pub(super) fn operation_write(
+        &mut self,
+        key: u64,
+        run: &Run,
+        member: usize,
+        result: &IoResult,
+        out: &mut Outbox,
+    ) {
+        let made_up_for = result.status.is_ok() || self.member_failed(member, out);
+        let operation = self.operations.get_mut(key);
+        operation.unwritten |= !made_up_for;
+        operation.left -= 1;
+        let (unit, left) = (operation.unit, operation.left);
+        if result.status.is_ok() {
+            let bad = &mut self.cache.unit(unit).bad;
+            let before = bad.len();
+            bad.retain(|(row, column)| *column != run.column || !run.rows.contains(row));
+            self.statistics.sectors_repaired += (before - bad.len()) as u64;
+        }
+        if left == 0 {
+            self.written(key, out);
+        }
+    }
+
+    /// Nothing of an operation is written: what was dirty stays so.
+    pub(super) fn not_written(&mut self, key: u64, out: &mut Outbox) {
+        self.operations.get_mut(key).unwritten = true;
+        self.end(key, out);
+    }
+
+    fn written(&mut self, key: u64, out: &mut Outbox) {
+        self.operations.get_mut(key).phase = Phase::Ending;
+        self.go_on(key, out);
+    }
+
+    /// More of a row is missing than the parity makes up for.
+    fn give_up(&mut self, key: u64, out: &mut Outbox) {
+        let operation = self.operations.get_mut(key);
+        let (unit, goal) = (operation.unit, operation.goal);
+        self.statistics.lost_rows += 1;
+        match goal {
+            Goal::Fetch => self.fail_fetch(unit, out),
+            // What is dirty here can only be written without parity: nothing more is promised.
+            Goal::Destage => self.broken = true,
+            Goal::Resync => {}
+        }
+        self.not_written(key, out);
+    }
+
+    /// An operation is over, and its unit free.
+    fn end(&mut self, key: u64, out: &mut Outbox) {
+        let operation = self.operations.remove(key);
+        let unit = operation.unit;
+        let entry = self.cache.unit(unit);
+        (entry.exclusive, entry.singly) = (false, false);
+        match operation.goal {
+            Goal::Fetch => {
+                entry.fetch = None;
+                self.statistics.fetches += 1;
+            }
+            Goal::Destage | Goal::Resync if !operation.unwritten => self.cache.is_home(unit),
+            Goal::Destage | Goal::Resync => {}
+        }
+        if operation.goal == Goal::Destage {
+            self.destages -= 1;
+            self.statistics.destages += 1;
+            self.hand = unit + 1;
+        }
+        if operation.goal == Goal::Resync {
+            self.resynced(unit);
+        }
+        if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
+            self.journal_over(record, out);
+        }
+        self.unlocked(unit, out);
+        // What a resync has read is no sign that anybody will need it.
+        if operation.goal == Goal::Resync && !operation.was_held {
+            self.cache.drop_clean(unit);
+        }
+        self.cache.trim();
+    }
+}

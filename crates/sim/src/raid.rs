@@ -1,0 +1,215 @@
+//! An array as something to explore: small members with settings drawn from the seed, alone or below a log cache.
+
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
+use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
+use dcd_engine::raid::contiguity::{Contiguity, Strides};
+use dcd_engine::raid::{CacheUnit, DATA_SECTOR, Level, RaidConfig, RaidLayer, create};
+use dcd_engine::{
+    BlockDevice, Buf, Control, Durability, Geometry, Io, LayerIndex, Lba, Nanos, Report, SECTOR_BYTES, Stack,
+    StackBuilder, StackDevice, Target,
+};
+
+use crate::explore::{Losses, Rig, disk, prefill};
+use crate::{MemDisk, SimRng, Value, VirtualDriver, cache, mix};
+
+/// The size of an array alone; a little more where its stripes do not divide it.
+const DATA_SECTORS: u64 = 1024;
+/// Below a log cache, which treats the first and the last MiB of its data differently.
+const CACHED_SECTORS: u64 = 6144;
+
+/// What is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaidSubject {
+    pub level: Level,
+    pub journal: bool,
+    /// Crashes take members for good, as many as the parity makes up for.
+    pub loses_members: bool,
+    /// A log cache stands on the array.
+    pub log_cache: bool,
+    /// The array says that its RAM is non-volatile, and it is not.
+    pub lies: bool,
+}
+
+impl RaidSubject {
+    pub const fn new(level: Level) -> RaidSubject {
+        RaidSubject { level, journal: false, loses_members: false, log_cache: false, lies: false }
+    }
+}
+
+/// Draws the settings of one run.
+pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
+    let members = rng.range(level.parity() as u64 + 2, level.parity() as u64 + 4) as usize;
+    let strip_sectors = rng.pick(&[8, 32, 64]);
+    let unit = rng.pick(&[CacheUnit::Stripe, CacheUnit::Stripe, CacheUnit::ParityBlockGroup]);
+    let strides = |rng: &mut SimRng| Strides::up_to(rng.range(0, 8));
+    let contiguity = rng.chance(600).then(|| Contiguity { read: strides(rng), write: strides(rng) });
+    let unit_rows = if unit == CacheUnit::Stripe { strip_sectors } else { 8 };
+    RaidConfig {
+        level,
+        strip_sectors,
+        present: vec![true; members],
+        journal: false,
+        cache_bytes: rng.range(1, 6) * (members - level.parity()) as u64 * unit_rows * SECTOR_BYTES,
+        unit,
+        contiguity,
+        non_volatile: false,
+        when: rng.pick(&[
+            WhenPolicy::HighLow,
+            WhenPolicy::HighLow,
+            WhenPolicy::Idle,
+            WhenPolicy::Asap,
+            WhenPolicy::WhenFull,
+            WhenPolicy::Linear,
+        ]),
+        what: rng.pick(&[
+            WhatPolicy::LeastRecentlyWritten,
+            WhatPolicy::LeastRecentlyWritten,
+            WhatPolicy::OldestFirst,
+            WhatPolicy::MostDirty,
+            WhatPolicy::CScan,
+            WhatPolicy::Wow,
+        ]),
+        high_mark: rng.pick(&[50, 95, 100]),
+        low_mark: rng.pick(&[0, 20, 40]),
+        destage_depth: rng.pick(&[1, 3, 32]),
+        idle_empty: Nanos::from_millis(50),
+        idle_full: Nanos::from_millis(1),
+        accept_damage: false,
+    }
+}
+
+/// The geometry of a member that gives an array of about so many sectors.
+pub fn member_geometry(config: &RaidConfig, sectors: u64) -> Geometry {
+    let data = (config.present.len() - config.level.parity()) as u64;
+    let stripes = sectors.div_ceil(data * config.strip_sectors);
+    Geometry::plain(DATA_SECTOR + stripes * config.strip_sectors)
+}
+
+/// Adds an array over devices: its members, and then its journal.
+pub fn add(builder: &mut StackBuilder, config: RaidConfig, geometries: &[Geometry]) -> Target {
+    let ports: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+    builder.layer("array", Box::new(RaidLayer::new(config)), &ports)
+}
+
+/// Fresh members of an array whose parity is right: they are all zeroes.
+pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
+    let mut members: Vec<MemDisk> = config.present.iter().map(|_| MemDisk::instant(geometry)).collect();
+    let mut all: Vec<&mut dyn BlockDevice> =
+        members.iter_mut().map(|member| member as &mut dyn BlockDevice).collect();
+    create(&mut all, config, *b"a simulated raid", true).expect("good disks make an array");
+    members
+}
+
+/// Fills an array through its own layer, and stops it; `format` may put something on it first.
+fn filled(
+    config: &RaidConfig,
+    members: Vec<MemDisk>,
+    seed: u64,
+    format: impl FnOnce(&mut dyn BlockDevice),
+) -> (Vec<MemDisk>, Vec<Value>) {
+    let mut driver = VirtualDriver::new(members);
+    let mut builder = StackBuilder::new();
+    let root = add(&mut builder, RaidConfig { journal: false, ..config.clone() }, &driver.geometries());
+    let mut stack = builder.finish(root);
+    stack.activate(&mut driver).expect("a new array starts");
+    let sectors = stack.geometry(root).sectors;
+    let mut source = MemDisk::instant(Geometry::plain(sectors));
+    let base = prefill(&mut source, sectors, seed);
+    let mut bytes = Buf::zeroed((sectors * SECTOR_BYTES) as usize);
+    source.current().read(Lba(0), bytes.bytes_mut());
+    let write = Io::Write { at: Lba(0), buf: bytes, durability: Durability::Durable };
+    stack.run_blocking(&mut driver, root, write).status.expect("written");
+    format(&mut StackDevice { stack: &mut stack, pump: &mut driver, target: root });
+    driver.control(&mut stack, LayerIndex(0), Control::Stop);
+    while driver.take_report().is_none_or(|(_, report)| report != Report::Stopped) {
+        driver.step(&mut stack);
+    }
+    (driver.into_devices(), base)
+}
+
+/// A disk with the content of another, and latencies of its own.
+fn copy(rng: &mut SimRng, geometry: Geometry, from: &MemDisk) -> MemDisk {
+    let mut copy = disk(rng, geometry);
+    // Between the superblocks and the first stripe there is nothing.
+    for (first, end) in [(0, 16), (DATA_SECTOR, geometry.sectors)] {
+        let mut bytes = vec![0; ((end - first) * SECTOR_BYTES) as usize];
+        from.current().read(Lba(first), &mut bytes);
+        copy.put(Lba(first), &bytes);
+    }
+    copy
+}
+
+/// A formatted log for what is on `data`.
+fn log(rng: &mut SimRng, data: &mut dyn BlockDevice) -> MemDisk {
+    let sectors = FIRST_SEGMENT_SECTOR + rng.range(8, 16) * 32;
+    let mut log = disk(rng, Geometry::plain(sectors));
+    let mut options = FormatOptions::new(*b"a cache on a raid", *b"simulated   raid");
+    options.segment_bytes = 16 << 10;
+    options.log_block_bytes = Some(512);
+    format(&mut log, data, &options).expect("good disks are formatted");
+    log
+}
+
+/// An array with settings from the seed. The disks are its members, then its journal, then a log.
+pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x4a1d));
+    let config = RaidConfig {
+        journal: subject.journal,
+        non_volatile: subject.lies,
+        // Without a journal nobody promises anything after a crash that took a member: the explorer shows what that means.
+        accept_damage: subject.loses_members && !subject.journal,
+        ..draw_config(&mut rng, subject.level)
+    };
+    let volatile_cache = rng.chance(850);
+    let sectors = if subject.log_cache { CACHED_SECTORS } else { DATA_SECTORS };
+    let geometry = Geometry { volatile_cache, ..member_geometry(&config, sectors) };
+    let mut log_disk = None;
+    let (fresh, base) = filled(&config, members(&config, geometry), seed, |data| {
+        log_disk = subject.log_cache.then(|| log(&mut rng, data));
+    });
+    let count = fresh.len();
+    let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
+    if subject.journal {
+        // Room for two records at least: a stripe with its parity, and a header.
+        let record = (count as u64 + 2) * config.strip_sectors;
+        let sectors = rng.range(2, 6) * record;
+        disks.push(disk(&mut rng, Geometry { volatile_cache, ..Geometry::plain(sectors) }));
+    }
+    disks.extend(log_disk);
+    let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
+    let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
+    let cached = subject.log_cache;
+    let build = move |geometries: &[Geometry]| stack(&config, cached.then_some(cache_config), geometries);
+    Rig {
+        disks,
+        base,
+        build: Box::new(build),
+        build_after_log_failure: None,
+        data_alone: None,
+        promise: Promise::Flush,
+        delay_max: Nanos::ZERO,
+        overlaps: subject.log_cache,
+        losses: subject.loses_members.then(|| Losses { disks: 0..count, count_max: subject.level.parity() }),
+        about,
+    }
+}
+
+fn stack(config: &RaidConfig, cache: Option<LogCacheConfig>, geometries: &[Geometry]) -> Stack {
+    let mut builder = StackBuilder::new();
+    let Some(cache) = cache else {
+        let root = add(&mut builder, config.clone(), geometries);
+        return builder.finish(root);
+    };
+    let (log, array) = geometries.split_last().expect("a log and members");
+    let array = add(&mut builder, config.clone(), array);
+    let log = builder.device(*log);
+    let root = builder.layer("cache", Box::new(LogCache::new(cache)), &[log, array]);
+    builder.finish(root)
+}
+
+#[cfg(test)]
+#[path = "raid_tests.rs"]
+mod tests;

@@ -1,0 +1,148 @@
+//! Arrays under the conformance suite, the crash explorer and the error sweep.
+
+use dcd_engine::raid::parity;
+use dcd_engine::testing::conformance;
+
+use super::*;
+use crate::{ExploreConfig, Explored, FaultPlan, SweepConfig, explore, sweep_errors};
+
+const LEVELS: [Level; 2] = [Level::Raid5, Level::Raid6];
+
+/// `dead` members fail from the beginning on.
+fn conforms(level: Level, seed: u64, dead: usize, journal: bool) {
+    let mut rng = SimRng::new(mix(seed, 5));
+    let config = RaidConfig { non_volatile: rng.chance(200), journal, ..draw_config(&mut rng, level) };
+    let geometry = member_geometry(&config, 4096);
+    let fresh = members(&config, geometry);
+    let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
+    for _ in 0..dead {
+        let lost = rng.below(disks.len() as u64) as usize;
+        disks[lost].set_faults(FaultPlan::dead());
+    }
+    if journal {
+        disks.push(disk(&mut rng, Geometry::plain(8192)));
+    }
+    let mut driver = VirtualDriver::new(disks);
+    let mut stack = stack(&config, None, &driver.geometries());
+    stack.enable_checks();
+    stack.activate(&mut driver).expect("active");
+    let target = stack.root();
+    conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
+    stack.run_blocking(&mut driver, target, Io::Flush).status.expect("flushed");
+    let status = stack.layer(LayerIndex(0)).status(driver.now());
+    if dead == 0 {
+        assert_eq!(status["state"], "good");
+        check_parity(&config, driver.devices());
+    } else {
+        assert_eq!(status["state"], "degraded");
+    }
+}
+
+/// P and Q of every row are what its data says.
+fn check_parity(config: &RaidConfig, members: &[MemDisk]) {
+    let count = config.present.len();
+    let data = count - config.level.parity();
+    let strip_bytes = (config.strip_sectors * SECTOR_BYTES) as usize;
+    let end = member_geometry(config, 4096).sectors;
+    for (stripe, at) in (DATA_SECTOR..end).step_by(config.strip_sectors as usize).enumerate() {
+        let strip = |behind_p: usize| {
+            let mut bytes = vec![0; strip_bytes];
+            let p = count - 1 - stripe % count;
+            members[(p + behind_p) % count].current().read(Lba(at), &mut bytes);
+            bytes
+        };
+        for which in 0..config.level.parity() {
+            let mut sum = vec![0; strip_bytes];
+            for column in 0..data {
+                let weight = parity::weight(which, column);
+                parity::add_scaled(&mut sum, &strip(config.level.parity() + column), weight);
+            }
+            assert!(sum == strip(which), "stripe {stripe}, parity {which}");
+        }
+    }
+}
+
+#[test]
+fn arrays_conform_with_any_settings() {
+    for level in LEVELS {
+        (0..16).for_each(|seed| conforms(level, seed, 0, seed % 4 == 0));
+    }
+}
+
+#[test]
+fn degraded_arrays_conform_too() {
+    for level in LEVELS {
+        (100..112).for_each(|seed| conforms(level, seed, level.parity(), seed % 4 == 0));
+    }
+}
+
+fn explored(subject: RaidSubject, states: u64) -> Explored {
+    explore(&ExploreConfig::new(4, states), &|seed| raid_rig(seed, subject), &mut |_| {})
+}
+
+#[track_caller]
+fn holds(subject: RaidSubject, states: u64) {
+    let explored = explored(subject, states);
+    if let Some(violation) = explored.violation {
+        panic!("{violation}");
+    }
+    assert_eq!(explored.counts.states, states);
+    let lost = explored.counts.kinds.get("disks lost").copied().unwrap_or(0);
+    assert_eq!(lost > states / 4, subject.loses_members, "{:?}", explored.counts);
+    for path in ["destages", "destage_reads", "read_misses", "superblocks"] {
+        assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
+    }
+}
+
+#[test]
+fn arrays_keep_the_contract_of_a_block_device() {
+    for level in LEVELS {
+        holds(RaidSubject::new(level), 1500);
+    }
+}
+
+#[test]
+fn with_a_journal_a_crash_that_takes_members_loses_nothing() {
+    for level in LEVELS {
+        holds(RaidSubject { journal: true, loses_members: true, ..RaidSubject::new(level) }, 4000);
+    }
+}
+
+#[test]
+fn below_a_log_cache_it_loses_nothing_either() {
+    for level in LEVELS {
+        let subject =
+            RaidSubject { journal: true, loses_members: true, log_cache: true, ..RaidSubject::new(level) };
+        holds(subject, 1000);
+    }
+}
+
+#[test]
+fn without_a_journal_the_write_hole_is_found() {
+    for (level, log_cache) in [(Level::Raid5, false), (Level::Raid6, false), (Level::Raid5, true)] {
+        let subject = RaidSubject { loses_members: true, log_cache, ..RaidSubject::new(level) };
+        let violation = explored(subject, 4000).violation.expect("the hole is found");
+        assert!(violation.what.contains("took data"), "{violation}");
+    }
+}
+
+#[test]
+fn ram_that_only_claims_to_be_non_volatile_is_caught() {
+    let subject = RaidSubject { lies: true, ..RaidSubject::new(Level::Raid5) };
+    let violation = explored(subject, 1000).violation.expect("flushed data is lost");
+    assert!(violation.what.contains("took data"), "{violation}");
+}
+
+/// Every operation of every member fails once, and for ever: no client is told of any of it.
+#[test]
+fn the_failure_of_one_member_is_nobodys_business() {
+    for (seed, level) in [(1, Level::Raid5), (2, Level::Raid5), (3, Level::Raid6)] {
+        let config = SweepConfig { seed, requests: 20, stride: 3 };
+        let swept = sweep_errors(&config, &|seed| raid_rig(seed, RaidSubject::new(level)));
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        assert!(swept.cases > 50, "{}", swept.cases);
+        assert_eq!((swept.told, swept.refused, swept.blocked), (0, 0, 0));
+    }
+}
