@@ -207,7 +207,7 @@ fn the_log_cache_survives_every_error() {
         (2, Promise::Flush),
         (6, Promise::Flush),
     ] {
-        let config = SweepConfig { seed, requests: 40, stride: 1 };
+        let config = SweepConfig::new(seed, 40);
         let swept = sweep_errors(&config, &|seed| log_cache_rig(seed, promise, None));
         if let Some(violation) = swept.violation {
             panic!("{violation}");

@@ -90,6 +90,11 @@ impl FaultPlan {
         FaultPlan { dead: true, ..FaultPlan::default() }
     }
 
+    /// What a power cut does not change.
+    pub(crate) fn lasting(&self) -> FaultPlan {
+        FaultPlan { ignore_flushes: self.ignore_flushes, dead: self.dead, ..FaultPlan::default() }
+    }
+
     /// How many operations have met a fault.
     pub const fn fired(&self) -> u64 {
         self.fired

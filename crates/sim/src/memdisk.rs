@@ -233,8 +233,7 @@ impl MemDisk {
     }
 
     fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
-        let FaultPlan { ignore_flushes, dead, .. } = self.faults;
-        let faults = FaultPlan { ignore_flushes, dead, ..FaultPlan::default() };
+        let faults = self.faults.lasting();
         let disk = MemDisk::with_image(self.geometry, self.latency, rng.fork(), current);
         MemDisk { durable, faults, ..disk }
     }

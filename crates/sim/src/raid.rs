@@ -146,7 +146,7 @@ fn copy(rng: &mut SimRng, geometry: Geometry, from: &MemDisk) -> MemDisk {
 fn log(rng: &mut SimRng, data: &mut dyn BlockDevice) -> MemDisk {
     let sectors = FIRST_SEGMENT_SECTOR + rng.range(8, 16) * 32;
     let mut log = disk(rng, Geometry::plain(sectors));
-    let mut options = FormatOptions::new(*b"a cache on a raid", *b"simulated   raid");
+    let mut options = FormatOptions::new(*b"a cache on  raid", *b"simulated   raid");
     options.segment_bytes = 16 << 10;
     options.log_block_bytes = Some(512);
     format(&mut log, data, &options).expect("good disks are formatted");

@@ -29,12 +29,10 @@ fn conforms(level: Level, seed: u64, dead: usize, journal: bool) {
     let target = stack.root();
     conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
     stack.run_blocking(&mut driver, target, Io::Flush).status.expect("flushed");
-    let status = stack.layer(LayerIndex(0)).status(driver.now());
-    if dead == 0 {
-        assert_eq!(status["state"], "good");
+    let status = stack.layer(LayerIndex(0)).status(Nanos::ZERO);
+    assert_eq!(status["state"], if dead == 0 { "good" } else { "degraded" });
+    if dead == 0 && !config.non_volatile {
         check_parity(&config, driver.devices());
-    } else {
-        assert_eq!(status["state"], "degraded");
     }
 }
 
@@ -88,7 +86,7 @@ fn holds(subject: RaidSubject, states: u64) {
     }
     assert_eq!(explored.counts.states, states);
     let lost = explored.counts.kinds.get("disks lost").copied().unwrap_or(0);
-    assert_eq!(lost > states / 4, subject.loses_members, "{:?}", explored.counts);
+    assert_eq!(lost > states / 10, subject.loses_members, "{:?}", explored.counts);
     for path in ["destages", "destage_reads", "read_misses", "superblocks"] {
         assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
     }
@@ -122,7 +120,9 @@ fn without_a_journal_the_write_hole_is_found() {
     for (level, log_cache) in [(Level::Raid5, false), (Level::Raid6, false), (Level::Raid5, true)] {
         let subject = RaidSubject { loses_members: true, log_cache, ..RaidSubject::new(level) };
         let violation = explored(subject, 4000).violation.expect("the hole is found");
-        assert!(violation.what.contains("took data"), "{violation}");
+        // Where a log cache stands on it, its fingerprint of the data may notice first.
+        let words = ["took data", "not as this cache left it"];
+        assert!(words.iter().any(|word| violation.what.contains(word)), "{violation}");
     }
 }
 
@@ -137,8 +137,12 @@ fn ram_that_only_claims_to_be_non_volatile_is_caught() {
 #[test]
 fn the_failure_of_one_member_is_nobodys_business() {
     for (seed, level) in [(1, Level::Raid5), (2, Level::Raid5), (3, Level::Raid6)] {
-        let config = SweepConfig { seed, requests: 20, stride: 3 };
-        let swept = sweep_errors(&config, &|seed| raid_rig(seed, RaidSubject::new(level)));
+        // The last device is the journal: without it an array takes no more writes.
+        let members = raid_rig(seed, RaidSubject::new(level)).disks.len();
+        let config = SweepConfig { seed, requests: 20, stride: 3, devices_max: members };
+        let swept = sweep_errors(&config, &|seed| {
+            raid_rig(seed, RaidSubject { journal: true, ..RaidSubject::new(level) })
+        });
         if let Some(violation) = swept.violation {
             panic!("{violation}");
         }

@@ -38,6 +38,15 @@ pub struct SweepConfig {
     pub requests: u64,
     /// Every so many-th operation fails; 1: each.
     pub stride: u64,
+    /// Only the operations of so many devices fail, in the order of the rig's disks.
+    pub devices_max: usize,
+}
+
+impl SweepConfig {
+    /// Every operation of every device.
+    pub const fn new(seed: u64, requests: u64) -> SweepConfig {
+        SweepConfig { seed, requests, stride: 1, devices_max: usize::MAX }
+    }
 }
 
 /// One fault to try.
@@ -76,7 +85,7 @@ struct Ending {
 /// Tries every case until one ends badly.
 pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
     let mut swept = Swept::default();
-    let devices = subject(config.seed).disks.len();
+    let devices = subject(config.seed).disks.len().min(config.devices_max);
     let kinds = [
         (FaultOn::Any, ErrorKind::Medium),
         (FaultOn::Write, ErrorKind::NoSpace),
@@ -369,7 +378,7 @@ mod tests {
     use dcd_engine::log_cache::Promise;
 
     fn swept(twist: Twist) -> Swept {
-        let config = SweepConfig { seed: 5, requests: 60, stride: 1 };
+        let config = SweepConfig::new(5, 60);
         sweep_errors(&config, &|seed| rig(seed, Promise::Flush, twist, &FaultPlan::default()))
     }
 

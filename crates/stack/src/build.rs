@@ -6,6 +6,7 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::raid::RaidLayer;
 use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
@@ -65,7 +66,7 @@ struct Part {
 /// Where a layer's sectors lie, if that is one range of one device.
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
-        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => return None,
+        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return None,
         LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::Trace(_) => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
@@ -170,6 +171,12 @@ impl StackFile {
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, records)?, below[0].sectors)),
             LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
+            // The members are the first ports, the journal the last.
+            LayerKind::Raid(raid) => {
+                let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
+                let sectors = crate::raid::sectors(&raid.config, members);
+                Ok((Box::new(RaidLayer::new(raid.config.clone())), sectors))
+            }
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, log, .. } => {
                 let mut config = **config;
@@ -284,7 +291,7 @@ impl StackFile {
                 }
                 LayerKind::Fault { of, .. } => name = &of.text,
                 LayerKind::Trace(trace) => name = &trace.of.text,
-                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) => break,
+                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => break,
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use crate::error::{Source, StackFileError, suggestion};
 use crate::fields::{Fields, Located};
-use crate::kinds::{LayerKind, LayerSpec, read_layer};
+use crate::kinds::{LayerKind, LayerSpec, RaidSpec, read_layer};
 
 /// Where the sectors of a device are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +150,14 @@ impl StackFile {
         self.layers.iter().filter(|layer| matches!(layer.kind, LayerKind::LogCache { .. }))
     }
 
+    /// The arrays, bottom first.
+    pub fn arrays(&self) -> impl Iterator<Item = (&LayerSpec, &RaidSpec)> {
+        self.layers.iter().filter_map(|layer| match &layer.kind {
+            LayerKind::Raid(raid) => Some((layer, raid)),
+            _ => None,
+        })
+    }
+
     /// The device at the bottom of a chain of layers that each have one thing below them; none where it branches.
     pub fn bottom_device(&self, name: &str) -> Option<&DeviceSpec> {
         if let Some(device) = self.device(name) {
@@ -161,11 +169,14 @@ impl StackFile {
         }
     }
 
-    /// Lets every log cache start although acknowledged records of its log are damaged.
+    /// Lets every log cache start although acknowledged records of its log are damaged, and every array although its parity is
+    /// in doubt and members are missing.
     pub fn accept_damage(&mut self) {
         for layer in &mut self.layers {
-            if let LayerKind::LogCache { config, .. } = &mut layer.kind {
-                config.accept_damage = true;
+            match &mut layer.kind {
+                LayerKind::LogCache { config, .. } => config.accept_damage = true,
+                LayerKind::Raid(raid) => raid.config.accept_damage = true,
+                _ => {}
             }
         }
     }

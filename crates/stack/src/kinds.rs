@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 use dcd_model::DiskConfig;
 
@@ -60,6 +61,15 @@ pub struct TraceSpec {
     pub file: Option<(Located, PathBuf)>,
 }
 
+/// An array over members, and perhaps a journal.
+#[derive(Clone, Debug)]
+pub struct RaidSpec {
+    /// The members that are there, in the order of their roles.
+    pub(crate) of: Vec<Located>,
+    pub(crate) journal: Option<Located>,
+    pub config: RaidConfig,
+}
+
 /// What a layer does.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
@@ -69,6 +79,7 @@ pub enum LayerKind {
     Fault { of: Located, plan: FaultPlan },
     Trace(TraceSpec),
     WriteCache(WriteCacheSpec),
+    Raid(RaidSpec),
 }
 
 impl LayerKind {
@@ -81,6 +92,7 @@ impl LayerKind {
             LayerKind::Fault { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
+            LayerKind::Raid(raid) => raid.of.iter().chain(&raid.journal).collect(),
         }
     }
 
@@ -92,6 +104,7 @@ impl LayerKind {
             LayerKind::Fault { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
+            LayerKind::Raid(raid) => raid.of.iter_mut().chain(&mut raid.journal).collect(),
         }
     }
 
@@ -104,9 +117,10 @@ impl LayerKind {
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 6] = [
+const KINDS: [(&str, Reader); 7] = [
     ("log-cache", read_log_cache),
     ("write-cache", read_write_cache),
+    ("raid", crate::raid::read),
     ("disk", read_disk),
     ("slice", read_slice),
     ("fault", read_fault),

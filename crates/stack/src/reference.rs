@@ -83,6 +83,29 @@ idle-empty = "1s"           for idle, as in a log cache
 idle-full = "1ms"
 
 [layer.NAME]
+kind = "raid"               an array with a stripe cache, made by dcd array create
+level = "raid5"             raid5: one member may fail; raid6: two
+of = ["NAME", "missing"]    its members in the order of their roles; "missing" in the place of
+                            one that is not there
+strip = "128KiB"            what a stripe has on each member
+journal = "NAME"            closes the write hole: what is about to be written is there first, so
+                            that a crash that takes a member too loses nothing. A slice of an SSD;
+                            a few stripes are enough
+cache-size = "64MiB"        RAM for stripes
+non-volatile = false        as in a write cache
+unit = "stripe"             what is locked, replaced and destaged as one: stripe, or
+                            parity-block-group (as Linux md)
+fill-reads = 0              the contiguity transform: gaps between reads for parity, and between
+fill-writes = 0             writes, are filled where the next block is less than so many blocks on
+when = "high-low"           as in a write cache
+what = "least-recently-written"
+high-mark = 95              percent of the stripes in RAM that are dirty from which they go home
+low-mark = 85               percent at which that ends
+destage-depth = 32          stripes that are destaged at a time
+idle-empty = "1s"           for idle, as in a log cache
+idle-full = "1ms"
+
+[layer.NAME]
 kind = "slice"              a part of what is below
 of = "NAME"
 first = "0"                 where it begins

@@ -7,7 +7,7 @@ use crate::raid::journal::{self, Journal, Slots};
 use crate::raid::layout::Layout;
 use crate::raid::record::Recorder;
 use crate::raid::superblock::{DATA_SECTOR, Superblock, SuperblockError};
-use crate::{Durability, Io, LINE_BYTES, SECTOR_BYTES};
+use crate::{BlockDevice, Durability, Io, LINE_BYTES, SECTOR_BYTES};
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, ActivateError> {
     Err(ActivateError(why.into()))
@@ -132,10 +132,7 @@ fn read_superblocks(
     }
     let mut failed = newest.failed;
     for (role, superblock) in read.iter().enumerate() {
-        // A crash may have left some members one update behind; who has missed more was away.
-        if superblock.is_none_or(|superblock| superblock.generation + 1 < newest.generation) {
-            failed |= 1 << role;
-        }
+        failed |= u64::from(superblock.is_none()) << role;
     }
     Ok(Found { newest, failed })
 }
@@ -184,6 +181,9 @@ fn replay(
     let mut device = PortDevice { ports: below, port };
     let writes = journal::pending(&mut device, slots, superblock.uuid, superblock.epoch)
         .map_err(|e| ActivateError(e.to_string()))?;
+    // A server that was killed may have left the newest record in the device's cache: if a power cut took it while its writes
+    // are half made, nobody could finish them. The crash explorer found this.
+    device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
     for write in writes {
         let Some(port) = ports.get(write.role).copied().flatten().filter(|_| *failed >> write.role & 1 == 0)
         else {

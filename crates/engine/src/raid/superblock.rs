@@ -2,7 +2,8 @@
 //! has failed. Bytes are described in docs/format.md.
 //!
 //! Each update is a new *generation*, and goes over the copy that is older. A member that was away while others went on
-//! has an older generation, or is named as failed in a newer one.
+//! is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the middle of
+//! updates leave some members behind that have missed no data.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

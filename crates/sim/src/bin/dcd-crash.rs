@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
+use dcd_engine::raid::Level;
 use dcd_sim::cache::{log_cache_rig, ordered_destage_rig};
+use dcd_sim::raid::{RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -38,6 +40,28 @@ enum CanaryName {
     BlindBypass,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
+    /// An array without a journal, and crashes that take members (with --raid).
+    WriteHole,
+}
+
+impl CanaryName {
+    fn fits(self, array: bool) -> bool {
+        self == CanaryName::LyingDisk || array == (self == CanaryName::WriteHole)
+    }
+
+    const fn subject(self) -> &'static str {
+        if matches!(self, CanaryName::WriteHole) {
+            "an array: add --raid"
+        } else {
+            "a log cache: leave --raid out"
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LevelName {
+    Raid5,
+    Raid6,
 }
 
 /// Runs random clients on a cache in virtual time, cuts the power at every write and every flush, recovers, and compares
@@ -47,7 +71,8 @@ enum CanaryName {
     version,
     after_help = "Exit status: 0 nothing was lost (or the canary was caught); 1 data was lost (or the canary was not \
                   caught); 2 wrong usage.\n\nExamples:\n  dcd-crash --states 1000000 --seed 7 --progress\n  \
-                  dcd-crash --promise ordered\n  dcd-crash --canary lying-disk --states 1000\n  dcd-crash --errors --seed 3"
+                  dcd-crash --promise ordered\n  dcd-crash --canary lying-disk --states 1000\n  dcd-crash --errors --seed 3\n  \
+                  dcd-crash --raid raid6 --journal --lose-members --states 100000 --progress"
 )]
 struct Arguments {
     /// How many crash states to try.
@@ -66,6 +91,18 @@ struct Arguments {
     /// could be after a crash. (Otherwise this is done in one run of seven.)
     #[arg(long)]
     ordered_destage: bool,
+    /// Explores an array in place of a cache, with members and settings drawn from the seed.
+    #[arg(long, value_enum, conflicts_with_all = ["promise", "ordered_destage"])]
+    raid: Option<LevelName>,
+    /// The array has a journal.
+    #[arg(long, requires = "raid", conflicts_with = "canary")]
+    journal: bool,
+    /// Crashes take members for good, as many as the parity makes up for; only with a journal nothing may be lost then.
+    #[arg(long, requires_all = ["raid", "journal"])]
+    lose_members: bool,
+    /// A log cache stands on the array.
+    #[arg(long, requires = "raid")]
+    log_cache: bool,
     /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
     /// the run of the seed: it must end in right data, an error, or a refusal.
     #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
@@ -87,12 +124,28 @@ fn parse_seed(text: &str) -> Result<u64, String> {
 }
 
 fn rig(arguments: &Arguments, seed: u64) -> Rig {
+    if let Some(level) = arguments.raid {
+        let level = if level == LevelName::Raid5 { Level::Raid5 } else { Level::Raid6 };
+        let mut rig = raid_rig(
+            seed,
+            RaidSubject {
+                journal: arguments.journal,
+                loses_members: arguments.lose_members || arguments.canary == Some(CanaryName::WriteHole),
+                log_cache: arguments.log_cache,
+                ..RaidSubject::new(level)
+            },
+        );
+        if arguments.canary == Some(CanaryName::LyingDisk) {
+            rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
+        }
+        return rig;
+    }
     let plain = arguments.canary == Some(CanaryName::PlainDestage);
     if plain || arguments.ordered_destage {
         return ordered_destage_rig(seed, arguments.promise.into(), plain);
     }
     let bug = match arguments.canary {
-        None | Some(CanaryName::LyingDisk | CanaryName::PlainDestage) => None,
+        None | Some(CanaryName::LyingDisk | CanaryName::PlainDestage | CanaryName::WriteHole) => None,
         Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
@@ -112,7 +165,16 @@ fn name<T: ValueEnum>(value: &T) -> String {
 fn replay_command(arguments: &Arguments, run: u64) -> String {
     let canary = arguments.canary.map(|canary| format!(" --canary {}", name(&canary))).unwrap_or_default();
     let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
-    format!("dcd-crash --promise {}{canary}{ordered} --run {run:#x}", name(&arguments.promise))
+    let Some(level) = arguments.raid else {
+        return format!("dcd-crash --promise {}{canary}{ordered} --run {run:#x}", name(&arguments.promise));
+    };
+    let flags = [
+        (arguments.journal, " --journal"),
+        (arguments.lose_members, " --lose-members"),
+        (arguments.log_cache, " --log-cache"),
+    ];
+    let flags: String = flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).collect();
+    format!("dcd-crash --raid {}{flags}{canary} --run {run:#x}", name(&level))
 }
 
 fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {
@@ -157,7 +219,7 @@ fn sweep(arguments: &Arguments) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let config = SweepConfig { seed: arguments.seed, requests: SWEEP_REQUESTS, stride: 1 };
+    let config = SweepConfig::new(arguments.seed, SWEEP_REQUESTS);
     let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
     println!(
         "{} cases, seed {:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log failed \
@@ -184,6 +246,10 @@ fn sweep(arguments: &Arguments) -> ExitCode {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(canary) = arguments.canary.filter(|canary| !canary.fits(arguments.raid.is_some())) {
+        eprintln!("dcd-crash: the canary {} is for {}", name(&canary), canary.subject());
+        return ExitCode::from(2);
+    }
     // A panic of a layer is a finding like any other, and is reported with its story.
     std::panic::set_hook(Box::new(|_| {}));
     let config = ExploreConfig::new(arguments.seed, arguments.states);

@@ -240,6 +240,9 @@ fn the_reference_has_every_field_and_no_other() {
     known.extend(known_fields(&only("fault", &["of"])));
     known.extend(known_fields(&only("trace", &["of"])));
     known.extend(known_fields(&only("write-cache", &["of"])));
+    known.extend(known_fields(
+        &only("raid", &["of"]).replace("of = \"d\"", "of = [\"d\", \"missing\", \"missing\"]"),
+    ));
     let described: Vec<&str> =
         crate::REFERENCE.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     for field in &known {
@@ -307,4 +310,72 @@ fn mistakes_in_a_write_cache_are_named() {
     let error =
         parse(&WRITE_CACHE.replace("of = [\"spindle\", \"b\"]", "")).expect_err("no disk").to_string();
     assert!(error.contains("\"of\" is missing"), "{error}");
+}
+
+const RAID: &str = r#"
+export = "cache"
+[device.a]
+memory = "2MiB"
+[device.b]
+memory = "2MiB"
+[device.d]
+memory = "3MiB"
+[device.ssd]
+memory = "8MiB"
+[layer.journal]
+kind = "slice"
+of = "ssd"
+size = "4MiB"
+[layer.log]
+kind = "slice"
+of = "ssd"
+first = "4MiB"
+[layer.array]
+kind = "raid"
+level = "raid6"
+of = ["a", "b", "missing", "d"]
+strip = "64KiB"
+journal = "journal"
+fill-writes = 9
+[layer.cache]
+kind = "log-cache"
+log = "log"
+data = "array"
+"#;
+
+#[test]
+fn an_array_stands_on_its_members_and_a_journal() {
+    let file = parse(RAID).unwrap();
+    let (layer, raid) = file.arrays().next().expect("an array");
+    assert_eq!(layer.kind.below_names(), ["a", "b", "d", "journal"]);
+    assert_eq!(raid.config.present, [true, true, false, true]);
+    assert_eq!((raid.config.strip_sectors, raid.config.journal), (128, true));
+    let contiguity = raid.config.contiguity.as_ref().expect("writes are filled");
+    assert_eq!((contiguity.read.max, contiguity.write.max), (0, 9));
+    struct Memory;
+    impl DeviceOpener for Memory {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+            let DeviceSource::Memory { size } = device.source else { panic!("RAM") };
+            Ok(Geometry::plain(size / 512))
+        }
+    }
+    let built = file.build(&mut Memory).unwrap();
+    assert_eq!(built.stack.layer_count(), 4);
+    assert!(built.parts.place("array").is_none(), "it lies on several devices");
+}
+
+#[test]
+fn mistakes_in_an_array_are_named() {
+    for (old, new, complaint) in [
+        ("\"b\", \"missing\", ", "", "from 4 to 64 make an array"),
+        ("strip = \"64KiB\"", "strip = \"1000\"", "\"strip\": a strip is a multiple of 4KiB"),
+        ("level = \"raid6\"", "level = \"raid4\"", "level"),
+        ("fill-writes = 9", "low-mark = 96", "below \"high-mark\" (95)"),
+        ("fill-writes = 9", "fill-writes = 9\nunit = \"parity-block-group\"", "filled within a stripe"),
+        ("of = [\"a\"", "of = [\"x\"", "\"x\""),
+    ] {
+        assert!(RAID.contains(old), "the test replaces something");
+        let error = parse(&RAID.replacen(old, new, 1)).expect_err(new).to_string();
+        assert!(error.contains(complaint), "{new}: {error}");
+    }
 }

@@ -1,0 +1,85 @@
+//! The kind "raid".
+
+use std::path::Path;
+
+use dcd_engine::SECTOR_BYTES;
+use dcd_engine::raid::contiguity::{Contiguity, Strides};
+use dcd_engine::raid::{CacheUnit, Layout, RaidConfig};
+
+use crate::error::StackFileError;
+use crate::fields::{Fields, Located};
+use crate::kinds::{LayerKind, RaidSpec};
+
+/// In the place of a member that is not there.
+const MISSING: &str = "missing";
+
+pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let members = fields.texts("of")?;
+    let present: Vec<bool> = members.iter().map(|member| member.text != MISSING).collect();
+    let of: Vec<Located> = members.into_iter().filter(|member| member.text != MISSING).collect();
+    let journal = fields.text("journal")?;
+    let d = RaidConfig::default();
+    let unit = fields.word("unit")?.unwrap_or(d.unit);
+    let contiguity = contiguity(fields)?;
+    let config = RaidConfig {
+        level: fields.word("level")?.unwrap_or(d.level),
+        strip_sectors: fields.size("strip")?.map_or(d.strip_sectors, |bytes| bytes.div_ceil(SECTOR_BYTES)),
+        present,
+        journal: journal.is_some(),
+        cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),
+        unit,
+        contiguity,
+        non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
+        when: fields.word("when")?.unwrap_or(d.when),
+        what: fields.word("what")?.unwrap_or(d.what),
+        high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
+        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
+        destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
+        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
+        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
+        // Nothing that a file should say for every start: see `StackFile::accept_damage`.
+        accept_damage: false,
+    };
+    for (field, wrong) in [("of", members_complaint(&config)), ("strip", config.complaint())] {
+        if let Some(complaint) = wrong {
+            let span = fields.value_span(field);
+            return Err(fields.error(span, format!("\"{field}\": {complaint}")));
+        }
+    }
+    if config.low_mark >= config.high_mark {
+        let span = fields.value_span("low-mark");
+        let advice = format!("\"low-mark\": it must be below \"high-mark\" ({})", config.high_mark);
+        return Err(fields.error(span, advice));
+    }
+    if config.contiguity.is_some() && config.unit == CacheUnit::ParityBlockGroup {
+        let span = fields.value_span("unit");
+        return Err(fields.error(
+            span,
+            "\"unit\": strides are filled within a stripe; leave out fill-reads and fill-writes",
+        ));
+    }
+    Ok(LayerKind::Raid(RaidSpec { of, journal, config }))
+}
+
+/// What is wrong with the members alone.
+fn members_complaint(config: &RaidConfig) -> Option<String> {
+    RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.complaint()
+}
+
+/// Smax for reads and writes, where either is given: the contiguity transform.
+fn contiguity(fields: &mut Fields<'_>) -> Result<Option<Contiguity>, StackFileError> {
+    let read = fields.number_in("fill-reads", 0..=4096)?;
+    let write = fields.number_in("fill-writes", 0..=4096)?;
+    if read.is_none() && write.is_none() {
+        return Ok(None);
+    }
+    let strides = |max: Option<u64>| Strides::up_to(max.unwrap_or(0));
+    Ok(Some(Contiguity { read: strides(read), write: strides(write) }))
+}
+
+/// The size of an array over members of these sizes.
+pub(crate) fn sectors(config: &RaidConfig, members: impl Iterator<Item = u64>) -> u64 {
+    let least = members.min().unwrap_or(0).saturating_sub(dcd_engine::raid::DATA_SECTOR);
+    let shape = config.level.shape(config.present.len()).expect("it was looked at when it was read");
+    Layout::new(shape, config.strip_sectors, least, config.unit).sectors()
+}
