@@ -123,6 +123,8 @@ size = "4GiB"               how much of the drive is used; left out: all that is
 write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
                             power cut before a flush: off, on (FUA is ignored), selective
                             (those without FUA)
+write-back = "deferred"     when cached writes go to the medium: on-arrival, or deferred to a
+                            quiet moment; left out: as in its drive file
 segments = 10               the drive's buffer; left out: as in its drive file
 segment-size = "187KiB"
 read-ahead = "segment"      none, track, next-track, segment
