@@ -51,7 +51,12 @@ impl Zone {
         (place, run)
     }
 
-    fn sectors(&self, heads: u32) -> u64 {
+    /// Every track holds as many sectors as it has places.
+    pub fn is_even(&self) -> bool {
+        self.range_sectors == self.range_places && self.slips.is_empty()
+    }
+
+    pub(crate) fn sectors(&self, heads: u32) -> u64 {
         let places = u64::from(self.cylinders) * u64::from(heads) * u64::from(self.sectors_per_track);
         let ranges = places.div_ceil(self.range_places);
         places - ranges * (self.range_places - self.range_sectors)

@@ -192,7 +192,7 @@ fn the_new_drives_have_the_capacities_and_seeks_of_their_sources() {
     for (name, sectors, mean_ms) in [
         ("ra81", 891_072, 28.0),
         ("ra82", 1_216_665, 24.0),
-        ("ra90", 2_376_153, 10.2),
+        ("ra90", 2_376_153, 18.5),
         ("cheetah-15k4", 143_374_744, 3.5),
         ("atlas-10k", 17_938_986, 5.6),
     ] {

@@ -30,6 +30,8 @@ pub struct Stretch {
     pub region_sectors: u64,
     /// How many of them the arm reaches without moving: the tracks of a cylinder, 1 for cylinders and plain ranges.
     pub regions_per_step: u32,
+    /// Where the arm is for the first of them: its cylinder, where that is known.
+    pub first_step: u64,
 }
 
 impl Regions {
@@ -39,7 +41,7 @@ impl Regions {
     /// For none, or an empty one.
     pub fn new(stretches: &[Stretch]) -> Regions {
         assert!(!stretches.is_empty(), "a disk has regions");
-        let (mut lba, mut region, mut step) = (0, 0, 0);
+        let (mut lba, mut region) = (0, 0);
         let runs = stretches
             .iter()
             .map(|stretch| {
@@ -49,11 +51,10 @@ impl Regions {
                     first_region: region,
                     region_sectors: stretch.region_sectors,
                     regions_per_step: stretch.regions_per_step,
-                    first_step: step,
+                    first_step: stretch.first_step,
                 };
                 lba += u64::from(stretch.regions) * stretch.region_sectors;
                 region += stretch.regions;
-                step += u64::from(stretch.regions.div_ceil(stretch.regions_per_step));
                 run
             })
             .collect();
@@ -63,7 +64,7 @@ impl Regions {
     /// A disk whose tracks cannot be seen, in regions of one size.
     pub fn uniform(sectors: u64, region_sectors: u64) -> Regions {
         let regions = u32::try_from(sectors.div_ceil(region_sectors)).expect("fewer than 2^32 regions");
-        Regions::new(&[Stretch { regions, region_sectors, regions_per_step: 1 }])
+        Regions::new(&[Stretch { regions, region_sectors, regions_per_step: 1, first_step: 0 }])
     }
 
     /// How many regions there are.
@@ -125,8 +126,13 @@ mod tests {
 
     #[test]
     fn every_sector_is_in_its_region() {
-        let stretch = |regions, region_sectors| Stretch { regions, region_sectors, regions_per_step: 3 };
-        let regions = Regions::new(&[stretch(6, 10), stretch(9, 7)]);
+        let stretch = |regions, region_sectors, first_step| Stretch {
+            regions,
+            region_sectors,
+            regions_per_step: 3,
+            first_step,
+        };
+        let regions = Regions::new(&[stretch(6, 10, 0), stretch(9, 7, 2)]);
         assert_eq!(regions.sectors(), 60 + 63);
         for lba in 0..regions.sectors() {
             let region = regions.region_of(Lba(lba));
