@@ -40,6 +40,7 @@ pub fn draw_config(rng: &mut SimRng) -> WriteCacheConfig {
             WhatPolicy::CScan,
             WhatPolicy::Clock,
             WhatPolicy::Wow,
+            WhatPolicy::Stow,
         ]),
         how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
         high_mark: rng.pick(&[50, 95, 100]),

@@ -68,7 +68,7 @@ region = "1MiB"             the same where tracks cannot be seen
 when = "two-thresholds"     one-threshold, two-thresholds, asap, when-full, linear, idle,
                             high-low
 what = "most-dirty"         most-dirty, least-recently-written, oldest-first, c-scan, clock,
-                            wow, last-write-first, least-valid-first
+                            wow, stow, last-write-first, least-valid-first
 how = "sorted"              as in a log cache
 high-mark = 95              percent that are dirty from which it is purged
 low-mark = 40               percent at which purging ends

@@ -1,8 +1,10 @@
 //! Destaging answers three questions, and each answer is a pure function of a view: *when* to run, *what* to take first,
 //! *how* to send it home. Policies hold no state: what they need to know is in the view.
+//! What one of them remembers (`stow`) is kept by whoever asks it.
 //!
 //! A policy is one type, registered in the table of its module.
 
 pub mod how;
+pub mod stow;
 pub mod what;
 pub mod when;

@@ -23,6 +23,9 @@ pub enum WhatPolicy {
     Clock,
     /// Both at once: by address, with a second chance for what was written again (Gill and Modha, FAST 2005).
     Wow,
+    /// The same in two queues, of what was written sequentially and of the rest (Gill et al., USENIX ATC 2009); see
+    /// [`super::stow`]. A log is not swept by address: there it is the same as `Wow`.
+    Stow,
 }
 
 /// A part of a cache that can be chosen: a segment of a log, a track or a stripe of a write cache.
@@ -134,7 +137,7 @@ pub fn policy(name: WhatPolicy) -> &'static dyn What {
         WhatPolicy::MostDirty => &MostDirty,
         WhatPolicy::CScan => &CScan,
         WhatPolicy::Clock => &Clock,
-        WhatPolicy::Wow => &Wow,
+        WhatPolicy::Wow | WhatPolicy::Stow => &Wow,
     }
 }
 

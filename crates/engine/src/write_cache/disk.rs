@@ -11,8 +11,9 @@
 use std::collections::VecDeque;
 
 use crate::Nanos;
-use crate::destage::what::{self, Part, WhatPolicy};
-use crate::destage::when::{self, Choice};
+use crate::destage::stow::{Queue, Stow};
+use crate::destage::what::{self, Part, What, WhatPolicy};
+use crate::destage::when::{self, Choice, WhenPolicy};
 use crate::layer::{Outbox, Port};
 use crate::write_cache::operation::Kind;
 use crate::write_cache::pool::{DirtyRegion, RegionId};
@@ -54,6 +55,7 @@ pub(super) struct Disk {
     /// The region that was visited last, and the one that a sweep purged last.
     pub arm_at: u32,
     hand: u32,
+    stow: Stow,
     pub backing_off: Option<Nanos>,
     /// Operations whose data may be in the disk's volatile cache: how many there were, and how many a flush has covered.
     pub unflushed: u64,
@@ -77,6 +79,7 @@ impl Disk {
             reading: Vec::new(),
             arm_at: 0,
             hand: 0,
+            stow: Stow::default(),
             backing_off: None,
             // A server that was killed may have left writes in the disk's cache: the first flush covers them.
             unflushed: 1,
@@ -164,7 +167,7 @@ impl WriteCache {
             if self.share_of(disk) != share {
                 continue;
             }
-            let region = self.choose(now, disk, share);
+            let region = self.choose(now, disk, share, false);
             best = best.into_iter().chain(region).max_by_key(|region| region.blocks);
         }
         best.map(|region| region.id)
@@ -227,7 +230,7 @@ impl WriteCache {
             let region = self.region_of(block);
             let known = self.shares[share].writes.regions().iter().find(|other| other.id == region).copied();
             if let Some(region) = known
-                && region.blocks > region.on_their_way
+                && region.waiting() > 0
                 && !self.is_backing_off(now, index)
             {
                 self.purge(now, region, share, false, out);
@@ -251,38 +254,94 @@ impl WriteCache {
         }
     }
 
-    /// The region that the policy wants home first.
-    fn choose(&mut self, now: Nanos, index: u32, share: usize) -> Option<DirtyRegion> {
+    /// The region of a disk that the policy wants home first; `in_turn`: only if it is the disk's turn.
+    fn choose(&mut self, now: Nanos, index: u32, share: usize, in_turn: bool) -> Option<DirtyRegion> {
         if self.is_backing_off(now, index) {
             return None;
         }
-        let disk = &self.disks[index as usize];
-        let regions = self.shares[share].writes.regions();
-        let waiting = |region: &&DirtyRegion| region.id.disk == index && region.blocks > region.on_their_way;
-        let count = disk.map.regions.count();
-        let needs_distance = self.config.what == WhatPolicy::MostDirty;
-        let (candidates, parts): (Vec<DirtyRegion>, Vec<Part>) = regions
+        let name = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
+        let policy = what::policy(name);
+        let queue = (name == WhatPolicy::Stow).then(|| self.queue(index, share));
+        let (candidates, parts): (Vec<DirtyRegion>, Vec<Part>) = self.shares[share]
+            .writes
+            .regions()
             .iter()
-            .filter(waiting)
-            .map(|region| {
-                let number = region.id.number;
-                let part = Part {
-                    number: region.since,
-                    dirty_sectors: u64::from(region.blocks - region.on_their_way),
-                    written: region.written,
-                    ahead: u64::from((number + count - disk.hand - 1) % count),
-                    distance: if needs_distance { disk.map.regions.distance(disk.arm_at, number) } else { 0 },
-                    referenced: region.referenced,
-                };
-                (*region, part)
-            })
+            .filter(|region| region.id.disk == index && region.waiting() > 0)
+            .filter(|region| queue.is_none_or(|queue| queue == self.queue_of(region)))
+            .map(|region| (*region, self.part(region)))
             .unzip();
-        let policy = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
-        let (best, passed) = what::policy(policy).choose(&parts)?;
-        for index in passed {
-            self.shares[share].writes.pass_over(candidates[index].id);
+        let (best, passed) = policy.choose(&parts)?;
+        if in_turn && !self.is_its_turn(share, index, &parts[best], policy) {
+            return None;
+        }
+        for passed in passed {
+            self.shares[share].writes.pass_over(candidates[passed].id);
+            if let Some(queue) = queue {
+                self.disks[index as usize].stow.passed(queue);
+            }
         }
         Some(candidates[best])
+    }
+
+    /// The queue of a region for STOW: sequential where half of it or more was written one block behind
+    /// the other.
+    fn queue_of(&self, region: &DirtyRegion) -> Queue {
+        let sectors = self.disks[region.id.disk as usize].map.regions.extent(region.id.number).sectors;
+        let run = u64::from(region.run_longest);
+        Queue::of(run > 1 && run * self.block_sectors() * 2 >= sectors)
+    }
+
+    /// The queue that STOW destages now.
+    fn queue(&self, index: u32, share: usize) -> Queue {
+        let mut waiting = [0; 2];
+        for region in self.shares[share].writes.regions().iter().filter(|region| region.id.disk == index) {
+            waiting[self.queue_of(region) as usize] += u64::from(region.waiting());
+        }
+        self.disks[index as usize].stow.queue(waiting[0], waiting[1])
+    }
+
+    /// A region as a policy sees it.
+    fn part(&self, region: &DirtyRegion) -> Part {
+        let disk = &self.disks[region.id.disk as usize];
+        let (number, count) = (region.id.number, disk.map.regions.count());
+        let needs_distance = self.config.what == WhatPolicy::MostDirty;
+        let hand = match self.config.what {
+            WhatPolicy::Stow => disk.stow.hand(self.queue_of(region)),
+            _ => disk.hand,
+        };
+        Part {
+            number: region.since,
+            dirty_sectors: u64::from(region.waiting()),
+            written: region.written,
+            ahead: u64::from((number + count - hand - 1) % count),
+            distance: if needs_distance { disk.map.regions.distance(disk.arm_at, number) } else { 0 },
+            referenced: region.referenced,
+        }
+    }
+
+    /// In a cache that several disks share, the controller purges the best region of all (section 4.7 has no other rule
+    /// than that of 2.1). Disks purge at the same time, so each does what of it would be its part if purges went one
+    /// after the other down to the mark.
+    fn is_its_turn(&self, share: usize, index: u32, best: &Part, policy: &dyn What) -> bool {
+        let keep = match self.config.when {
+            WhenPolicy::OneThreshold => self.high_mark,
+            WhenPolicy::TwoThresholds | WhenPolicy::HighLow | WhenPolicy::Linear => self.low_mark,
+            WhenPolicy::Idle | WhenPolicy::Asap | WhenPolicy::WhenFull => return true,
+        };
+        if self.config.partitioned || self.disks.len() == 1 {
+            return true;
+        }
+        let writes = &self.shares[share].writes;
+        let (mut waiting, mut before) = (0, 0);
+        for region in writes.regions() {
+            waiting += u64::from(region.waiting());
+            let other = region.id.disk != index && self.disks[region.id.disk as usize].backing_off.is_none();
+            if other && policy.key(&self.part(region)) < policy.key(best) {
+                before += u64::from(region.waiting());
+            }
+        }
+        let kept = (keep * writes.capacity() as f64) as u64;
+        before < waiting.saturating_sub(kept)
     }
 
     fn start_purge(
@@ -293,7 +352,9 @@ impl WriteCache {
         immediate: bool,
         out: &mut Outbox,
     ) -> bool {
-        let Some(region) = self.choose(now, disk, share) else { return false };
+        let Some(region) = self.choose(now, disk, share, !immediate && !self.is_wanted(share)) else {
+            return false;
+        };
         self.purge(now, region, share, immediate, out);
         true
     }
@@ -301,6 +362,10 @@ impl WriteCache {
     fn purge(&mut self, now: Nanos, region: DirtyRegion, share: usize, immediate: bool, out: &mut Outbox) {
         let index = region.id.disk;
         let mut runs = self.runs_of(share, &[region.id]);
+        let queue = self.queue_of(&region);
+        let blocks = runs.iter().map(|run| run.slots.len() as u64).sum::<u64>();
+        let whole = blocks * self.block_sectors()
+            == self.disks[index as usize].map.regions.extent(region.id.number).sectors;
         let disk = &mut self.disks[index as usize];
         if let Some(arm) = &disk.map.arm {
             let first = runs.iter().map(|run| run.extent.start).min().expect("the region has dirty blocks");
@@ -308,12 +373,12 @@ impl WriteCache {
             runs.sort_by_key(|run| arm.pass(there, run.extent).0);
         }
         disk.hand = region.id.number;
+        disk.stow.destaged(queue, region.id.number, whole);
         disk.purges += 1;
         let writers = runs.iter().flat_map(|run| &run.slots);
         let mut writers = writers.map(|&slot| self.shares[share].writes.writer(slot));
         let first = writers.next();
         let several = writers.any(|writer| Some(writer) != first);
-        let blocks = runs.iter().map(|run| run.slots.len() as u64).sum::<u64>();
         self.count(index, |metrics| {
             metrics.purges += 1;
             metrics.disk_writes += 1;

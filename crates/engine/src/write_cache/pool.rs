@@ -107,9 +107,22 @@ pub struct DirtyRegion {
     /// Stamps: when it got its first dirty block (or was passed over by a policy), and when it was last written.
     pub since: u64,
     pub written: u64,
-    /// Written again since it got its first dirty block, or since a policy passed it over.
+    /// Written again since it got its first dirty block, or since a policy passed it over. A block that follows the one
+    /// written before it in the region does not count: sequential data is not recent for being long (Gill and Modha, FAST
+    /// 2005, section IV).
     pub referenced: bool,
+    /// The most blocks that were written one behind the other.
+    pub run_longest: u32,
+    run: u32,
+    run_end: u64,
     head: u32,
+}
+
+impl DirtyRegion {
+    /// Blocks that are not on their way.
+    pub const fn waiting(&self) -> u32 {
+        self.blocks - self.on_their_way
+    }
 }
 
 /// See the module's documentation.
@@ -256,6 +269,7 @@ impl Pool {
         self.stamp += 1;
         let stamp = self.stamp;
         let entry = &mut self.slots[slot.0 as usize];
+        let number = entry.block.number;
         entry.writer = writer;
         entry.written = stamp;
         if entry.on_its_way && entry.rewritten == 0 {
@@ -270,7 +284,11 @@ impl Pool {
         let index = self.region_of(region, stamp);
         let region = &mut self.regions[index];
         region.written = stamp;
-        region.referenced |= region.blocks > 0;
+        let continues = number == region.run_end;
+        region.referenced |= region.blocks > 0 && !continues;
+        region.run = if continues { region.run + 1 } else { 1 };
+        region.run_end = number + 1;
+        region.run_longest = region.run_longest.max(region.run);
         if !again {
             region.blocks += 1;
             let head = std::mem::replace(&mut region.head, slot.0);
@@ -497,6 +515,9 @@ impl Pool {
             since: stamp,
             written: stamp,
             referenced: false,
+            run_longest: 0,
+            run: 0,
+            run_end: u64::MAX,
             head: NIL,
         });
         let regions = &self.regions;

@@ -41,8 +41,11 @@ struct Bench {
 
 impl Bench {
     fn with_arm(config: WriteCacheConfig, arm: Option<Box<dyn Arm>>) -> Bench {
-        let map = DiskMap { regions: Regions::uniform(SECTORS, 2), arm };
-        let mut cache = WriteCache::new(config, vec![map]);
+        Bench::with_maps(config, vec![DiskMap { regions: Regions::uniform(SECTORS, 2), arm }])
+    }
+
+    fn with_maps(config: WriteCacheConfig, maps: Vec<DiskMap>) -> Bench {
+        let mut cache = WriteCache::new(config, maps);
         cache.activate(&mut Below).expect("active");
         Bench { cache, now: Nanos::ZERO, open: Vec::new(), requests: 0 }
     }
@@ -146,6 +149,56 @@ fn one_threshold_stops_where_it_started() {
     (0..3).for_each(|at| drop(bench.write(at * 2)));
     assert_eq!(bench.write(6).len(), 2, "4 of 4 are above 75 %");
     assert_eq!(bench.done(), []);
+}
+
+#[test]
+fn disks_that_share_a_cache_purge_what_is_the_most_dirty_of_all() {
+    let map = || DiskMap { regions: Regions::uniform(SECTORS, 2), arm: None };
+    let mut bench = Bench::with_maps(WriteCacheConfig { low_mark: 40, ..small(8) }, vec![map(), map()]);
+    // Single blocks on the first disk, two pairs on the second.
+    for at in [0, 4, SECTORS + 2, SECTORS + 3, SECTORS + 6, SECTORS + 7] {
+        bench.write(at);
+    }
+    let sent = bench.write(SECTORS + 10);
+    assert_eq!(sent, [Sent::Answer(7, true), Sent::Write(2, 2)], "the first disk has nothing that is due");
+    assert_eq!(bench.done(), [Sent::Write(6, 2)]);
+    assert_eq!(bench.done(), [], "3 of 8 are not above 40 %");
+    assert_eq!(bench.cache.metrics_per_disk()[0].purges, 0);
+}
+
+#[test]
+fn disks_that_share_a_cache_purge_at_the_same_time_what_both_have_to() {
+    let map = || DiskMap { regions: Regions::uniform(SECTORS, 2), arm: None };
+    let mut bench = Bench::with_maps(small(8), vec![map(), map()]);
+    for at in [4, 5, 0, SECTORS + 2, SECTORS + 3, SECTORS + 6] {
+        bench.write(at);
+    }
+    assert_eq!(bench.write(SECTORS + 10), [Sent::Answer(7, true), Sent::Write(4, 2), Sent::Write(2, 2)]);
+}
+
+#[test]
+fn stow_destages_the_longer_queue_and_then_the_other() {
+    let mut bench = Bench::new(WriteCacheConfig { what: WhatPolicy::Stow, ..small(8) });
+    for at in [0, 1, 4, 5, 9, 13] {
+        bench.write(at);
+    }
+    let sent = bench.write(15);
+    assert_eq!(sent, [Sent::Answer(7, true), Sent::Write(4, 2)], "4 of 7 are sequential; the sweep goes up");
+    assert_eq!(bench.done(), [Sent::Write(0, 2)], "and round");
+    assert_eq!(bench.done(), [Sent::Write(9, 1)], "then the random ones in their order");
+    assert_eq!(bench.done(), []);
+}
+
+#[test]
+fn to_fill_a_region_is_no_second_chance_for_it() {
+    let mut pool = Pool::new(4);
+    let region = RegionId { disk: 0, number: 0 };
+    let slots = [0, 1].map(|number| pool.insert(BlockId { disk: 0, number }).expect("there is room"));
+    slots.iter().for_each(|&slot| pool.write(slot, region, 1));
+    let known = |pool: &Pool| (pool.regions()[0].referenced, pool.regions()[0].run_longest);
+    assert_eq!(known(&pool), (false, 2));
+    pool.write(slots[0], region, 2);
+    assert_eq!(known(&pool), (true, 2), "but to write a block of it again is");
 }
 
 #[test]
