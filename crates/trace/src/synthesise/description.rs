@@ -45,6 +45,9 @@ pub struct Space {
     pub region_bytes: u64,
     /// The n-th busiest region gets a share of n^-skew of the new data (Zipf); 0: all the same.
     pub skew: f64,
+    /// This share of new data goes to the region of the new data before it, whoever read or wrote that.
+    #[serde(default)]
+    pub stay: f64,
     /// This share of new data is put right behind the newest data of its region, the rest anywhere in it.
     pub together: f64,
 }
@@ -59,7 +62,10 @@ const fn sector() -> u64 {
 pub struct Arrivals {
     /// From the first to the last.
     pub seconds: f64,
-    /// Requests come in bursts of so many on average (geometric); 1: each on its own.
+    /// This share of requests comes in bursts, the rest alone. Idle periods between them are exponential.
+    #[serde(default = "one")]
+    pub burst_share: f64,
+    /// A burst has so many on average (geometric); 1: each request on its own.
     #[serde(default = "one")]
     pub burst_requests: f64,
     /// Within a burst they are so far apart on average (exponential).
@@ -151,10 +157,12 @@ impl Description {
                 align_bytes: figures.align_sectors.max(1) * sector(),
                 region_bytes: (bytes / 1024).next_multiple_of(256 << 10),
                 skew: 0.8,
+                stay: 0.0,
                 together: 0.5,
             },
             arrivals: Arrivals {
                 seconds: figures.seconds,
+                burst_share: 1.0,
                 burst_requests: 1.0,
                 within_ms: 0.0,
                 gaps_ns: Some(Spread::like(&figures.interarrival_ns)),
@@ -176,7 +184,9 @@ impl Description {
             ("overwrite.share", self.overwrite.share),
             ("read_after_write.share", self.read_after_write.share),
             ("read_again.share", self.read_again.share),
+            ("space.stay", self.space.stay),
             ("space.together", self.space.together),
+            ("arrivals.burst_share", self.arrivals.burst_share),
         ];
         if let Some((name, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
             return Err(format!("{name} is a share, from 0 to 1"));

@@ -13,7 +13,7 @@ use crate::error::TraceError;
 use crate::figures::Figures;
 
 /// Turns at most; each costs the making and the measuring of the whole trace.
-const TURNS: usize = 6;
+const TURNS: usize = 10;
 /// A figure that is so near is met.
 const NEAR: f64 = 0.02;
 /// The most that one turn changes a knob, as a factor.

@@ -45,7 +45,10 @@ pub struct Places {
     sectors: u64,
     align: u64,
     region_sectors: u64,
+    stay: f64,
     together: f64,
+    /// Where the newest data of all is.
+    region: Option<u64>,
     /// Cumulative shares of the regions by rank, and which region has the rank.
     busy: Vec<f64>,
     region_of_rank: Vec<u32>,
@@ -70,7 +73,17 @@ impl Places {
         let mut region_of_rank: Vec<u32> = (0..regions as u32).collect();
         region_of_rank.shuffle(rng);
         let newest = (0..regions).map(|region| region * region_sectors).collect();
-        Places { sectors, align, region_sectors, together: space.together, busy, region_of_rank, newest }
+        Places {
+            sectors,
+            align,
+            region_sectors,
+            stay: space.stay,
+            together: space.together,
+            region: None,
+            busy,
+            region_of_rank,
+            newest,
+        }
     }
 
     /// The size that is nearest to `bytes`, in sectors.
@@ -106,9 +119,12 @@ impl Places {
     }
 
     fn anywhere(&self, sectors: u64, rng: &mut ChaCha8Rng) -> Lba {
-        let u: f64 = rng.random();
-        let rank = self.busy.partition_point(|&share| share <= u).min(self.busy.len() - 1);
-        let region = self.region_of_rank[rank] as u64;
+        let stays = self.region.filter(|_| rng.random::<f64>() < self.stay);
+        let region = stays.unwrap_or_else(|| {
+            let u: f64 = rng.random();
+            let rank = self.busy.partition_point(|&share| share <= u).min(self.busy.len() - 1);
+            u64::from(self.region_of_rank[rank])
+        });
         let start = if rng.random::<f64>() < self.together {
             self.newest[region as usize]
         } else {
@@ -121,6 +137,7 @@ impl Places {
     /// Remembers where the newest data of its region ends.
     pub fn note(&mut self, extent: Extent) {
         let region = extent.start.0 / self.region_sectors;
+        self.region = Some(region);
         let first = region * self.region_sectors;
         let end = extent.end().0;
         let wraps = end >= (first + self.region_sectors).min(self.sectors);

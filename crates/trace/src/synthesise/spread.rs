@@ -1,8 +1,9 @@
 //! How a quantity of a description is distributed, and drawing from it.
 //!
-//! A description says a mean, or a median and a mean, or the whole distribution by points. What a mean alone leaves open
-//! is taken as memoryless; what a median and a mean leave open as log-uniform on each side of the median, since intervals
-//! between accesses spread over orders of magnitude.
+//! A description says a mean, or a median and a mean, and the shape of the distribution by points. What a mean alone
+//! leaves open is taken as memoryless; what a median and a mean leave open as log-uniform on each side of the median,
+//! since intervals between accesses spread over orders of magnitude. Points give the shape; a median and a mean beside
+//! them are met by stretching it.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -12,6 +13,9 @@ use crate::figures::Distribution;
 
 /// Below the median, values reach down to this part of it.
 const LOW_PART: f64 = 1e-3;
+
+/// The highest power to which values above a median are raised, to move their mean.
+const POWER_MAX: f64 = 40.0;
 
 /// The highest power by which measured sizes are weighed anew, to move their mean a little.
 const TILT_MAX: f64 = 2.0;
@@ -72,13 +76,16 @@ pub enum Sampler {
 impl Sampler {
     /// For a quantity that is continuous, or nearly so.
     pub fn smooth(spread: &Spread) -> Sampler {
-        if !spread.points.is_empty() {
-            let factor = spread.mean / mean_of_smooth(&spread.points).max(f64::MIN_POSITIVE);
-            return Sampler::Smooth(spread.points.iter().map(|&(v, share)| (v * factor, share)).collect());
-        }
-        match spread.median.filter(|&median| median > 0.0) {
-            Some(median) => Sampler::Smooth(around(median, spread.mean)),
-            None => Sampler::Memoryless { mean: spread.mean },
+        let median = spread.median.filter(|&median| median > 0.0);
+        match (median, spread.points.is_empty()) {
+            (None, true) => Sampler::Memoryless { mean: spread.mean },
+            (None, false) => Sampler::Smooth(scaled(&spread.points, spread.mean)),
+            (Some(median), true) => {
+                let low = (median * LOW_PART).max(median.min(1.0));
+                let shape = [(low, 0.0), (median, 0.5), (median * std::f64::consts::E, 1.0)];
+                Sampler::Smooth(stretched(&shape, median, spread.mean))
+            }
+            (Some(median), false) => Sampler::Smooth(stretched(&spread.points, median, spread.mean)),
         }
     }
 
@@ -92,13 +99,7 @@ impl Sampler {
         match self {
             Sampler::Memoryless { mean } => -(1.0 - u).ln() * mean,
             Sampler::Steps(points) => points[at(points, u)].0,
-            Sampler::Smooth(points) => {
-                let right = at(points, u);
-                let (to, until) = points[right];
-                let (from, since) = if right == 0 { (to, 0.0) } else { points[right - 1] };
-                let part = if until > since { (u - since) / (until - since) } else { 1.0 };
-                if from > 0.0 { from * (to / from).powf(part) } else { to * part }
-            }
+            Sampler::Smooth(points) => between(points, u),
         }
     }
 }
@@ -140,19 +141,41 @@ fn mean_of_smooth(points: &[(f64, f64)]) -> f64 {
     first + points.windows(2).map(between).sum::<f64>()
 }
 
-/// Log-uniform on each side of a median, with the largest value that gives the mean.
-fn around(median: f64, mean: f64) -> Vec<(f64, f64)> {
-    let low = (median * LOW_PART).max(median.min(1.0));
-    let wanted = 2.0 * mean - log_mean(low, median);
-    let (mut under, mut over) = (median, median.max(1.0));
-    while log_mean(median, over) < wanted {
-        over *= 2.0;
+/// The points with their values multiplied such that they have the mean.
+fn scaled(points: &[(f64, f64)], mean: f64) -> Vec<(f64, f64)> {
+    let factor = mean / mean_of_smooth(points).max(f64::MIN_POSITIVE);
+    points.iter().map(|&(value, share)| (value * factor, share)).collect()
+}
+
+/// The points with another median and mean: below the median values are multiplied, above it their distance from it, as
+/// a ratio, is raised to a power.
+fn stretched(points: &[(f64, f64)], median: f64, mean: f64) -> Vec<(f64, f64)> {
+    let middle = between(points, 0.5);
+    if middle <= 0.0 {
+        return scaled(points, mean);
     }
+    let with = |power: f64| {
+        let below = points.iter().filter(|point| point.1 < 0.5);
+        let below = below.map(|&(value, share)| (value * median / middle, share));
+        let above = points.iter().filter(|point| point.1 > 0.5);
+        let above = above.map(|&(value, share)| (median * (value / middle).max(1.0).powf(power), share));
+        below.chain([(median, 0.5)]).chain(above).collect::<Vec<_>>()
+    };
+    let (mut under, mut over) = (0.0, POWER_MAX);
     for _ in 0..60 {
-        let middle = (under + over) / 2.0;
-        if log_mean(median, middle) < wanted { under = middle } else { over = middle }
+        let power = (under + over) / 2.0;
+        if mean_of_smooth(&with(power)) < mean { under = power } else { over = power }
     }
-    vec![(low, 0.0), (median, 0.5), (over, 1.0)]
+    with((under + over) / 2.0)
+}
+
+/// The value that so large a share is at most.
+fn between(points: &[(f64, f64)], share: f64) -> f64 {
+    let right = at(points, share);
+    let (to, until) = points[right];
+    let (from, since) = if right == 0 { (to, 0.0) } else { points[right - 1] };
+    let part = if until > since { (share - since) / (until - since) } else { 1.0 };
+    if from > 0.0 { from * (to / from).powf(part) } else { to * part }
 }
 
 #[cfg(test)]
@@ -175,6 +198,17 @@ mod tests {
             assert!((got.0 / median - 1.0).abs() < 0.05, "median {median}: {got:?}");
             assert!((got.1 / mean - 1.0).abs() < 0.05, "mean {mean}: {got:?}");
         }
+    }
+
+    #[test]
+    fn a_shape_is_stretched_to_a_median_and_a_mean() {
+        let points = vec![(1.0, 0.0), (50.0, 0.5), (800.0, 0.9), (20_000.0, 1.0)];
+        let sampler = Sampler::smooth(&Spread { mean: 3249.3, median: Some(100.0), points });
+        let got = drawn(&sampler);
+        assert!((got.0 / 100.0 - 1.0).abs() < 0.05 && (got.1 / 3249.3 - 1.0).abs() < 0.05, "{got:?}");
+        let Sampler::Smooth(points) = sampler else { panic!("a quantity with a median is smooth") };
+        assert_eq!(points[0], (2.0, 0.0), "what is below the median keeps its ratios");
+        assert_eq!(points[2].1, 0.9, "and what is above it its share");
     }
 
     #[test]
