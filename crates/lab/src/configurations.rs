@@ -1,6 +1,7 @@
 //! The caches that the experiments set beside the plain disk: the paper's prototype, and ours.
 
 use dcd_engine::Nanos;
+use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::{HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
 
 use crate::rig::{CacheSetup, LogPlace};
@@ -27,9 +28,10 @@ pub(crate) fn paper() -> CacheSetup {
             when: WhenPolicy::Idle,
             what: WhatPolicy::LastWriteFirst,
             how: HowPolicy::AsItComes,
-            // The paper knows only idle and full.
+            // The paper knows only idle and full. Its list of free segments grows with each segment that is destaged, in
+            // any order; ours is a ring, where last-write-first is for a log that is less than half full.
             high_mark: 100,
-            low_mark: 99,
+            low_mark: 50,
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
             destage_memory: SEGMENT_BYTES as usize,
@@ -42,6 +44,7 @@ pub(crate) fn paper() -> CacheSetup {
         place: LogPlace::SameDisk,
         lock: true,
         spindle: false,
+        read_ahead: None,
     }
 }
 
@@ -59,8 +62,8 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
         "paper without lock" => Some(CacheSetup { lock: false, ..paper() }),
         // What no cache of writes can beat: they take no time, and only reads and the processor are left.
         "instant log" => {
-            let setup = CacheSetup { place: LogPlace::Instant, spindle: false, ..ours(Promise::Ordered) };
-            Some(setup)
+            let ours = ours(Promise::Ordered);
+            Some(CacheSetup { place: LogPlace::Instant, spindle: false, read_ahead: None, ..ours })
         }
         "ours ordered" => Some(ours(Promise::Ordered)),
         "ours flush" => Some(ours(Promise::Flush)),
@@ -69,7 +72,8 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 }
 
 /// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
-/// the arm from the reads, so segments are large (8 buffers of 1 MB); and what is overwritten in RAM is not written.
+/// the arm from the reads, so segments are large (8 buffers of 1 MB); what is overwritten in RAM is not written; and each
+/// reader is read ahead for, as a drive of that time has fewer segments than there are readers.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
         config: LogCacheConfig { promise, compact: true, ..LogCacheConfig::default() },
@@ -79,11 +83,12 @@ pub(crate) fn ours(promise: Promise) -> CacheSetup {
         place: LogPlace::SameDisk,
         lock: false,
         spindle: true,
+        read_ahead: Some(ReadAheadConfig::default()),
     }
 }
 
 /// The parameters with which a user can change the caches.
-const PARAMS: [Param; 8] = [
+const PARAMS: [Param; 9] = [
     Param { key: "cache", default: "64MiB", about: "the log, of all caches" },
     Param { key: "segment", default: "own", about: "bytes of a segment of our log, or own" },
     Param {
@@ -104,6 +109,11 @@ const PARAMS: [Param; 8] = [
         about: "ours overwrites in RAM what is not in the log yet: yes, no",
     },
     Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
+    Param {
+        key: "read-ahead",
+        default: "128KiB",
+        about: "the most that ours reads ahead for a stream; 0: nothing",
+    },
 ];
 
 /// An experiment's own parameters, and those of the caches.
@@ -140,6 +150,14 @@ pub(crate) fn chosen(settings: &Settings, disk: &str) -> Result<Option<CacheSetu
     cache.config.how =
         settings.choice("how", &[("sorted", HowPolicy::Sorted), ("as-it-comes", HowPolicy::AsItComes)])?;
     cache.config.compact = settings.flag("compact")?;
+    let bytes = settings.bytes("read-ahead")?;
+    cache.read_ahead =
+        cache.read_ahead.filter(|_| bytes > 0).map(|config| ReadAheadConfig { bytes, ..config });
+    if cache.read_ahead.is_some_and(|config| !config.is_valid()) {
+        let unit = dcd_stack::HumanBytes(ReadAheadConfig::UNIT_BYTES);
+        let problem = format!("must be a multiple of {unit}");
+        return Err(LabError::BadValue { key: "read-ahead".to_owned(), problem });
+    }
     Ok(Some(cache))
 }
 

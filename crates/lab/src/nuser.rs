@@ -6,9 +6,10 @@ use dcd_model::Histogram;
 use dcd_model::Scheduler;
 use dcd_model::ffs::{FfsConfig, RequestClass};
 use dcd_sim::workloads::{self, NUser, Phase, Workload};
+use serde::{Deserialize, Serialize};
 
 use crate::configurations;
-use crate::rig::Setup;
+use crate::rig::{LOCK, Setup};
 use crate::{LabError, Param, Sample, Settings};
 
 /// The phases of a run, in order.
@@ -22,6 +23,13 @@ pub(crate) const DRIVE: Param = Param { key: "drive", default: "barracuda-1996",
 pub(crate) const QUEUE: Param =
     Param { key: "queue", default: "sptf", about: "the drive's queue: sptf (tagged commands) or fcfs" };
 
+/// Seagate's product manuals of these years: the host can choose 1 to 16, the default is 3.
+pub(crate) const SEGMENTS: Param = Param {
+    key: "segments",
+    default: "own",
+    about: "segments of the drive's buffer, of whose memory each has an equal part; own: as in its drive file",
+};
+
 /// The paper says of reads that "older written data has very likely been moved to the data-disk by destaging" (section
 /// 3.5.2), and that hardly any go elsewhere: so there was time enough between the phases.
 pub(crate) const PAUSE: Param =
@@ -31,11 +39,19 @@ pub(crate) fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
     settings.choice("queue", &[("sptf", Scheduler::Sptf), ("fcfs", Scheduler::Fcfs)])
 }
 
+pub(crate) fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
+    if settings.text("segments") == "own" {
+        return Ok(None);
+    }
+    settings.number("segments").map(Some)
+}
+
 /// A disk with one of the caches of [`configurations`], or none.
 pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> {
     Ok(Setup {
         drive: settings.text("drive").to_owned(),
         queue: queue(settings)?,
+        segments: segments(settings)?,
         data_first: settings.bytes("cache")?,
         cache: configurations::chosen(settings, disk)?,
     })
@@ -62,17 +78,44 @@ pub(crate) fn measure(setup: &Setup, benchmark: NUser, seed: u64) -> Result<Samp
     Ok(sample)
 }
 
+/// Response times of requests of one kind.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Times {
+    count: u64,
+    mean_ms: f64,
+    /// Parts of all: of those up to a millisecond, and of each millisecond up to [`HISTOGRAM_MS`].
+    under_1ms: f64,
+    histogram: Vec<f64>,
+}
+
+impl Times {
+    pub fn of(times: &Histogram) -> Times {
+        let up_to = |ms: usize| share_up_to(times, Nanos::from_millis(ms as u64));
+        let each = (0..HISTOGRAM_MS).map(|ms| up_to(ms + 1) - if ms == 0 { 0.0 } else { up_to(ms) });
+        Times {
+            count: times.count(),
+            mean_ms: times.mean().as_millis_f64(),
+            under_1ms: up_to(1),
+            histogram: each.collect(),
+        }
+    }
+
+    fn add_to(self, sample: &mut Sample, prefix: &str) {
+        sample.set(format!("{prefix}s"), self.count as f64);
+        if self.count > 0 {
+            sample.set(format!("{prefix}_ms"), self.mean_ms);
+            sample.set(format!("{prefix}_under_1ms"), self.under_1ms);
+            sample.set_list(format!("{prefix}_histogram"), self.histogram);
+        }
+    }
+}
+
 fn add_phase(sample: &mut Sample, phase: &Phase) {
     let mut set = |name: &str, value: f64| sample.set(format!("{}/{name}", phase.name), value);
     set("seconds", phase.elapsed.as_secs_f64());
     set("cpu_share", phase.cpu_share());
-    let millisecond = Nanos::from_millis(1);
     for (kind, times) in [("read", &phase.requests.reads), ("write", &phase.requests.writes)] {
-        set(&format!("{kind}s"), times.count() as f64);
-        if times.count() > 0 {
-            set(&format!("{kind}_ms"), times.mean().as_millis_f64());
-            set(&format!("{kind}_under_1ms"), share_up_to(times, millisecond));
-        }
+        Times::of(times).add_to(sample, &format!("{}/{kind}", phase.name));
     }
     add_layers(sample, phase);
     let Some(files) = &phase.files else { return };
@@ -93,11 +136,6 @@ fn add_phase(sample: &mut Sample, phase: &Phase) {
         sample.set_list(name("sizes"), sizes.keys().map(|bytes| *bytes as f64).collect());
         sample.set_list(name("counts"), sizes.values().map(|count| *count as f64).collect());
     }
-    for (kind, times) in [("read", &phase.requests.reads), ("write", &phase.requests.writes)] {
-        let up_to = |ms: usize| share_up_to(times, Nanos::from_millis(ms as u64));
-        let shares = (0..HISTOGRAM_MS).map(|ms| up_to(ms + 1) - if ms == 0 { 0.0 } else { up_to(ms) });
-        sample.set_list(format!("{}/{kind}_histogram", phase.name), shares.collect());
-    }
 }
 
 /// What the disk and the cache did in a phase.
@@ -113,6 +151,11 @@ fn add_layers(sample: &mut Sample, phase: &Phase) {
         ("cache", "/statistics/destage_writes", "destage_writes"),
     ];
     for (layer, status) in &phase.layers {
+        for kind in ["read", "write"].into_iter().filter(|_| layer == LOCK) {
+            if let Ok(times) = serde_json::from_value::<Times>(status[kind].clone()) {
+                times.add_to(sample, &format!("{}/inside_{kind}", phase.name));
+            }
+        }
         for (_, pointer, name) in WANTED.iter().filter(|(wanted, _, _)| wanted == layer) {
             if let Some(value) = status.pointer(pointer).and_then(serde_json::Value::as_f64) {
                 sample.set(format!("{}/{name}", phase.name), value);

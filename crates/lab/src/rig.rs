@@ -1,5 +1,6 @@
 //! A modelled disk in virtual time, bare or behind a log cache: what the experiments measure on.
 
+use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
@@ -13,6 +14,9 @@ use serde_json::Value;
 
 use crate::LabError;
 use crate::serial::Serial;
+
+/// The name of the layer that is the paper's lock.
+pub(crate) const LOCK: &str = "lock";
 
 /// Where the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub(crate) struct CacheSetup {
     pub lock: bool,
     /// The cache knows the spindle under its log.
     pub spindle: bool,
+    /// Reads of the data disk are read ahead.
+    pub read_ahead: Option<ReadAheadConfig>,
 }
 
 /// A disk, and what is before it.
@@ -44,6 +50,8 @@ pub(crate) struct CacheSetup {
 pub(crate) struct Setup {
     pub drive: String,
     pub queue: Scheduler,
+    /// Segments of the drive's buffer; as in its file, if absent.
+    pub segments: Option<usize>,
     /// Where the data begins on the disk: the log's size, with a log there or without, so that the same data lies on the
     /// same tracks.
     pub data_first: u64,
@@ -104,7 +112,11 @@ fn index(target: Target) -> LayerIndex {
 
 impl Setup {
     fn drive(&self) -> Result<Drive, LabError> {
-        drive::builtin(&self.drive).map_err(setup_error)
+        let drive = drive::builtin(&self.drive).map_err(setup_error)?;
+        let Some(segments) = self.segments else { return Ok(drive) };
+        let (own, sectors) = drive.segments();
+        let each = own as u64 * sectors / segments.max(1) as u64;
+        drive.with_segments(segments, each).map_err(setup_error)
     }
 
     fn medium(&self, drive: &Drive, seed: u64) -> Medium {
@@ -185,10 +197,13 @@ impl Setup {
                 config.log_revolution = drive.revolution();
                 config.log_track_bytes = u64::from(drive.track_at(Lba(0)).sectors) * SECTOR_BYTES;
             }
-            root = builder.layer("cache", Box::new(LogCache::new(config)), &[log, parts.data]);
+            if let Some(read_ahead) = cache.read_ahead {
+                root = builder.layer("read-ahead", Box::new(ReadAhead::new(read_ahead)), &[root]);
+            }
+            root = builder.layer("cache", Box::new(LogCache::new(config)), &[log, root]);
             cache_index = Some(index(root));
             if cache.lock {
-                root = builder.layer("lock", Box::new(Serial::default()), &[root]);
+                root = builder.layer(LOCK, Box::new(Serial::default()), &[root]);
             }
         }
         let stack = builder.finish(root);

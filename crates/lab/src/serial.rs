@@ -4,42 +4,71 @@
 use std::collections::VecDeque;
 
 use dcd_engine::{
-    ActivateError, Event, Geometry, Layer, Nanos, OpId, Outbox, Port, Ports, Request, RequestId,
+    ActivateError, Control, Event, Geometry, Io, Layer, Nanos, OpId, Outbox, Port, Ports, Request, RequestId,
 };
+use dcd_model::Histogram;
+use serde_json::{Value, json};
+
+use crate::nuser::Times;
 
 const BELOW: Port = Port(0);
 
-/// A layer that passes a request on when the one before it has been answered.
+/// The request that has the lock.
+struct Inside {
+    id: RequestId,
+    since: Nanos,
+    /// None for a flush.
+    reads: Option<bool>,
+}
+
+/// A layer that passes a request on when the one before it has been answered. Its status tells how long reads and writes
+/// had the lock.
 #[derive(Default)]
 pub(crate) struct Serial {
     waiting: VecDeque<Request>,
-    inside: Option<RequestId>,
+    inside: Option<Inside>,
+    reads: Histogram,
+    writes: Histogram,
     geometry: Option<Geometry>,
 }
 
 impl Serial {
-    fn admit(&mut self, out: &mut Outbox) {
+    fn admit(&mut self, now: Nanos, out: &mut Outbox) {
         if self.inside.is_none()
             && let Some(Request { id, io }) = self.waiting.pop_front()
         {
-            self.inside = Some(id);
+            let reads = (!matches!(io, Io::Flush)).then(|| !io.modifies());
+            self.inside = Some(Inside { id, since: now, reads });
             out.submit(BELOW, OpId(id.0), io);
+        }
+    }
+
+    fn leave(&mut self, now: Nanos, op: OpId) {
+        let inside = self.inside.take().expect("an answer is for the request that is inside");
+        assert_eq!(inside.id, RequestId(op.0), "only one request is inside");
+        let took = now.since(inside.since);
+        match inside.reads {
+            Some(true) => self.reads.add(took),
+            Some(false) => self.writes.add(took),
+            None => {}
         }
     }
 }
 
 impl Layer for Serial {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
         match event {
             Event::Request(request) => self.waiting.push_back(request),
             Event::Completed { op, result } => {
-                let inside = self.inside.take();
-                assert_eq!(inside, Some(RequestId(op.0)), "only one request is inside");
+                self.leave(now, op);
                 out.reply(RequestId(op.0), result);
+            }
+            Event::Control(Control::ResetStatistics) => {
+                (self.reads, self.writes) = (Histogram::default(), Histogram::default());
             }
             Event::Wake | Event::Control(_) => {}
         }
-        self.admit(out);
+        self.admit(now, out);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -58,11 +87,15 @@ impl Layer for Serial {
         self.geometry = Some(below.geometry(BELOW));
         Ok(())
     }
+
+    fn status(&self, _now: Nanos) -> Value {
+        json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::{Command, Io, IoResult};
+    use dcd_engine::{Buf, Command, IoResult, Lba};
 
     use super::*;
 
@@ -70,17 +103,25 @@ mod tests {
     fn the_second_request_waits_for_the_end_of_the_first() {
         let mut layer = Serial::default();
         let mut out = Outbox::default();
+        let read = || Io::Read { at: Lba(0), buf: Buf::blank(512) };
         for id in [1, 2] {
-            layer.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(id), io: Io::Flush }), &mut out);
+            layer.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(id), io: read() }), &mut out);
         }
         assert_eq!(out.commands.len(), 1, "one is inside");
         out.commands.clear();
-        let result = IoResult::ok(dcd_engine::Buf::none());
-        layer.handle(Nanos::ZERO, Event::Completed { op: OpId(1), result }, &mut out);
+        let completed = |op| Event::Completed { op: OpId(op), result: IoResult::ok(Buf::blank(512)) };
+        layer.handle(Nanos::from_millis(8), completed(1), &mut out);
         assert!(matches!(
             out.commands[..],
             [Command::Reply { id: RequestId(1), .. }, Command::Submit { op: OpId(2), .. }]
         ));
         layer.check();
+        layer.handle(Nanos::from_millis(10), completed(2), &mut out);
+        let times = &layer.status(Nanos::from_millis(10))["read"];
+        assert_eq!(
+            (&times["count"], &times["mean_ms"]),
+            (&json!(2), &json!(5.0)),
+            "8 and 2, without the wait"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! The suite for every device, on simulated disks and on stacks over them.
 
+use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
 use dcd_engine::testing::{conformance, conformance_read_only};
@@ -49,6 +50,17 @@ fn a_traced_slice_of_a_disk_conforms() {
         let extent = Extent::new(Lba(8), SECTORS - 16);
         let slice = builder.layer("slice", Box::new(Slice::new(extent)), &[device]);
         let root = builder.layer("trace", Box::new(Trace::new(100)), &[slice]);
+        stack_conforms(builder.finish(root), vec![MemDisk::new(geometry, LATENCY, seed)], seed);
+    }
+}
+
+#[test]
+fn a_disk_that_is_read_ahead_conforms() {
+    for (seed, geometry) in (0..).zip(geometries()) {
+        let mut builder = StackBuilder::new();
+        let device = builder.device(geometry);
+        let layer = ReadAhead::new(ReadAheadConfig { streams: 3, bytes: 32 << 10 });
+        let root = builder.layer("read-ahead", Box::new(layer), &[device]);
         stack_conforms(builder.finish(root), vec![MemDisk::new(geometry, LATENCY, seed)], seed);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::layers::fault::Fault;
+use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
@@ -67,7 +68,7 @@ struct Part {
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return None,
-        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::Trace(_) => 0,
+        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::ReadAhead { .. } | LayerKind::Trace(_) => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
     let (device, extent) = below[0].place?;
@@ -169,6 +170,7 @@ impl StackFile {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
+            LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
             LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, records)?, below[0].sectors)),
             LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
             // The members are the first ports, the journal the last.
@@ -289,7 +291,7 @@ impl StackFile {
                     config.log_revolution = drive.revolution();
                     config.log_track_bytes = u64::from(drive.track_at(Lba(first)).sectors) * SECTOR_BYTES;
                 }
-                LayerKind::Fault { of, .. } => name = &of.text,
+                LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => name = &of.text,
                 LayerKind::Trace(trace) => name = &trace.of.text,
                 LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => break,
             }

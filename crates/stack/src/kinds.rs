@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::layers::fault::FaultPlan;
+use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
@@ -77,6 +78,7 @@ pub enum LayerKind {
     Disk(DiskSpec),
     Slice(SliceSpec),
     Fault { of: Located, plan: FaultPlan },
+    ReadAhead { of: Located, config: ReadAheadConfig },
     Trace(TraceSpec),
     WriteCache(WriteCacheSpec),
     Raid(RaidSpec),
@@ -89,7 +91,7 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
-            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
             LayerKind::Raid(raid) => raid.of.iter().chain(&raid.journal).collect(),
@@ -101,7 +103,7 @@ impl LayerKind {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Disk(disk) => vec![&mut disk.of],
             LayerKind::Slice(slice) => vec![&mut slice.of],
-            LayerKind::Fault { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
             LayerKind::Raid(raid) => raid.of.iter_mut().chain(&mut raid.journal).collect(),
@@ -117,16 +119,19 @@ impl LayerKind {
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 7] = [
+const KINDS: [(&str, Reader); 8] = [
     ("log-cache", read_log_cache),
     ("write-cache", read_write_cache),
     ("raid", crate::raid::read),
+    ("read-ahead", read_read_ahead),
     ("disk", read_disk),
     ("slice", read_slice),
     ("fault", read_fault),
     ("trace", read_trace),
 ];
 
+/// More than a disk passes in a tenth of a second is no piece of a stream any more, but of everything.
+const READ_AHEAD_MAX: u64 = 16 << 20;
 /// What a status shows of a trace, where the file does not say.
 const TRACE_KEPT: u64 = 100;
 /// A status is one answer on a socket: this many records are some 10 MB of it.
@@ -240,6 +245,22 @@ fn read_fault(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFi
         no_space: fields.flag("no-space")?.unwrap_or(d.no_space),
     };
     Ok(LayerKind::Fault { of, plan })
+}
+
+fn read_read_ahead(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    let of = fields.required_text("of", "disk")?;
+    let d = ReadAheadConfig::default();
+    let config = ReadAheadConfig {
+        streams: fields.number_in("streams", 1..=4096)?.map_or(d.streams, |n| n as usize),
+        bytes: fields.size("size")?.unwrap_or(d.bytes),
+    };
+    let unit = ReadAheadConfig::UNIT_BYTES;
+    if !config.is_valid() || config.bytes > READ_AHEAD_MAX {
+        let span = fields.value_span("size");
+        let (unit, most) = (crate::HumanBytes(unit), crate::HumanBytes(READ_AHEAD_MAX));
+        return Err(fields.error(span, format!("\"size\" must be a multiple of {unit}, up to {most}")));
+    }
+    Ok(LayerKind::ReadAhead { of, config })
 }
 
 fn read_trace(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFileError> {

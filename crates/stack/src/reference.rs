@@ -39,7 +39,8 @@ what = "oldest-first"       oldest-first, last-write-first, least-valid-first, a
                             write cache knows
 how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
 high-mark = 75              percent of the log in use from which destaging does not wait
-low-mark = 50               percent at which high-low stops
+low-mark = 50               percent at which high-low stops, and from which on the oldest go
+                            home first whatever "what" says: they free the log's tail
 idle-empty = "1s"           how long the disk must be idle when the log is empty
 idle-full = "1ms"           and when it is full
 destage-memory = "16MiB"    RAM for blocks on their way home, taken at the start; as much again for reading the log
@@ -104,6 +105,13 @@ low-mark = 85               percent at which that ends
 destage-depth = 32          stripes that are destaged at a time
 idle-empty = "1s"           for idle, as in a log cache
 idle-full = "1ms"
+
+[layer.NAME]
+kind = "read-ahead"         reads on where reads come in order, and keeps it in RAM; below a log
+                            cache, before a disk that seeks and has many readers of small files
+of = "NAME"
+streams = 32                readers that are followed at a time
+size = "128KiB"             the most that is read ahead for one; takes three times that of RAM
 
 [layer.NAME]
 kind = "slice"              a part of what is below

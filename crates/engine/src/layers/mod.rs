@@ -1,5 +1,6 @@
 //! The layers, one module each.
 
 pub mod fault;
+pub mod read_ahead;
 pub mod slice;
 pub mod trace;

@@ -48,7 +48,7 @@ pub struct LogCacheConfig {
     pub how: HowPolicy,
     /// Percent of the log in use from which destaging does not wait for idleness.
     pub high_mark: u8,
-    /// Percent at which `high-low` stops.
+    /// Percent at which `high-low` stops, and from which on the oldest go home first whatever `what` is: they free the tail.
     pub low_mark: u8,
     /// The idle threshold when the log is empty and when it is full.
     pub idle_empty: Nanos,

@@ -30,7 +30,8 @@ fn fill(steps: &mut Steps, segments: u64, mut lba: u64, tag: u8) {
 #[test]
 fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
     // The newest segments go home first, but for one block in the oldest one that cannot be read.
-    let mut steps = Steps::new(6, LogCacheConfig { what: WhatPolicy::LastWriteFirst, ..quiet() });
+    let newest_first = LogCacheConfig { what: WhatPolicy::LastWriteFirst, low_mark: 98, ..quiet() };
+    let mut steps = Steps::new(6, newest_first);
     let oldest = steps.write_as(0, 8, 1, Durability::Durable);
     assert!(steps.is_ok(oldest));
     fill(&mut steps, 3, 64, 2);

@@ -14,6 +14,7 @@ pub struct Ram {
     /// Requests must be multiples of it.
     pub logical_block_bytes: u32,
     pub fast_zeroes: bool,
+    pub rotational: bool,
     /// Modifying operations and flushes that still work.
     pub operations_left: u64,
     pub operations: u64,
@@ -27,6 +28,7 @@ impl Ram {
             unwritable: BTreeSet::new(),
             logical_block_bytes: 512,
             fast_zeroes: false,
+            rotational: false,
             operations_left: u64::MAX,
             operations: 0,
         }
@@ -75,6 +77,7 @@ impl BlockDevice for Ram {
         Geometry {
             logical_block_bytes: self.logical_block_bytes,
             fast_zeroes: self.fast_zeroes,
+            rotational: self.rotational,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }
     }

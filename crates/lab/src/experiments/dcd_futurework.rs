@@ -8,7 +8,7 @@ use dcd_sim::workloads::NUser;
 use crate::clients::{Load, work};
 use crate::configurations::{LOG_BYTES, paper};
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE};
+use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
 use crate::rig::{CacheSetup, Setup};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -27,6 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     params: &[
         DRIVE,
         QUEUE,
+        SEGMENTS,
         PAUSE,
         Param { key: "users", default: "4", about: "users at once" },
         Param { key: "bursts", default: "20", about: "bursts of requests, for destaging" },
@@ -72,7 +73,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
         let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
         let (drive, queue) = (settings.text("drive").to_owned(), nuser::queue(settings)?);
-        Ok(Setup { drive, queue, data_first, cache })
+        Ok(Setup { drive, queue, segments: nuser::segments(settings)?, data_first, cache })
     };
     let bursts = Bursts {
         count: settings.number("bursts")?,

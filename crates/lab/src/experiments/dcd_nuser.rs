@@ -5,7 +5,7 @@ use dcd_sim::workloads::NUser;
 
 use crate::configurations::{DISKS, with_caches};
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE};
+use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -20,15 +20,17 @@ pub const EXPERIMENT: Experiment = Experiment {
             metadata on a 4 GB disk of 1996 whose first 64 MB are the log. The file system is mounted anew before each \
             phase (cold), or not (warm). The paper's cache reports immediately and locks itself for each request; ours is \
             shown with the same promise (ordered) and with that of a block device (flush), where synchronous metadata is \
-            on the medium before a call returns. Means of several runs with trees of their own.",
+            on the medium before a call returns, and reads ahead for each reader. Means of several runs with trees of \
+            their own.",
     params: &PARAMS,
     plan,
     conclude,
 };
 
-const PARAMS: [Param; 14] = with_caches([
+const PARAMS: [Param; 16] = with_caches([
     DRIVE,
     QUEUE,
+    SEGMENTS,
     Param { key: "users", default: "1,4,16", about: "users at once" },
     Param { key: "disks", default: "plain,paper,ours ordered,ours flush", about: "what is compared" },
     PAUSE,
@@ -43,7 +45,7 @@ const COPY_WARM: (f64, f64) = (4.0, 5.0);
 const REMOVE_4: f64 = 6.2;
 const CPU_PLAIN: (f64, f64) = (3.0, 15.0);
 const CPU_DCD: (f64, f64) = (16.0, 50.0);
-/// The paper reads its ranges off figures of three machines' runs: a fifth either way is taken as the same.
+/// The paper gives ranges in whole numbers, read off its figures: a fifth either way is taken as the same.
 const SLACK: f64 = 0.2;
 /// What ours is to reach at 4 users: the paper's bound for remove, and more than its range elsewhere.
 const OURS_AT_LEAST: [(&str, f64); 3] = [("untar", 6.0), ("copy", 3.0), ("remove", 9.4)];
@@ -106,7 +108,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     findings.plots = users.iter().map(|&users| plot(&means, &disks, users)).collect();
     if disks.contains(&"plain") {
         if disks.contains(&"paper") {
-            findings.claims.extend(paper_claims(&means, &users));
+            findings.claims.extend(users.iter().flat_map(|&users| paper_claims(&means, users)));
         }
         findings.claims.extend(our_claims(&means, &disks, &users));
     }
@@ -167,39 +169,52 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
     }
 }
 
-fn paper_claims(means: &Means<'_>, users: &[u32]) -> Vec<Claim> {
-    let gains = |phases: &[&str], cold: bool| {
-        let each = users.iter().flat_map(|&users| phases.iter().map(move |phase| (users, *phase)));
-        each.map(|(users, phase)| means.gain("paper", users, cold, phase)).collect::<Vec<f64>>()
+/// Why a claim about one user, four or more than the log holds does not hold, as far as it was found out.
+fn reason(users: u32) -> &'static str {
+    match users {
+        1 => {
+            "the reads of one user are cheap here, as most are in the drive's buffer already: 77 % take less than 1 ms \
+             (dcd-latency with --set users=1). So less is left that a cache of writes cannot make faster"
+        }
+        2..8 => {
+            "it is the copy, which waits for reads; dcd-latency tells why they take longer than the paper's. With \
+             --set segments=6, where they do not, it is 12.9 % and more"
+        }
+        _ => {
+            "a phase of 16 users writes some 180 MB into a log of 64 MB, so that some 5,600 blocks go home, one after the \
+             other, while users wait; from the oldest on, so that each batch frees a segment, as in the paper. With \
+             --set cache=512MiB, where nothing has to go home, they gain 6.2x, 2.1x and 7.5x"
+        }
+    }
+}
+
+/// The paper shows a figure for each number of users, so each is judged on its own.
+fn paper_claims(means: &Means<'_>, users: u32) -> Vec<Claim> {
+    let gains = |phases: &[&str], cold: bool| -> Vec<f64> {
+        phases.iter().map(|phase| means.gain("paper", users, cold, phase)).collect()
     };
-    let cpu = |disk: &str| {
-        let each = users.iter().flat_map(|&users| PHASES.iter().map(move |phase| (users, *phase)));
-        each.map(|(users, phase)| 100.0 * means.of(disk, users, true, phase, "cpu_share"))
-            .collect::<Vec<f64>>()
-    };
+    let cpu = |disk: &str| PHASES.map(|phase| 100.0 * means.of(disk, users, true, phase, "cpu_share"));
     let spread = |claim: &str, paper: &str, ours: &[f64], range, unit| {
-        Claim::spread(claim, paper, ours, with_slack(range), unit)
+        Claim::spread(with_users(claim, users), paper, ours, with_slack(range), unit).because(reason(users))
     };
-    let full = "with 16 users a phase writes some 200 MB through a log of 64 MB, so destaging runs while users wait. Our log \
-                is freed from its tail only, as safety in a crash demands, and there last-write-first frees nothing until \
-                all is home; the paper's list of free segments gained one at a time. With 1 and 4 users the claim holds or \
-                nearly so, and with --set cache=512MiB, where nothing has to be freed, 16 users reach 6.2x, 2.2x and 7.6x";
     let mut claims = vec![
-        spread("the paper's cache is faster in all cases", "2 to 6x", &gains(&PHASES, true), ALL, "x")
-            .because(full),
-        spread("untar and remove", "3 to 6x", &gains(&["untar", "remove"], true), TREES, "x").because(full),
-        spread("copy, cold", "2 to 3x", &gains(&["copy"], true), COPY, "x").because(full),
-        spread("copy, warm", "4 to 5x", &gains(&["copy"], false), COPY_WARM, "x").because(full),
+        spread("the paper's cache is faster in all cases", "2 to 6x", &gains(&PHASES, true), ALL, "x"),
+        spread("untar and remove", "3 to 6x", &gains(&["untar", "remove"], true), TREES, "x"),
+        spread("copy, cold", "2 to 3x", &gains(&["copy"], true), COPY, "x"),
+        spread("copy, warm", "4 to 5x", &gains(&["copy"], false), COPY_WARM, "x"),
         spread("CPU share of the time on the plain disk", "3 to 15 %", &cpu("plain"), CPU_PLAIN, " %"),
-        spread("CPU share of the time with the paper's cache", "16 to 50 %", &cpu("paper"), CPU_DCD, " %")
-            .because(full),
+        spread("CPU share of the time with the paper's cache", "16 to 50 %", &cpu("paper"), CPU_DCD, " %"),
     ];
-    if users.contains(&4) {
-        let ours = means.gain("paper", 4, true, "remove");
+    if users == 4 {
+        let ours = means.gain("paper", users, true, "remove");
         let range = with_slack((REMOVE_4, REMOVE_4));
-        claims.push(Claim::range("remove with 4 users", format!("{REMOVE_4}x"), ours, range, "x"));
+        claims.push(Claim::range(with_users("remove", users), format!("{REMOVE_4}x"), ours, range, "x"));
     }
     claims
+}
+
+fn with_users(claim: &str, users: u32) -> String {
+    format!("{claim}, {users} user{}", if users == 1 { "" } else { "s" })
 }
 
 fn our_claims(means: &Means<'_>, disks: &[&str], users: &[u32]) -> Vec<Claim> {
@@ -210,10 +225,7 @@ fn our_claims(means: &Means<'_>, disks: &[&str], users: &[u32]) -> Vec<Claim> {
     for (phase, least) in OURS_AT_LEAST {
         let ours = means.gain("ours ordered", 4, true, phase);
         let claim = format!("our best configuration at the paper's own promise, {phase} with 4 users, cold");
-        let reads = "reads take the time: with a log that takes none (dcd-bound) the copy is hardly faster; the reads of \
-                     the four users move the arm from one cylinder group to another";
-        let claim = Claim::range(claim, "(our aim)", ours, (least, f64::INFINITY), "x");
-        claims.push(claim.because(reads));
+        claims.push(Claim::range(claim, "(our aim)", ours, (least, f64::INFINITY), "x"));
     }
     claims
 }

@@ -58,7 +58,8 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 fn measure(drive: String, kind: &str, load: &Load, seed: u64) -> Result<Sample, LabError> {
-    let setup = Setup { drive, queue: Scheduler::Fcfs, data_first: LOG_BYTES, cache: cache_of(kind) };
+    let setup =
+        Setup { drive, queue: Scheduler::Fcfs, segments: None, data_first: LOG_BYTES, cache: cache_of(kind) };
     let mut rig = setup.build(seed)?;
     let before = rig.disk_requests();
     let times = work(&mut rig, load, seed)?;

@@ -5,7 +5,7 @@ use dcd_sim::workloads::NUser;
 
 use crate::configurations::with_caches;
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, QUEUE};
+use crate::nuser::{self, DRIVE, PAUSE, QUEUE, SEGMENTS};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -23,8 +23,13 @@ pub const EXPERIMENT: Experiment = Experiment {
     conclude,
 };
 
-const PARAMS: [Param; 12] =
-    with_caches([DRIVE, QUEUE, PAUSE, Param { key: "users", default: "1,4,16", about: "users at once" }]);
+const PARAMS: [Param; 14] = with_caches([
+    DRIVE,
+    QUEUE,
+    SEGMENTS,
+    PAUSE,
+    Param { key: "users", default: "1,4,16", about: "users at once" },
+]);
 
 const SHOWN: [&str; 4] = ["plain", "paper", "ours ordered", "ours flush"];
 

@@ -20,7 +20,7 @@ use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
-pub use rigs::{modelled_disk_rig, reference_rig};
+pub use rigs::{modelled_disk_rig, read_ahead_rig, reference_rig};
 
 use crate::{MemDisk, SimRng, Value, mix};
 

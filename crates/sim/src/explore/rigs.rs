@@ -1,5 +1,6 @@
 //! Rigs: what can be explored, made from a seed.
 
+use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Geometry, Lba, Nanos, SECTOR_BYTES, StackBuilder};
 
@@ -64,6 +65,35 @@ pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
         overlaps: false,
         losses: None,
         about: format!("{drive}, write cache {write_cache:?}, over a volatile device: {volatile_cache}"),
+    }
+}
+
+/// A disk whose reads are read ahead, in pieces so small that they end within it.
+pub fn read_ahead_rig(seed: u64) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0xa4ead));
+    let config = ReadAheadConfig {
+        streams: rng.range(1, 4) as usize,
+        bytes: rng.pick(&[16 << 10, 32 << 10, 64 << 10]),
+    };
+    let mut below = disk(&mut rng, Geometry::plain(DISK_SECTORS));
+    let base = prefill(&mut below, DISK_SECTORS, seed);
+    let build = move |geometries: &[Geometry]| {
+        let mut builder = StackBuilder::new();
+        let device = builder.device(geometries[0]);
+        let root = builder.layer("read-ahead", Box::new(ReadAhead::new(config)), &[device]);
+        builder.finish(root)
+    };
+    Rig {
+        disks: vec![below],
+        base,
+        build: Box::new(build),
+        build_after_log_failure: None,
+        data_alone: None,
+        promise: Promise::Flush,
+        delay_max: Nanos::ZERO,
+        overlaps: false,
+        losses: None,
+        about: format!("{config:?}"),
     }
 }
 

@@ -80,6 +80,14 @@ fn a_request_that_is_never_answered_is_caught_and_replayed() {
     assert_eq!((again.what, again.story), (violation.what, violation.story));
 }
 
+#[test]
+fn a_disk_that_is_read_ahead_keeps_the_promise_of_a_disk() {
+    let explored = explore(&ExploreConfig::new(5, 2000), &read_ahead_rig, &mut |_| {});
+    if let Some(violation) = explored.violation {
+        panic!("{violation}");
+    }
+}
+
 fn disk_explored(write_cache: WriteCache, states: u64) -> Explored {
     let subject = |seed| modelled_disk_rig(seed, write_cache);
     explore(&ExploreConfig::new(23, states), &subject, &mut |_| {})

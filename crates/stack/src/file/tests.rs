@@ -239,6 +239,7 @@ fn the_reference_has_every_field_and_no_other() {
     known.extend(known_fields(&only("slice", &["of"])));
     known.extend(known_fields(&only("fault", &["of"])));
     known.extend(known_fields(&only("trace", &["of"])));
+    known.extend(known_fields(&only("read-ahead", &["of"])));
     known.extend(known_fields(&only("write-cache", &["of"])));
     known.extend(known_fields(
         &only("raid", &["of"]).replace("of = \"d\"", "of = [\"d\", \"missing\", \"missing\"]"),
@@ -291,6 +292,21 @@ fn a_write_cache_stands_on_several_disks() {
     let built = file.build(&mut Memory).unwrap();
     assert_eq!(built.stack.layer_count(), 3);
     assert_eq!(built.parts.place("seen"), None, "it lies on two devices");
+}
+
+#[test]
+fn a_read_ahead_stands_between_a_cache_and_its_disk() {
+    let text = WRITE_CACHE.replace("of = [\"spindle\", \"b\"]", "of = [\"ahead\", \"b\"]")
+        + "[layer.ahead]\nkind = \"read-ahead\"\nof = \"spindle\"\nsize = \"64KiB\"\n";
+    let file = parse(&text).unwrap();
+    let LayerKind::ReadAhead { config, .. } = &file.layer("ahead").unwrap().kind else {
+        panic!("read-ahead")
+    };
+    assert_eq!((config.streams, config.bytes), (32, 64 << 10));
+    for wrong in ["0", "20KiB", "1GiB"] {
+        let error = parse(&text.replace("64KiB", wrong)).unwrap_err().to_string();
+        assert!(error.contains("\"size\" must be a multiple of 16 KiB, up to 16 MiB"), "{error}");
+    }
 }
 
 #[test]

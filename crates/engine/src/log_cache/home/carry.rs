@@ -10,6 +10,10 @@ use crate::destage::how;
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
+/// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
+/// under the heads in any case, and a second request costs more than its transfer.
+const SPINNING_GAP_SECTORS: u64 = 128;
+
 /// Neighbours in the log, read together.
 pub struct Group {
     extent: Extent,
@@ -113,6 +117,8 @@ impl Core {
 
     /// What has to be read from the log for a window, in the log's order.
     fn plan_groups(&mut self, first: usize) {
+        let gap =
+            if self.log.rotational { SPINNING_GAP_SECTORS } else { self.superblock.log_block_sectors() };
         let Room { order, groups, items, .. } = &mut self.home.room;
         order.clear();
         order.extend(first as u32..self.home.next as u32);
@@ -125,8 +131,8 @@ impl Core {
             match groups.back_mut() {
                 Some(group)
                     if group.segment == segment
-                        && place.0 <= group.extent.end().0 + self.superblock.log_block_sectors()
-                        && group.extent.sectors < how::MERGE_SECTORS_MAX =>
+                        && place.0 <= group.extent.end().0 + gap
+                        && place.0 + sectors <= group.extent.start.0 + how::MERGE_SECTORS_MAX =>
                 {
                     let end = group.extent.end().0.max(place.0 + sectors);
                     group.extent.sectors = end - group.extent.start.0;

@@ -17,10 +17,12 @@
 mod carry;
 mod lost;
 mod room;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
-use super::config::LogCacheConfig;
+use super::config::{LogCacheConfig, WhatPolicy};
 use super::core::{Core, DATA, Mode, Op, Stop};
 use super::format::Superblock;
 use super::ordered::Ordered;
@@ -206,6 +208,14 @@ impl Core {
         })
     }
 
+    /// What goes home first. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
+    /// mark on, the oldest go first whatever the policy is: in another order much would go home and nothing be free.
+    fn what(&self) -> &'static dyn what::What {
+        let short = self.ring.utilisation() >= f64::from(self.config.low_mark) / 100.0;
+        let oldest_first = short || self.home.pressure == Pressure::Full;
+        what::policy(if oldest_first { WhatPolicy::OldestFirst } else { self.config.what })
+    }
+
     /// Goes on with destaging as far as it may; runs after every event.
     pub fn home_step(&mut self, now: Nanos, out: &mut Outbox) {
         if self.pending.is_empty() {
@@ -375,6 +385,7 @@ impl Core {
         let limit = Room::batch_lines(&self.config, self.log.rotational) as u64 * LINE_SECTORS;
         // While a request over several records is not durable as a whole, nothing of it goes home.
         let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
+        let what = self.what();
         let Room { parts, chosen, .. } = &mut self.home.room;
         parts.clear();
         for number in self.ring.tail()..=self.ring.head().min(last) {
@@ -391,7 +402,7 @@ impl Core {
                 });
             }
         }
-        what::policy(self.config.what).order(parts);
+        what.order(parts);
         chosen.fill(false);
         let mut sum = 0;
         for part in parts {

@@ -1,0 +1,534 @@
+//! Reading ahead: what lies behind reads that come in order is read before anybody asks for it, and kept in RAM.
+//!
+//! The small files of a directory lie one behind the other, and who reads them asks for each alone. A disk's own buffer helps
+//! as long as it has a segment for each reader and nothing moves the arm away. This layer has as many *streams* as it is
+//! given RAM for, and reads for each a long piece at a time, so that several readers do not pay a seek for each file.
+//!
+//! | a stream is | until                                                                                  |
+//! |-------------|----------------------------------------------------------------------------------------|
+//! | seen        | a read begins at its end or a little behind: it loads what follows that read           |
+//! | loading     | the piece is there: kept; reads of it wait meanwhile                                   |
+//! | kept        | a reader comes near its end: the next piece is loaded                                  |
+//!
+//! A read that is not near a stream goes to the disk alone and becomes one, in place of the one used longest ago. A piece is
+//! a quarter of the longest first, and doubles. What is written is forgotten when the write comes and again when it ends:
+//! what was loaded meanwhile may be from before it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::layer::{
+    ActivateError, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port, Ports, Request,
+    RequestId,
+};
+use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+
+const BELOW: Port = Port(0);
+/// Marks the operations that load a stream, which is the rest of the number.
+const LOAD: u64 = 1 << 63;
+/// The first piece of a stream is this part of the longest.
+const FIRST_PART: u64 = 4;
+
+/// How a read-ahead layer is set up. It takes up to three times `bytes` of RAM for each stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReadAheadConfig {
+    /// How many readers are followed at a time.
+    pub streams: usize,
+    /// The most that is read ahead at a time, in bytes: a multiple of 16 KiB.
+    pub bytes: u64,
+}
+
+impl ReadAheadConfig {
+    /// What `bytes` must be a multiple of, so that also the first piece is whole blocks of any disk.
+    pub const UNIT_BYTES: u64 = FIRST_PART * 4096;
+
+    pub const fn is_valid(&self) -> bool {
+        self.streams > 0 && self.bytes > 0 && self.bytes.is_multiple_of(Self::UNIT_BYTES)
+    }
+}
+
+impl Default for ReadAheadConfig {
+    fn default() -> Self {
+        ReadAheadConfig { streams: 32, bytes: 128 << 10 }
+    }
+}
+
+/// A reader, and what was read ahead for it.
+struct Stream {
+    /// Where its last read ended.
+    end: Lba,
+    kept: Extent,
+    buf: Buf,
+    loading: Option<Extent>,
+    /// Something in what is loading was written since.
+    stale: bool,
+    waiting: Vec<(RequestId, Lba, Buf)>,
+    /// How much to load next, in sectors.
+    piece: u64,
+    used: u64,
+}
+
+impl Stream {
+    fn new() -> Stream {
+        Stream {
+            end: Lba(0),
+            kept: Extent::new(Lba(0), 0),
+            buf: Buf::none(),
+            loading: None,
+            stale: false,
+            waiting: Vec::new(),
+            piece: 0,
+            used: 0,
+        }
+    }
+
+    fn keeps(&self, wanted: Extent, blank: bool) -> bool {
+        covers(self.kept, wanted) && (blank || !self.buf.is_blank())
+    }
+
+    /// What is kept and what is loading are one range, if both are there.
+    fn will_keep(&self, wanted: Extent) -> bool {
+        self.loading.is_some_and(|loading| {
+            let joined = self.kept.sectors > 0 && self.kept.end() == loading.start;
+            let start = if joined { self.kept.start } else { loading.start };
+            !self.stale && covers(Extent::new(start, loading.end() - start), wanted)
+        })
+    }
+}
+
+fn covers(extent: Extent, wanted: Extent) -> bool {
+    extent.start <= wanted.start && wanted.end() <= extent.end()
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Statistics {
+    /// Reads that were answered from RAM, those among them that had to wait for it, and those that were not.
+    hits: u64,
+    waits: u64,
+    misses: u64,
+    loads: u64,
+    loaded_bytes: u64,
+}
+
+/// See the module's documentation.
+pub struct ReadAhead {
+    config: ReadAheadConfig,
+    streams: Vec<Stream>,
+    /// Operations under way that change something.
+    changing: BTreeMap<OpId, Extent>,
+    uses: u64,
+    below: Option<Geometry>,
+    statistics: Statistics,
+}
+
+impl ReadAhead {
+    /// # Panics
+    /// Where the configuration is not valid.
+    pub fn new(config: ReadAheadConfig) -> ReadAhead {
+        assert!(config.is_valid(), "{config:?} is no read-ahead");
+        let streams = (0..config.streams).map(|_| Stream::new()).collect();
+        let (changing, statistics) = (BTreeMap::new(), Statistics::default());
+        ReadAhead { config, streams, changing, uses: 0, below: None, statistics }
+    }
+
+    fn piece_max(&self) -> u64 {
+        self.config.bytes / SECTOR_BYTES
+    }
+
+    fn request(&mut self, Request { id, io }: Request, out: &mut Outbox) {
+        let io = match io {
+            Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, out),
+            io => io,
+        };
+        if let Some(extent) = io.extent().filter(|_| io.modifies()) {
+            self.forget(extent, out);
+            self.changing.insert(OpId(id.0), extent);
+        }
+        out.submit(BELOW, OpId(id.0), io);
+    }
+
+    /// What is malformed is for the disk to refuse.
+    fn is_inside(&self, at: Lba, buf: &Buf) -> bool {
+        let sectors = buf.len() as u64 / SECTOR_BYTES;
+        let end = at.0.checked_add(sectors);
+        let whole = (buf.len() as u64).is_multiple_of(u64::from(self.geometry().logical_block_bytes));
+        sectors > 0 && whole && end.is_some_and(|end| end <= self.geometry().sectors)
+    }
+
+    fn read(&mut self, id: RequestId, at: Lba, mut buf: Buf, out: &mut Outbox) {
+        let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+        let blank = buf.is_blank();
+        if let Some(index) = self.streams.iter().position(|stream| stream.keeps(wanted, blank)) {
+            self.statistics.hits += 1;
+            self.touch(index, wanted);
+            let stream = &self.streams[index];
+            copy(stream, wanted, &mut buf);
+            out.reply(id, IoResult::ok(buf));
+            return self.go_on(index, blank, out);
+        }
+        if let Some(index) = self.streams.iter().position(|stream| stream.will_keep(wanted)) {
+            self.statistics.hits += 1;
+            self.statistics.waits += 1;
+            self.touch(index, wanted);
+            return self.streams[index].waiting.push((id, at, buf));
+        }
+        self.statistics.misses += 1;
+        out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+        let near = |stream: &Stream| {
+            stream.used > 0 && stream.end <= wanted.start && wanted.start - stream.end <= self.piece_max()
+        };
+        match self.streams.iter().position(near) {
+            Some(index) => {
+                self.touch(index, wanted);
+                if self.streams[index].loading.is_none() {
+                    self.load(index, wanted.end(), blank, out);
+                }
+            }
+            None => self.begin(wanted),
+        }
+    }
+
+    fn touch(&mut self, index: usize, wanted: Extent) {
+        self.uses += 1;
+        self.streams[index].used = self.uses;
+        self.streams[index].end = wanted.end();
+    }
+
+    /// A reader that was not seen before, in place of the one that was used longest ago.
+    fn begin(&mut self, wanted: Extent) {
+        let free = |stream: &&mut Stream| stream.loading.is_none();
+        let piece = self.piece_max() / FIRST_PART;
+        let Some(stream) = self.streams.iter_mut().filter(free).min_by_key(|stream| stream.used) else {
+            return;
+        };
+        self.uses += 1;
+        stream.used = self.uses;
+        stream.end = wanted.end();
+        stream.piece = piece;
+        stream.kept.sectors = 0;
+    }
+
+    /// Loads the next piece when a reader has come through half of the last one.
+    fn go_on(&mut self, index: usize, blank: bool, out: &mut Outbox) {
+        let stream = &self.streams[index];
+        // It may be past what was loaded, where that took long.
+        let left = stream.kept.end().0.saturating_sub(stream.end.0);
+        if stream.loading.is_none() && left <= stream.piece / 4 {
+            self.load(index, stream.kept.end().max(stream.end), blank, out);
+        }
+    }
+
+    fn load(&mut self, index: usize, start: Lba, blank: bool, out: &mut Outbox) {
+        let (piece_max, sectors) = (self.piece_max(), self.geometry().sectors);
+        let stream = &mut self.streams[index];
+        let extent = Extent::new(start, stream.piece.min(sectors - start.0));
+        if extent.sectors == 0 {
+            return;
+        }
+        stream.piece = (stream.piece * 2).min(piece_max);
+        stream.loading = Some(extent);
+        stream.stale = false;
+        self.statistics.loads += 1;
+        let bytes = (extent.sectors * SECTOR_BYTES) as usize;
+        self.statistics.loaded_bytes += bytes as u64;
+        let buf = if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
+        out.submit(BELOW, OpId(LOAD | index as u64), Io::Read { at: start, buf });
+    }
+
+    fn loaded(&mut self, index: usize, result: IoResult, out: &mut Outbox) {
+        let capacity = 2 * self.piece_max();
+        let stream = &mut self.streams[index];
+        let extent = stream.loading.take().expect("it was loading");
+        if result.status.is_ok() && !stream.stale {
+            stream.append(extent, result.buf, capacity);
+        }
+        let blank = stream.buf.is_blank();
+        for (id, at, mut buf) in std::mem::take(&mut self.streams[index].waiting) {
+            let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+            let stream = &self.streams[index];
+            if stream.keeps(wanted, buf.is_blank()) {
+                copy(stream, wanted, &mut buf);
+                out.reply(id, IoResult::ok(buf));
+            } else {
+                out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+            }
+        }
+        if self.streams[index].kept.sectors > 0 {
+            self.go_on(index, blank, out);
+        }
+    }
+
+    /// Forgets what is about to be changed, or was. Who waits for it asks the disk.
+    fn forget(&mut self, extent: Extent, out: &mut Outbox) {
+        for stream in &mut self.streams {
+            if stream.kept.overlaps(extent) {
+                stream.kept.sectors = 0;
+            }
+            if stream.loading.is_some_and(|loading| loading.overlaps(extent)) {
+                stream.stale = true;
+            }
+            // What begins in what was kept cannot be put together any more either.
+            let gone = |(_, at, buf): &mut (RequestId, Lba, Buf)| {
+                !stream.loading.is_some_and(|loading| {
+                    !stream.stale && covers(loading, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES))
+                })
+            };
+            for (id, at, buf) in stream.waiting.extract_if(.., gone) {
+                out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Puts a piece behind what is kept, if it follows it, and keeps the last `capacity` sectors.
+    fn append(&mut self, piece: Extent, loaded: Buf, capacity: u64) {
+        let follows = self.kept.sectors > 0 && self.kept.end() == piece.start;
+        if !follows || self.buf.is_blank() != loaded.is_blank() {
+            (self.kept, self.buf) = (piece, loaded);
+            return;
+        }
+        let old = self.kept.sectors.min(capacity - piece.sectors);
+        let kept = Extent::new(Lba(piece.start.0 - old), old + piece.sectors);
+        let bytes = |sectors: u64| (sectors * SECTOR_BYTES) as usize;
+        let blank = loaded.is_blank();
+        let mut buf = if blank { Buf::blank(bytes(kept.sectors)) } else { Buf::zeroed(bytes(kept.sectors)) };
+        buf.copy_from(0, &self.buf, bytes(self.kept.sectors - old), bytes(old));
+        buf.copy_from(bytes(old), &loaded, 0, bytes(piece.sectors));
+        (self.kept, self.buf) = (kept, buf);
+    }
+}
+
+fn copy(stream: &Stream, wanted: Extent, buf: &mut Buf) {
+    let from = ((wanted.start - stream.kept.start) * SECTOR_BYTES) as usize;
+    let len = buf.len();
+    buf.copy_from(0, &stream.buf, from, len);
+}
+
+impl Layer for ReadAhead {
+    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => self.request(request, out),
+            Event::Completed { op, result } if op.0 & LOAD != 0 => {
+                self.loaded((op.0 & !LOAD) as usize, result, out);
+            }
+            Event::Completed { op, result } => {
+                if let Some(extent) = self.changing.remove(&op) {
+                    self.forget(extent, out);
+                }
+                out.reply(RequestId(op.0), result);
+            }
+            Event::Control(Control::ResetStatistics) => self.statistics = Statistics::default(),
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn check(&self) {
+        for stream in &self.streams {
+            assert!(stream.waiting.is_empty() || stream.loading.is_some(), "who waits, waits for something");
+            assert!(stream.kept.sectors <= 2 * self.piece_max());
+            assert!(
+                stream.kept.sectors == 0 || stream.buf.len() as u64 == stream.kept.sectors * SECTOR_BYTES
+            );
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.below = Some(below.geometry(BELOW));
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> serde_json::Value {
+        let kept: u64 = self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum();
+        serde_json::json!({
+            "kept_bytes": kept,
+            "streams": self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),
+            "statistics": self.statistics,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Durability};
+
+    const SECTORS: u64 = 4096;
+    /// 32 KiB, and the first piece 8 KiB.
+    const CONFIG: ReadAheadConfig = ReadAheadConfig { streams: 2, bytes: 32 << 10 };
+
+    /// A disk of one byte a sector, which answers when it is told to.
+    struct Rig {
+        layer: ReadAhead,
+        disk: Vec<u8>,
+        sent: Vec<(OpId, Io)>,
+        answers: Vec<(u64, IoResult)>,
+        next: u64,
+    }
+
+    struct Below;
+
+    impl Ports for Below {
+        fn geometry(&self, _port: Port) -> Geometry {
+            Geometry::plain(SECTORS)
+        }
+
+        fn run(&mut self, _port: Port, _io: Io) -> IoResult {
+            unreachable!("it reads nothing at its start")
+        }
+    }
+
+    fn rig() -> Rig {
+        let mut layer = ReadAhead::new(CONFIG);
+        layer.activate(&mut Below).expect("active");
+        let disk = (0..SECTORS).map(|sector| sector as u8).collect();
+        Rig { layer, disk, sent: Vec::new(), answers: Vec::new(), next: 0 }
+    }
+
+    impl Rig {
+        fn handle(&mut self, event: Event) {
+            let mut out = Outbox::default();
+            self.layer.handle(Nanos::ZERO, event, &mut out);
+            self.layer.check();
+            for command in out.commands {
+                match command {
+                    Command::Submit { op, io, .. } => self.sent.push((op, io)),
+                    Command::Reply { id, result } => self.answers.push((id.0, result)),
+                    Command::Report(report) => panic!("{report:?}"),
+                }
+            }
+        }
+
+        fn send(&mut self, io: Io) -> u64 {
+            self.next += 1;
+            self.handle(Event::Request(Request { id: RequestId(self.next), io }));
+            self.next
+        }
+
+        fn read(&mut self, at: u64, sectors: u64) -> u64 {
+            self.send(Io::Read { at: Lba(at), buf: Buf::zeroed((sectors * SECTOR_BYTES) as usize) })
+        }
+
+        fn write(&mut self, at: u64, value: u8) -> u64 {
+            let buf = Buf::copy_of(&[value; SECTOR_BYTES as usize]);
+            self.send(Io::Write { at: Lba(at), buf, durability: Durability::Volatile })
+        }
+
+        /// The disk carries out what was sent first.
+        fn answer(&mut self) {
+            let (op, mut io) = self.sent.remove(0);
+            match &mut io {
+                Io::Read { at, buf } => {
+                    for (index, sector) in buf.bytes_mut().chunks_mut(SECTOR_BYTES as usize).enumerate() {
+                        sector.fill(self.disk[at.0 as usize + index]);
+                    }
+                }
+                Io::Write { at, buf, .. } => self.disk[at.0 as usize] = buf.bytes()[0],
+                _ => {}
+            }
+            self.handle(Event::Completed { op, result: IoResult::ok(io.take_buf()) });
+        }
+
+        fn answer_all(&mut self) {
+            while !self.sent.is_empty() {
+                self.answer();
+            }
+        }
+
+        /// The first byte that a request got, if it was answered.
+        fn got(&self, id: u64) -> Option<u8> {
+            let (_, result) = self.answers.iter().find(|(answered, _)| *answered == id)?;
+            Some(result.buf.bytes()[0])
+        }
+    }
+
+    #[test]
+    fn reads_in_order_are_read_ahead_and_others_are_not() {
+        let mut rig = rig();
+        let first = rig.read(100, 8);
+        assert_eq!(rig.sent.len(), 1, "one read is no stream");
+        rig.answer_all();
+        let second = rig.read(110, 8);
+        assert_eq!(
+            rig.sent.iter().map(|(_, io)| io.extent()).collect::<Vec<_>>(),
+            [Some(Extent::new(Lba(110), 8)), Some(Extent::new(Lba(118), 16)),]
+        );
+        rig.answer_all();
+        let third = rig.read(118, 4);
+        assert_eq!((rig.got(first), rig.got(second), rig.got(third)), (Some(100), Some(110), Some(118)));
+        assert!(rig.sent.is_empty());
+        let fourth = rig.read(122, 12);
+        assert_eq!(rig.sent[0].1.extent(), Some(Extent::new(Lba(134), 32)), "near its end, twice as much");
+        let waits = rig.read(130, 20);
+        assert_eq!((rig.got(fourth), rig.got(waits)), (Some(122), None), "it reaches into what is loading");
+        rig.answer_all();
+        assert_eq!(rig.got(waits), Some(130));
+        rig.read(3000, 8);
+        assert_eq!(rig.sent.len(), 1, "far away");
+    }
+
+    #[test]
+    fn what_is_written_is_never_read_from_before_it() {
+        // The write comes before the load, while it is under way, and after it; and ends before it or after it.
+        for write_after in 0..3 {
+            for write_ends_first in [false, true] {
+                let mut rig = rig();
+                rig.read(0, 8);
+                rig.answer_all();
+                let mut write = 0;
+                for step in 0..3 {
+                    if step == write_after {
+                        write = rig.write(20, 255);
+                    }
+                    match step {
+                        0 => drop(rig.read(8, 8)),
+                        1 if write_ends_first => rig.sent.reverse(),
+                        _ => {}
+                    }
+                }
+                let waits = rig.read(20, 1);
+                rig.answer_all();
+                assert!(rig.got(write).is_some() && rig.got(waits).is_some());
+                let after = rig.read(20, 1);
+                rig.answer_all();
+                assert_eq!(rig.got(after), Some(255), "{write_after} {write_ends_first}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_piece_that_cannot_be_read_asks_the_disk() {
+        let mut rig = rig();
+        rig.read(0, 8);
+        rig.answer_all();
+        rig.read(8, 8);
+        let waits = rig.read(16, 8);
+        rig.answer();
+        let (op, io) = rig.sent.remove(0);
+        let error = crate::IoError::new(crate::ErrorKind::Medium);
+        rig.handle(Event::Completed { op, result: IoResult::err(io.take_buf(), error) });
+        rig.answer_all();
+        assert_eq!(rig.got(waits), Some(16));
+    }
+
+    #[test]
+    fn a_stream_ends_with_the_disk() {
+        let mut rig = rig();
+        for at in (SECTORS - 64..SECTORS).step_by(8) {
+            let read = rig.read(at, 8);
+            rig.answer_all();
+            assert_eq!(rig.got(read), Some(at as u8));
+        }
+        assert!(rig.layer.statistics.hits >= 5);
+    }
+}

@@ -1,0 +1,82 @@
+//! Which segments a batch takes, and how the log is read for it.
+
+use super::super::core::{DATA, LOG};
+use super::super::steps::{Kind, Steps, quiet};
+use super::super::{HowPolicy, LogCacheConfig, WhatPolicy};
+use crate::{Durability, LINE_BYTES, Port};
+
+/// Batches of one segment, the newest first; a log that spins, so that no more is taken at a time.
+fn newest_first(low_mark: u8) -> LogCacheConfig {
+    LogCacheConfig {
+        what: WhatPolicy::LastWriteFirst,
+        how: HowPolicy::AsItComes,
+        low_mark,
+        destage_memory: 3 * LINE_BYTES as usize,
+        destage_depth: 1,
+        ..quiet()
+    }
+}
+
+fn spinning(segments: u32, config: LogCacheConfig) -> Steps {
+    let mut disks = Steps::new(segments, quiet()).disks;
+    disks.0[LOG.0].rotational = true;
+    Steps::start(disks, config).unwrap()
+}
+
+/// Blocks one behind the other, three to a segment, until so many segments have been begun.
+fn fill(steps: &mut Steps, segments: u64) -> u64 {
+    let mut lba = 0;
+    while steps.core.ring.live() < segments {
+        let id = steps.write_as(lba, 8, 1, Durability::Durable);
+        assert!(steps.is_ok(id));
+        lba += 8;
+    }
+    lba - 8
+}
+
+fn sent(steps: &Steps, port: Port, kind: Kind) -> Vec<u64> {
+    let found = steps.sent.iter().filter(|sent| (sent.0, sent.1) == (port, kind));
+    found.filter_map(|sent| sent.2.map(|extent| extent.start.0)).collect()
+}
+
+#[test]
+fn from_the_low_mark_on_the_oldest_go_home_first() {
+    for (segments, newest_goes_first) in [(4, true), (6, false)] {
+        let mut steps = spinning(9, newest_first(50));
+        let newest = fill(&mut steps, segments);
+        steps.drain();
+        let home = sent(&steps, DATA, Kind::Write);
+        assert_eq!(home.first(), Some(if newest_goes_first { &newest } else { &0 }), "{segments} segments");
+        assert!(!steps.core.is_dirty());
+    }
+}
+
+#[test]
+fn who_waits_for_space_waits_for_the_tail_alone() {
+    let mut steps = spinning(9, newest_first(98));
+    let newest = fill(&mut steps, 8);
+    let mut lba = newest;
+    while sent(&steps, DATA, Kind::Write).is_empty() {
+        lba += 8;
+        let id = steps.write_as(lba, 8, 1, Durability::Durable);
+        assert!(steps.is_ok(id), "it did not have to wait for more");
+    }
+    let home = sent(&steps, DATA, Kind::Write);
+    assert_eq!(home, [0], "three neighbours of the oldest segment, in one write");
+}
+
+#[test]
+fn a_log_that_spins_is_read_through_what_is_not_needed() {
+    for (spins, reads) in [(true, 1), (false, 2)] {
+        let mut steps = if spins { spinning(9, quiet()) } else { Steps::new(9, quiet()) };
+        fill(&mut steps, 2);
+        // Of the three blocks in the first segment the middle one is written again, in the second.
+        steps.write_as(8, 8, 2, Durability::Durable);
+        steps.sent.clear();
+        steps.drain();
+        let start = |segment| steps.core.superblock.segment_start(segment);
+        let first = start(0)..start(1);
+        let read = sent(&steps, LOG, Kind::Read).into_iter().filter(|at| first.contains(at)).count();
+        assert_eq!((read, steps.at_home(0), steps.at_home(8), steps.at_home(16)), (reads, 1, 2, 1));
+    }
+}
