@@ -32,6 +32,7 @@ pub enum Command {
     Dump(Dump),
     Rescue(Rescue),
     Simulate(Simulate),
+    Calibrate(Calibrate),
     Lab(Lab),
     Trace(crate::cli_trace::Trace),
     StackFile(StackFileHelp),
@@ -258,6 +259,44 @@ pub enum Workload {
     Sequential,
 }
 
+/// Measure what a disk makes of fragmented reads and writes, and which gaps it pays to fill
+///
+/// The stride benchmark of Baek and Park: one block of 4 KiB, some that are left out, and so on, beside all of the same
+/// span. Smax is the smallest stride from which on leaving blocks out takes less than 1.2 times as long; shorter gaps are
+/// faster filled, except for those named by Sexcept. A disk is only read, unless a range to write is named.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd calibrate /dev/sdb
+  dcd calibrate /dev/sdb --write-range 100GiB+256MiB
+      writes, too: what is in these 256 MiB is overwritten
+  dcd calibrate --drive cheetah-15k4 --json
+      a modelled drive, in virtual time")]
+pub struct Calibrate {
+    /// A block device or a file
+    #[arg(value_name = "DEVICE", required_unless_present = "drive", conflicts_with = "drive")]
+    pub device: Option<PathBuf>,
+    /// A modelled drive in place of a device: its name, or the path of a drive file
+    #[arg(long, value_name = "DRIVE")]
+    pub drive: Option<String>,
+    /// Measure writes, too: everything in this range of the device is overwritten
+    #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range, requires = "device")]
+    pub write_range: Option<(u64, u64)>,
+    /// Write although something is recognised on the device
+    #[arg(long, requires = "write_range")]
+    pub force: bool,
+    /// How much each stride is measured over
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB")]
+    pub span: u64,
+    /// The strides, in blocks of 4 KiB
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',',
+          default_values_t = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 40, 48, 64])]
+    pub strides: Vec<u64>,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Repeat the papers' experiments, and judge each of their claims
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -287,7 +326,8 @@ Examples:
   dcd lab run A --jobs 2 --out results
   dcd lab run dcd-rawwrite --set drive=nearline-2018")]
 pub struct LabRun {
-    /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in caches), or all
+    /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in
+    /// caches, D: RAID-5), or all
     #[arg(value_name = "NAME")]
     pub name: String,
     #[arg(long, default_value_t = 1)]
@@ -377,6 +417,12 @@ pub enum DemoPart {
 
 fn size(text: &str) -> Result<u64, String> {
     dcd_stack::parse_size(text).map_err(|e| e.to_string())
+}
+
+/// `OFFSET+LENGTH`, in bytes.
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (offset, length) = text.split_once('+').ok_or("write it like 100GiB+256MiB")?;
+    Ok((size(offset)?, size(length)?))
 }
 
 #[cfg(test)]

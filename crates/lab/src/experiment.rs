@@ -15,6 +15,8 @@ pub enum Group {
     B,
     /// Zhu, Hu: Disk Built-in Caches: Evaluation on System Performance (2003).
     C,
+    /// Baek, Park: Matrix stripe cache-based contiguity transform for fragmented writes in RAID-5.
+    D,
 }
 
 impl Group {
@@ -23,6 +25,7 @@ impl Group {
             Group::A => "The DCD device driver (Nightingale, Hu, Yang; USENIX ATC 1999)",
             Group::B => "The write cache in NVRAM (Biswas, Ramakrishnan, Towsley; 1993)",
             Group::C => "Disk built-in caches (Zhu, Hu; 2003)",
+            Group::D => "RAID-5 with the contiguity transform (Baek, Park)",
         }
     }
 }

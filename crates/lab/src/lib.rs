@@ -16,6 +16,7 @@
 //! | `nuser` | the N-user benchmark, as several experiments use it |
 //! | `builtin` | a file system on a disk with some built-in cache |
 //! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
+//! | `strides` | the stride benchmark on a modelled drive |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
@@ -35,6 +36,7 @@ mod rig;
 mod run;
 mod serial;
 mod store;
+mod strides;
 mod text;
 
 pub use experiment::{Experiment, Group, Job, Point, Sample, Samples};
@@ -45,12 +47,13 @@ pub use params::{Overrides, Param, Settings};
 pub use plot::{Axis, Plot, Scale, Series, Style};
 pub use run::{Outcome, RunOptions, run};
 pub use store::{load, save, save_report};
+pub use strides::stride_times;
 pub use text::{listing, print as text_report};
 
 /// Why an experiment could not be run, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    #[error("there is no experiment \"{name}\"; known are: {known}, and the groups all, A, B, C")]
+    #[error("there is no experiment \"{name}\"; known are: {known}, and the groups all, A, B, C, D")]
     UnknownExperiment { name: String, known: String },
     #[error("\"{0}\" is not of the form KEY=VALUE")]
     NotAnAssignment(String),

@@ -55,6 +55,7 @@ pub fn select(name: &str) -> Result<Vec<&'static Experiment>, LabError> {
         "A" => Ok(of_group(Group::A)),
         "B" => Ok(of_group(Group::B)),
         "C" => Ok(of_group(Group::C)),
+        "D" => Ok(of_group(Group::D)),
         _ => find(name).map(|experiment| vec![experiment]),
     }
 }

@@ -106,6 +106,8 @@ pub struct Disk {
     in_service: Option<InService>,
     /// When the last service ended.
     free_at: Nanos,
+    /// Until when the drive takes in commands.
+    receiving: Nanos,
     size: Option<u64>,
     geometry: Option<Geometry>,
     write_cache: WriteCache,
@@ -137,6 +139,7 @@ impl Disk {
             queue,
             in_service: None,
             free_at: Nanos::ZERO,
+            receiving: Nanos::ZERO,
             size: config.size,
             geometry: None,
             statistics: Statistics::default(),
@@ -204,7 +207,8 @@ impl Disk {
     }
 
     fn start_next(&mut self) {
-        let Some((start, pending)) = self.queue.take(self.free_at, &mut self.controller) else { return };
+        let free_at = self.free_at.max(self.receiving);
+        let Some((start, pending)) = self.queue.take(free_at, &mut self.controller) else { return };
         let service = match pending.work {
             Work::Transfer { access, extent, .. } => {
                 self.controller.serve(start, pending.known, access, extent)
@@ -221,6 +225,10 @@ impl Disk {
         match self.work(&request.io) {
             Ok(work) => {
                 self.queue.push(request, work, now);
+                let receive = self.controller.drive().receive;
+                if receive > Nanos::ZERO {
+                    self.receiving = self.receiving.max(now) + receive;
+                }
                 self.statistics.queued(self.queue.len() + usize::from(self.in_service.is_some()));
                 if self.in_service.is_none() {
                     self.start_next();

@@ -99,6 +99,8 @@ pub struct Drive {
     pub(crate) logical_block_bytes: u32,
     pub(crate) physical_block_bytes: u32,
     pub(crate) bus_picos_per_sector: u64,
+    /// How long the drive takes in a command, and sets out for no other.
+    pub(crate) receive: Nanos,
     pub(crate) overhead: Overheads,
     pub(crate) cache: CacheShape,
     pub(crate) write_back: WriteBackShape,

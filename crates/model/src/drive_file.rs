@@ -45,6 +45,9 @@ pub(crate) struct DriveFile {
     #[serde(default = "sector_bytes")]
     physical_block_bytes: u32,
     bus_mb_per_s: f64,
+    /// How long the drive takes in a command, and sets out for no other.
+    #[serde(default)]
+    receive_ms: f64,
     head_switch_ms: f64,
     write_settle_ms: f64,
     write_settle_track_ms: Option<f64>,
@@ -158,6 +161,7 @@ impl DriveFile {
             logical_block_bytes: self.logical_block_bytes,
             physical_block_bytes: self.physical_block_bytes.max(self.logical_block_bytes),
             bus_picos_per_sector: bus_picos(self.bus_mb_per_s)?,
+            receive: time("receive-ms", self.receive_ms)?,
             overhead: self.overhead_ms.read()?,
             cache,
             write_back,

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod calibrate;
 mod check;
 mod completions;
 mod demo;
@@ -28,6 +29,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Rescue(args) => rescue::run(&args),
         Command::Flush(args) => flush::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Serve(args) => serve::run(&args),

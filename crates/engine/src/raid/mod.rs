@@ -10,6 +10,7 @@
 //! | `contiguity` | what may be read and written in between, and when that pays                       |
 //! | `compute`    | the XORs of a plan, on bytes                                                      |
 //! | `parity`     | P and Q                                                                           |
+//! | `stride`     | the stride benchmark, which says when contiguity pays                             |
 //! | `cache`      | the units of the stripe cache: their blocks, their order, their locks             |
 //! | `array`      | what the array does next: destages by marks and policies, resync, failures        |
 //! | `request`    | requests of clients                                                               |
@@ -40,6 +41,7 @@ pub mod parity;
 pub mod plan;
 mod record;
 mod request;
+pub mod stride;
 mod stripe;
 mod superblock;
 #[cfg(test)]

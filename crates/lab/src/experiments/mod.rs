@@ -6,6 +6,8 @@ mod bic_readahead;
 mod bic_segments;
 mod bic_size;
 mod bic_writecache;
+mod ct_fragmented;
+mod ct_stride;
 mod dcd_bound;
 mod dcd_futurework;
 mod dcd_latency;
@@ -50,6 +52,8 @@ pub const REGISTRY: &[&Experiment] = &[
     &bic_segments::EXPERIMENT,
     &bic_writecache::EXPERIMENT,
     &bic_analytic::EXPERIMENT,
+    &ct_fragmented::EXPERIMENT,
+    &ct_stride::EXPERIMENT,
 ];
 
 /// The experiment of a name.

@@ -1,0 +1,226 @@
+//! `dcd calibrate`: the stride benchmark on a device, or on a modelled drive in virtual time.
+
+use std::path::Path;
+
+use dcd_engine::raid::contiguity::Strides;
+use dcd_engine::raid::stride::{BLOCK_BYTES, Curve, Pass, StrideBench, THRESHOLD};
+use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
+use dcd_io::{FileDevice, FileSpec};
+use dcd_model::{Drive, drive};
+use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
+use serde_json::{Value, json};
+
+use crate::attachment::{Record, Refusal, admit_plain};
+use crate::cli::Calibrate;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::real::Opener;
+
+/// Shorter passes say nothing.
+const SPAN_MIN: u64 = 1 << 20;
+
+pub fn run(args: &Calibrate) -> Result<(), Failure> {
+    check(args)?;
+    let (name, reads, writes) = match (&args.device, &args.drive) {
+        (Some(path), _) => {
+            let (reads, writes) = of_device(args, path)?;
+            (path.display().to_string(), reads, writes)
+        }
+        (None, Some(name)) => {
+            let drive = load_drive(name)?;
+            let whole = Extent::new(Lba(0), drive.sectors());
+            let times = |writes| {
+                dcd_lab::stride_times(&drive, passes(args, writes, whole)).map(|t| measured(args, &t))
+            };
+            (name.clone(), times(false)?, Some(times(true)?))
+        }
+        (None, None) => unreachable!("the parser wants one of them"),
+    };
+    if args.json {
+        println!("{}", as_json(args, &name, &reads, writes.as_ref()));
+    } else {
+        print!("{}", as_text(args, &name, &reads, writes.as_ref()));
+    }
+    Ok(())
+}
+
+fn check(args: &Calibrate) -> Result<(), Failure> {
+    let rising = args.strides.windows(2).all(|pair| pair[0] < pair[1]);
+    if !rising || args.strides.first().is_none_or(|first| *first < 2) {
+        return Err(Failure::Failed("--strides: write numbers that rise, from 2 on".to_owned()));
+    }
+    if args.span < SPAN_MIN || !args.span.is_multiple_of(BLOCK_BYTES) {
+        let least = HumanBytes(SPAN_MIN);
+        return Err(Failure::Failed(format!(
+            "--span: {} bytes; write a multiple of 4096, {least} at least",
+            args.span
+        )));
+    }
+    if let Some((offset, length)) = args.write_range
+        && (!offset.is_multiple_of(BLOCK_BYTES) || length < args.span)
+    {
+        return Err(Failure::Failed(format!(
+            "--write-range: the offset must be a multiple of 4096, and the length {} (--span) at least",
+            HumanBytes(args.span)
+        )));
+    }
+    Ok(())
+}
+
+/// The contiguous pass and one for each stride, each where none was before as far as there is room: what a disk has in
+/// its cache would be no measure of it.
+fn passes(args: &Calibrate, writes: bool, region: Extent) -> Vec<Pass> {
+    let span = args.span / SECTOR_BYTES;
+    let places = region.sectors / span;
+    let at = |index: usize| Extent::new(region.start + (index as u64 % places) * span, span);
+    let strides = std::iter::once(1).chain(args.strides.iter().copied());
+    strides.enumerate().map(|(index, stride)| Pass::strided(writes, at(index), stride)).collect()
+}
+
+/// What was found for reads, or for writes.
+struct Measured {
+    bytes_per_second: f64,
+    curve: Curve,
+    strides: Strides,
+}
+
+fn measured(args: &Calibrate, times: &[Nanos]) -> Measured {
+    let contiguous = times[0].as_secs_f64();
+    let over = times[1..].iter().map(|time| time.as_secs_f64() / contiguous);
+    let curve: Curve = args.strides.iter().copied().zip(over).collect();
+    let strides = Strides::from_curve(&curve, THRESHOLD);
+    Measured { bytes_per_second: args.span as f64 / contiguous, curve, strides }
+}
+
+fn load_drive(name: &str) -> Result<Drive, Failure> {
+    let wrong = |e: dcd_model::DriveError| Failure::Failed(format!("--drive {name}: {e}"));
+    if !Path::new(name).is_file() {
+        return drive::builtin(name).map_err(wrong);
+    }
+    let text = std::fs::read_to_string(name).map_err(|e| Failure::io(name, e))?;
+    Drive::parse(&text).map_err(wrong)
+}
+
+fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured>), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::Failed(format!("{}: {e}", path.display()));
+    if args.write_range.is_some() {
+        admit_writes(path, args.force)?;
+    }
+    let file = StackFile::of_device(path, args.write_range.is_none());
+    let mut opener = Opener::new(&file, false);
+    let geometry = opener.open(DeviceIndex(0), &file.devices[0]).map_err(Failure::Failed)?;
+    let mut work = passes(args, false, region(args, path, geometry, None)?);
+    let reads = work.len();
+    if args.write_range.is_some() {
+        work.extend(passes(args, true, region(args, path, geometry, args.write_range)?));
+    }
+    let count = work.len();
+    let mut driver = dcd_io::Driver::new().map_err(|e| failed(&e))?;
+    for device in opener.into_devices() {
+        driver.add_device(device);
+    }
+    let mut builder = StackBuilder::new();
+    let device = builder.device(geometry);
+    let root = builder.layer("strides", Box::new(StrideBench::new(work)), &[device]);
+    let mut stack = builder.finish(root);
+    stack.activate(&mut driver).map_err(|e| failed(&e))?;
+    let mut progress = Progress::new(false);
+    let mut times = Vec::with_capacity(count);
+    for done in 0..count {
+        progress.left((count - done) as u64 * args.span);
+        let began = driver.now();
+        stack.run_blocking(&mut driver, root, Io::Flush).status.map_err(|e| failed(&e))?;
+        times.push(driver.now().since(began));
+    }
+    progress.end();
+    let writes = (count > reads).then(|| measured(args, &times[reads..]));
+    Ok((measured(args, &times[..reads]), writes))
+}
+
+/// The range of a device to measure in, which must have room for a pass.
+fn region(
+    args: &Calibrate,
+    path: &Path,
+    geometry: Geometry,
+    range: Option<(u64, u64)>,
+) -> Result<Extent, Failure> {
+    let bytes = geometry.sectors * SECTOR_BYTES;
+    let (offset, length) = range.unwrap_or((0, bytes));
+    let fits = offset.checked_add(length).is_some_and(|end| end <= bytes);
+    if !fits || length < args.span {
+        return Err(Failure::Failed(format!(
+            "{}: has {}; that is too little for {} from {} on: choose another range, or a smaller --span",
+            path.display(),
+            HumanBytes(bytes),
+            HumanBytes(length.max(args.span)),
+            HumanBytes(offset),
+        )));
+    }
+    Ok(Extent::new(Lba(offset / SECTOR_BYTES), length / SECTOR_BYTES))
+}
+
+/// Refuses to write to a disk that a cache is attached to, and, without force, to one on which something is recognised.
+fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
+    let spec = FileSpec { read_only: true, ..FileSpec::new(path) };
+    let mut device = FileDevice::open(&spec).map_err(|e| Failure::Failed(e.to_string()))?;
+    let whole = Extent::new(Lba(0), dcd_engine::BlockDevice::geometry(&device).sectors);
+    let found = crate::probe::probe(&mut device).map_err(|e| Failure::Failed(e.to_string()))?;
+    drop(device);
+    admit_plain(&Record::open(path, whole)?.load()?, whole)?;
+    match found.filter(|_| !force) {
+        None => Ok(()),
+        Some(what) => Err(Failure::Refused(Refusal::new(
+            format!("{} holds {what}, and --write-range overwrites a part of it", path.display()),
+            "leave the option out to measure reads alone, or say --force",
+        ))),
+    }
+}
+
+fn as_json(args: &Calibrate, name: &str, reads: &Measured, writes: Option<&Measured>) -> Value {
+    let part = |measured: &Measured| {
+        json!({
+            "contiguous_bytes_per_second": measured.bytes_per_second,
+            "curve": measured.curve,
+            "max": measured.strides.max,
+            "except": measured.strides.except,
+        })
+    };
+    json!({
+        "device": name,
+        "block_bytes": BLOCK_BYTES,
+        "span_bytes": args.span,
+        "threshold": THRESHOLD,
+        "read": part(reads),
+        "write": writes.map(part),
+    })
+}
+
+fn as_text(args: &Calibrate, name: &str, reads: &Measured, writes: Option<&Measured>) -> String {
+    let mut text = format!(
+        "{name}: blocks of 4 KiB over spans of {}; times over that of the contiguous pass\n\nstride    read   write\n",
+        HumanBytes(args.span)
+    );
+    for (index, (stride, read)) in reads.curve.iter().enumerate() {
+        let write = writes.map_or("-".to_owned(), |writes| format!("{:.2}", writes.curve[index].1));
+        text.push_str(&format!("{stride:>6} {read:>7.2} {write:>7}\n"));
+    }
+    text.push('\n');
+    let mut line = |what: &str, measured: &Measured| {
+        let Strides { max, except } = &measured.strides;
+        let ranges: Vec<String> = except.iter().map(|(first, last)| format!("{first} to {last}")).collect();
+        let except = if ranges.is_empty() { "none".to_owned() } else { ranges.join(", ") };
+        let rate = measured.bytes_per_second / 1e6;
+        text.push_str(&format!("{what}: {rate:.1} MB/s contiguous, Smax {max}, Sexcept {except}\n"));
+    };
+    line("reads", reads);
+    match writes {
+        Some(writes) => line("writes", writes),
+        None => text.push_str("writes: not measured; --write-range names a range that may be overwritten\n"),
+    }
+    text.push_str("\nIn the stack file of an array of such disks (kind = \"raid\"):\n");
+    text.push_str(&format!("fill-reads = {}\n", reads.strides.max));
+    if let Some(writes) = writes {
+        text.push_str(&format!("fill-writes = {}\n", writes.strides.max));
+    }
+    text
+}

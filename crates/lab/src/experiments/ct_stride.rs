@@ -1,0 +1,217 @@
+//! The stride benchmark: Smax and Sexcept of a disk, and whether the Smax that it finds is the fastest one.
+
+use dcd_engine::raid::contiguity::Strides;
+use dcd_engine::raid::stride::{Pass, THRESHOLD};
+use dcd_engine::{Extent, SECTOR_BYTES};
+use dcd_model::{Drive, drive};
+
+use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
+use crate::findings::figure;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table, stride_times,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "ct-stride",
+    group: Group::D,
+    source: "Fig. 8, 9 and 15, sections III-D and IV-F",
+    title: "The stride benchmark, and the strides that it says to fill",
+    about: "One block of 4 KiB, some that are left out, and so on, over one span, beside reading or writing all of it. Smax is the \
+            smallest stride from which on the fragmented pass takes less than 1.2 times the contiguous one. Then writes and \
+            reads with exponential distances (mean 10, at most 64 blocks) whose gaps shorter than some Smax are filled: the one \
+            that the benchmark chose should be the fastest.",
+    params: &[
+        Param { key: "drives", default: "cheetah-15k4,atlas-10k,nearline-2018", about: "the disks" },
+        Param {
+            key: "strides",
+            default: "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,18,20,24,28,32,40,48,64",
+            about: "strides, in blocks",
+        },
+        Param { key: "span", default: "256MiB", about: "the span of a pass" },
+        Param { key: "mean", default: "10", about: "the mean distance where gaps are filled" },
+    ],
+    plan,
+    conclude,
+};
+
+/// "We limit the maximum stride distance up to 64 blocks."
+const DISTANCE_MAX: u64 = 64;
+/// The Smax that Fig. 15 tries, for writes and for reads.
+const TRIED_WRITE: [u64; 11] = [9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29];
+const TRIED_READ: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+
+fn strides(settings: &Settings) -> Result<Vec<u64>, LabError> {
+    let strides: Vec<u64> = settings.numbers("strides")?;
+    let rising = strides.windows(2).all(|pair| pair[0] < pair[1]);
+    if !rising || strides.first().is_none_or(|first| *first < 2) {
+        let problem = "the strides must rise from 2 on".to_owned();
+        return Err(LabError::BadValue { key: "strides".to_owned(), problem });
+    }
+    Ok(strides)
+}
+
+fn drives(settings: &Settings) -> Result<Vec<&str>, LabError> {
+    settings.choices("drives", &drive::names().collect::<Vec<_>>())
+}
+
+const fn word(writes: bool) -> &'static str {
+    if writes { "write" } else { "read" }
+}
+
+fn key(drive: &str, writes: bool) -> String {
+    format!("{drive} {}", word(writes))
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let span = span(settings, 8 << 20)?;
+    let strides = strides(settings)?;
+    let mean = settings.number::<f64>("mean")?;
+    if !(1.0..=DISTANCE_MAX as f64).contains(&mean) {
+        let problem = format!("{mean} is not between 1 and {DISTANCE_MAX}");
+        return Err(LabError::BadValue { key: "mean".to_owned(), problem });
+    }
+    let seed = settings.seed;
+    let mut points = Vec::new();
+    for name in drives(settings)? {
+        for writes in [true, false] {
+            let (name, strides) = (name.to_owned(), strides.clone());
+            points.push(Point::new(key(&name, writes), move || {
+                let drive = drive::builtin(&name).map_err(|e| LabError::Setup(e.to_string()))?;
+                measure(&drive, writes, span, &strides, mean, seed)
+            }));
+        }
+    }
+    Ok(points)
+}
+
+fn curve(strides: &[u64], normalised: &[f64]) -> Vec<(u64, f64)> {
+    strides.iter().copied().zip(normalised.iter().copied()).collect()
+}
+
+fn measure(
+    drive: &Drive,
+    writes: bool,
+    span: Extent,
+    strides: &[u64],
+    mean: f64,
+    seed: u64,
+) -> Result<Sample, LabError> {
+    let mut passes = vec![Pass::strided(writes, span, 1)];
+    passes.extend(strides.iter().map(|stride| Pass::strided(writes, span, *stride)));
+    let times = stride_times(drive, passes)?;
+    let contiguous = times[0].as_secs_f64();
+    let normalised: Vec<f64> = times[1..].iter().map(|time| time.as_secs_f64() / contiguous).collect();
+    let rule = Strides::from_curve(&curve(strides, &normalised), THRESHOLD);
+    let fragmented = blocks(span, mean, DISTANCE_MAX, seed);
+    let tried = if writes { TRIED_WRITE } else { TRIED_READ };
+    let with = |rule: &Strides| Pass::of_blocks(writes, fragmented.iter().copied(), rule);
+    let mut passes = vec![with(&Strides::default()), with(&rule)];
+    passes.extend(tried.iter().map(|max| with(&Strides::up_to(*max))));
+    let times = stride_times(drive, passes)?;
+    let unfilled = times[0].as_secs_f64();
+    let over = |time: &dcd_engine::Nanos| time.as_secs_f64() / unfilled;
+    let mut sample = Sample::default();
+    sample.set("contiguous_mb_per_s", (span.sectors * SECTOR_BYTES) as f64 / 1e6 / contiguous);
+    sample.set("max", rule.max as f64);
+    let except = rule.except.iter().flat_map(|(first, last)| [*first as f64, *last as f64]);
+    sample.set_list("except", except.collect());
+    sample.set_list("normalised", normalised);
+    sample.set("chosen", over(&times[1]));
+    sample.set_list("tried", times[2..].iter().map(over).collect());
+    Ok(sample)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let strides = strides(settings)?;
+    let drives = drives(settings)?;
+    let mut chosen = Table::new(
+        "What the benchmark says",
+        &["drive", "", "contiguous (MB/s)", "stride 2", "Smax", "Sexcept", "gaps filled, over not filled"],
+    );
+    let mut plots = Vec::new();
+    for writes in [true, false] {
+        let mut series = Vec::new();
+        for drive in &drives {
+            let key = key(drive, writes);
+            let normalised = samples.list(&key, "normalised");
+            let except = samples.list(&key, "except");
+            let ranges: Vec<String> =
+                except.chunks_exact(2).map(|range| format!("{} to {}", range[0], range[1])).collect();
+            chosen.row([
+                (*drive).to_owned(),
+                word(writes).to_owned(),
+                figure(samples.get(&key, "contiguous_mb_per_s")),
+                format!("{:.2}", normalised.first().copied().unwrap_or(f64::NAN)),
+                figure(samples.get(&key, "max")),
+                if ranges.is_empty() { "none".to_owned() } else { ranges.join(", ") },
+                format!("{:.3}", samples.get(&key, "chosen")),
+            ]);
+            let points = curve(&strides, normalised).into_iter().map(|(s, v)| (s as f64, v)).collect();
+            series.push(Series::new(*drive, points));
+        }
+        plots.push(Plot {
+            title: format!("Strided {}s (Fig. 9)", word(writes)),
+            x: Axis::linear("stride (blocks)"),
+            y: Axis::linear("time over that of the contiguous pass"),
+            style: Style::Line,
+            series,
+        });
+    }
+    let mut tables = vec![chosen];
+    let mut claims = Vec::new();
+    if drives.contains(&ARRAY_DRIVE) {
+        for writes in [true, false] {
+            let key = key(ARRAY_DRIVE, writes);
+            let tried = if writes { TRIED_WRITE } else { TRIED_READ };
+            let times = samples.list(&key, "tried");
+            let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
+            let (max, time) = (samples.get(&key, "max"), samples.get(&key, "chosen"));
+            let mut table = Table::new(
+                format!("Smax for {}s tried on {ARRAY_DRIVE} (Fig. 15)", word(writes)),
+                &["Smax", "time"],
+            );
+            for (tried, time) in tried.iter().zip(times) {
+                table.row([tried.to_string(), format!("{time:.3}")]);
+            }
+            tables.push(table);
+            let range = (tried[0] as f64, tried[tried.len() - 1] as f64);
+            claims.push(Claim::range(
+                format!("Smax for {}s lies in the range that the paper tries for this drive", word(writes)),
+                format!("{} to {}", range.0, range.1),
+                max,
+                range,
+                "",
+            ));
+            claims.push(Claim::range(
+                format!(
+                    "the Smax for {}s that the benchmark chose is the fastest (to 2 %): over the fastest",
+                    word(writes)
+                ),
+                "the same as the fastest",
+                time / fastest,
+                (0.0, 1.02),
+                "x",
+            ));
+            // The lowest point of the axis of Fig. 15 is what the fastest one reaches.
+            let (paper, accepted) = if writes { (0.79, (0.69, 0.89)) } else { (0.95, (0.85, 1.0)) };
+            claims.push(Claim::range(
+                format!("gaps of {}s filled up to Smax take less time than gaps not filled", word(writes)),
+                format!("about {paper}"),
+                time,
+                accepted,
+                "",
+            ));
+        }
+        let curve = samples.list(&key(ARRAY_DRIVE, false), "normalised");
+        let lowest = strides.iter().zip(curve).filter(|(stride, _)| **stride <= 8).map(|(_, value)| *value);
+        claims.push(Claim::range(
+            "fragmented reads at small strides (2 to 8) are not faster than contiguous ones",
+            "never below one",
+            lowest.fold(f64::INFINITY, f64::min),
+            (1.0, f64::INFINITY),
+            "x",
+        ));
+    }
+    Ok(Findings { tables, plots, claims })
+}
