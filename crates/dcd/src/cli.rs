@@ -35,6 +35,7 @@ pub enum Command {
     Calibrate(Calibrate),
     Lab(Lab),
     Trace(crate::cli_trace::Trace),
+    Tune(Box<crate::cli_tune::Tune>),
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),
@@ -88,6 +89,8 @@ pub struct Format {
 #[command(after_help = "\
 Examples:
   dcd serve disk.toml
+  dcd serve disk.toml --record /var/tmp/week.dcd
+      dcd tune /var/tmp/week.dcd then says which cache suits
   nbd-client -unix disk.sock /dev/nbd0      use it as a block device
   losetup --direct-io=on -f --show mnt/disk the same over FUSE")]
 pub struct Serve {
@@ -102,6 +105,9 @@ pub struct Serve {
     /// Start although acknowledged writes in the log are damaged: what is lost reads as an error or as it was before
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
+    /// Record every request of the clients in this file, for dcd trace and dcd tune; on another disk
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Print a line when clients can connect, and nothing else
     #[arg(long, short)]
     pub quiet: bool,
@@ -415,7 +421,7 @@ pub enum DemoPart {
     },
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     dcd_stack::parse_size(text).map_err(|e| e.to_string())
 }
 

@@ -1,14 +1,19 @@
-//! Runs a stack file in virtual time: simulated devices in place of the real ones, a generated stream of requests, one
-//! client that waits for each answer before it sends the next.
+//! Runs a stack file in virtual time: simulated devices in place of the real ones. The requests are a generated stream of
+//! one client that waits for each answer before it sends the next, or come each at its time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
 use dcd_engine::log_cache::offline::{FormatOptions, format};
-use dcd_engine::{Control, DeviceIndex, Geometry, Io, IoError, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
+use dcd_engine::{
+    Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId, SECTOR_BYTES,
+    Stack,
+};
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
-use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, LayerSpec, METER, StackFile};
+use dcd_stack::{
+    DeviceOpener, DeviceSource, DeviceSpec, ForClients, LayerKind, LayerSpec, METER, Overrun, StackFile,
+};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -21,6 +26,20 @@ const FLASH_LATENCY: Latency = Latency::Fixed(Nanos::from_micros(80));
 /// No request may take longer than this, in virtual time: the stack is stuck.
 const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
 
+/// How a stack is run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    pub seed: u64,
+    /// Bytes in a segment of every log.
+    pub segment_bytes: u32,
+}
+
+impl RunOptions {
+    pub fn new(seed: u64) -> RunOptions {
+        RunOptions { seed, segment_bytes: FormatOptions::new([0; 16], [0; 16]).segment_bytes }
+    }
+}
+
 /// Makes simulated devices; a device that was there before comes again with what is on it.
 struct VirtualOpener<'a> {
     file: &'a StackFile,
@@ -31,14 +50,16 @@ struct VirtualOpener<'a> {
 
 impl VirtualOpener<'_> {
     fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<MemDisk, String> {
-        let geometry = Geometry::plain(size_of(device)? / SECTOR_BYTES);
         let is_modelled = self.file.layers.iter().any(|layer| {
             matches!(layer.kind, LayerKind::Disk(_))
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
-        // A modelled disk has the time itself.
-        let latency = if is_modelled { Latency::INSTANT } else { FLASH_LATENCY };
-        Ok(MemDisk::new(geometry, latency, self.seed + index.0 as u64))
+        let geometry = Geometry::plain(size_of(device)? / SECTOR_BYTES);
+        if is_modelled {
+            // The model has the time.
+            return Ok(MemDisk::instant(geometry));
+        }
+        Ok(MemDisk::without_cuts(geometry, FLASH_LATENCY, self.seed + index.0 as u64))
     }
 }
 
@@ -79,17 +100,20 @@ fn size_of(device: &DeviceSpec) -> Result<u64, String> {
 fn format_log(
     file: &StackFile,
     cache: &LayerSpec,
-    seed: u64,
+    run: RunOptions,
     kept: BTreeMap<String, MemDisk>,
 ) -> Result<BTreeMap<String, MemDisk>, Failure> {
     let [log, data] = cache.kind.below_names()[..] else { unreachable!("a log cache stands on two things") };
-    let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
+    let mut opener = VirtualOpener { file, seed: run.seed, kept, opened: Vec::new() };
     let built = file.build_parts(&[log, data], &mut opener)?;
     let (driver, names, mut kept) = opener.into_driver();
     let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.to_string()))?;
     let part = |name: &str| offline.part(built.parts.target(name).expect("it was built"));
     // The same in every run: a run is repeated from its file and its seed.
-    let options = FormatOptions::new(*b"simulated  cache", *b"simulated   disk");
+    let options = FormatOptions {
+        segment_bytes: run.segment_bytes,
+        ..FormatOptions::new(*b"simulated  cache", *b"simulated   disk")
+    };
     format(&mut part(log), &mut part(data), &options).map_err(refused)?;
     kept.extend(names.into_iter().zip(offline.into_pump().into_devices()));
     Ok(kept)
@@ -99,21 +123,28 @@ fn format_log(
 pub struct VirtualRun {
     stack: Stack,
     driver: VirtualDriver<MemDisk>,
-    layers: BTreeMap<String, dcd_engine::LayerIndex>,
+    layers: BTreeMap<String, LayerIndex>,
+    /// The upper ones first.
+    caches: Vec<LayerIndex>,
     next_id: u64,
 }
 
 impl VirtualRun {
     /// Builds a stack over new devices, with its logs formatted.
-    pub fn start(file: &StackFile, seed: u64) -> Result<VirtualRun, Failure> {
+    pub fn start(file: &StackFile, options: RunOptions) -> Result<VirtualRun, Failure> {
         let mut kept = BTreeMap::new();
         for cache in file.log_caches() {
-            kept = format_log(file, cache, seed, kept)?;
+            kept = format_log(file, cache, options, kept)?;
         }
-        let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
-        let built = file.build_metered(&mut opener)?;
+        let mut opener = VirtualOpener { file, seed: options.seed, kept, opened: Vec::new() };
+        let clients = ForClients { record: None, overrun: Overrun::Wait };
+        let built = file.build_metered(clients, &mut opener)?;
         let driver = opener.into_driver().0;
-        let mut run = VirtualRun { stack: built.stack, driver, layers: built.parts.layers, next_id: 0 };
+        let layers = built.parts.layers;
+        let is_cache =
+            |layer: &&LayerSpec| matches!(layer.kind, LayerKind::LogCache { .. } | LayerKind::WriteCache(_));
+        let caches = file.layers.iter().rev().filter(is_cache).map(|layer| layers[&layer.name]).collect();
+        let mut run = VirtualRun { stack: built.stack, driver, layers, caches, next_id: 0 };
         run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.to_string()))?;
         Ok(run)
     }
@@ -144,6 +175,71 @@ impl VirtualRun {
         self.next_id += 1;
         self.driver.set_alarm(self.driver.now() + pause, alarm);
         while self.driver.step(&mut self.stack) != Progress::Alarm(alarm) {}
+    }
+
+    /// Lets each request come at its time after now, whether those before it have been answered or not, and waits until all
+    /// are; `answered` gets the place of each in the order of coming, and how long it took.
+    pub fn replay(
+        &mut self,
+        requests: impl Iterator<Item = (Nanos, Io)>,
+        mut answered: impl FnMut(usize, Nanos),
+    ) -> Result<(), Failure> {
+        let begin = self.driver.now();
+        let first = self.next_id;
+        let mut outstanding = BTreeMap::new();
+        let mut last = first;
+        for (at, io) in requests {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.driver.set_alarm(begin + at, id);
+            while self.driver.step(&mut self.stack) != Progress::Alarm(id) {
+                self.take_replies(&mut outstanding, first, &mut answered)?;
+            }
+            outstanding.insert(id, self.driver.now());
+            self.driver.request(&mut self.stack, RequestId(id), io);
+            last = id;
+        }
+        while !outstanding.is_empty() {
+            let progress = self.driver.step(&mut self.stack);
+            assert!(progress != Progress::Idle, "requests up to {last} are never answered");
+            self.take_replies(&mut outstanding, first, &mut answered)?;
+        }
+        Ok(())
+    }
+
+    fn take_replies(
+        &mut self,
+        outstanding: &mut BTreeMap<u64, Nanos>,
+        first: u64,
+        answered: &mut impl FnMut(usize, Nanos),
+    ) -> Result<(), Failure> {
+        while let Some((RequestId(id), result)) = self.driver.take_reply() {
+            let arrived = outstanding.remove(&id).expect("what is answered was asked");
+            let number = (id - first) as usize;
+            result.status.map_err(|e| Failure::Failed(format!("request {}: {e}", number + 1)))?;
+            answered(number, self.driver.now().since(arrived));
+        }
+        Ok(())
+    }
+
+    /// Brings home what is dirty in every cache.
+    pub fn drain(&mut self) -> Result<(), Failure> {
+        let caches = self.caches.clone();
+        for cache in caches {
+            self.driver.control(&mut self.stack, cache, Control::Drain);
+            loop {
+                match self.driver.take_report() {
+                    Some((_, Report::Drained)) => break,
+                    Some((_, Report::Failed(why))) => return Err(Failure::Failed(why)),
+                    Some((_, Report::Stopped | Report::LogFailed)) => {}
+                    None => {
+                        let progress = self.driver.step(&mut self.stack);
+                        assert!(progress != Progress::Idle, "a drain that never ends");
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Tells every layer.

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use common::{MIB, Nbd, Place, Server, expect, original};
+use common::{MIB, Nbd, Place, Server, dcd, expect, original};
 
 /// The data disk of the place, served as it is.
 fn plain(more: &str) -> Place {
@@ -176,4 +176,45 @@ fn a_disk_with_a_cache_is_not_served_without_it_and_a_refused_disk_gets_no_recor
     let server = place.serve();
     assert_eq!(place.nbd().read(4096, 4096).unwrap(), [7; 4096]);
     expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_recording_is_a_trace_of_what_clients_asked() {
+    let place = Place::new();
+    place.format();
+    let recording = place.path("seen.dcd");
+    let server = place.serve_with(&["--record", recording.to_str().unwrap()]);
+    let mut nbd = place.nbd();
+    for i in 0..20 {
+        nbd.write(i * 4096, &[1; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.read(512, 1024).unwrap();
+    expect(&place.run("status", &[]), 0, "recording, 22 requests");
+    nbd.disconnect().unwrap();
+    let output = server.stop();
+    expect(&output, 0, "");
+    let trace = |command: &[&str]| {
+        let output = dcd().args(command).arg(&recording).args(["--json", "--quiet"]).output().unwrap();
+        expect(&output, 0, "");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let all = &trace(&["trace", "summarise"])["all"];
+    // The server flushes once more before it stops.
+    assert_eq!(
+        (&all["writes"]["count"], &all["reads"]["count"], &all["flushes"]),
+        (&20.into(), &1.into(), &2.into())
+    );
+    assert_eq!((&all["writes"]["bytes"], &all["out_of_order"]), (&(20 * 4096).into(), &0.into()));
+    assert!(all["reads"]["response_ns"]["max"].as_u64().unwrap() > 0, "{all}");
+    let tuned = trace(&["tune", "--media", "ssd", "--log-sizes", "16MiB"]);
+    assert_eq!(tuned["requests"], 23);
+    // Only a recording is overwritten.
+    fs::write(&recording, "dear diary").unwrap();
+    expect(
+        &place.run("serve", &["--record", recording.to_str().unwrap()]),
+        1,
+        "holds something that is no trace",
+    );
+    assert_eq!(fs::read_to_string(&recording).unwrap(), "dear diary");
 }

@@ -1,4 +1,4 @@
-//! The bytes of a medium: sparse, and shared between copies until one of them writes.
+//! The bytes of a medium: sparse, zeroes too, and shared between copies until one of them writes.
 //!
 //! A crash state is a copy of an image with a few sectors changed, and there are millions of them: a copy costs one
 //! reference for each 256 KiB, and a write to a copy costs the page it touches.
@@ -101,6 +101,8 @@ impl Image {
                 Some(page) => {
                     Arc::make_mut(page)[span.offset..span.offset + span.len].copy_from_slice(source);
                 }
+                // It reads as zeroes already.
+                None if source.iter().all(|&byte| byte == 0) => {}
                 None => {
                     let mut page = [0; PAGE];
                     page[span.offset..span.offset + span.len].copy_from_slice(source);

@@ -134,21 +134,34 @@ pub struct MemDisk {
 impl MemDisk {
     pub fn new(geometry: Geometry, latency: Latency, seed: u64) -> MemDisk {
         let image = Image::new(geometry.sectors);
-        MemDisk::with_image(geometry, latency, SimRng::new(seed), image)
+        MemDisk::with_images(geometry, latency, SimRng::new(seed), image.clone(), image)
+    }
+
+    /// A disk that will not be cut: it keeps one image, and costs less.
+    pub fn without_cuts(geometry: Geometry, latency: Latency, seed: u64) -> MemDisk {
+        let (current, none) = (Image::new(geometry.sectors), Image::new(0));
+        let disk = MemDisk::with_images(geometry, latency, SimRng::new(seed), current, none);
+        MemDisk { can_be_cut: false, ..disk }
     }
 
     /// A disk that answers at once and remembers everything: the backing of a modelled disk, which has the time.
     pub fn instant(geometry: Geometry) -> MemDisk {
-        MemDisk { can_be_cut: false, ..MemDisk::new(geometry, Latency::INSTANT, 0) }
+        MemDisk::without_cuts(geometry, Latency::INSTANT, 0)
     }
 
-    fn with_image(geometry: Geometry, latency: Latency, rng: SimRng, image: Image) -> MemDisk {
+    fn with_images(
+        geometry: Geometry,
+        latency: Latency,
+        rng: SimRng,
+        current: Image,
+        durable: Image,
+    ) -> MemDisk {
         MemDisk {
             geometry,
             latency,
             rng,
-            durable: image.clone(),
-            current: image,
+            current,
+            durable,
             pending: Vec::new(),
             completions: 0,
             flights: Flights::default(),
@@ -173,7 +186,9 @@ impl MemDisk {
     /// Puts bytes on the medium behind the back of everybody: prefills, damage.
     pub fn put(&mut self, at: Lba, bytes: &[u8]) {
         self.current.write(at, bytes);
-        self.durable.write(at, bytes);
+        if self.can_be_cut {
+            self.durable.write(at, bytes);
+        }
     }
 
     /// Turns one bit of the medium around.
@@ -234,8 +249,8 @@ impl MemDisk {
 
     fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
         let faults = self.faults.lasting();
-        let disk = MemDisk::with_image(self.geometry, self.latency, rng.fork(), current);
-        MemDisk { durable, faults, ..disk }
+        let disk = MemDisk::with_images(self.geometry, self.latency, rng.fork(), current, durable);
+        MemDisk { faults, ..disk }
     }
 
     /// What is in flight may reach the medium in any order.

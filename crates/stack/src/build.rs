@@ -1,6 +1,7 @@
 //! Joins the layers of a stack file over devices that somebody opens.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
@@ -18,7 +19,7 @@ use crate::error::StackFileError;
 use crate::file::{DeviceSpec, StackFile};
 use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
 use crate::meter::Meter;
-use crate::trace_file;
+use crate::trace_file::{Form, Overrun, Recorder, Recording};
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
@@ -30,6 +31,17 @@ pub trait DeviceOpener {
 pub struct Built {
     pub stack: Stack,
     pub parts: Parts,
+    /// Of [`ForClients::record`].
+    pub recording: Option<Recording>,
+}
+
+/// What a stack that is built for clients has besides its layers.
+#[derive(Clone, Copy, Debug)]
+pub struct ForClients<'a> {
+    /// A file that gets every request of the clients, in the compact format.
+    pub record: Option<&'a Path>,
+    /// What the files of traces do when they cannot keep up.
+    pub overrun: Overrun,
 }
 
 /// The names in a stack file, and what they became.
@@ -55,6 +67,8 @@ impl Parts {
 
 /// The name of the layer that takes response times. No layer of a file can have it, as it is no bare key.
 pub const METER: &str = "(meter)";
+/// The same for the layer that records what clients ask for.
+pub const RECORD: &str = "(record)";
 
 /// A part of the stack that is built, with its size where that is known before activation.
 #[derive(Clone, Copy)]
@@ -83,8 +97,12 @@ impl StackFile {
 
     /// As [`StackFile::build`], to be used by clients: with a [`Meter`] on top, under the name [`METER`], and with the files of
     /// its traces, which the other builds leave alone.
-    pub fn build_metered(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
-        self.join(&[&self.export], true, opener)
+    pub fn build_metered(
+        &self,
+        clients: ForClients<'_>,
+        opener: &mut dyn DeviceOpener,
+    ) -> Result<Built, StackFileError> {
+        self.join(&[&self.export], Some(clients), opener)
     }
 
     /// As [`StackFile::build`], for parts of the stack: only what they stand on is opened and built. The first is the root.
@@ -96,13 +114,13 @@ impl StackFile {
         parts_wanted: &[&str],
         opener: &mut dyn DeviceOpener,
     ) -> Result<Built, StackFileError> {
-        self.join(parts_wanted, false, opener)
+        self.join(parts_wanted, None, opener)
     }
 
     fn join(
         &self,
         parts_wanted: &[&str],
-        metered: bool,
+        clients: Option<ForClients<'_>>,
         opener: &mut dyn DeviceOpener,
     ) -> Result<Built, StackFileError> {
         let needed: Vec<&str> = parts_wanted.iter().flat_map(|part| self.needed(part)).collect();
@@ -121,7 +139,7 @@ impl StackFile {
         }
         for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
             let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
-            let (layer, sectors) = self.make(spec, &below, metered)?;
+            let (layer, sectors) = self.make(spec, &below, clients)?;
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
             let place = place(&spec.kind, &below, sectors);
@@ -131,15 +149,25 @@ impl StackFile {
             }
         }
         let mut root = parts[parts_wanted[0]].target;
-        if metered {
-            root = builder.layer(METER, Box::new(Meter::default()), &[root]);
+        let mut recording = None;
+        let mut top = |name: &str, layer: Box<dyn Layer>| {
+            root = builder.layer(name, layer, &[root]);
             if let Target::Layer(index) = root {
-                layers.insert(METER.to_owned(), index);
+                layers.insert(name.to_owned(), index);
             }
+        };
+        if let Some(clients) = clients {
+            if let Some(path) = clients.record {
+                let recorder = Recorder::create(path, Form::Compact, clients.overrun);
+                let recorder = recorder.map_err(|why| self.error(0..0, format!("--record {why}")))?;
+                recording = Some(recorder.recording());
+                top(RECORD, Box::new(Trace::with_sink(0, Box::new(recorder))));
+            }
+            top(METER, Box::<Meter>::default());
         }
         let places =
             parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();
-        Ok(Built { stack: builder.finish(root), parts: Parts { devices, layers, places } })
+        Ok(Built { stack: builder.finish(root), parts: Parts { devices, layers, places }, recording })
     }
 
     /// The names of everything that `root` stands on, itself included.
@@ -164,14 +192,14 @@ impl StackFile {
         &self,
         spec: &LayerSpec,
         below: &[Part],
-        records: bool,
+        clients: Option<ForClients<'_>>,
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
             LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
-            LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, records)?, below[0].sectors)),
+            LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, clients)?, below[0].sectors)),
             LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
             // The members are the first ports, the journal the last.
             LayerKind::Raid(raid) => {
@@ -250,15 +278,15 @@ impl StackFile {
         &self,
         spec: &LayerSpec,
         trace: &TraceSpec,
-        records: bool,
+        clients: Option<ForClients<'_>>,
     ) -> Result<Box<dyn Layer>, StackFileError> {
-        let Some((name, path)) = trace.file.as_ref().filter(|_| records) else {
+        let (Some((name, path)), Some(clients)) = (&trace.file, clients) else {
             return Ok(Box::new(Trace::new(trace.kept_max)));
         };
-        let sink = trace_file::create(path).map_err(|why| {
+        let recorder = Recorder::create(path, Form::JsonLines, clients.overrun).map_err(|why| {
             self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
         })?;
-        Ok(Box::new(Trace::with_sink(trace.kept_max, sink)))
+        Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
     }
 
     /// The drive of a modelled disk.

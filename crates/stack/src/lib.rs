@@ -35,11 +35,12 @@ mod reference;
 mod trace_file;
 mod units;
 
-pub use build::{Built, DeviceOpener, METER, Parts};
+pub use build::{Built, DeviceOpener, ForClients, METER, Parts, RECORD};
 pub use error::StackFileError;
 pub use fields::Located;
 pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
 pub use kinds::{DiskSpec, LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use reference::REFERENCE;
+pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

@@ -1,30 +1,167 @@
-//! The file of a trace layer: one JSON object a line, in the order in which the operations were answered.
+//! The file of a trace layer: JSON, one object a line in the order in which the operations were answered; or the compact
+//! format of `dcd-trace`, in the order in which they came, for `dcd serve --record`.
+//!
+//! A thread writes it. The thread that serves only puts records into a bounded queue: where the file cannot keep up, it drops
+//! them and counts them, as serving is what it is for. A simulation waits instead.
 //!
 //! A start begins the file anew. As a wrong path must not cost data, that is done only to an empty file and to one that is a
 //! trace already.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
+use dcd_engine::Nanos;
 use dcd_engine::layers::trace::{Sink, TraceRecord};
+use dcd_trace::{DeviceId, Op, Record, WriteTrace};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 
-/// What every trace begins with: the first field of [`TraceRecord`].
-const BEGINNING: &[u8] = b"{\"at\":";
+/// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
+const QUEUE_RECORDS: usize = 1 << 16;
 /// Some 500 records are written at once, so that recording costs little, and a server that is killed loses no more.
 const BUFFER_BYTES: usize = 64 << 10;
+/// Records are held back so long, or until there are so many, to be written in the order in which they came: what takes
+/// longer than that is written late.
+const HELD_SPAN: Nanos = Nanos::from_secs(5);
+const HELD_MAX: usize = 1 << 16;
 
-/// Begins a file. The text of an error says what to do.
-pub fn create(path: &Path) -> Result<Sink, String> {
-    let file = begin(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    let path = path.to_owned();
-    Ok(Box::new(move |record| append(&mut out, record).map_err(|e| format!("{}: {e}", path.display()))))
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    JsonLines,
+    Compact,
 }
 
-fn begin(path: &Path) -> Result<File, String> {
+impl Form {
+    /// What every file of the kind begins with; of JSON the first field of [`TraceRecord`].
+    const fn beginning(self) -> &'static [u8] {
+        match self {
+            Form::JsonLines => b"{\"at\":",
+            Form::Compact => b"DCDTRACE",
+        }
+    }
+}
+
+/// What happens to a record when the queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overrun {
+    /// It is left out and counted: nobody waits for a file.
+    Drop,
+    /// Virtual time waits.
+    Wait,
+}
+
+/// What was recorded so far; it outlives the layer that records.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    pub path: PathBuf,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    taken: AtomicU64,
+    dropped: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+impl Recording {
+    /// Records that are in the file, or on their way there.
+    pub fn recorded(&self) -> u64 {
+        self.counts.taken.load(Ordering::Relaxed)
+    }
+
+    /// Records that were left out.
+    pub fn dropped(&self) -> u64 {
+        self.counts.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing more is written, if so.
+    pub fn error(&self) -> Option<String> {
+        self.counts.error.lock().expect("nobody panics with the lock").clone()
+    }
+}
+
+/// Puts records into the queue. Dropping it ends the file.
+pub(crate) struct Recorder {
+    recording: Recording,
+    overrun: Overrun,
+    queue: Option<SyncSender<TraceRecord>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Begins a file. The text of an error says what to do.
+    pub fn create(path: &Path, form: Form, overrun: Overrun) -> Result<Recorder, String> {
+        let failed = |why: String| format!("{}: {why}", path.display());
+        let file = begin(path, form.beginning()).map_err(failed)?;
+        let recording = Recording { path: path.to_owned(), counts: Arc::default() };
+        let (queue, records) = sync_channel(QUEUE_RECORDS);
+        let counts = Arc::clone(&recording.counts);
+        let place = path.display().to_string();
+        let write = move || {
+            let result = match form {
+                Form::JsonLines => write_json(&records, file),
+                Form::Compact => write_compact(&records, file),
+            };
+            if let Err(why) = result {
+                *counts.error.lock().expect("nobody panics with the lock") = Some(format!("{place}: {why}"));
+            }
+        };
+        let thread = std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write);
+        let thread = thread.map_err(|e| failed(e.to_string()))?;
+        Ok(Recorder { recording, overrun, queue: Some(queue), thread: Some(thread) })
+    }
+
+    pub fn recording(&self) -> Recording {
+        self.recording.clone()
+    }
+}
+
+impl Sink for Recorder {
+    fn take(&mut self, record: &TraceRecord) {
+        let queue = self.queue.as_ref().expect("it is taken only when this is dropped");
+        let sent = match self.overrun {
+            Overrun::Drop => queue.try_send(*record).map_err(|error| match error {
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => (),
+            }),
+            Overrun::Wait => queue.send(*record).map_err(|_| ()),
+        };
+        let counts = &self.recording.counts;
+        let count = if sent.is_ok() { &counts.taken } else { &counts.dropped };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn status(&self) -> Value {
+        let recording = &self.recording;
+        json!({
+            "path": recording.path.display().to_string(),
+            "recorded": recording.recorded(),
+            "dropped": recording.dropped(),
+            "error": recording.error(),
+        })
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nobody left to tell why it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn begin(path: &Path, beginning: &[u8]) -> Result<File, String> {
     let text = |e: std::io::Error| e.to_string();
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(text)?;
@@ -36,8 +173,8 @@ fn begin(path: &Path) -> Result<File, String> {
         e => text(e.into()),
     })?;
     let mut head = Vec::new();
-    (&mut file).take(BEGINNING.len() as u64).read_to_end(&mut head).map_err(text)?;
-    if !head.is_empty() && head != BEGINNING {
+    (&mut file).take(beginning.len() as u64).read_to_end(&mut head).map_err(text)?;
+    if !head.is_empty() && head != beginning {
         return Err("holds something that is no trace: choose another name, or remove it".to_owned());
     }
     file.set_len(0).map_err(text)?;
@@ -45,20 +182,85 @@ fn begin(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-fn append(out: &mut BufWriter<File>, record: &TraceRecord) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, record)?;
-    out.write_all(b"\n")
+fn write_json(records: &Receiver<TraceRecord>, file: File) -> Result<(), String> {
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    for record in records {
+        serde_json::to_writer(&mut out, &record).map_err(|e| e.to_string())?;
+        out.write_all(b"\n").map_err(|e| e.to_string())?;
+    }
+    out.flush().map_err(|e| e.to_string())
+}
+
+/// A record that is held back, the first that came first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    at: Nanos,
+    /// Of those that came at once, as they were answered.
+    number: u64,
+    start: u64,
+    sectors: u64,
+    op: Op,
+    latency: Nanos,
+}
+
+impl Held {
+    fn new(record: &TraceRecord, number: u64) -> Held {
+        let op = match record.operation {
+            "read" => Op::Read,
+            "flush" => Op::Flush,
+            "discard" => Op::Discard,
+            // The format has no zeroes.
+            _ => Op::Write,
+        };
+        let (start, sectors) = record.extent.map_or((0, 0), |extent| (extent.start.0, extent.sectors));
+        Held { at: record.at, number, start, sectors, op, latency: record.latency }
+    }
+
+    fn write(&self, out: &mut dyn WriteTrace) -> Result<(), String> {
+        let device = DeviceId(0);
+        let record = match self.op {
+            Op::Flush => Record::flush(self.at, device),
+            // A request past the end of every device, which was refused.
+            op => match Record::new(self.at, device, op, self.start, self.sectors) {
+                Ok(record) => record,
+                Err(_) => return Ok(()),
+            },
+        };
+        out.write(&record.answered_after(Some(self.latency))).map_err(|e| e.to_string())
+    }
+}
+
+fn write_compact(records: &Receiver<TraceRecord>, file: File) -> Result<(), String> {
+    let format = dcd_trace::by_name("dcd").expect("it is our own");
+    let out = Box::new(BufWriter::with_capacity(BUFFER_BYTES, file));
+    let mut out = dcd_trace::writer(format, out).map_err(|e| e.to_string())?;
+    let mut held = BinaryHeap::new();
+    let mut newest = Nanos::ZERO;
+    for (number, record) in records.iter().enumerate() {
+        newest = newest.max(record.at.saturating_add(record.latency));
+        held.push(Reverse(Held::new(&record, number as u64)));
+        let due = |first: &Held| first.at.saturating_add(HELD_SPAN) <= newest;
+        while held.len() > HELD_MAX || held.peek().is_some_and(|Reverse(first)| due(first)) {
+            let Reverse(first) = held.pop().expect("it was looked at");
+            first.write(&mut *out)?;
+        }
+    }
+    while let Some(Reverse(first)) = held.pop() {
+        first.write(&mut *out)?;
+    }
+    out.finish().map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::{Extent, Lba, Nanos};
+    use dcd_engine::{Extent, Lba};
 
     use super::*;
 
-    fn record(at: u64) -> TraceRecord {
+    fn record(at: u64, latency: u64) -> TraceRecord {
         let extent = Some(Extent::new(Lba(8), 16));
-        TraceRecord { at: Nanos(at), operation: "write", extent, durable: true, latency: Nanos(5), ok: true }
+        let (at, latency) = (Nanos::from_millis(at), Nanos::from_millis(latency));
+        TraceRecord { at, operation: "write", extent, durable: true, latency, ok: true }
     }
 
     #[test]
@@ -66,29 +268,78 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.trace");
         for times in [3, 1] {
-            let mut sink = create(&path).unwrap();
-            assert!((0..times).all(|at| sink(&record(at)).is_ok()));
-            assert!(create(&path).err().unwrap().contains("another server"));
-            drop(sink);
+            let mut recorder = Recorder::create(&path, Form::JsonLines, Overrun::Drop).unwrap();
+            (0..times).for_each(|at| recorder.take(&record(at, 5)));
+            let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop);
+            assert!(second.err().unwrap().contains("another server"));
+            assert_eq!(recorder.status()["recorded"], times);
+            drop(recorder);
             let text = std::fs::read_to_string(&path).unwrap();
-            let lines: Vec<serde_json::Value> =
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert_eq!(lines.len() as u64, times);
             let last = &lines[times as usize - 1];
-            assert_eq!((&last["at"], &last["extent"]["start"]), (&(times - 1).into(), &8.into()));
+            assert_eq!(
+                (&last["at"], &last["extent"]["start"]),
+                (&((times - 1) * 1_000_000).into(), &8.into())
+            );
         }
+    }
+
+    #[test]
+    fn a_recording_is_in_the_order_in_which_requests_came() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.dcd");
+        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait).unwrap();
+        // As they were answered: the first one last, after two seconds.
+        let flush = TraceRecord { operation: "flush", extent: None, ..record(1_500, 1) };
+        for record in [record(1_000, 2), flush, record(0, 2_000), record(9_000, 1)] {
+            recorder.take(&record);
+        }
+        drop(recorder);
+        let mut trace = dcd_trace::open(&path, None).unwrap().reader;
+        let mut seen = Vec::new();
+        while let Some(record) = trace.next_record().unwrap() {
+            seen.push((record.at.0 / 1_000_000, record.op, record.response.unwrap().0 / 1_000_000));
+        }
+        assert_eq!(
+            seen,
+            [(0, Op::Write, 2_000), (1_000, Op::Write, 2), (1_500, Op::Flush, 1), (9_000, Op::Write, 1)]
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_the_queue_is_counted_and_nobody_waits() {
+        // Nobody takes from this queue.
+        let (queue, _records) = sync_channel(2);
+        let recording = Recording { path: PathBuf::new(), counts: Arc::default() };
+        let mut recorder = Recorder { recording, overrun: Overrun::Drop, queue: Some(queue), thread: None };
+        (0..5).for_each(|at| recorder.take(&record(at, 1)));
+        let status = recorder.status();
+        assert_eq!((&status["recorded"], &status["dropped"]), (&2.into(), &3.into()));
+    }
+
+    #[test]
+    fn a_full_file_system_ends_the_recording_with_its_reason() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (queue, records) = sync_channel(1 << 16);
+        (0..50_000).for_each(|at| queue.send(record(at, 1)).unwrap());
+        drop(queue);
+        assert!(write_compact(&records, full).unwrap_err().contains("No space left"));
     }
 
     #[test]
     fn what_is_no_trace_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious.img");
-        for content in [&b"\0\0\0\0\0\0\0\0"[..], b"{", b"{\"a\": 1}"] {
-            std::fs::write(&path, content).unwrap();
-            assert!(create(&path).err().unwrap().contains("no trace: choose another name"));
-            assert_eq!(std::fs::read(&path).unwrap(), content);
+        let create = |path: &Path, form| Recorder::create(path, form, Overrun::Drop).err();
+        for form in [Form::JsonLines, Form::Compact] {
+            for content in [&b"\0\0\0\0\0\0\0\0"[..], b"{", b"{\"a\": 1}"] {
+                std::fs::write(&path, content).unwrap();
+                assert!(create(&path, form).unwrap().contains("no trace: choose another name"));
+                assert_eq!(std::fs::read(&path).unwrap(), content);
+            }
+            assert!(create(dir.path(), form).is_some(), "a directory");
+            assert!(create(Path::new("/dev/null"), form).unwrap().contains("no plain file"));
         }
-        assert!(create(dir.path()).err().is_some(), "a directory");
-        assert!(create(Path::new("/dev/null")).err().unwrap().contains("no plain file"));
     }
 }

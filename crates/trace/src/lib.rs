@@ -10,10 +10,12 @@
 //! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
 //! | `stage` | skip, cut, scale, merge: readers over readers |
 //! | `characterise`, `figures` | what a trace is like |
+//! | `distance` | what an LRU cache of each size would absorb |
 //! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
 
 mod characterise;
+mod distance;
 mod error;
 mod figures;
 mod format;
@@ -31,6 +33,7 @@ mod tests;
 mod text;
 
 pub use characterise::{Characteriser, Options};
+pub use distance::OverwriteDistances;
 pub use error::{TraceError, Unit};
 pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};

@@ -16,6 +16,7 @@ mod simulate;
 mod stack_file;
 mod status;
 mod trace;
+mod tune;
 
 use crate::cli::Command;
 use crate::failure::Failure;
@@ -32,6 +33,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::StackFile(_) => stack_file::run(),

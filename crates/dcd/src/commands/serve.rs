@@ -13,7 +13,7 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{NbdAddress, StackFile};
+use dcd_stack::{ForClients, NbdAddress, Overrun, Recording, StackFile};
 use serde_json::Value;
 
 use crate::admission::{Admitted, admit, admit_bare, without_caches};
@@ -45,7 +45,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     // Before any thread is started, so that signals come here and not there.
     driver.take_signals().map_err(failed)?;
     protect(args.quiet);
-    let (mut stack, mut served) = build(&file, admitted, &mut driver)?;
+    let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
     stack.activate(&mut driver).map_err(|e| {
         Failure::Refused(Refusal::new(
             e.to_string(),
@@ -57,6 +57,11 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     announce(&file, &places, args.quiet);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
     served.tell();
+    // With the stack goes the layer that records, and that ends the file.
+    drop(stack);
+    if let Some(recording) = recording {
+        tell_recording(&recording, args.quiet);
+    }
     ended(&outcome)
 }
 
@@ -80,10 +85,31 @@ fn protect(quiet: bool) {
     }
 }
 
-fn build(file: &StackFile, admitted: Vec<Admitted>, driver: &mut Driver) -> Result<(Stack, Served), Failure> {
+/// What was recorded. That something is missing is told in any case.
+fn tell_recording(recording: &Recording, quiet: bool) {
+    let path = recording.path.display();
+    let (recorded, dropped) = (recording.recorded(), recording.dropped());
+    if let Some(error) = recording.error() {
+        eprintln!("dcd: the recording is not whole: {error}");
+    }
+    if dropped > 0 {
+        eprintln!("dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough");
+    }
+    if !quiet {
+        eprintln!("dcd: {path}: {recorded} requests recorded");
+    }
+}
+
+fn build(
+    file: &StackFile,
+    record: Option<&Path>,
+    admitted: Vec<Admitted>,
+    driver: &mut Driver,
+) -> Result<(Stack, Served, Option<Recording>), Failure> {
     // A stack of logs has had them made by `format`; only disks without a cache are made here.
     let mut opener = Opener::new(file, admitted.is_empty());
-    let built = match file.build_metered(&mut opener) {
+    let clients = ForClients { record, overrun: Overrun::Drop };
+    let built = match file.build_metered(clients, &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
         Err(error) => return Err(error.into()),
@@ -100,7 +126,7 @@ fn build(file: &StackFile, admitted: Vec<Admitted>, driver: &mut Driver) -> Resu
     };
     let caches: Vec<Cache> = admitted.into_iter().map(cache).collect();
     let host = Host::new(&file.export, built.parts.clone(), caches);
-    Ok((built.stack, Served { host, stopping: false }))
+    Ok((built.stack, Served { host, stopping: false }, built.recording))
 }
 
 /// Lets clients in; returns where.

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::cli::Simulate;
 use crate::failure::Failure;
-use crate::virtual_run::VirtualRun;
+use crate::virtual_run::{RunOptions, VirtualRun};
 use crate::workload::{DEVICE_BYTES_MIN, Stream};
 
 pub fn run(args: &Simulate) -> Result<(), Failure> {
     let file = StackFile::load(&args.file)?;
-    let mut run = VirtualRun::start(&file, args.seed)?;
+    let mut run = VirtualRun::start(&file, RunOptions::new(args.seed))?;
     let sectors = run.sectors();
     if sectors * dcd_engine::SECTOR_BYTES < DEVICE_BYTES_MIN {
         let least = HumanBytes(DEVICE_BYTES_MIN);

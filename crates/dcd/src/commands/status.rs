@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, RECORD};
 use serde_json::{Value, json};
 
 use crate::cli::Status;
@@ -29,6 +29,12 @@ fn line(status: &Value) -> String {
     }
     if parts.is_empty() {
         parts.push("no cache".to_owned());
+    }
+    let recording = &status["layers"][RECORD]["file"];
+    if let Some(recorded) = recording["recorded"].as_u64() {
+        let dropped = recording["dropped"].as_u64().filter(|dropped| *dropped > 0);
+        let dropped = dropped.map(|dropped| format!(" ({dropped} left out)")).unwrap_or_default();
+        parts.push(format!("recording, {recorded} requests{dropped}"));
     }
     if status["stopping"] == true {
         parts.push("stopping".to_owned());
@@ -85,7 +91,8 @@ mod tests {
         );
         status["layers"]["cache"] = json!({ "state": "clean", "dirty_bytes": 0 });
         status["flushing"] = true.into();
-        assert!(line(&status).starts_with("cache: clean, flushing, "));
+        status["layers"][RECORD]["file"] = json!({ "recorded": 9, "dropped": 2 });
+        assert!(line(&status).starts_with("cache: clean, recording, 9 requests (2 left out), flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
     }
 }

@@ -8,7 +8,7 @@ use dcd_stack::{METER, StackFile};
 use super::files::Files;
 use super::report::{Phase, Results};
 use crate::failure::Failure;
-use crate::virtual_run::VirtualRun;
+use crate::virtual_run::{RunOptions, VirtualRun};
 
 const SEED: u64 = 1;
 const COMMITS: u64 = 100;
@@ -42,7 +42,7 @@ pub fn run() -> Result<Results, Failure> {
     let mut phases = Vec::new();
     for (name, promise) in [("plain", None), ("flush", Some("flush")), ("always", Some("always"))] {
         let file = StackFile::parse(&stack(promise), Path::new("demo"))?;
-        let mut run = VirtualRun::start(&file, SEED)?;
+        let mut run = VirtualRun::start(&file, RunOptions::new(SEED))?;
         let mut files = Files::new(run.sectors(), SEED);
         let parts: [(&str, Requests); 4] = [
             ("untar", Files::untar),

@@ -52,12 +52,12 @@ fn list() {
 }
 
 /// A trace that is open as the user asked.
-struct Opened {
+pub(super) struct Opened {
     format: &'static Format,
-    reader: Box<dyn ReadTrace>,
+    pub(super) reader: Box<dyn ReadTrace>,
 }
 
-fn opened(path: &Path, args: &InputArgs) -> Result<Opened, Failure> {
+pub(super) fn opened(path: &Path, args: &InputArgs) -> Result<Opened, Failure> {
     let format = args.from.as_deref().map(by_name).transpose()?;
     let opened = open(path, format)?;
     let reader: Box<dyn ReadTrace> =

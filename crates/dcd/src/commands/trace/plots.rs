@@ -4,22 +4,8 @@ use dcd_lab::{Axis, Plot, Series, Style};
 use dcd_trace::{Characteristics, Distribution};
 
 pub fn page(title: &str, figures: &Characteristics) -> String {
-    let title = escaped(title);
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
-         <style>body{{font:16px sans-serif;max-width:60em;margin:2em auto}}svg{{max-width:100%;height:auto}}</style>\
-         </head><body><h1>{title}</h1>\n"
-    );
-    for plot in plots(figures) {
-        page.push_str(&plot.svg());
-        page.push('\n');
-    }
-    page.push_str("</body></html>\n");
-    page
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    let pictures: String = plots(figures).iter().map(|plot| plot.svg() + "\n").collect();
+    crate::page::page(title, &pictures)
 }
 
 fn plots(figures: &Characteristics) -> Vec<Plot> {

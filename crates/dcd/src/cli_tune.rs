@@ -1,0 +1,98 @@
+//! The flags of `dcd tune`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use dcd_engine::log_cache;
+
+use crate::cli::size;
+use crate::tune::{Medium, Objective};
+
+/// Find the cache for a workload: replay a trace against caches of several kinds, sizes and policies
+///
+/// Every candidate is simulated before a modelled disk: no cache, a log on a slice of the same disk, a log on an SSD, a write
+/// cache in RAM that survives a power cut. The cheapest that is as good as the best is recommended, with the reasons, how sure
+/// it is, and what was assumed. Large traces are sampled first, and what could be the best is run in full.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd tune week.dcd
+  dcd tune hm_0.csv.gz --drive barracuda-1996 --media same-disk,ssd --out hm_0
+      a page with plots, and stack files to serve and to simulate, in the directory hm_0
+  dcd tune disk.dcd --objective p95 --disk /dev/sdb --log /dev/nvme0n1p3 --out disk
+  dcd tune short.dcd --verify --json")]
+pub struct Tune {
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub reading: crate::cli_trace::InputArgs,
+    /// Which device of the trace; the one with the most requests if not given
+    #[arg(long, value_name = "NUMBER")]
+    pub device: Option<u32>,
+    /// The disk: a drive that comes with the program, or the path of a drive file
+    #[arg(long, value_name = "DRIVE", default_value = "nearline-2018")]
+    pub drive: String,
+    /// Where a cache could be
+    #[arg(long, value_name = "MEDIUM", value_delimiter = ',', default_value = "same-disk,ssd,nvram")]
+    pub media: Vec<Medium>,
+    /// Sizes of logs to try
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "64MiB,256MiB,1GiB")]
+    pub log_sizes: Vec<u64>,
+    /// Sizes of write caches in RAM to try; the first that holds all that is written ends the list
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "1MiB,4MiB,16MiB,64MiB")]
+    pub nvram_sizes: Vec<u64>,
+    /// What is to be small
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Objective::Mean)]
+    pub objective: Objective,
+    /// The cheapest candidate that is worse than the best by at most so many percent is recommended
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "2")]
+    pub within: f64,
+    /// When a write to a log is safe; flush if the trace has flushes, else always
+    #[arg(long, value_name = "PROMISE", value_enum)]
+    pub promise: Option<Promise>,
+    /// Candidates to run in full at most, when the trace is sampled
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub full_max: usize,
+    /// Run every candidate in full, and say how far the recommendation is from the best
+    #[arg(long)]
+    pub verify: bool,
+    /// Threads; as many as there are cores if not given
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Write tune.html, serve.toml, simulate.toml and tune.json into this directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// The disk in serve.toml
+    #[arg(long, value_name = "PATH", default_value = "disk.img")]
+    pub disk: PathBuf,
+    /// The log in serve.toml
+    #[arg(long, value_name = "PATH", default_value = "log.img")]
+    pub log: PathBuf,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Promise {
+    /// When FLUSH or FUA returns
+    Flush,
+    /// When it returns
+    Always,
+}
+
+impl From<Promise> for log_cache::Promise {
+    fn from(promise: Promise) -> log_cache::Promise {
+        match promise {
+            Promise::Flush => log_cache::Promise::Flush,
+            Promise::Always => log_cache::Promise::Always,
+        }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
+        _ => Err("it is a number of percent, 0 or more".to_owned()),
+    }
+}

@@ -1,0 +1,15 @@
+//! One self-contained HTML page around plots and text.
+
+/// A page; `body` is HTML.
+pub fn page(title: &str, body: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+         <style>body{{font:16px sans-serif;max-width:60em;margin:2em auto}}svg{{max-width:100%;height:auto}}\
+         pre{{overflow-x:auto;font-size:13px}}</style></head><body><h1>{title}</h1>\n{body}</body></html>\n"
+    )
+}
+
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,341 @@
+//! What is compared: no cache, a log on the same disk, a log on an SSD, RAM that keeps its content; each in several sizes and
+//! with several policies. A candidate is a stack file, so what is measured is what is served.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::ValueEnum;
+use dcd_engine::SECTOR_BYTES;
+use dcd_engine::log_cache::Promise;
+use dcd_model::Drive;
+use dcd_stack::{HumanBytes, toml_text};
+use serde::Serialize;
+
+/// What holds the cache. The order is that of what has to be bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// No cache
+    None,
+    /// A log on a slice of the disk itself
+    SameDisk,
+    /// A log on an SSD
+    Ssd,
+    /// A write cache in RAM that survives a power cut
+    Nvram,
+}
+
+impl Medium {
+    pub const fn words(self) -> &'static str {
+        match self {
+            Medium::None => "no cache",
+            Medium::SameDisk => "log on the same disk",
+            Medium::Ssd => "log on an SSD",
+            Medium::Nvram => "write cache in NVRAM",
+        }
+    }
+}
+
+/// When, what and how a cache brings home: a name, and the fields of a stack file that say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub name: &'static str,
+    fields: &'static str,
+}
+
+/// Biswas, Ramakrishnan and Towsley (1993), sections 4.1 to 4.4, and idleness as the log cache has it. Free piggybacking is
+/// not among them: it needs to see the arm, which no served disk shows.
+pub const NVRAM_POLICIES: [Policy; 5] = [
+    Policy { name: "one threshold", fields: "when = \"one-threshold\"\n" },
+    Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n" },
+    Policy {
+        name: "two thresholds, piggyback by track",
+        fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"track\"\n",
+    },
+    Policy {
+        name: "two thresholds, piggyback by cylinder",
+        fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"cylinder\"\n",
+    },
+    Policy { name: "when idle", fields: "when = \"idle\"\nwhat = \"wow\"\n" },
+];
+
+pub const LOG_POLICIES: [Policy; 2] = [
+    Policy { name: "when idle", fields: "when = \"idle\"\n" },
+    Policy { name: "between marks", fields: "when = \"high-low\"\n" },
+];
+
+const NO_POLICY: Policy = Policy { name: "-", fields: "" };
+
+/// One way to set a cache up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub medium: Medium,
+    pub bytes: u64,
+    pub policy: Policy,
+}
+
+impl Candidate {
+    pub const NONE: Candidate = Candidate { medium: Medium::None, bytes: 0, policy: NO_POLICY };
+
+    /// What it takes: cheaper ones are less.
+    pub const fn cost(&self) -> (Medium, u64) {
+        (self.medium, self.bytes)
+    }
+
+    pub fn words(&self) -> String {
+        match self.medium {
+            Medium::None => self.medium.words().to_owned(),
+            _ => format!("{}, {}, {}", self.medium.words(), HumanBytes(self.bytes), self.policy.name),
+        }
+    }
+}
+
+/// Which sizes are tried.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    pub log: Vec<u64>,
+    pub nvram: Vec<u64>,
+}
+
+/// All candidates, the cheapest first. A cache in RAM that holds all that is ever written is as large as one can be of use, so
+/// of larger sizes one is kept; a log is not bounded by that, as it keeps what was overwritten until its tail comes by.
+pub fn grid(media: &[Medium], sizes: &Sizes, written_bytes: u64) -> Vec<Candidate> {
+    let mut candidates = vec![Candidate::NONE];
+    let mut add = |medium: Medium, sizes: &[u64], policies: &[Policy]| {
+        if media.contains(&medium) {
+            let of_size =
+                |&bytes: &u64| policies.iter().map(move |&policy| Candidate { medium, bytes, policy });
+            candidates.extend(sizes.iter().flat_map(of_size));
+        }
+    };
+    let useful = sizes.nvram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
+    let nvram = &sizes.nvram[..useful.min(sizes.nvram.len())];
+    add(Medium::SameDisk, &sizes.log, &LOG_POLICIES);
+    add(Medium::Ssd, &sizes.log, &LOG_POLICIES);
+    add(Medium::Nvram, nvram, &NVRAM_POLICIES);
+    candidates
+}
+
+/// What all candidates have in common.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// As a stack file names it: a drive that comes with the program, or the absolute path of a drive file.
+    pub drive_name: String,
+    pub drive: Drive,
+    /// How much of it the workload uses, from its beginning.
+    pub data_bytes: u64,
+    pub promise: Promise,
+    pub block_bytes: u32,
+}
+
+fn size(bytes: u64) -> String {
+    match [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
+        .iter()
+        .find(|(unit, _)| bytes.is_multiple_of(*unit))
+    {
+        Some((unit, name)) => format!("\"{}{name}\"", bytes / unit),
+        None => format!("\"{bytes}\""),
+    }
+}
+
+impl Setting {
+    const fn promise_word(&self) -> &'static str {
+        match self.promise {
+            Promise::Flush => "flush",
+            Promise::Always => "always",
+            Promise::Ordered => "ordered",
+        }
+    }
+
+    /// The cache's layer, over "log" and "disk".
+    fn layer(&self, candidate: &Candidate, bytes: u64, data: &str) -> String {
+        let fields = candidate.policy.fields;
+        match candidate.medium {
+            Medium::None => String::new(),
+            Medium::SameDisk | Medium::Ssd => {
+                let promise = self.promise_word();
+                format!(
+                    "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"{data}\"\npromise = \"{promise}\"\n{fields}"
+                )
+            }
+            Medium::Nvram => {
+                let depth = self.drive.queue_depth();
+                format!(
+                    "[layer.cache]\nkind = \"write-cache\"\nof = \"{data}\"\nnon-volatile = true\nwrite-size = {}\n\
+                     read-size = 0\nblock = {}\ndepth = {depth}\n{fields}",
+                    size(bytes),
+                    self.block_bytes
+                )
+            }
+        }
+    }
+
+    /// The stack file that is simulated: the candidate before the modelled disk.
+    pub fn simulated(&self, candidate: &Candidate) -> String {
+        self.scaled(candidate, 0)
+    }
+
+    /// The same for a sample: all caches are smaller by two to this power, the disk's own too.
+    pub fn scaled(&self, candidate: &Candidate, sampled: u32) -> String {
+        let bytes = candidate.bytes >> sampled;
+        let log = size(bytes);
+        let (export, data) = match candidate.medium {
+            Medium::None => ("disk", "disk"),
+            Medium::SameDisk => ("cache", "data"),
+            Medium::Ssd | Medium::Nvram => ("cache", "disk"),
+        };
+        // No more than is used: memory that stands for terabytes takes time to set up.
+        let medium_bytes = self.data_bytes + if candidate.medium == Medium::SameDisk { bytes } else { 0 };
+        let mut text = format!(
+            "export = \"{export}\"\n\n[device.medium]\nmemory = {}\n\n\
+             [layer.disk]\nkind = \"disk\"\nof = \"medium\"\ndrive = {}\n",
+            size(medium_bytes),
+            toml_text(&self.drive_name)
+        );
+        if sampled > 0 {
+            let (segments, sectors) = self.drive.segments();
+            // Fewer segments, or a smaller one where that would be less than one.
+            let sectors = (((segments as u64 * sectors) >> sampled).max(1)).min(sectors);
+            let segments = (segments >> sampled).max(1);
+            let _ = writeln!(text, "segments = {segments}\nsegment-size = {}", sectors * SECTOR_BYTES);
+        }
+        match candidate.medium {
+            Medium::None | Medium::Nvram => {}
+            Medium::SameDisk => {
+                let _ = write!(
+                    text,
+                    "\n[layer.log]\nkind = \"slice\"\nof = \"disk\"\nsize = {log}\n\n\
+                     [layer.data]\nkind = \"slice\"\nof = \"disk\"\nfirst = {log}\n"
+                );
+            }
+            Medium::Ssd => {
+                let _ = write!(text, "\n[device.log]\nmemory = {log}\n");
+            }
+        }
+        if candidate.medium != Medium::None {
+            text.push('\n');
+            text += &self.layer(candidate, bytes, data);
+        }
+        text
+    }
+
+    /// The stack file to serve: the same cache over real devices.
+    pub fn served(&self, candidate: &Candidate, places: &Places<'_>) -> String {
+        let device = |name: &str, path: &Path, bytes: u64| {
+            let mut text = format!("[device.{name}]\npath = {}\n", toml_text(&path.display().to_string()));
+            // Never makes a file where a device should be.
+            if !path.starts_with("/dev") {
+                let _ = writeln!(text, "size = {}", size(bytes));
+            }
+            text + "\n"
+        };
+        let export = if candidate.medium == Medium::None { "disk" } else { "cache" };
+        let mut text = format!(
+            "export = \"{export}\"\n\n[serve]\nnbd = \"unix:disk.sock\"\ncontrol = \"disk.control\"\n\n{}",
+            device("disk", places.disk, self.data_bytes)
+        );
+        match candidate.medium {
+            Medium::None => {}
+            Medium::SameDisk => {
+                text += "# A partition of the same disk, at its beginning; \"dcd format\" overwrites it.\n";
+                text += &device("log", places.log, candidate.bytes);
+            }
+            Medium::Ssd => {
+                text += "# \"dcd format\" overwrites it.\n";
+                text += &device("log", places.log, candidate.bytes);
+            }
+            Medium::Nvram => {
+                text += "# non-volatile: true only where this machine's RAM survives a power cut and the server is never\n\
+                         # killed. Without it, set it to false: a flush then waits until all is home.\n";
+            }
+        }
+        text += &self.layer(candidate, candidate.bytes, "disk");
+        match candidate.medium {
+            Medium::SameDisk => {
+                let track = u64::from(self.drive.track_at(dcd_engine::Lba(0)).sectors) * SECTOR_BYTES;
+                let _ = write!(
+                    text,
+                    "# The spindle under the log, as the modelled drive has it.\nlog-revolution = \"{}ns\"\nlog-track = \"{track}\"\n",
+                    self.drive.revolution().0
+                );
+            }
+            Medium::Nvram => {
+                let _ = write!(
+                    text,
+                    "# What lies together where tracks cannot be seen: as much as on the modelled drive.\nregion = {}\n",
+                    size(self.region_bytes(candidate))
+                );
+            }
+            Medium::None | Medium::Ssd => {}
+        }
+        text
+    }
+
+    /// The mean track or cylinder, in blocks.
+    fn region_bytes(&self, candidate: &Candidate) -> u64 {
+        let by_cylinder = candidate.policy.fields.contains("cylinder");
+        let tracks = u64::from(self.drive.cylinders()) * u64::from(self.drive.heads());
+        let regions = if by_cylinder { u64::from(self.drive.cylinders()) } else { tracks };
+        let block = u64::from(self.block_bytes);
+        (self.drive.sectors() * SECTOR_BYTES / regions.max(1) / block).max(1) * block
+    }
+}
+
+/// Where the served stack lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    pub disk: &'a Path,
+    pub log: &'a Path,
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_stack::StackFile;
+
+    use super::*;
+
+    fn setting(drive: &str) -> Setting {
+        Setting {
+            drive_name: drive.to_owned(),
+            drive: dcd_model::drive::builtin(drive).unwrap(),
+            data_bytes: 8 << 20,
+            promise: Promise::Always,
+            block_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn every_candidate_is_a_stack_file_to_simulate_and_to_serve() {
+        let sizes = Sizes { log: vec![64 << 20, 1 << 30], nvram: vec![1 << 20, 4 << 20] };
+        let all = grid(&[Medium::SameDisk, Medium::Ssd, Medium::Nvram], &sizes, u64::MAX);
+        assert_eq!(all.len(), 1 + 2 * 2 * 2 + 2 * 5);
+        assert!(all.is_sorted_by_key(Candidate::cost));
+        let places = Places { disk: Path::new("disk.img"), log: Path::new("/dev/nvme0n1p3") };
+        for drive in ["ra81", "nearline-2018"] {
+            let setting = setting(drive);
+            for candidate in &all {
+                for text in [
+                    setting.simulated(candidate),
+                    setting.scaled(candidate, 3),
+                    setting.served(candidate, &places),
+                ] {
+                    let parsed = StackFile::parse(&text, Path::new("stack.toml"));
+                    assert!(parsed.is_ok(), "{}\n{text}", parsed.unwrap_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_cache_in_ram_is_not_larger_than_what_is_written() {
+        let sizes = Sizes { log: vec![64 << 20], nvram: vec![1 << 20, 4 << 20, 16 << 20] };
+        let largest = |written| {
+            let all = grid(&[Medium::Nvram], &sizes, written);
+            all.iter().map(|candidate| candidate.bytes).max().unwrap()
+        };
+        assert_eq!(
+            [100, 1 << 20, 2 << 20, 4 << 20, 5 << 20].map(largest),
+            [1 << 20, 1 << 20, 4 << 20, 4 << 20, 16 << 20]
+        );
+    }
+}

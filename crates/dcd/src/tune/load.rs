@@ -1,0 +1,199 @@
+//! The workload: the requests of one device of a trace, in memory, on a drive that holds them.
+
+use std::collections::BTreeMap;
+
+use dcd_engine::{Buf, Durability, Io, Lba, Nanos, SECTOR_BYTES};
+use dcd_model::Drive;
+use dcd_trace::{DeviceId, Op, OverwriteDistances, ReadTrace, Record, TraceError};
+
+use crate::failure::Failure;
+
+/// Some 80 bytes each while they are put in order: 1.6 GB. A longer trace says no more about a cache than a part of it.
+const REQUESTS_MAX: usize = 20_000_000;
+/// The blocks that the one pass over the trace follows, at most.
+const BLOCKS_FOLLOWED: u64 = 1 << 22;
+/// The unit of that pass.
+const BLOCK_SECTORS: u64 = 8;
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Since the first.
+    pub at: Nanos,
+    pub start: u64,
+    /// 0: a flush.
+    pub sectors: u32,
+    pub writes: bool,
+}
+
+impl Request {
+    pub fn io(&self) -> Io {
+        if self.sectors == 0 {
+            return Io::Flush;
+        }
+        let (at, buf) = (Lba(self.start), Buf::blank(self.sectors as usize * SECTOR_BYTES as usize));
+        match self.writes {
+            true => Io::Write { at, buf, durability: Durability::Volatile },
+            false => Io::Read { at, buf },
+        }
+    }
+}
+
+/// What is tuned for.
+#[derive(Debug)]
+pub struct Workload {
+    /// In the order of time.
+    pub requests: Vec<Request>,
+    /// What was taken for granted, or left out, for the report.
+    pub notes: Vec<String>,
+    /// The end of the highest request, in sectors.
+    pub end: u64,
+    pub flushes: u64,
+    pub writes: u64,
+    /// The unit of a write cache: 4096 where everything is aligned to it, else 512.
+    pub block_bytes: u32,
+}
+
+/// What was read of a trace, before a device is chosen.
+struct Loaded {
+    devices: BTreeMap<DeviceId, Vec<Record>>,
+}
+
+fn load(reader: &mut dyn ReadTrace, device: Option<u32>) -> Result<Loaded, Failure> {
+    let mut devices: BTreeMap<DeviceId, Vec<Record>> = BTreeMap::new();
+    let mut count = 0;
+    while let Some(record) = reader.next_record()? {
+        let of_it = devices.entry(record.device).or_default();
+        if device.is_some_and(|number| number != record.device.0) {
+            continue;
+        }
+        count += 1;
+        if count > REQUESTS_MAX {
+            return Err(Failure::Failed(format!(
+                "the trace has more than {REQUESTS_MAX} requests: tune for a part of it (dcd trace cut --count, --start, --end)"
+            )));
+        }
+        of_it.push(record);
+    }
+    Ok(Loaded { devices })
+}
+
+impl Workload {
+    /// Reads a trace. `device`: which of its devices; else the one with the most requests.
+    pub fn read(reader: &mut dyn ReadTrace, device: Option<u32>, drive: &Drive) -> Result<Workload, Failure> {
+        let Loaded { mut devices } = load(reader, device)?;
+        let mut notes: Vec<String> = reader.note().into_iter().collect();
+        let numbers: Vec<String> = devices.keys().map(|id| id.0.to_string()).collect();
+        let chosen = match device {
+            Some(number) => DeviceId(number),
+            // The first of equals.
+            None => match devices.iter().rev().max_by_key(|(_, records)| records.len()) {
+                Some((id, _)) => *id,
+                None => return Err(TraceError::Other("the trace is empty".to_owned()).into()),
+            },
+        };
+        let Some(records) = devices.remove(&chosen) else {
+            let numbers = numbers.join(", ");
+            return Err(Failure::Failed(format!("the trace has no {chosen}; it has {numbers}")));
+        };
+        if numbers.len() > 1 && device.is_none() {
+            notes.push(format!(
+                "of {} devices, {chosen} was taken: it has the most requests (--device for another)",
+                numbers.len()
+            ));
+        }
+        Workload::of(records, notes, drive)
+    }
+
+    fn of(mut records: Vec<Record>, mut notes: Vec<String>, drive: &Drive) -> Result<Workload, Failure> {
+        records.sort_by_key(|record| record.at);
+        let first = records.first().map_or(Nanos::ZERO, |record| record.at);
+        let discards = records.iter().filter(|record| record.op == Op::Discard).count();
+        if discards > 0 {
+            notes.push(format!("{discards} discards were left out: a modelled disk has none"));
+        }
+        let block = u64::from(drive.logical_block_bytes()) / SECTOR_BYTES;
+        let mut requests = Vec::with_capacity(records.len() - discards);
+        let mut bits = 0;
+        for record in records.iter().filter(|record| record.op != Op::Discard) {
+            let start = record.extent.start.0 / block * block;
+            let sectors = record.extent.end().0.next_multiple_of(block) - start;
+            let sectors = if record.op == Op::Flush { 0 } else { sectors };
+            let sectors = u32::try_from(sectors).map_err(|_| {
+                Failure::Failed(format!("a request of {sectors} sectors is larger than any disk takes"))
+            })?;
+            bits |= start | u64::from(sectors);
+            requests.push(Request {
+                at: record.at.since(first),
+                start,
+                sectors,
+                writes: record.op == Op::Write,
+            });
+        }
+        let end =
+            requests.iter().map(|request| request.start + u64::from(request.sectors)).max().unwrap_or(0);
+        let (flushes, writes) = (
+            requests.iter().filter(|request| request.sectors == 0).count() as u64,
+            requests.iter().filter(|request| request.writes).count() as u64,
+        );
+        if writes == 0 {
+            return Err(Failure::Failed(
+                "the trace has no writes: a write cache can do nothing for it".to_owned(),
+            ));
+        }
+        let block_bytes = if bits.is_multiple_of(BLOCK_SECTORS) { 4096 } else { 512 };
+        Ok(Workload { requests, notes, end, flushes, writes, block_bytes })
+    }
+
+    /// What an LRU cache of each size would absorb of the writes, from one pass; in blocks of 4096 bytes.
+    pub fn overwrites(&self) -> OverwriteDistances {
+        let written = self.requests.iter().filter(|request| request.writes);
+        let blocks = |request: &Request| {
+            request.start / BLOCK_SECTORS
+                ..(request.start + u64::from(request.sectors)).div_ceil(BLOCK_SECTORS)
+        };
+        let all: u64 = written.clone().map(|request| blocks(request).end - blocks(request).start).sum();
+        let mut distances =
+            OverwriteDistances::new((all / BLOCKS_FOLLOWED).checked_ilog2().map_or(0, |b| b + 1));
+        written.for_each(|request| blocks(request).for_each(|block| distances.write(block)));
+        distances
+    }
+}
+
+/// Bytes of a block of [`Workload::overwrites`].
+pub const DISTANCE_BLOCK_BYTES: u64 = BLOCK_SECTORS * SECTOR_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drive() -> Drive {
+        dcd_model::drive::builtin("barracuda-1996").unwrap()
+    }
+
+    fn record(ms: u64, op: Op, start: u64, sectors: u64) -> Record {
+        Record::new(Nanos::from_millis(ms), DeviceId(0), op, start, sectors).unwrap()
+    }
+
+    #[test]
+    fn requests_are_in_order_and_count_from_the_first() {
+        let records = vec![
+            record(30, Op::Read, 8, 8),
+            record(10, Op::Write, 16, 8),
+            Record::flush(Nanos::from_millis(20), DeviceId(0)),
+            record(25, Op::Discard, 0, 8),
+        ];
+        let workload = Workload::of(records, Vec::new(), &drive()).unwrap();
+        let times: Vec<u64> = workload.requests.iter().map(|request| request.at.0 / 1_000_000).collect();
+        assert_eq!(times, [0, 10, 20]);
+        assert_eq!((workload.end, workload.flushes, workload.writes, workload.block_bytes), (24, 1, 1, 4096));
+        assert!(workload.notes[0].contains("1 discards"));
+        assert!(matches!(workload.requests[1].io(), Io::Flush));
+    }
+
+    #[test]
+    fn a_trace_without_writes_is_refused() {
+        let error = Workload::of(vec![record(0, Op::Read, 0, 1)], Vec::new(), &drive()).unwrap_err();
+        assert!(error.to_string().contains("no writes"));
+    }
+}

@@ -1,0 +1,111 @@
+//! One candidate under the workload, or under a sample of it with a cache that is smaller in the same measure.
+
+use std::path::Path;
+
+use dcd_engine::Nanos;
+use dcd_stack::StackFile;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::candidates::{Candidate, Medium, Setting};
+use super::load::Request;
+use crate::failure::Failure;
+use crate::virtual_run::{RunOptions, VirtualRun};
+
+/// Bytes in a segment of a log, as `dcd format` makes it, and the least that a log may have.
+const SEGMENT_BYTES: u32 = 512 << 10;
+const SEGMENT_BYTES_MIN: u32 = 16 << 10;
+/// A modelled disk draws nothing, and an SSD always takes the same time: the seed changes nothing.
+const SEED: u64 = 1;
+/// Longer times count as this one.
+const TIME_MAX: Nanos = Nanos::from_secs(24 * 3600);
+
+/// What a run shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    pub requests: u64,
+    /// Response times of all requests, flushes too.
+    pub mean_ms: f64,
+    pub p50_ms: f64,
+    pub p95_ms: f64,
+    pub p99_ms: f64,
+    pub read_mean_ms: f64,
+    pub write_mean_ms: f64,
+    /// Of the disk, with what was left in the cache at the end brought home.
+    pub disk_reads: u64,
+    pub disk_writes: u64,
+    pub disk_busy_s: f64,
+    /// Requests that had to wait: reads for the disk and writes for room in RAM; or writes for room in a log.
+    pub stalls: u64,
+}
+
+/// Runs a candidate. `sampled`: the cache is smaller by two to this power, as the requests are fewer.
+pub fn measure(
+    setting: &Setting,
+    candidate: &Candidate,
+    requests: &[Request],
+    sampled: u32,
+) -> Result<Measured, Failure> {
+    let text = setting.scaled(candidate, sampled);
+    let file = StackFile::parse(&text, Path::new("simulated.toml"))?;
+    let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
+    let mut run = VirtualRun::start(&file, RunOptions { segment_bytes, ..RunOptions::new(SEED) })?;
+    let mut times = Times::default();
+    let ios = requests.iter().map(|request| (request.at, request.io()));
+    run.replay(ios, |number, time| times.add(&requests[number], time))?;
+    run.drain()?;
+    Ok(times.measured(candidate, &run.report()["layers"]))
+}
+
+/// Response times so far.
+struct Times {
+    all: Histogram<u64>,
+    /// Sum and count of reads, and of writes.
+    reads: (u128, u64),
+    writes: (u128, u64),
+    sum: u128,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        let all = Histogram::new_with_bounds(100, TIME_MAX.0, 3).expect("the bounds are sound");
+        Times { all, reads: (0, 0), writes: (0, 0), sum: 0 }
+    }
+}
+
+impl Times {
+    fn add(&mut self, request: &Request, time: Nanos) {
+        self.all.saturating_record(time.0);
+        self.sum += u128::from(time.0);
+        let kind = if request.writes { &mut self.writes } else { &mut self.reads };
+        if request.sectors > 0 {
+            *kind = (kind.0 + u128::from(time.0), kind.1 + 1);
+        }
+    }
+
+    fn measured(&self, candidate: &Candidate, layers: &Value) -> Measured {
+        let mean = |(sum, count): (u128, u64)| sum as f64 / count.max(1) as f64 / 1e6;
+        let quantile = |share: f64| self.all.value_at_quantile(share) as f64 / 1e6;
+        let (disk, cache) = (&layers["disk"], &layers["cache"]);
+        let stalls = match candidate.medium {
+            Medium::None => Some(0),
+            Medium::SameDisk | Medium::Ssd => cache["statistics"]["throttled"].as_u64(),
+            Medium::Nvram => cache["counts"]["stalls"].as_u64(),
+        };
+        let count = |field: &str| disk["requests"][field].as_u64().expect("a disk counts its requests");
+        Measured {
+            requests: self.all.len(),
+            mean_ms: mean((self.sum, self.all.len())),
+            p50_ms: quantile(0.5),
+            p95_ms: quantile(0.95),
+            p99_ms: quantile(0.99),
+            read_mean_ms: mean(self.reads),
+            write_mean_ms: mean(self.writes),
+            disk_reads: count("read"),
+            disk_writes: count("write") + count("write_zeroes"),
+            disk_busy_s: disk["busy_ms"].as_f64().expect("a disk counts its time") / 1e3,
+            stalls: stalls.expect("a cache counts its stalls"),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `dcd tune`: which cache suits a workload.
+//!
+//! | module | what |
+//! |---|---|
+//! | `load` | the workload: one device of a trace |
+//! | `candidates` | what is compared; each is a stack file |
+//! | `sample` | a part of the workload that behaves like all of it under a smaller cache |
+//! | `measure` | one candidate under a workload, in virtual time |
+//! | `search` | which are measured, and which of them is recommended |
+//! | `report`, `page` | what is told: text, JSON, plots |
+
+mod candidates;
+mod load;
+mod measure;
+mod page;
+mod report;
+mod sample;
+mod search;
+
+pub use candidates::{Medium, Places, Setting, Sizes, grid};
+pub use load::{DISTANCE_BLOCK_BYTES, Workload};
+pub use page::page;
+pub use report::Report;
+pub use search::{Objective, Sampling, SearchOptions, search};
+
+#[cfg(test)]
+mod tests;

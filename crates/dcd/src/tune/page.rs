@@ -1,0 +1,99 @@
+//! The trade-off as plots, with the report, in one HTML file that needs nothing else.
+
+use dcd_lab::{Axis, Plot, Series, Style};
+
+use super::candidates::{Medium, NVRAM_POLICIES};
+use super::report::Report;
+use super::search::{Objective, Tried};
+use crate::page::escaped;
+
+const MIB: f64 = (1 << 20) as f64;
+const CACHES: [Medium; 3] = [Medium::SameDisk, Medium::Ssd, Medium::Nvram];
+
+/// The page; `stack` is the stack file to serve.
+pub fn page(report: &Report<'_>, stack: &str) -> String {
+    let mut body = format!("<pre>{}</pre>\n", escaped(&report.text()));
+    for plot in plots(report) {
+        body.push_str(&plot.svg());
+        body.push('\n');
+    }
+    body += &format!("<h2>Stack file</h2>\n<pre>{}</pre>\n", escaped(stack));
+    crate::page::page(&format!("dcd tune {}", report.trace), &body)
+}
+
+fn mib(tried: &Tried) -> f64 {
+    tried.candidate.bytes as f64 / MIB
+}
+
+fn plots(report: &Report<'_>) -> Vec<Plot> {
+    let tried = &report.found.tried;
+    let sizes = || tried.iter().filter(|tried| tried.candidate.medium != Medium::None).map(mib);
+    let (least, most) =
+        sizes().fold((f64::INFINITY, 0.0), |(a, b), size| (f64::min(a, size), f64::max(b, size)));
+    let unit = match report.objective {
+        Objective::Mean | Objective::P95 => "ms",
+        Objective::Writes => "writes",
+        Objective::Busy => "s",
+    };
+    let title = |of: &str| format!("{of}: {} ({unit})", report.objective.words());
+    let plain = |value: f64| Series::new("no cache", vec![(least, value), (most, value)]);
+    let mut trade_off = vec![plain(tried[0].value)];
+    let mut saved = Vec::new();
+    for medium in CACHES {
+        let best = best_of_each_size(tried, medium);
+        if best.is_empty() {
+            continue;
+        }
+        trade_off
+            .push(Series::new(medium.words(), best.iter().map(|tried| (mib(tried), tried.value)).collect()));
+        let plain = tried[0].full.as_ref().map_or(0, |plain| plain.disk_writes);
+        let writes = |tried: &&Tried| {
+            let writes = tried.full.as_ref()?.disk_writes;
+            Some((mib(tried), 100.0 * (1.0 - writes as f64 / plain as f64)))
+        };
+        saved.push(Series::new(medium.words(), best.iter().filter_map(writes).collect()));
+    }
+    let absorbed = report.overwrites.iter().filter(|point| point.0 <= most * MIB);
+    saved.push(Series::new(
+        "LRU, one pass",
+        absorbed.map(|&(bytes, share)| (bytes / MIB, 100.0 * share)).collect(),
+    ));
+    let plot = |title: String, y: Axis, series: Vec<Series>| Plot {
+        title,
+        x: Axis::log("size (MiB)"),
+        y,
+        style: Style::Line,
+        series,
+    };
+    let mut plots = vec![
+        plot(title("Best policy of each size"), Axis::log(unit), trade_off),
+        plot(
+            "Writes saved at the disk (run in full), and overwrites that LRU absorbs (%)".to_owned(),
+            Axis::linear("%"),
+            saved,
+        ),
+    ];
+    let of_policy = |name: &'static str| {
+        let of = tried
+            .iter()
+            .filter(|tried| tried.candidate.medium == Medium::Nvram && tried.candidate.policy.name == name);
+        Series::new(name.replace("two thresholds, ", ""), of.map(|tried| (mib(tried), tried.value)).collect())
+    };
+    if tried.iter().any(|tried| tried.candidate.medium == Medium::Nvram) {
+        let series = NVRAM_POLICIES.iter().map(|policy| of_policy(policy.name)).collect();
+        plots.push(plot(title("Write cache in NVRAM, each policy"), Axis::log(unit), series));
+    }
+    plots
+}
+
+fn best_of_each_size(tried: &[Tried], medium: Medium) -> Vec<&Tried> {
+    let mut best: Vec<&Tried> = Vec::new();
+    for tried in tried.iter().filter(|tried| tried.candidate.medium == medium) {
+        match best.last_mut().filter(|last| last.candidate.bytes == tried.candidate.bytes) {
+            Some(last) if tried.value < last.value => *last = tried,
+            Some(_) => {}
+            None => best.push(tried),
+        }
+    }
+    best
+}

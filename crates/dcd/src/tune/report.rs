@@ -1,0 +1,307 @@
+//! What `dcd tune` tells: a table of the candidates that are worth their price, the recommendation with its reasons, how sure
+//! it is, and what was assumed.
+
+use std::fmt::Write;
+
+use dcd_engine::log_cache::Promise;
+use dcd_stack::HumanBytes;
+use serde_json::{Value, json};
+
+use super::candidates::{Candidate, Medium, Setting};
+use super::load::{DISTANCE_BLOCK_BYTES, Workload};
+use super::search::{Found, Objective, Tried};
+
+/// Everything that is told.
+pub struct Report<'a> {
+    pub trace: String,
+    pub setting: &'a Setting,
+    pub workload: &'a Workload,
+    pub objective: Objective,
+    pub within: f64,
+    pub found: &'a Found,
+    /// (bytes of cache, share of the writes that LRU absorbs), from one pass over the trace.
+    pub overwrites: Vec<(f64, f64)>,
+    pub written_bytes: u64,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(
+        trace: String,
+        setting: &'a Setting,
+        workload: &'a Workload,
+        (objective, within): (Objective, f64),
+        found: &'a Found,
+    ) -> Report<'a> {
+        let overwrites = workload.overwrites();
+        let bytes = |blocks: u64| blocks * DISTANCE_BLOCK_BYTES;
+        Report {
+            trace,
+            setting,
+            workload,
+            objective,
+            within,
+            found,
+            overwrites: overwrites
+                .curve()
+                .into_iter()
+                .map(|(blocks, share)| (bytes(blocks) as f64, share))
+                .collect(),
+            written_bytes: bytes(overwrites.footprint()),
+        }
+    }
+
+    pub fn recommended_words(&self) -> String {
+        self.recommended().candidate.words()
+    }
+
+    fn recommended(&self) -> &Tried {
+        &self.found.tried[self.found.recommended]
+    }
+
+    /// Without a cache. It is always run in full, as the only one of its medium.
+    fn plain(&self) -> &Tried {
+        &self.found.tried[0]
+    }
+
+    /// The candidates that are better than everything cheaper of the same medium, the cheapest first.
+    pub fn front(&self) -> Vec<&Tried> {
+        let mut front: Vec<&Tried> = Vec::new();
+        for tried in &self.found.tried {
+            let rivals = front.iter().position(|other| other.candidate.cost() == tried.candidate.cost());
+            let cheaper = front.iter().filter(|other| {
+                other.candidate.medium == tried.candidate.medium
+                    && other.candidate.bytes < tried.candidate.bytes
+            });
+            let best = cheaper.map(|other| other.value).fold(f64::INFINITY, f64::min);
+            // What is better by less than can be told apart is not worth a larger cache.
+            if tried.value * (1.0 + self.within) >= best && tried.candidate.medium != Medium::None {
+                continue;
+            }
+            match rivals {
+                Some(at) if front[at].value > tried.value => front[at] = tried,
+                Some(_) => {}
+                None => front.push(tried),
+            }
+        }
+        front
+    }
+
+    /// The text for the terminal.
+    pub fn text(&self) -> String {
+        let mut text = self.heading() + "\n\n";
+        text += &self.table();
+        let _ = write!(text, "\nRecommended: {}\n", self.recommended().candidate.words());
+        for paragraph in [self.reasons(), self.certainty()] {
+            let _ = write!(text, "\n{paragraph}\n");
+        }
+        text += "\nAssumed:\n";
+        for assumption in self.assumptions() {
+            let _ = writeln!(text, "- {assumption}");
+        }
+        text
+    }
+
+    fn heading(&self) -> String {
+        let Workload { requests, writes, .. } = self.workload;
+        let seconds = requests.last().map_or(0.0, |last| last.at.as_secs_f64());
+        format!(
+            "{}: {} requests in {seconds:.0} s, {:.0} % of them writes, to {} in all; on the drive {}.\n\
+             {} candidates, by {}.",
+            self.trace,
+            requests.len(),
+            100.0 * *writes as f64 / requests.len() as f64,
+            HumanBytes(self.written_bytes),
+            self.setting.drive.name(),
+            self.found.tried.len(),
+            self.objective.words()
+        )
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!(
+            "  {:<22} {:>8}  {:<38} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7}\n",
+            "cache", "size", "policy", "mean ms", "95 % ms", "reads ms", "writes ms", "writes", "busy"
+        );
+        for tried in self.front() {
+            let Candidate { medium, bytes, policy } = tried.candidate;
+            let mark = if tried.candidate == self.recommended().candidate { '*' } else { ' ' };
+            let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
+            let _ = write!(text, "{mark} {:<22} {size:>8}  {:<38}", medium.words(), policy.name);
+            let _ = match &tried.full {
+                Some(full) => writeln!(
+                    text,
+                    " {:>10.3} {:>10.3} {:>10.3} {:>10.3} {:>6.1}% {:>6.1}%",
+                    full.mean_ms,
+                    full.p95_ms,
+                    full.read_mean_ms,
+                    full.write_mean_ms,
+                    self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64),
+                    self.share(full.disk_busy_s, |plain| plain.disk_busy_s),
+                ),
+                None => writeln!(text, " about {}, from the sample", self.objective.text(tried.value)),
+            };
+        }
+        text += "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy,\n\
+                 where it is better than everything smaller.\n";
+        text
+    }
+
+    /// Percent of what it is without a cache.
+    fn share(&self, ours: f64, of: impl Fn(&super::measure::Measured) -> f64) -> f64 {
+        100.0 * ours / of(self.plain_measured()).max(f64::MIN_POSITIVE)
+    }
+
+    fn plain_measured(&self) -> &super::measure::Measured {
+        self.plain().full.as_ref().expect("no cache is run in full")
+    }
+
+    /// Why this one, and what it saves.
+    pub fn reasons(&self) -> String {
+        let objective = self.objective;
+        let (ours, plain, best) = (self.recommended(), self.plain(), &self.found.tried[self.found.best]);
+        let ratio = |value: f64| format!("{:.1} %", 100.0 * (value - 1.0));
+        let mut text = format!("The {} is {}", objective.words(), objective.text(ours.value));
+        let measured = ours.full.as_ref().expect("what is recommended was run in full");
+        if ours.candidate.medium == Medium::None {
+            text += ": none of the caches makes it smaller by more than what was asked for.";
+        } else {
+            let _ = write!(
+                text,
+                ", without a cache {}: {:.1} times as much. The disk makes {:.0} % of the writes and is busy for {:.0} % of the \
+                 time.",
+                objective.text(plain.value),
+                plain.value / ours.value,
+                self.share(measured.disk_writes as f64, |plain| plain.disk_writes as f64),
+                self.share(measured.disk_busy_s, |plain| plain.disk_busy_s)
+            );
+        }
+        if best.candidate != ours.candidate {
+            let _ = write!(
+                text,
+                " The best was {} with {}; this one is within {} of it and needs less.",
+                best.candidate.words(),
+                objective.text(best.value),
+                ratio(ours.value / best.value)
+            );
+        }
+        let cheaper = self.front().into_iter().filter(|tried| {
+            tried.candidate.cost() < ours.candidate.cost() && tried.candidate.medium != Medium::None
+        });
+        if let Some(next) = cheaper.min_by(|a, b| a.value.total_cmp(&b.value)) {
+            let _ = write!(
+                text,
+                " The best of those that need less, {}, is {} worse.",
+                next.candidate.words(),
+                ratio(next.value / ours.value)
+            );
+        }
+        if let Some((_, most)) = self.overwrites.last() {
+            let size =
+                self.overwrites.iter().find(|(_, share)| *share >= 0.9 * most).map_or(0.0, |point| point.0);
+            let _ = write!(
+                text,
+                " Of the written blocks {:.0} % overwrite an earlier write; an LRU cache of {} would absorb nine tenths of those.",
+                100.0 * most,
+                HumanBytes((size as u64).next_multiple_of(DISTANCE_BLOCK_BYTES))
+            );
+        }
+        text
+    }
+
+    /// How sure it is.
+    pub fn certainty(&self) -> String {
+        let found = self.found;
+        let run = found.runs;
+        let mut text = match found.sample {
+            None => format!("How sure: every one of the {run} candidates was run with the whole trace."),
+            Some(requests) => {
+                let doubts: Vec<String> = found
+                    .doubts
+                    .iter()
+                    .map(|(medium, doubt)| format!("{} {:.0} %", medium.words(), 100.0 * doubt))
+                    .collect();
+                let mut text = format!(
+                    "How sure: all candidates were run with a sample of {requests} requests (one unit of the disk in {}, with \
+                     caches smaller by as much), and {run} of {} with the whole trace.",
+                    found.sampled_one_in,
+                    found.tried.len()
+                );
+                text += &match found.left_open {
+                    0 => format!(
+                        " Another one can be better by more than {} % only if the sample is wrong about it by more than it was \
+                         about those ({}).",
+                        100.0 * self.within,
+                        doubts.join(", ")
+                    ),
+                    left => format!(
+                        " {left} more could be better as far as the sample can tell, and were not run: raise --full-max to be \
+                         surer."
+                    ),
+                };
+                text
+            }
+        };
+        if let Some(verified) = &found.verified {
+            let _ = write!(
+                text,
+                " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse. The worst guess \
+                 from the sample was off by {:.0} %.",
+                verified.best, verified.worse_percent, verified.guess_off_percent_max
+            );
+        }
+        text
+    }
+
+    /// What was taken for granted.
+    pub fn assumptions(&self) -> Vec<String> {
+        let promise = match (self.setting.promise, self.workload.flushes) {
+            (Promise::Always, 0) => {
+                "a log makes each write durable before it answers, as the trace has no flushes"
+            }
+            (Promise::Always, _) => "a log makes each write durable before it answers",
+            (Promise::Flush | Promise::Ordered, _) => "a log makes writes durable when the trace flushes",
+        };
+        let mut all = vec![
+            "requests come when the trace says, however long those before them take".to_owned(),
+            format!("the disk behaves like {} with its write cache off", self.setting.drive.description()),
+            "an SSD takes 80 us for an operation, however many it has; RAM takes no time".to_owned(),
+            promise.to_owned(),
+            "caches are empty at first, and what they hold at the end is brought home and counted".to_owned(),
+            "nothing to buy is cheaper than an SSD, an SSD than RAM that survives a power cut; then the smaller is cheaper"
+                .to_owned(),
+        ];
+        all.extend(self.workload.notes.iter().cloned());
+        all
+    }
+
+    /// Everything, for programs.
+    pub fn json(&self) -> Value {
+        let of = |tried: &Tried| {
+            json!({
+                "medium": tried.candidate.medium,
+                "bytes": tried.candidate.bytes,
+                "policy": tried.candidate.policy.name,
+                "value": tried.value,
+                "in_full": tried.full,
+                "sampled": tried.sampled,
+            })
+        };
+        json!({
+            "trace": self.trace,
+            "drive": self.setting.drive.name(),
+            "objective": self.objective,
+            "requests": self.workload.requests.len(),
+            "written_bytes": self.written_bytes,
+            "recommended": of(self.recommended()),
+            "best": of(&self.found.tried[self.found.best]),
+            "reasons": self.reasons(),
+            "certainty": self.certainty(),
+            "assumptions": self.assumptions(),
+            "sample_requests": self.found.sample,
+            "left_open": self.found.left_open,
+            "verified": self.found.verified,
+            "candidates": self.found.tried.iter().map(of).collect::<Vec<_>>(),
+            "lru_absorbs": self.overwrites,
+        })
+    }
+}

@@ -1,0 +1,400 @@
+//! Which candidate to recommend: all of them under a sample of the workload, and those that could be the best in full.
+//!
+//! A candidate's objective in full is guessed from its objective under the sample, times the ratio of the two in runs on the
+//! same medium. The ratios differ from run to run; the largest difference seen is how far a guess is believed to be off. A
+//! candidate is run in full as long as it could be better than the best by more than the tolerance, or is cheaper than the
+//! one to recommend and as good by its guess. So nothing is dropped unless the sample would have to be wrong by more than it
+//! has been seen to be.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::candidates::{Candidate, Medium, Setting};
+use super::load::Workload;
+use super::measure::{Measured, measure};
+use super::sample::sample;
+use crate::failure::Failure;
+
+/// A sample is one part in 2^3 at most: of a smaller one too few requests meet.
+const SAMPLING_BITS_MAX: u32 = 3;
+/// The blocks that the smallest cache keeps under a sample.
+const CACHE_BLOCKS_MIN: u64 = 32;
+/// So many are run at once before it is thought over; the same on every machine, so that the result is the same.
+const ROUND: usize = 4;
+/// How far a guess is believed to be off before there are two runs to compare, and at least.
+const DOUBT_FIRST: f64 = 0.15;
+const DOUBT_MIN: f64 = 0.02;
+/// Times below a microsecond are all the same.
+const TIME_FLOOR_MS: f64 = 1e-3;
+
+/// What is to be small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// Mean response time of all requests
+    Mean,
+    /// The response time that 95 % of the requests do not exceed
+    P95,
+    /// Writes at the disk
+    Writes,
+    /// The time that the disk is busy
+    Busy,
+}
+
+impl Objective {
+    pub fn of(self, measured: &Measured) -> f64 {
+        match self {
+            Objective::Mean => measured.mean_ms.max(TIME_FLOOR_MS),
+            Objective::P95 => measured.p95_ms.max(TIME_FLOOR_MS),
+            Objective::Writes => measured.disk_writes.max(1) as f64,
+            Objective::Busy => measured.disk_busy_s.max(TIME_FLOOR_MS),
+        }
+    }
+
+    pub const fn words(self) -> &'static str {
+        match self {
+            Objective::Mean => "mean response time",
+            Objective::P95 => "95 % response time",
+            Objective::Writes => "writes at the disk",
+            Objective::Busy => "busy time of the disk",
+        }
+    }
+
+    /// A value with its unit.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Objective::Mean | Objective::P95 => format!("{value:.3} ms"),
+            Objective::Writes => format!("{value:.0}"),
+            Objective::Busy => format!("{value:.1} s"),
+        }
+    }
+}
+
+/// How to search.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchOptions {
+    pub objective: Objective,
+    /// A candidate is as good as the best if it is worse by this share at most.
+    pub within: f64,
+    /// How many are run in full at most; the grid is, if it is to be verified.
+    pub full_max: usize,
+    pub jobs: usize,
+    pub verify: bool,
+    pub sampling: Sampling,
+}
+
+/// When the workload is sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// So many requests over all candidates are no reason to.
+    pub exact_requests: usize,
+    /// A sample keeps so many requests.
+    pub requests_min: usize,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { exact_requests: 2_000_000, requests_min: 30_000 }
+    }
+}
+
+/// A candidate and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    pub candidate: Candidate,
+    /// Under the sample; none where there is no sample.
+    pub sampled: Option<Measured>,
+    pub full: Option<Measured>,
+    /// The objective: as measured in full, or as guessed.
+    pub value: f64,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The cheapest first.
+    pub tried: Vec<Tried>,
+    pub recommended: usize,
+    pub best: usize,
+    /// Requests in the sample; none where all was run in full.
+    pub sample: Option<usize>,
+    /// One unit in so many was sampled.
+    pub sampled_one_in: u32,
+    /// How many were run in full to find it.
+    pub runs: usize,
+    /// Candidates that could be better, but were not run in full as the limit was reached.
+    pub left_open: usize,
+    /// The largest relative differences of the sample's guesses that were seen, for each medium.
+    pub doubts: BTreeMap<Medium, f64>,
+    pub verified: Option<Verified>,
+}
+
+/// The whole grid in full.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verified {
+    /// By how much the recommendation is worse than the best of the grid.
+    pub worse_percent: f64,
+    pub best: String,
+    /// By how much the worst guess of those that the search did not run in full was off.
+    pub guess_off_percent_max: f64,
+}
+
+/// How many requests fewer to run a candidate with.
+fn sampling_bits(workload: &Workload, candidates: &[Candidate], sampling: Sampling) -> u32 {
+    let requests = workload.requests.len();
+    if requests * candidates.len() <= sampling.exact_requests {
+        return 0;
+    }
+    let in_ram = candidates.iter().filter(|candidate| candidate.medium == Medium::Nvram);
+    let smallest = in_ram.map(|candidate| candidate.bytes).min();
+    let fits = |bits: &u32| {
+        requests >> bits >= sampling.requests_min
+            && smallest
+                .is_none_or(|bytes| bytes >> bits >= CACHE_BLOCKS_MIN * u64::from(workload.block_bytes))
+    };
+    (1..=SAMPLING_BITS_MAX).rev().find(fits).unwrap_or(0)
+}
+
+/// Everything that is measured, one job after another on each thread.
+fn measure_all(
+    jobs: usize,
+    count: usize,
+    bar: &ProgressBar,
+    run: impl Fn(usize) -> Result<Measured, Failure> + Sync,
+) -> Result<Vec<Measured>, Failure> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, count.max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    let measured = run(index);
+                    bar.inc(1);
+                    done.lock().expect("no run panics with the lock").push((index, measured));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no thread is left");
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, measured)| measured).collect()
+}
+
+struct Search<'a> {
+    setting: &'a Setting,
+    workload: &'a Workload,
+    options: SearchOptions,
+    tried: Vec<Tried>,
+    bar: &'a ProgressBar,
+}
+
+/// Searches the candidates, the cheapest of which comes first.
+pub fn search(
+    setting: &Setting,
+    workload: &Workload,
+    candidates: Vec<Candidate>,
+    options: SearchOptions,
+    bar: &ProgressBar,
+) -> Result<Found, Failure> {
+    let bits = sampling_bits(workload, &candidates, options.sampling);
+    let tried = candidates.into_iter().map(|candidate| Tried {
+        candidate,
+        sampled: None,
+        full: None,
+        value: f64::NAN,
+    });
+    let mut search = Search { setting, workload, options, tried: tried.collect(), bar };
+    let mut sample_requests = None;
+    let all: Vec<usize> = (0..search.tried.len()).collect();
+    let mut left_open = 0;
+    if bits == 0 {
+        bar.set_length(all.len() as u64);
+        search.run_in_full(&all)?;
+    } else {
+        sample_requests = Some(search.screen(bits)?);
+        left_open = search.race()?;
+    }
+    let (recommended, best) = search.decide();
+    let (doubts, runs) = (search.doubts(), search.tried.iter().filter(|tried| tried.full.is_some()).count());
+    let guesses: Vec<f64> = all.iter().map(|&index| search.value(index)).collect();
+    let mut verified = None;
+    if options.verify {
+        let rest: Vec<usize> = all.into_iter().filter(|&index| search.tried[index].full.is_none()).collect();
+        bar.inc_length(rest.len() as u64);
+        search.run_in_full(&rest)?;
+        verified = Some(search.verify(recommended, &guesses));
+    }
+    let values: Vec<f64> = (0..search.tried.len()).map(|index| search.value(index)).collect();
+    for (tried, value) in search.tried.iter_mut().zip(values) {
+        tried.value = value;
+    }
+    Ok(Found {
+        doubts,
+        runs,
+        tried: search.tried,
+        recommended,
+        best,
+        sample: sample_requests,
+        sampled_one_in: 1 << bits,
+        left_open,
+        verified,
+    })
+}
+
+impl Search<'_> {
+    /// Every candidate under the sample; how many requests that has.
+    fn screen(&mut self, bits: u32) -> Result<usize, Failure> {
+        let requests = sample(&self.workload.requests, bits);
+        self.bar.set_length((self.tried.len() + ROUND) as u64);
+        self.bar.set_message("sample");
+        let run = |index: usize| measure(self.setting, &self.tried[index].candidate, &requests, bits);
+        let measured = measure_all(self.options.jobs, self.tried.len(), self.bar, run)?;
+        for (tried, measured) in self.tried.iter_mut().zip(measured) {
+            tried.sampled = Some(measured);
+        }
+        Ok(requests.len())
+    }
+
+    fn run_in_full(&mut self, which: &[usize]) -> Result<(), Failure> {
+        self.bar.set_message("in full");
+        let run = |index: usize| {
+            let candidate = &self.tried[which[index]].candidate;
+            measure(self.setting, candidate, &self.workload.requests, 0)
+        };
+        let measured = measure_all(self.options.jobs, which.len(), self.bar, run)?;
+        for (&index, measured) in which.iter().zip(measured) {
+            self.tried[index].full = Some(measured);
+        }
+        Ok(())
+    }
+
+    /// Runs in full what could be the best; returns how many are left that could.
+    fn race(&mut self) -> Result<usize, Failure> {
+        let mut round = self.best_of_each_medium();
+        let mut runs = 0;
+        loop {
+            let room = self.options.full_max.max(ROUND).saturating_sub(runs);
+            if round.is_empty() || room == 0 {
+                return Ok(round.len());
+            }
+            round.truncate(ROUND.min(room));
+            runs += round.len();
+            self.bar.set_length(self.bar.position() + round.len() as u64);
+            self.run_in_full(&round)?;
+            round = self.open();
+        }
+    }
+
+    fn sampled(&self, index: usize) -> f64 {
+        let sampled = self.tried[index].sampled.as_ref().expect("every candidate was sampled");
+        self.options.objective.of(sampled)
+    }
+
+    fn full(&self, index: usize) -> Option<f64> {
+        self.tried[index].full.as_ref().map(|measured| self.options.objective.of(measured))
+    }
+
+    fn medium(&self, index: usize) -> Medium {
+        self.tried[index].candidate.medium
+    }
+
+    fn best_of_each_medium(&self) -> Vec<usize> {
+        let mut best: BTreeMap<Medium, usize> = BTreeMap::new();
+        for index in 0..self.tried.len() {
+            let known = best.entry(self.medium(index)).or_insert(index);
+            if self.sampled(index) < self.sampled(*known) {
+                *known = index;
+            }
+        }
+        best.into_values().collect()
+    }
+
+    /// The smallest and the largest ratio of full to sample on a medium.
+    fn ratios(&self, medium: Medium) -> Option<(f64, f64)> {
+        let of_medium = (0..self.tried.len()).filter(|&index| self.medium(index) == medium);
+        let ratios = of_medium.filter_map(|index| {
+            Some(self.full(index)? / self.tried[index].sampled.as_ref().map(|_| self.sampled(index))?)
+        });
+        ratios.fold(None, |range, ratio| {
+            let (low, high) = range.unwrap_or((ratio, ratio));
+            Some((f64::min(low, ratio), f64::max(high, ratio)))
+        })
+    }
+
+    fn doubts(&self) -> BTreeMap<Medium, f64> {
+        let media = [Medium::None, Medium::SameDisk, Medium::Ssd, Medium::Nvram];
+        let runs = |medium: Medium| {
+            self.tried.iter().filter(|tried| tried.candidate.medium == medium && tried.full.is_some()).count()
+        };
+        let doubt = |medium| match (self.ratios(medium)?, runs(medium)) {
+            (_, 1) => Some((medium, DOUBT_FIRST)),
+            ((low, high), _) => Some((medium, (high / low - 1.0).max(DOUBT_MIN))),
+        };
+        media.into_iter().filter_map(doubt).collect()
+    }
+
+    /// The candidates that are still to be run in full, the most promising first.
+    fn open(&self) -> Vec<usize> {
+        let (recommended, best) = self.decide();
+        let best = self.full(best).expect("the best was run");
+        let doubts = self.doubts();
+        let within = 1.0 + self.options.within;
+        let mut open: Vec<(f64, usize)> = Vec::new();
+        for index in (0..self.tried.len()).filter(|&index| self.tried[index].full.is_none()) {
+            let medium = self.medium(index);
+            let (low, _) = self.ratios(medium).expect("each medium has been run");
+            let least = self.sampled(index) * low / (1.0 + doubts[&medium]);
+            let guess = self.value(index);
+            let cheaper = self.tried[index].candidate.cost() < self.tried[recommended].candidate.cost();
+            if least * within < best || (cheaper && guess <= best * within) {
+                open.push((guess, index));
+            }
+        }
+        open.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        open.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// Of those that were run in full: the cheapest of those that are as good as the best, and the best.
+    fn decide(&self) -> (usize, usize) {
+        let run = || (0..self.tried.len()).filter_map(|index| Some((self.full(index)?, index)));
+        let (best, best_index) =
+            run().min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).expect("something was run");
+        let good = run().filter(|(value, _)| *value <= best * (1.0 + self.options.within));
+        // Of several policies at one cost, the best.
+        let by_cost = |a: &(f64, usize), b: &(f64, usize)| {
+            let cost = |index: usize| self.tried[index].candidate.cost();
+            cost(a.1).cmp(&cost(b.1)).then(a.0.total_cmp(&b.0)).then(a.1.cmp(&b.1))
+        };
+        let recommended = good.min_by(by_cost).expect("the best is one of them").1;
+        (recommended, best_index)
+    }
+
+    /// The objective in full, or the guess at it.
+    fn value(&self, index: usize) -> f64 {
+        self.full(index).unwrap_or_else(|| {
+            let (low, high) = self.ratios(self.medium(index)).expect("each medium has been run");
+            self.sampled(index) * (low * high).sqrt()
+        })
+    }
+
+    fn verify(&self, recommended: usize, guesses: &[f64]) -> Verified {
+        let (_, best) = self.decide();
+        let (ours, least) = (self.full(recommended), self.full(best));
+        let (ours, least) = (ours.expect("it was run"), least.expect("it was run"));
+        let off = |(index, guess): (usize, &f64)| (guess / self.value(index) - 1.0).abs();
+        Verified {
+            worse_percent: 100.0 * (ours / least - 1.0),
+            best: self.tried[best].candidate.words(),
+            guess_off_percent_max: 100.0 * guesses.iter().enumerate().map(off).fold(0.0, f64::max),
+        }
+    }
+}

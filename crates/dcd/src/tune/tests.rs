@@ -1,0 +1,124 @@
+//! The whole search, on a short synthetic trace.
+
+use dcd_engine::Nanos;
+use dcd_engine::log_cache::Promise;
+use dcd_sim::SimRng;
+use dcd_trace::{DeviceId, Op, ReadTrace, Record, TraceError};
+use indicatif::ProgressBar;
+
+use super::candidates::Candidate;
+use super::search::Found;
+use super::*;
+
+const BLOCK_SECTORS: u64 = 8;
+const MIB: u64 = 1 << 20;
+
+struct Given(std::vec::IntoIter<Record>);
+
+impl ReadTrace for Given {
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        Ok(self.0.next())
+    }
+}
+
+/// An office's disk: bursts of small requests, two of three of them writes, most of them to a few hot places.
+fn office(requests: u64) -> Vec<Record> {
+    let mut rng = SimRng::new(7);
+    let mut at = Nanos::ZERO;
+    let mut one = |_| {
+        at +=
+            Nanos(if rng.chance(300) { rng.range(50_000_000, 900_000_000) } else { rng.range(0, 8_000_000) });
+        // The third power makes the low numbers the hot ones; the places are spread over the disk.
+        let unit = rng.range(0, 999_999) as f64 / 1e6;
+        let block = (unit * unit * unit * 40_000.0) as u64;
+        let start = (block % 64 + block / 64 * 4_000) * BLOCK_SECTORS;
+        let op = if rng.chance(667) { Op::Write } else { Op::Read };
+        Record::new(at, DeviceId(0), op, start, BLOCK_SECTORS).unwrap()
+    };
+    (0..requests).map(&mut one).collect()
+}
+
+fn workload(records: Vec<Record>, drive: &dcd_model::Drive) -> Workload {
+    Workload::read(&mut Given(records.into_iter()), None, drive).unwrap()
+}
+
+fn find(records: Vec<Record>, sampling: Sampling, jobs: usize, verify: bool) -> (Found, String) {
+    let drive = dcd_model::drive::builtin("nearline-2018").unwrap();
+    let workload = workload(records, &drive);
+    let setting = Setting {
+        drive_name: drive.name().to_owned(),
+        data_bytes: (workload.end * 512).next_multiple_of(MIB),
+        drive,
+        promise: Promise::Always,
+        block_bytes: workload.block_bytes,
+    };
+    let sizes = Sizes { log: vec![64 * MIB, 256 * MIB], nvram: vec![MIB, 4 * MIB, 16 * MIB] };
+    let candidates = grid(&[Medium::SameDisk, Medium::Ssd, Medium::Nvram], &sizes, u64::MAX);
+    let options =
+        SearchOptions { objective: Objective::Mean, within: 0.02, full_max: 16, jobs, verify, sampling };
+    let found = search(&setting, &workload, candidates, options, &ProgressBar::hidden()).unwrap();
+    let text = Report::new("office".to_owned(), &setting, &workload, (Objective::Mean, 0.02), &found).text();
+    (found, text)
+}
+
+#[test]
+fn a_recommendation_from_a_sample_is_near_the_best_of_the_grid() {
+    let sampling = Sampling { exact_requests: 0, requests_min: 2_000 };
+    let (found, text) = find(office(24_000), sampling, 2, true);
+    let verified = found.verified.expect("it was asked for");
+    assert_eq!(found.sampled_one_in, 8);
+    assert!(verified.worse_percent <= 5.0, "{text}");
+    assert!(found.tried.iter().all(|tried| tried.full.is_some()));
+    // Somebody who writes that much over what he wrote gains by a cache.
+    assert!(found.tried[found.recommended].value * 2.0 < found.tried[0].value, "{text}");
+}
+
+#[test]
+fn the_result_does_not_depend_on_the_number_of_threads() {
+    let sampling = Sampling { exact_requests: 0, requests_min: 500 };
+    let [one, two] = [1, 2].map(|jobs| find(office(4_000), sampling, jobs, false).1);
+    assert_eq!(one, two);
+}
+
+#[test]
+fn a_short_trace_is_not_sampled() {
+    let (found, text) = find(office(500), Sampling::default(), 2, false);
+    assert_eq!(found.sample, None);
+    assert!(text.contains("every one of the"), "{text}");
+    let best = found.tried.iter().map(|tried| tried.value).fold(f64::INFINITY, f64::min);
+    let recommended = &found.tried[found.recommended];
+    assert!(recommended.value <= best * 1.02);
+    // Nothing that is cheaper is as good.
+    for tried in found.tried.iter().filter(|tried| tried.candidate.cost() < recommended.candidate.cost()) {
+        assert!(tried.value > best * 1.02, "{}", tried.candidate.words());
+    }
+}
+
+#[test]
+fn reads_alone_of_a_cold_disk_need_no_cache() {
+    let mut records = office(6_000);
+    // One write, so that there is something to tune for.
+    for record in records.iter_mut().skip(1) {
+        record.op = Op::Read;
+    }
+    records[0].op = Op::Write;
+    let (found, text) = find(records, Sampling::default(), 2, false);
+    assert_eq!(found.tried[found.recommended].candidate, Candidate::NONE, "{text}");
+}
+
+#[test]
+fn of_several_devices_the_busiest_is_taken_and_it_is_said() {
+    let drive = dcd_model::drive::builtin("nearline-2018").unwrap();
+    let mut records = office(90);
+    for (index, record) in records.iter_mut().enumerate() {
+        record.device = DeviceId(if index % 3 == 0 { 4 } else { 9 });
+    }
+    let all = records.clone();
+    let chosen = workload(records, &drive);
+    assert_eq!(chosen.requests.len(), 60);
+    assert!(chosen.notes[0].contains("device 9"), "{:?}", chosen.notes);
+    let named = Workload::read(&mut Given(all.clone().into_iter()), Some(4), &drive).unwrap();
+    assert_eq!(named.requests.len(), 30);
+    let error = Workload::read(&mut Given(all.into_iter()), Some(5), &drive).unwrap_err().to_string();
+    assert!(error.contains("no device 5; it has 4, 9"), "{error}");
+}
