@@ -12,6 +12,16 @@ for file in crates/*/examples/*.rs; do
     cargo run --release --quiet --locked -p "dcd-$crate" --example "$(basename "$file" .rs)"
 done
 echo
+echo "== a trace on eighteen disks, beside DiskSim"
+if [ -e "${DCD_TRACES:-}/ascii.trace.gz" ]; then
+    trace=$(mktemp)
+    trap 'rm -f "$trace"' EXIT
+    gzip -dc "$DCD_TRACES/ascii.trace.gz" >"$trace"
+    cargo run --release --quiet --locked -p dcd-sim --example disk_speed -- "$trace" atlas-10k c-look 18
+else
+    echo "SKIPPED: DCD_TRACES is not a directory with DiskSim's ascii.trace.gz"
+fi
+echo
 echo "== NBD, beside other servers"
 ./scripts/bench-nbd.sh target/release/dcd
 echo

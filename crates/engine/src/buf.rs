@@ -70,6 +70,7 @@ impl Buf {
         buf
     }
 
+    #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
@@ -78,6 +79,7 @@ impl Buf {
         self.len == 0
     }
 
+    #[inline]
     pub const fn is_blank(&self) -> bool {
         matches!(self.memory, Memory::Blank)
     }

@@ -48,6 +48,7 @@ pub enum Io {
 
 impl Io {
     /// The sectors it touches; none for a flush.
+    #[inline]
     pub fn extent(&self) -> Option<Extent> {
         let of = |at: Lba, buf: &Buf| Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES);
         match self {
@@ -233,10 +234,12 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    #[inline]
     pub fn submit(&mut self, port: Port, op: OpId, io: Io) {
         self.commands.push(Command::Submit { port, op, io });
     }
 
+    #[inline]
     pub fn reply(&mut self, id: RequestId, result: IoResult) {
         self.commands.push(Command::Reply { id, result });
     }

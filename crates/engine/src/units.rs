@@ -31,6 +31,7 @@ impl fmt::Display for Lba {
 
 impl Add<u64> for Lba {
     type Output = Lba;
+    #[inline]
     fn add(self, sectors: u64) -> Lba {
         Lba(self.0 + sectors)
     }
@@ -38,6 +39,7 @@ impl Add<u64> for Lba {
 
 impl Sub<Lba> for Lba {
     type Output = u64;
+    #[inline]
     fn sub(self, other: Lba) -> u64 {
         self.0 - other.0
     }
@@ -55,10 +57,12 @@ impl Extent {
         Extent { start, sectors }
     }
 
+    #[inline]
     pub const fn end(self) -> Lba {
         Lba(self.start.0 + self.sectors)
     }
 
+    #[inline]
     pub const fn overlaps(self, other: Extent) -> bool {
         self.start.0 < other.end().0 && other.start.0 < self.end().0
     }
@@ -110,10 +114,12 @@ impl Nanos {
     }
 
     /// The span from `earlier` to `self`, zero where `earlier` is the later one.
+    #[inline]
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
+    #[inline]
     pub const fn saturating_add(self, other: Nanos) -> Nanos {
         Nanos(self.0.saturating_add(other.0))
     }
@@ -121,6 +127,7 @@ impl Nanos {
 
 impl Add for Nanos {
     type Output = Nanos;
+    #[inline]
     fn add(self, other: Nanos) -> Nanos {
         Nanos(self.0 + other.0)
     }

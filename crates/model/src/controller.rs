@@ -71,6 +71,8 @@ pub struct Controller {
     shingles: Option<Shingles>,
     arm: Arm,
     wrote_last: bool,
+    /// What was located last: a write asks for the same place twice.
+    located: (Lba, Spot),
 }
 
 impl Controller {
@@ -79,7 +81,8 @@ impl Controller {
         let cache = Cache::new(drive.cache);
         let write_back = WriteBack::new(drive.write_back);
         let shingles = drive.shingles.map(Shingles::new);
-        Controller { drive, cache, write_back, shingles, arm: Arm::default(), wrote_last: false }
+        let located = (Lba(0), drive.locate(Lba(0)));
+        Controller { drive, cache, write_back, shingles, arm: Arm::default(), wrote_last: false, located }
     }
 
     pub fn drive(&self) -> &Drive {
@@ -384,7 +387,7 @@ impl Controller {
             Some(shingles) => shingles.put(extent),
             None => extent.start,
         };
-        let spot = self.drive.mechanics.geometry.locate(lba);
+        let spot = self.locate(lba);
         let (arm, sectors) = (self.arm, extent.sectors);
         self.transfer(Wanted { access: Pass::Write, arm, lba, spot, sectors, at, data_at })
     }
@@ -396,11 +399,18 @@ impl Controller {
     }
 
     /// How long before the first sector passes the bus has to begin, so that the data never comes too late.
-    fn bus_lead(&self, extent: Extent) -> Nanos {
-        let spot = self.drive.locate(extent.start);
+    fn bus_lead(&mut self, extent: Extent) -> Nanos {
+        let spot = self.locate(extent.start);
         let sector_time = self.drive.mechanics.geometry.revolution() / u64::from(spot.sectors_per_track);
         let passing = Nanos(sector_time * (extent.sectors - 1));
         self.drive.bus_time(extent.sectors).since(passing).max(self.drive.bus_time(1))
+    }
+
+    fn locate(&mut self, lba: Lba) -> Spot {
+        if self.located.0 != lba {
+            self.located = (lba, self.drive.locate(lba));
+        }
+        self.located.1
     }
 
     fn take_arm(&mut self, now: Nanos) {

@@ -266,7 +266,10 @@ impl Disk {
         if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > geometry.sectors) {
             return error(ErrorKind::OutOfRange);
         }
-        Ok(Work::Transfer { access, extent, spot: self.drive().locate(extent.start) })
+        // Only this order looks at where a request lies before its turn comes.
+        let looks = self.queue.scheduler() == Scheduler::Sptf;
+        let spot = looks.then(|| self.drive().locate(extent.start));
+        Ok(Work::Transfer { access, extent, spot })
     }
 }
 

@@ -36,7 +36,12 @@ pub enum Scheduler {
 /// What a request asks of the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    Transfer { access: Access, extent: Extent, spot: Spot },
+    Transfer {
+        access: Access,
+        extent: Extent,
+        /// Where it begins, for [`Scheduler::Sptf`].
+        spot: Option<Spot>,
+    },
     Flush,
 }
 
@@ -151,10 +156,10 @@ impl Queue {
     fn nearest(&self, start: Nanos, controller: &mut Controller) -> usize {
         controller.catch_up(start);
         self.cheapest(|pending| match &pending.work {
-            Work::Flush => 0,
-            Work::Transfer { access, extent, spot } => {
+            Work::Transfer { access, extent, spot: Some(spot) } => {
                 controller.positioning(start, pending.known, *access, *extent, spot)
             }
+            Work::Transfer { .. } | Work::Flush => 0,
         })
     }
 }

@@ -2,9 +2,9 @@
 //! model's controller alone and through the whole virtual driver; or the requests of a file in DiskSim's ASCII format.
 //!
 //! `cargo run --release -p dcd-sim --example disk_speed`
-//! `cargo run --release -p dcd-sim --example disk_speed -- TRACE [DRIVE] [SCHEDULER]`
+//! `cargo run --release -p dcd-sim --example disk_speed -- TRACE [DRIVE] [SCHEDULER] [DISKS]`
 //!
-//! Each device of a trace gets a disk of its own, its write cache on.
+//! Each device of a trace gets a disk of its own, its write cache on; with more `DISKS`, the others are there and rest.
 
 // An example is a program: it has a clock and reads files.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -46,12 +46,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => random(1_000_000, atlas.sectors()),
     };
     let devices = arrivals.iter().map(|arrival| arrival.device).max().map_or(1, |last| last + 1);
-    println!("{}, {} requests to {devices} disks, {scheduler:?}", atlas.name(), arrivals.len());
+    let disks = arguments.get(3).map_or(Ok(devices), |disks| disks.parse())?;
+    if disks < devices {
+        return Err(format!("the trace has {devices} devices, and {disks} disks are too few").into());
+    }
+    println!("{}, {} requests to {devices} of {disks} disks, {scheduler:?}", atlas.name(), arrivals.len());
     for _ in 0..3 {
         if devices == 1 && scheduler == Scheduler::Fcfs {
             through_controller(&atlas, &arrivals);
         }
-        through_driver(&atlas, scheduler, devices, &arrivals);
+        through_driver(&atlas, scheduler, disks, &arrivals);
     }
     Ok(())
 }
@@ -164,8 +168,8 @@ fn stack(drive: &Drive, scheduler: Scheduler) -> Stack {
 }
 
 /// A disk on its own does not know of the others, so each has a driver, one after the other.
-fn through_driver(drive: &Drive, scheduler: Scheduler, devices: usize, arrivals: &[Arrival]) {
-    let mut split: Vec<Vec<Arrival>> = vec![Vec::new(); devices];
+fn through_driver(drive: &Drive, scheduler: Scheduler, disks: usize, arrivals: &[Arrival]) {
+    let mut split: Vec<Vec<Arrival>> = vec![Vec::new(); disks];
     for arrival in arrivals {
         split[arrival.device].push(*arrival);
     }
