@@ -41,30 +41,34 @@ impl Medium {
 pub struct Policy {
     pub name: &'static str,
     fields: &'static str,
+    /// It waits until the disk has been idle for some time.
+    idle: bool,
 }
 
 /// Biswas, Ramakrishnan and Towsley (1993), sections 4.1 to 4.4, and idleness as the log cache has it. Free piggybacking is
 /// not among them: it needs to see the arm, which no served disk shows.
 pub const NVRAM_POLICIES: [Policy; 5] = [
-    Policy { name: "one threshold", fields: "when = \"one-threshold\"\n" },
-    Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n" },
+    Policy { name: "one threshold", fields: "when = \"one-threshold\"\n", idle: false },
+    Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n", idle: false },
     Policy {
         name: "two thresholds, piggyback by track",
         fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"track\"\n",
+        idle: false,
     },
     Policy {
         name: "two thresholds, piggyback by cylinder",
         fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"cylinder\"\n",
+        idle: false,
     },
-    Policy { name: "when idle", fields: "when = \"idle\"\nwhat = \"wow\"\n" },
+    Policy { name: "when idle", fields: "when = \"idle\"\nwhat = \"wow\"\n", idle: true },
 ];
 
 pub const LOG_POLICIES: [Policy; 2] = [
-    Policy { name: "when idle", fields: "when = \"idle\"\n" },
-    Policy { name: "between marks", fields: "when = \"high-low\"\n" },
+    Policy { name: "when idle", fields: "when = \"idle\"\n", idle: true },
+    Policy { name: "between marks", fields: "when = \"high-low\"\n", idle: false },
 ];
 
-const NO_POLICY: Policy = Policy { name: "-", fields: "" };
+const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
 
 /// One way to set a cache up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,8 +196,8 @@ impl Setting {
             size(medium_bytes),
             toml_text(&self.drive_name)
         );
-        if sampled > 0 {
-            let (segments, sectors) = self.drive.segments();
+        let (segments, sectors) = self.drive.segments();
+        if sampled > 0 && sectors > 0 {
             // Fewer segments, or a smaller one where that would be less than one.
             let sectors = (((segments as u64 * sectors) >> sampled).max(1)).min(sectors);
             let segments = (segments >> sampled).max(1);
@@ -215,6 +219,11 @@ impl Setting {
         if candidate.medium != Medium::None {
             text.push('\n');
             text += &self.layer(candidate, bytes, data);
+            if sampled > 0 && candidate.policy.idle {
+                // The disk is idle for longer where fewer requests come.
+                let [empty, full] = [1_000u64, 1].map(|ms| ms << sampled);
+                let _ = write!(text, "idle-empty = \"{empty}ms\"\nidle-full = \"{full}ms\"\n");
+            }
         }
         text
     }
@@ -293,6 +302,7 @@ mod tests {
     use dcd_stack::StackFile;
 
     use super::*;
+    use crate::virtual_run::{RunOptions, VirtualRun};
 
     fn setting(drive: &str) -> Setting {
         Setting {
@@ -311,18 +321,30 @@ mod tests {
         assert_eq!(all.len(), 1 + 2 * 2 * 2 + 2 * 5);
         assert!(all.is_sorted_by_key(Candidate::cost));
         let places = Places { disk: Path::new("disk.img"), log: Path::new("/dev/nvme0n1p3") };
-        for drive in ["ra81", "nearline-2018"] {
+        for drive in dcd_model::drive::names() {
             let setting = setting(drive);
             for candidate in &all {
-                for text in [
+                let texts = [
                     setting.simulated(candidate),
                     setting.scaled(candidate, 3),
                     setting.served(candidate, &places),
-                ] {
+                ];
+                for text in texts {
                     let parsed = StackFile::parse(&text, Path::new("stack.toml"));
                     assert!(parsed.is_ok(), "{}\n{text}", parsed.unwrap_err());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_caches_of_every_drive_can_be_scaled() {
+        let candidate = Candidate { medium: Medium::Nvram, bytes: 1 << 20, policy: NVRAM_POLICIES[1] };
+        for drive in dcd_model::drive::names() {
+            let text = setting(drive).scaled(&candidate, 3);
+            let file = StackFile::parse(&text, Path::new("stack.toml")).unwrap();
+            let run = VirtualRun::start(&file, RunOptions::new(1));
+            assert!(run.is_ok(), "{}\n{text}", run.err().unwrap());
         }
     }
 
