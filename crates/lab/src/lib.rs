@@ -17,9 +17,11 @@
 //! | `builtin` | a file system on a disk with some built-in cache |
 //! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
 //! | `strides` | the stride benchmark on a modelled drive |
+//! | `array` | a modelled RAID-5 behind the three caches of its paper |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
+mod array;
 mod builtin;
 mod clients;
 mod configurations;

@@ -66,6 +66,19 @@ pub(crate) struct Medium {
     writes: u64,
 }
 
+impl Medium {
+    /// The medium of a drive. The drives of that time are shipped with their write cache off: what is written is there.
+    pub fn of(drive: &Drive, seed: u64) -> Medium {
+        let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
+        Medium { memory: MemDisk::new(geometry, Latency::INSTANT, seed), reads: 0, writes: 0 }
+    }
+
+    /// For work before time begins.
+    pub fn device(&mut self) -> &mut MemDisk {
+        &mut self.memory
+    }
+}
+
 impl SimDevice for Medium {
     fn geometry(&self) -> Geometry {
         SimDevice::geometry(&self.memory)
@@ -119,12 +132,6 @@ impl Setup {
         drive.with_segments(segments, each).map_err(setup_error)
     }
 
-    fn medium(&self, drive: &Drive, seed: u64) -> Medium {
-        // The drives of that time are shipped with their write cache off: what is written is on the medium.
-        let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
-        Medium { memory: MemDisk::new(geometry, Latency::INSTANT, seed), reads: 0, writes: 0 }
-    }
-
     fn disk(&self, builder: &mut StackBuilder, drive: Drive, geometry: Geometry, name: &str) -> Target {
         let device = builder.device(geometry);
         let config = DiskConfig { queue: self.queue, ..DiskConfig::default() };
@@ -156,9 +163,9 @@ impl Setup {
     /// A formatted and running stack.
     pub fn build(&self, seed: u64) -> Result<Rig, LabError> {
         let drive = self.drive()?;
-        let mut devices = vec![self.medium(&drive, seed)];
+        let mut devices = vec![Medium::of(&drive, seed)];
         if self.cache.as_ref().is_some_and(|cache| cache.place != LogPlace::SameDisk) {
-            devices.push(self.medium(&drive, seed + 1));
+            devices.push(Medium::of(&drive, seed + 1));
         }
         let mut driver = VirtualDriver::new(devices);
         let geometries = driver.geometries();
@@ -207,7 +214,7 @@ impl Setup {
             }
         }
         let stack = builder.finish(root);
-        Ok(Rig { stack, driver, cache: cache_index, next_id: 0 })
+        Ok(Rig::new(stack, driver, cache_index))
     }
 
     /// Formats the log, and gives the devices back with what is on them.
@@ -263,6 +270,11 @@ fn format_over(ends: &mut Ends, log: Target, data: Target, options: &FormatOptio
 }
 
 impl Rig {
+    /// Takes over a stack that is active. `cache`: the layer that holds what has to be brought home.
+    pub fn new(stack: Stack, driver: VirtualDriver<Medium>, cache: Option<LayerIndex>) -> Rig {
+        Rig { stack, driver, cache, next_id: 0 }
+    }
+
     fn activate(&mut self) -> Result<(), LabError> {
         self.stack.activate(&mut self.driver).map_err(setup_error)
     }

@@ -208,7 +208,11 @@ impl Disk {
 
     fn start_next(&mut self) {
         let free_at = self.free_at.max(self.receiving);
+        let enters = !self.queue.has_place();
         let Some((start, pending)) = self.queue.take(free_at, &mut self.controller) else { return };
+        if enters {
+            self.receive(start);
+        }
         let service = match pending.work {
             Work::Transfer { access, extent, .. } => {
                 self.controller.serve(start, pending.known, access, extent)
@@ -221,14 +225,21 @@ impl Disk {
         self.in_service = Some(InService { pending, end: service.end, delayed });
     }
 
+    /// A command is taken in.
+    fn receive(&mut self, at: Nanos) {
+        let receive = self.controller.drive().receive;
+        if receive > Nanos::ZERO {
+            self.receiving = self.receiving.max(at) + receive;
+        }
+    }
+
     fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         match self.work(&request.io) {
             Ok(work) => {
-                self.queue.push(request, work, now);
-                let receive = self.controller.drive().receive;
-                if receive > Nanos::ZERO {
-                    self.receiving = self.receiving.max(now) + receive;
+                if self.queue.has_place() {
+                    self.receive(now);
                 }
+                self.queue.push(request, work, now);
                 self.statistics.queued(self.queue.len() + usize::from(self.in_service.is_some()));
                 if self.in_service.is_none() {
                     self.start_next();

@@ -90,7 +90,13 @@ impl Queue {
         self.pending.push_back(Pending { request, work, arrival: now, known: now });
     }
 
-    /// Takes the request to serve next. `start` tells from when on the drive is free for it.
+    /// The drive knows all that wait: the next command goes to it at once.
+    pub fn has_place(&self) -> bool {
+        self.pending.len() < self.depth
+    }
+
+    /// Takes the request to serve next, and tells from when on the drive is free for it. Where all places were taken,
+    /// another command is let in.
     pub fn take(&mut self, free_at: Nanos, controller: &mut Controller) -> Option<(Nanos, Pending)> {
         let oldest = self.pending.front()?;
         let start = free_at.max(oldest.arrival);

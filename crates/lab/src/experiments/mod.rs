@@ -7,6 +7,7 @@ mod bic_segments;
 mod bic_size;
 mod bic_writecache;
 mod ct_fragmented;
+mod ct_random;
 mod ct_stride;
 mod dcd_bound;
 mod dcd_futurework;
@@ -54,6 +55,7 @@ pub const REGISTRY: &[&Experiment] = &[
     &bic_analytic::EXPERIMENT,
     &ct_fragmented::EXPERIMENT,
     &ct_stride::EXPERIMENT,
+    &ct_random::EXPERIMENT,
 ];
 
 /// The experiment of a name.
