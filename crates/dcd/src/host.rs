@@ -1,13 +1,13 @@
 //! The host of a served stack: answers control calls, brings dirty data home on demand, stops cleanly, and keeps the
 //! attachment records. It knows nothing of sockets; the driver tells it what happened and asks it what to do.
 //!
-//! Draining and stopping go through the log caches one after the other, the upper ones first, as what they bring home may
+//! Draining and stopping go through the log caches and arrays one after the other, the upper ones first, as what they bring home may
 //! land in a lower one.
 //!
 //! | the host is | until                                                            |
 //! |-------------|------------------------------------------------------------------|
 //! | serving     | it is told to stop: stopping                                     |
-//! | stopping    | every log cache has said that it stopped, or could not: stopped  |
+//! | stopping    | each of them has said that it stopped, or could not: stopped     |
 
 use std::collections::VecDeque;
 
@@ -29,10 +29,11 @@ pub struct Answer {
     pub done: bool,
 }
 
-/// A log cache that is served.
+/// A log cache that is served, or an array: they have their stripe caches to bring home.
 pub struct Cache {
     pub name: String,
     pub layer: LayerIndex,
+    pub is_array: bool,
     /// None where its data disk has no place for one.
     pub record: Option<Record>,
     /// What the record will begin with, where there is none yet.
@@ -250,7 +251,9 @@ impl Host {
     }
 
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: String) {
-        let why = format!("log cache \"{}\": {why}", self.caches[place].name);
+        let cache = &self.caches[place];
+        let kind = if cache.is_array { "array" } else { "log cache" };
+        let why = format!("{kind} \"{}\": {why}", cache.name);
         if self.phase == Phase::Stopping(place) {
             self.troubles.push(why);
             self.stop_from(now, stack, place + 1);
@@ -307,13 +310,17 @@ impl Host {
         let named = self.parts.layers.keys().filter(|name| *name != METER);
         let layers: serde_json::Map<String, Value> =
             named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();
-        let caches: Vec<&str> = self.caches.iter().map(|cache| cache.name.as_str()).collect();
+        let names = |arrays: bool| -> Vec<&str> {
+            let kind = self.caches.iter().filter(|cache| cache.is_array == arrays);
+            kind.map(|cache| cache.name.as_str()).collect()
+        };
         json!({
             "export": self.export,
             "uptime_seconds": now.as_secs_f64(),
             "stopping": self.phase != Phase::Serving,
             "flushing": self.flushing.is_some(),
-            "log_caches": caches,
+            "log_caches": names(false),
+            "arrays": names(true),
             "dirty_bytes": self.dirty_bytes(now, stack),
             "requests": status(METER),
             "layers": layers,

@@ -66,7 +66,8 @@ fn bench() -> Bench {
     let stack = builder.finish(Target::Layer(layer));
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
-    let cache = Cache { name: "cache".to_owned(), layer, record: Some(record), unrecorded: None };
+    let cache =
+        Cache { name: "cache".to_owned(), layer, is_array: false, record: Some(record), unrecorded: None };
     Bench { host: Host::new("cache", parts, vec![cache]), stack, controls, dirty_bytes, dir }
 }
 

@@ -124,7 +124,8 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
     record(choice, &parts)
 }
 
-fn start(
+/// Opens parts of a stack, and what they stand on.
+pub fn start(
     file: &StackFile,
     parts: &[&str],
     create: bool,
@@ -140,7 +141,8 @@ fn start(
     Ok((offline, built.parts))
 }
 
-fn target(parts: &Parts, name: &str) -> Target {
+/// A part of a stack that was built.
+pub fn target(parts: &Parts, name: &str) -> Target {
     parts.target(name).expect("it was built")
 }
 

@@ -6,13 +6,15 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
 use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::raid::create;
 use dcd_engine::{
-    Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId, SECTOR_BYTES,
-    Stack,
+    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId,
+    SECTOR_BYTES, Stack,
 };
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, ForClients, LayerKind, LayerSpec, METER, Overrun, StackFile,
+    DeviceOpener, DeviceSource, DeviceSpec, ForClients, LayerKind, LayerSpec, METER, Overrun, RaidSpec,
+    StackFile,
 };
 use serde_json::{Value, json};
 
@@ -77,7 +79,7 @@ impl DeviceOpener for VirtualOpener<'_> {
             Some(disk) => disk,
             None => self.make(index, device)?,
         };
-        let geometry = disk.geometry();
+        let geometry = SimDevice::geometry(&disk);
         self.opened.push((device.name.clone(), disk));
         Ok(geometry)
     }
@@ -119,6 +121,35 @@ fn format_log(
     Ok(kept)
 }
 
+/// Makes one array of new members, which are all zeroes, and gives all devices back.
+fn make_array(
+    file: &StackFile,
+    (layer, raid): (&LayerSpec, &RaidSpec),
+    seed: u64,
+    kept: BTreeMap<String, MemDisk>,
+) -> Result<BTreeMap<String, MemDisk>, Failure> {
+    let names = layer.kind.below_names();
+    let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
+    let built = file.build_parts(&names, &mut opener)?;
+    let (driver, opened, mut kept) = opener.into_driver();
+    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.to_string()))?;
+    let mut names = names.iter();
+    let part = |name: &&str| offline.part(built.parts.target(name).expect("it was built"));
+    let mut parts: Vec<_> = raid
+        .config
+        .present
+        .iter()
+        .map(|present| if *present { names.next().map(part) } else { None })
+        .collect();
+    let mut members: Vec<Option<&mut dyn BlockDevice>> =
+        parts.iter_mut().map(|part| part.as_mut().map(|part| part as &mut dyn BlockDevice)).collect();
+    create(&mut members, &raid.config, *b"simulated  array", true)
+        .map_err(|e| Failure::Failed(format!("array \"{}\": {e}", layer.name)))?;
+    drop(parts);
+    kept.extend(opened.into_iter().zip(offline.into_pump().into_devices()));
+    Ok(kept)
+}
+
 /// A stack in virtual time.
 pub struct VirtualRun {
     stack: Stack,
@@ -130,19 +161,25 @@ pub struct VirtualRun {
 }
 
 impl VirtualRun {
-    /// Builds a stack over new devices, with its logs formatted.
+    /// Builds a stack over new devices, with its arrays made and its logs formatted.
     pub fn start(file: &StackFile, options: RunOptions) -> Result<VirtualRun, Failure> {
         let mut kept = BTreeMap::new();
-        for cache in file.log_caches() {
-            kept = format_log(file, cache, options, kept)?;
+        // Bottom first: a log may lie on an array, and an array on caches.
+        for layer in &file.layers {
+            kept = match &layer.kind {
+                LayerKind::LogCache { .. } => format_log(file, layer, options, kept)?,
+                LayerKind::Raid(raid) => make_array(file, (layer, raid), options.seed, kept)?,
+                _ => kept,
+            };
         }
         let mut opener = VirtualOpener { file, seed: options.seed, kept, opened: Vec::new() };
         let clients = ForClients { record: None, overrun: Overrun::Wait };
         let built = file.build_metered(clients, &mut opener)?;
         let driver = opener.into_driver().0;
         let layers = built.parts.layers;
-        let is_cache =
-            |layer: &&LayerSpec| matches!(layer.kind, LayerKind::LogCache { .. } | LayerKind::WriteCache(_));
+        let is_cache = |layer: &&LayerSpec| {
+            matches!(layer.kind, LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_))
+        };
         let caches = file.layers.iter().rev().filter(is_cache).map(|layer| layers[&layer.name]).collect();
         let mut run = VirtualRun { stack: built.stack, driver, layers, caches, next_id: 0 };
         run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.to_string()))?;

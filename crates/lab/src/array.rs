@@ -98,8 +98,8 @@ impl ArraySetup {
         let config = self.config(scheme);
         let mut members: Vec<Medium> =
             (0..self.members).map(|index| Medium::of(&drive, index as u64)).collect();
-        let mut disks: Vec<&mut dyn BlockDevice> =
-            members.iter_mut().map(|member| member.device() as &mut dyn BlockDevice).collect();
+        let mut disks: Vec<Option<&mut dyn BlockDevice>> =
+            members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice)).collect();
         create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();

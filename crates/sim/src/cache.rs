@@ -157,6 +157,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, ordered: bool, ma
         promise,
         delay_max: config.delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
+        upper_first: false,
         losses: None,
         about: format!(
             "log cache, {log_about}, {}, {config:?}",

@@ -97,8 +97,8 @@ pub fn add(builder: &mut StackBuilder, config: RaidConfig, geometries: &[Geometr
 /// Fresh members of an array whose parity is right: they are all zeroes.
 pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
     let mut members: Vec<MemDisk> = config.present.iter().map(|_| MemDisk::instant(geometry)).collect();
-    let mut all: Vec<&mut dyn BlockDevice> =
-        members.iter_mut().map(|member| member as &mut dyn BlockDevice).collect();
+    let mut all: Vec<Option<&mut dyn BlockDevice>> =
+        members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     create(&mut all, config, *b"a simulated raid", true).expect("good disks make an array");
     members
 }
@@ -192,6 +192,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: subject.log_cache,
+        upper_first: subject.log_cache,
         losses: subject.loses_members.then(|| Losses { disks: 0..count, count_max: subject.level.parity() }),
         about,
     }

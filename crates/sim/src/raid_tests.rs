@@ -111,7 +111,7 @@ fn below_a_log_cache_it_loses_nothing_either() {
     for level in LEVELS {
         let subject =
             RaidSubject { journal: true, loses_members: true, log_cache: true, ..RaidSubject::new(level) };
-        holds(subject, 1000);
+        holds(subject, 700);
     }
 }
 

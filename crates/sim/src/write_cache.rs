@@ -99,6 +99,7 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: false,
+        upper_first: false,
         losses: None,
         about: format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
     }

@@ -123,7 +123,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// A random UUID (version 4).
-fn random_uuid() -> Result<[u8; 16], Failure> {
+pub(super) fn random_uuid() -> Result<[u8; 16], Failure> {
     let mut uuid = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
     read.map_err(|e| Failure::io("/dev/urandom", e))?;

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod array;
 mod calibrate;
 mod check;
 mod completions;
@@ -23,6 +24,7 @@ use crate::failure::Failure;
 
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Array(args) => array::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Check(args) => check::run(&args),

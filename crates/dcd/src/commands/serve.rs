@@ -13,7 +13,7 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, NbdAddress, Overrun, Recording, StackFile};
+use dcd_stack::{ForClients, LayerSpec, NbdAddress, Overrun, RaidSpec, Recording, StackFile};
 use serde_json::Value;
 
 use crate::admission::{Admitted, admit, admit_bare, without_caches};
@@ -121,10 +121,20 @@ fn build(
     let cache = |Admitted { layer, record, unrecorded }| Cache {
         layer: built.parts.layers[&layer],
         name: layer,
+        is_array: false,
         record,
         unrecorded,
     };
-    let caches: Vec<Cache> = admitted.into_iter().map(cache).collect();
+    let array = |(spec, _): (&LayerSpec, &RaidSpec)| Cache {
+        layer: built.parts.layers[&spec.name],
+        name: spec.name.clone(),
+        is_array: true,
+        record: None,
+        unrecorded: None,
+    };
+    let mut caches: Vec<Cache> = admitted.into_iter().map(cache).chain(file.arrays().map(array)).collect();
+    // The upper ones first, as the host wants them.
+    caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let host = Host::new(&file.export, built.parts.clone(), caches);
     Ok((built.stack, Served { host, stopping: false }, built.recording))
 }

@@ -24,8 +24,10 @@ pub fn run(args: &Status) -> Result<(), Failure> {
 /// One line: the caches first, with the words that administrators of such caches know, then what passed.
 fn line(status: &Value) -> String {
     let mut parts = Vec::new();
-    for cache in status["log_caches"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        parts.push(cache_words(cache, &status["layers"][cache]));
+    for kind in ["log_caches", "arrays"] {
+        for name in status[kind].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            parts.push(cache_words(name, &status["layers"][name]));
+        }
     }
     if parts.is_empty() {
         parts.push("no cache".to_owned());
@@ -70,6 +72,14 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if lost > 0 {
         let _ = write!(words, ", {lost} blocks lost");
     }
+    if let Some(percent) = layer["resynced_percent"].as_f64() {
+        let _ = write!(words, ", {percent:.1} % of the parity computed");
+    }
+    let failed: Vec<String> =
+        layer["failed_members"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    if !failed.is_empty() {
+        let _ = write!(words, ", without member {}", failed.join(", "));
+    }
     words
 }
 
@@ -94,5 +104,9 @@ mod tests {
         status["layers"][RECORD]["file"] = json!({ "recorded": 9, "dropped": 2 });
         assert!(line(&status).starts_with("cache: clean, recording, 9 requests (2 left out), flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
+        status["arrays"] = json!(["disks"]);
+        status["layers"]["disks"] =
+            json!({ "state": "degraded", "dirty_bytes": 4096, "failed_members": [2] });
+        assert!(line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, flushing"));
     }
 }

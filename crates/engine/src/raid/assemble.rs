@@ -37,7 +37,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     enough(failed, shape.parity)?;
     let layout = Layout::new(shape, newest.strip_sectors, newest.member_sectors, config.unit);
     let geometry = geometry(&layout, &ports, failed, below)?;
-    let journal = journal_port.map(|port| open(port, &layout, below)).transpose()?;
+    let journal = journal_port.map(|port| open(port, &layout, &newest, below)).transpose()?;
     let replays = newest.active && newest.journaled;
     let mut replayed = false;
     if let (true, Some((port, slots))) = (replays && !geometry.read_only, &journal) {
@@ -158,12 +158,26 @@ fn geometry(
     Ok(geometry)
 }
 
-fn open(port: Port, layout: &Layout, below: &dyn Ports) -> Result<(Port, Slots), ActivateError> {
+fn open(
+    port: Port,
+    layout: &Layout,
+    newest: &Superblock,
+    below: &mut dyn Ports,
+) -> Result<(Port, Slots), ActivateError> {
     let slots = Slots::new(layout, below.geometry(port).sectors);
     if slots.count < Slots::COUNT_MIN {
         return refuse(format!(
             "its journal is too small: {} KiB at least, as a record holds a whole stripe",
             slots.bytes_min() / 1024
+        ));
+    }
+    let mut device = PortDevice { ports: below, port };
+    let fits = journal::fits(&mut device, &slots, newest.uuid)
+        .map_err(|e| ActivateError(format!("reading the journal: {e}")))?;
+    if !fits {
+        return refuse(format!(
+            "there is something else where its journal should be: name another device, or write zeroes over its first {} KiB",
+            slots.header_bytes() / 1024
         ));
     }
     Ok((port, slots))

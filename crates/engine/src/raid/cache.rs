@@ -163,6 +163,11 @@ impl StripeCache {
         &self.dirty
     }
 
+    /// Blocks with something that is not home.
+    pub fn dirty_blocks(&self) -> usize {
+        self.dirty.iter().map(|unit| self.units[unit].dirty_blocks).sum()
+    }
+
     /// The dirty units, those first that have been dirty for the longest time.
     pub fn by_since(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_since.iter().copied()

@@ -122,7 +122,7 @@ fn whole_parity(
         .collect();
     let mut p = vec![0; data[0].len()];
     if columns == [view.shape.data] {
-        data.iter().for_each(|block| parity::add(&mut p, block));
+        parity::p_only(&data, &mut p);
         return vec![p];
     }
     let mut q = vec![0; p.len()];

@@ -80,6 +80,10 @@ impl Slots {
         self.slot_sectors * Self::COUNT_MIN * SECTOR_BYTES
     }
 
+    pub const fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
     const fn at(&self, number: u64) -> Lba {
         Lba(number % self.count * self.slot_sectors)
     }
@@ -153,6 +157,21 @@ pub enum ReplayError {
     Damaged(u64),
     #[error("reading the journal: {0}")]
     Io(crate::IoError),
+}
+
+/// Whether a device may be the journal of an array: it begins with zeroes, or with a record of it. The slot that it begins with may
+/// be torn; then another one tells.
+pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Result<bool, crate::IoError> {
+    for slot in 0..slots.count {
+        let block = journal.read(slots.at(slot), slots.header_bytes)?;
+        if slot == 0 && block.bytes().iter().all(|byte| *byte == 0) {
+            return Ok(true);
+        }
+        if decode(block.bytes()).is_some_and(|(header, _)| header.uuid == uuid) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The writes that have to be made again, in their order.

@@ -115,13 +115,15 @@ impl Layer for RaidLayer {
         let unit_bytes = array.layout.unit_bytes() as u64;
         serde_json::json!({
             "state": state,
-            "failed-members": failed,
-            "resynced-percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
-            "non-volatile": array.config.non_volatile,
-            "cache-units": array.cache.capacity(),
-            "cache-bytes": array.cache.capacity() as u64 * unit_bytes,
-            "cache-units-used": array.cache.held(),
-            "dirty-units": array.cache.dirty().len(),
+            "failed_members": failed,
+            "resynced_percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
+            "journal": array.journal.is_some(),
+            "non_volatile": array.config.non_volatile,
+            "cache_bytes": array.cache.capacity() as u64 * unit_bytes,
+            "cache_units": array.cache.capacity(),
+            "held_units": array.cache.held(),
+            "dirty_units": array.cache.dirty().len(),
+            "dirty_bytes": array.cache.dirty_blocks() as u64 * crate::LINE_BYTES,
             "statistics": array.statistics,
         })
     }

@@ -6,6 +6,9 @@
 /// x^8 is the same as this.
 const REDUCED: u8 = 0x1d;
 
+/// So many bytes are worked on together: a cache line, and a few vector registers.
+const LANES: usize = 64;
+
 /// Which parity: P is 0, Q is 1.
 pub const Q: usize = 1;
 
@@ -18,7 +21,7 @@ pub fn add(target: &mut [u8], source: &[u8]) {
 }
 
 /// Multiplies each byte by g.
-pub fn double(bytes: &mut [u8]) {
+fn double(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = doubled(*byte);
     }
@@ -35,7 +38,20 @@ pub fn add_scaled(target: &mut [u8], source: &[u8], factor: u8) {
     if factor == 1 {
         return add(target, source);
     }
-    for (t, s) in target.iter_mut().zip(source) {
+    let (targets, target_rest) = target.as_chunks_mut::<LANES>();
+    let (sources, source_rest) = source.as_chunks::<LANES>();
+    for (t, s) in targets.iter_mut().zip(sources) {
+        let (mut shifted, mut left) = (*s, factor);
+        // The branches are the same for all lanes, and end with the highest bit: small factors are cheap.
+        while left > 0 {
+            if left & 1 == 1 {
+                add(t, &shifted);
+            }
+            double(&mut shifted);
+            left >>= 1;
+        }
+    }
+    for (t, s) in target_rest.iter_mut().zip(source_rest) {
         *t ^= times(*s, factor);
     }
 }
@@ -81,15 +97,41 @@ pub const fn weight(parity: usize, column: usize) -> u8 {
 
 /// P and Q in one pass over the data: the blocks of columns 0, 1, ... in order.
 pub fn p_and_q(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
-    p.fill(0);
-    q.fill(0);
-    // By Horner: Q = ((D2 * g) + D1) * g + D0.
-    for block in data.iter().rev() {
-        assert!(block.len() == p.len() && p.len() == q.len(), "blocks of one group have one size");
-        for ((d, p), q) in block.iter().zip(&mut *p).zip(&mut *q) {
-            *p ^= d;
-            *q = doubled(*q) ^ d;
+    let len = p.len();
+    assert!(
+        q.len() == len && data.iter().all(|block| block.len() == len),
+        "blocks of one group have one size"
+    );
+    let whole = len / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        let (mut p_sum, mut q_sum) = ([0; LANES], [0; LANES]);
+        // By Horner: Q = ((D2 * g) + D1) * g + D0.
+        for block in data.iter().rev() {
+            let d = &block[at..at + LANES];
+            add(&mut p_sum, d);
+            double(&mut q_sum);
+            add(&mut q_sum, d);
         }
+        p[at..at + LANES].copy_from_slice(&p_sum);
+        q[at..at + LANES].copy_from_slice(&q_sum);
+    }
+    for at in whole..len {
+        p[at] = data.iter().fold(0, |sum, block| sum ^ block[at]);
+        q[at] = data.iter().rev().fold(0, |sum, block| doubled(sum) ^ block[at]);
+    }
+}
+
+/// P in one pass over the data.
+pub fn p_only(data: &[&[u8]], p: &mut [u8]) {
+    assert!(data.iter().all(|block| block.len() == p.len()), "blocks of one group have one size");
+    let whole = p.len() / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        let mut sum = [0; LANES];
+        data.iter().for_each(|block| add(&mut sum, &block[at..at + LANES]));
+        p[at..at + LANES].copy_from_slice(&sum);
+    }
+    for at in whole..p.len() {
+        p[at] = data.iter().fold(0, |sum, block| sum ^ block[at]);
     }
 }
 
@@ -137,12 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn products_are_sums_of_powers() {
+        // Any factor, and lengths that are no multiple of the lanes.
+        let source: Vec<u8> = (0..200u8).collect();
+        for factor in 0..=255u8 {
+            let mut target = vec![0x5a; source.len()];
+            add_scaled(&mut target, &source, factor);
+            for (t, s) in target.iter().zip(&source) {
+                assert_eq!(t ^ 0x5a, times(*s, factor), "{factor} times {s}");
+            }
+        }
+    }
+
+    #[test]
     fn any_two_blocks_come_back() {
-        let data: Vec<Vec<u8>> =
-            (0..7u8).map(|d| (0..64u8).map(|i| i.wrapping_mul(7) ^ d.wrapping_mul(91)).collect()).collect();
+        let byte = |d: u8, i: u8| i.wrapping_mul(7) ^ d.wrapping_mul(91);
+        let data: Vec<Vec<u8>> = (0..7u8).map(|d| (0..100u8).map(|i| byte(d, i)).collect()).collect();
         let refs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-        let (mut p, mut q) = (vec![0; 64], vec![0; 64]);
+        let (mut p, mut q, mut p_alone) = (vec![0; 100], vec![0; 100], vec![1; 100]);
         p_and_q(&refs, &mut p, &mut q);
+        p_only(&refs, &mut p_alone);
+        assert_eq!(p_alone, p);
         let rest = |parity: usize, unknown: &[usize]| {
             let mut sum = if parity == Q { q.clone() } else { p.clone() };
             for column in (0..7).filter(|column| !unknown.contains(column)) {

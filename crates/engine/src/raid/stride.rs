@@ -274,7 +274,7 @@ mod tests {
             }
             most = most.max(waiting.iter().map(|(op, _)| op.0 as usize).sum());
             let (op, io) = waiting.pop_front().expect("it goes on until the end");
-            now = now + Nanos(1);
+            now += Nanos(1);
             bench.handle(now, Event::Completed { op, result: IoResult::ok(io.take_buf()) }, &mut out);
         }
     }

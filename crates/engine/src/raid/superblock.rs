@@ -193,9 +193,9 @@ pub enum CreateError {
 }
 
 /// Makes an array: writes superblocks, and nothing else. `synced`: the parity of what is on the members is known to be right
-/// (they are all zeroes); otherwise the array computes it when it is first served.
+/// (they are all zeroes), and some may be missing; otherwise the array computes it when it is first served.
 pub fn create(
-    members: &mut [&mut dyn BlockDevice],
+    members: &mut [Option<&mut dyn BlockDevice>],
     config: &RaidConfig,
     uuid: [u8; 16],
     synced: bool,
@@ -205,12 +205,20 @@ pub fn create(
     }
     let needed = DATA_SECTOR + config.strip_sectors;
     let mut member_sectors = u64::MAX;
+    let mut failed = 0u64;
     for (role, member) in members.iter().enumerate() {
+        let Some(member) = member else {
+            failed |= 1 << role;
+            continue;
+        };
         let sectors = member.geometry().sectors;
         if sectors < needed {
             return Err(CreateError::TooSmall { role, sectors, needed });
         }
         member_sectors = member_sectors.min(sectors - DATA_SECTOR);
+    }
+    if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
+        return Err(CreateError::Members("all of its members have to be there when it is made".to_owned()));
     }
     let superblock = Superblock {
         uuid,
@@ -220,12 +228,13 @@ pub fn create(
         member_sectors: member_sectors / config.strip_sectors * config.strip_sectors,
         generation: 1,
         epoch: 0,
-        failed: 0,
+        failed,
         active: false,
         synced,
         journaled: false,
     };
     for (role, member) in members.iter_mut().enumerate() {
+        let Some(member) = member else { continue };
         let wrong = |source| CreateError::Io { role, source };
         member.write(COPY_SECTORS[0], Buf::zeroed(SUPERBLOCK_BYTES)).map_err(wrong)?;
         member.run(superblock.write(role)).status.map_err(wrong)?;

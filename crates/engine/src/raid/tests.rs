@@ -73,8 +73,8 @@ impl Bench {
     fn over(config: RaidConfig, synced: bool) -> Bench {
         let mut members: Vec<Memory> =
             config.present.iter().map(|_| Memory(vec![0; (MEMBER * 512) as usize])).collect();
-        let mut all: Vec<&mut dyn BlockDevice> =
-            members.iter_mut().map(|member| member as &mut dyn BlockDevice).collect();
+        let mut all: Vec<Option<&mut dyn BlockDevice>> =
+            members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
         create(&mut all, &config, *b"an array of test", synced).expect("made");
         if config.journal {
             members.push(Memory(vec![0; 4 << 20]));
@@ -366,7 +366,7 @@ fn a_member_that_cannot_write_has_failed_and_is_not_taken_back() {
     bench.dead.push(2);
     bench.write(32, 1, 4);
     bench.flush().expect("the parity makes up for it");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["failed-members"], serde_json::json!([2]));
+    assert_eq!(bench.raid.status(Nanos::ZERO)["failed_members"], serde_json::json!([2]));
     assert_eq!(bench.read(32, 1).expect("read"), [4; BLOCK]);
     // It comes back as it was, and what it has is old.
     bench.stop();
@@ -435,9 +435,12 @@ fn parity_in_doubt_is_computed_anew_and_not_trusted_without_a_member() {
     let mut members = alone.members;
     members.0.remove(0);
     let mut degraded = RaidConfig { present: vec![false, true, true, true, true], ..five };
-    let error = Bench::start(degraded.clone(), Members(members.0)).err().expect("refused").to_string();
+    let left = || Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
+    let error = Bench::start(degraded.clone(), left()).err().expect("refused").to_string();
     assert!(error.contains("parity is in doubt") && error.contains("member 0 is missing"), "{error}");
     degraded.accept_damage = true;
+    let mut bench = Bench::start(degraded, left()).expect("on the user's word");
+    assert_eq!(bench.read(41, 1).expect("read"), [78; BLOCK]);
 }
 
 #[test]
@@ -482,6 +485,10 @@ fn the_wrong_journal_is_refused() {
     members.0[4].0.fill(0);
     let error = Bench::start(with_journal.clone(), Members(members.0)).err().expect("refused").to_string();
     assert!(error.contains("not the one that was in use"), "{error}");
+    let mut bench = Bench::new(with_journal.clone());
+    bench.members.0[4].0[..512].fill(b'x');
+    let error = Bench::start(with_journal.clone(), bench.members).err().expect("refused").to_string();
+    assert!(error.contains("something else"), "{error}");
     let mut bench = Bench::new(with_journal.clone());
     bench.members.0[4].0.truncate(64 << 10);
     let error = Bench::start(with_journal, bench.members).err().expect("refused").to_string();

@@ -48,6 +48,9 @@ pub struct Rig {
     pub delay_max: Nanos,
     /// Does the stack keep the order of overlapping requests in flight?
     pub overlaps: bool,
+    /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
+    /// bring home into the one below it. Otherwise all at once.
+    pub upper_first: bool,
     /// Disks that may be lost for good in a crash.
     pub losses: Option<Losses>,
     /// The stack's settings in words, for the story.

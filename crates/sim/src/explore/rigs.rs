@@ -63,6 +63,7 @@ pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: false,
+        upper_first: false,
         losses: None,
         about: format!("{drive}, write cache {write_cache:?}, over a volatile device: {volatile_cache}"),
     }
@@ -92,6 +93,7 @@ pub fn read_ahead_rig(seed: u64) -> Rig {
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
         overlaps: false,
+        upper_first: false,
         losses: None,
         about: format!("{config:?}"),
     }
@@ -125,6 +127,7 @@ pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> 
         promise,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: true,
+        upper_first: false,
         losses: None,
         about: format!(
             "reference cache, {promise:?}, journal of {log_sectors} sectors, delay {delay_max}, bug {bug:?}"

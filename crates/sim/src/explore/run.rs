@@ -434,7 +434,7 @@ impl Run {
         self.control(driver, stack, Control::Drain, oracle.clone(), sampler, depth, "destaging").map(|_| ())
     }
 
-    /// Gives every layer a control, and waits for the answers.
+    /// Gives every layer a control, all at once or the upper ones first, and waits for the answers.
     #[allow(clippy::too_many_arguments)]
     fn control(
         &mut self,
@@ -448,28 +448,38 @@ impl Run {
     ) -> Outcome<Vec<Report>> {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
-        for layer in 0..stack.layer_count() {
-            driver.control(stack, LayerIndex(layer), control);
-        }
+        let all = 0..stack.layer_count();
+        let groups: Vec<Vec<usize>> = if self.rig.upper_first {
+            all.rev().map(|layer| vec![layer]).collect()
+        } else {
+            vec![all.collect()]
+        };
         let mut reports = Vec::new();
         let events_max = driver.events() + EVENTS_MAX;
-        loop {
-            let progress = driver.step(stack);
-            while let Some((_, report)) = driver.take_report() {
-                if let Report::Failed(text) = &report {
-                    return Err(format!("{control:?} failed on good devices: {text}"));
+        for group in groups {
+            for layer in group {
+                driver.control(stack, LayerIndex(layer), control);
+            }
+            let answered = reports.len();
+            loop {
+                let progress = driver.step(stack);
+                while let Some((_, report)) = driver.take_report() {
+                    if let Report::Failed(text) = &report {
+                        return Err(format!("{control:?} failed on good devices: {text}"));
+                    }
+                    reports.push(report);
                 }
-                reports.push(report);
-            }
-            self.try_cuts(driver, sampler, &oracle, depth, place)?;
-            if progress == Progress::Idle || !reports.is_empty() {
-                return Ok(reports);
-            }
-            if driver.events() > events_max {
-                self.tell_driver(driver);
-                return Err(format!("{control:?} has no end"));
+                self.try_cuts(driver, sampler, &oracle, depth, place)?;
+                if progress == Progress::Idle || reports.len() > answered {
+                    break;
+                }
+                if driver.events() > events_max {
+                    self.tell_driver(driver);
+                    return Err(format!("{control:?} has no end"));
+                }
             }
         }
+        Ok(reports)
     }
 
     /// Reads the whole device, some of it twice.

@@ -119,6 +119,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         promise,
         delay_max: Nanos::ZERO,
         overlaps: false,
+        upper_first: false,
         losses: None,
         about: "a slice".into(),
     }

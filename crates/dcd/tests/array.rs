@@ -1,0 +1,118 @@
+//! Arrays as a user runs them: making, serving, a member that is gone, a kill, dcd over an array, the same file simulated.
+
+mod common;
+
+use std::fs;
+
+use common::{MIB, Place, Server, dcd, expect};
+
+const MEMBERS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// An array of four members of 4 MiB, with a journal; `cache`: a log cache on it.
+fn stack(place: &Place, members: &[&str], cache: bool) {
+    let export = if cache { "cache" } else { "array" };
+    let mut text = format!(
+        "export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+         [device.ssd]\npath = \"ssd.img\"\nsize = \"12MiB\"\n\
+         [layer.journal]\nkind = \"slice\"\nof = \"ssd\"\nsize = \"4MiB\"\n"
+    );
+    for member in members.iter().filter(|member| **member != "missing") {
+        text += &format!("[device.{member}]\npath = \"{member}.img\"\nsize = \"4MiB\"\n");
+    }
+    text += &format!(
+        "[layer.array]\nkind = \"raid\"\nof = {members:?}\nstrip = \"64KiB\"\njournal = \"journal\"\n"
+    );
+    if cache {
+        text += "[layer.log]\nkind = \"slice\"\nof = \"ssd\"\nfirst = \"4MiB\"\n\
+                 [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"array\"\n";
+    }
+    fs::write(place.stack(), text).unwrap();
+}
+
+fn array(args: &[&str], place: &Place) -> std::process::Output {
+    dcd().args(["array", "create"]).arg(place.stack()).args(args).output().unwrap()
+}
+
+fn pattern(block: u64) -> Vec<u8> {
+    (0..4096u64).map(|byte| (block * 7 + byte / 16) as u8).collect()
+}
+
+#[test]
+fn an_array_loses_a_member_and_no_data() {
+    let place = Place::new();
+    stack(&place, &MEMBERS, false);
+    let refused = Server::start(&place, &[]).err().expect("it was not made");
+    expect(&refused, 3, "dcd array create");
+    expect(&array(&[], &place), 0, "over 4 members");
+    expect(&array(&[], &place), 3, "a member of a dcd array");
+    expect(&array(&["--force"], &place), 0, "over 4 members");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, 9 * MIB, "three members' worth, without their first MiB");
+    for block in (0..2304).step_by(5) {
+        nbd.write(block * 4096, &pattern(block)).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.write(4096, &[9; 4096]).unwrap();
+    nbd.disconnect().unwrap();
+    expect(&place.run("status", &[]), 0, "array: ");
+    expect(&server.stop(), 0, "");
+
+    fs::remove_file(place.path("c.img")).unwrap();
+    stack(&place, &["a", "b", "missing", "d"], false);
+    let server = place.serve();
+    expect(&place.run("status", &[]), 0, "array: degraded, without member 2");
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.read(4096, 4096).unwrap(), [9; 4096], "a stop brings everything home");
+    for block in (0..2304).step_by(5) {
+        assert!(nbd.read(block * 4096, 4096).unwrap() == pattern(block), "block {block}");
+    }
+    nbd.write(0, &pattern(77)).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    let server = place.serve();
+    assert!(place.nbd().read(0, 4096).unwrap() == pattern(77));
+    expect(&server.stop(), 0, "");
+    // Another one is too many.
+    stack(&place, &["a", "missing", "missing", "d"], false);
+    let refused = Server::start(&place, &[]).err().expect("too few members");
+    expect(&refused, 3, "members 1, 2 are missing");
+}
+
+#[test]
+fn dcd_stands_on_an_array() {
+    let place = Place::new();
+    stack(&place, &MEMBERS, true);
+    expect(&array(&[], &place), 0, "");
+    expect(&place.run("format", &[]), 0, "9 MiB of data");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for block in 0..200 {
+        nbd.write(block * 4096 * 11, &pattern(block)).unwrap();
+    }
+    nbd.flush().unwrap();
+    expect(&place.run("status", &[]), 0, "cache: ");
+    server.kill();
+    let server = place.serve();
+    expect(&place.run("flush", &[]), 0, "");
+    let mut nbd = place.nbd();
+    for block in 0..200 {
+        assert!(nbd.read(block * 4096 * 11, 4096).unwrap() == pattern(block), "block {block}");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn the_same_array_is_simulated() {
+    let place = Place::new();
+    for (members, cache) in [(&MEMBERS, false), (&["a", "missing", "c", "d"], false), (&MEMBERS, true)] {
+        stack(&place, members, cache);
+        let run = || {
+            let output = place.run("simulate", &["--workload", "mixed", "--requests", "200", "--seed", "5"]);
+            expect(&output, 0, "trace hash");
+            output.stdout
+        };
+        assert_eq!(run(), run(), "a run is repeated from its seed");
+    }
+}
