@@ -164,6 +164,7 @@ fn sample(phase: &Phase) -> Sample {
     };
     let bytes: f64 = waited.iter().map(|kind| class(*kind).bytes as f64).sum();
     sample.set("waits", count(&waited));
+    sample.set("reads_of_waits", count(&waited[..2]) / count(&waited).max(1.0));
     sample.set("wait_kib", bytes / 1024.0 / count(&waited).max(1.0));
     sample.set("wait_misses", 1.0 - hits / count(&waited).max(1.0));
     let removals = files.op(OpKind::Unlink).sum() as f64 / 1e6;

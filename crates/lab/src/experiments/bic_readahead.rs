@@ -88,10 +88,10 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             let claim =
                 format!("readahead improves the response time of {name}, with 16 MB of buffer cache, by");
             let accepted = (paper(name) / FACTOR, paper(name) * FACTOR);
+            let hits = 100.0 * (1.0 - samples.get(&key(name, SMALL_BUFFER, true), "p_disk_read_miss"));
             let why = format!(
-                "the run is fitted to the trace's totals, not to the order in which it reads; {:.0} % of its disk reads hit \
-                 in the drive",
-                100.0 * (1.0 - samples.get(&key(name, SMALL_BUFFER, true), "p_disk_miss"))
+                "the drive has {hits:.1} % of its reads in the cache, and reads are {:.0} % of what calls wait for",
+                100.0 * samples.get(&key(name, SMALL_BUFFER, true), "reads_of_waits")
             );
             let ours = gain(name, SMALL_BUFFER);
             claims.push(Claim::range(claim, format!("{} %", paper(name)), ours, accepted, " %").because(why));
