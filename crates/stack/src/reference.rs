@@ -152,5 +152,6 @@ kind = "trace"              records what passes and changes nothing; above or be
 of = "NAME"
 keep = 100                  how many of the newest operations dcd status --json shows
 file = "PATH"               gets every operation, one JSON object a line; times are in ns.
-                            Begun anew at each start, and never on a disk of this stack
+                            Begun anew at each start, and never on a disk of this stack. Serving does
+                            not wait for it: what cannot be written in time is left out and counted
 "#;

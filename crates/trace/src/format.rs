@@ -116,6 +116,8 @@ pub const FORMATS: &[&Format] = &[
     &formats::vscsi::V2,
     &formats::alibaba::FORMAT,
     &formats::tencent::FORMAT,
+    #[cfg(feature = "parquet")]
+    &formats::parquet::FORMAT,
 ];
 
 /// The names of all formats, or of those that can be written.

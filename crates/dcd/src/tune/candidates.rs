@@ -16,6 +16,7 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
     /// No cache
+    #[value(skip)]
     None,
     /// A log on a slice of the disk itself
     SameDisk,

@@ -11,6 +11,9 @@ use super::candidates::{Candidate, Medium, Setting};
 use super::load::{DISTANCE_BLOCK_BYTES, Workload};
 use super::search::{Found, Objective, Tried};
 
+/// A disk that is busy for this share of the time cannot keep up.
+const SATURATED: f64 = 0.95;
+
 /// Everything that is told.
 pub struct Report<'a> {
     pub trace: String,
@@ -234,7 +237,7 @@ impl<'a> Report<'a> {
                         doubts.join(", ")
                     ),
                     left => format!(
-                        " {left} more could be better as far as the sample can tell, and were not run: raise --full-max to be \
+                        " {left} more could be better, or cheaper and as good, as far as the sample can tell, and were not run: raise --full-max to be \
                          surer."
                     ),
                 };
@@ -270,6 +273,14 @@ impl<'a> Report<'a> {
             "nothing to buy is cheaper than an SSD, an SSD than RAM that survives a power cut; then the smaller is cheaper"
                 .to_owned(),
         ];
+        let seconds = self.workload.requests.last().map_or(0.0, |last| last.at.as_secs_f64());
+        if self.plain_measured().disk_busy_s > SATURATED * seconds {
+            all.push(
+                "without a cache the drive is busy all the time and requests pile up: the trace comes from a faster disk, and response \
+                 times say little (--drive, or dcd trace scale --time)"
+                    .to_owned(),
+            );
+        }
         all.extend(self.workload.notes.iter().cloned());
         all
     }

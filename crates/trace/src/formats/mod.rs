@@ -8,6 +8,8 @@ pub(crate) mod compact;
 pub(crate) mod disksim;
 pub(crate) mod fio;
 pub(crate) mod msr;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
 pub(crate) mod spc;
 pub(crate) mod srt;
 pub(crate) mod tencent;
