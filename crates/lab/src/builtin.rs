@@ -29,7 +29,7 @@ pub(crate) const SEGMENTS: usize = 10;
 const BUS_BYTES_PER_SECOND: u64 = 18_000_000;
 pub(crate) const DRIVE: &str = "atlas-10k";
 /// One transaction of PostMark stands for so many.
-const POSTMARK_SCALE: u32 = 20;
+const POSTMARK_SCALE: u32 = 10;
 
 pub(crate) const WORKLOADS_PARAM: Param =
     Param { key: "workloads", default: "RES,INS,WEB,HARP,SITAR,PostMark", about: "what is run" };

@@ -173,7 +173,7 @@ fn trace_claims(counts: &[usize], trace: &dyn Fn(usize) -> f64) -> Vec<Claim> {
     let claim = "10 to 40 segments: response time over that of 10";
     claims.push(Claim::spread(claim, "virtually none", &flat, (-FLAT, FLAT), " %"));
     if counts.contains(&80) {
-        let why = "a segment of 26 KB still holds what INS reads in a row";
+        let why = "a segment of 26 KB ends before the files that INS reads in a row: more of its reads miss (first table)";
         let claim = "80 segments are slightly worse than 10, by";
         claims.push(Claim::range(claim, "about 2.5 %", from_10(80), LOSS, " %").because(why));
     }
