@@ -24,7 +24,7 @@ pub enum WhatPolicy {
     /// Both at once: by address, with a second chance for what was written again (Gill and Modha, FAST 2005).
     Wow,
     /// The same in two queues, of what was written sequentially and of the rest (Gill et al., USENIX ATC 2009); see
-    /// [`super::stow`]. A log is not swept by address: there it is the same as `Wow`.
+    /// [`super::stow`]. Where nobody keeps the queues, in a log or an array, it is the same as `Wow`.
     Stow,
 }
 
@@ -53,19 +53,73 @@ pub trait What: Sync {
         parts.sort_by_key(|part| self.key(part));
     }
 
-    /// The best part, and those that would have gone before it but for their second chance.
-    fn choose(&self, parts: &[Part]) -> Option<(usize, Vec<usize>)> {
-        let best = (0..parts.len()).min_by_key(|&index| self.key(&parts[index]))?;
-        let best_key = self.key(&parts[best]);
-        let would_go = |part: &Part| self.key(&Part { referenced: false, ..*part }) < best_key;
-        let passed = |index: &usize| *index != best && parts[*index].referenced && would_go(&parts[*index]);
-        Some((best, (0..parts.len()).filter(passed).collect()))
+    /// Some parts have a second chance: they come after others only because they were written again.
+    fn gives_chances(&self) -> bool {
+        false
     }
+}
+
+/// What a policy chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen<T> {
+    pub best: T,
+    pub key: (u64, u64),
+    /// Those that would have gone before it but for their second chance, which they have had now.
+    pub passed: Vec<T>,
+}
+
+/// The best of some parts, each with its name. `distance`: how far the arm has to move to one, which is asked only of those
+/// that are the best but for that; the parts themselves need not have it.
+pub fn choose<T: Copy + PartialEq>(
+    name: WhatPolicy,
+    parts: impl Iterator<Item = (T, Part)> + Clone,
+    distance: impl Fn(T) -> u64,
+) -> Option<Chosen<T>> {
+    // One copy of the loop for each policy, so that none asks for what its key does not have.
+    match name {
+        WhatPolicy::OldestFirst => choose_by(&OldestFirst, parts, distance),
+        WhatPolicy::LastWriteFirst => choose_by(&LastWriteFirst, parts, distance),
+        WhatPolicy::LeastValidFirst => choose_by(&LeastValidFirst, parts, distance),
+        WhatPolicy::LeastRecentlyWritten => choose_by(&LeastRecentlyWritten, parts, distance),
+        WhatPolicy::MostDirty => choose_by(&MostDirty, parts, distance),
+        WhatPolicy::CScan => choose_by(&CScan, parts, distance),
+        WhatPolicy::Clock => choose_by(&Clock, parts, distance),
+        WhatPolicy::Wow | WhatPolicy::Stow => choose_by(&Wow, parts, distance),
+    }
+}
+
+#[inline]
+fn choose_by<P: What, T: Copy + PartialEq>(
+    policy: &P,
+    parts: impl Iterator<Item = (T, Part)> + Clone,
+    distance: impl Fn(T) -> u64,
+) -> Option<Chosen<T>> {
+    let mut chosen: Option<(T, (u64, u64))> = None;
+    for (name, part) in parts.clone() {
+        // The first number of a key never has to do with the distance.
+        let (first, _) = policy.key(&part);
+        if chosen.is_some_and(|(_, best)| first > best.0) {
+            continue;
+        }
+        let key = policy.key(&Part { distance: distance(name), ..part });
+        if chosen.is_none_or(|(_, best)| key < best) {
+            chosen = Some((name, key));
+        }
+    }
+    let (best, key) = chosen?;
+    let mut passed = Vec::new();
+    if policy.gives_chances() {
+        let would_go = |part: Part| policy.key(&Part { referenced: false, ..part }) < key;
+        passed.extend(parts.filter(|(_, part)| part.referenced && would_go(*part)).map(|(name, _)| name));
+        passed.retain(|name| *name != best);
+    }
+    Some(Chosen { best, key, passed })
 }
 
 struct OldestFirst;
 
 impl What for OldestFirst {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (part.number, 0)
     }
@@ -74,6 +128,7 @@ impl What for OldestFirst {
 struct LastWriteFirst;
 
 impl What for LastWriteFirst {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (u64::MAX - part.number, 0)
     }
@@ -82,6 +137,7 @@ impl What for LastWriteFirst {
 struct LeastValidFirst;
 
 impl What for LeastValidFirst {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (part.dirty_sectors, part.number)
     }
@@ -90,6 +146,7 @@ impl What for LeastValidFirst {
 struct LeastRecentlyWritten;
 
 impl What for LeastRecentlyWritten {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (part.written, part.number)
     }
@@ -98,6 +155,7 @@ impl What for LeastRecentlyWritten {
 struct MostDirty;
 
 impl What for MostDirty {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (u64::MAX - part.dirty_sectors, part.distance)
     }
@@ -106,6 +164,7 @@ impl What for MostDirty {
 struct CScan;
 
 impl What for CScan {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (0, part.ahead)
     }
@@ -114,16 +173,26 @@ impl What for CScan {
 struct Clock;
 
 impl What for Clock {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (u64::from(part.referenced), part.number)
+    }
+
+    fn gives_chances(&self) -> bool {
+        true
     }
 }
 
 struct Wow;
 
 impl What for Wow {
+    #[inline]
     fn key(&self, part: &Part) -> (u64, u64) {
         (u64::from(part.referenced), part.ahead)
+    }
+
+    fn gives_chances(&self) -> bool {
+        true
     }
 }
 
@@ -175,9 +244,20 @@ mod tests {
     #[test]
     fn a_second_chance_is_lost_by_being_passed_over() {
         let parts = [part(1, 1, 1, 30, false), part(2, 1, 1, 20, true), part(3, 1, 1, 40, true)];
-        let choose = |policy| super::policy(policy).choose(&parts);
-        assert_eq!(choose(WhatPolicy::Wow), Some((0, vec![1])), "part 3 lies behind what was chosen");
-        assert_eq!(choose(WhatPolicy::CScan), Some((1, vec![])));
-        assert_eq!(super::policy(WhatPolicy::Wow).choose(&[]), None);
+        let choose = |policy| {
+            let chosen = super::choose(policy, parts.iter().map(|part| (part.number, *part)), |_| 0);
+            chosen.map(|chosen| (chosen.best, chosen.passed))
+        };
+        assert_eq!(choose(WhatPolicy::Wow), Some((1, vec![2])), "part 3 lies behind what was chosen");
+        assert_eq!(choose(WhatPolicy::CScan), Some((2, vec![])));
+        assert_eq!(super::choose::<u64>(WhatPolicy::Wow, std::iter::empty(), |_| 0), None);
+    }
+
+    #[test]
+    fn the_nearest_of_the_most_dirty_goes_first() {
+        let parts =
+            [(9, 5), (2, 4), (9, 3), (9, 4)].map(|(dirty, distance)| (distance, part(1, dirty, 1, 0, false)));
+        let chosen = super::choose(WhatPolicy::MostDirty, parts.into_iter(), |distance| distance);
+        assert_eq!(chosen.map(|chosen| (chosen.best, chosen.key)), Some((3, (u64::MAX - 9, 3))));
     }
 }

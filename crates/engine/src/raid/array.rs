@@ -362,16 +362,16 @@ impl Array {
                 dirty_sectors: unit.dirty_blocks() as u64 * LINE_SECTORS,
                 written: unit.written(),
                 ahead: (number + count - self.hand % count) % count,
-                distance: number.abs_diff(self.hand),
+                distance: 0,
                 referenced: unit.referenced,
             }
         };
-        let parts: Vec<Part> = units.iter().map(part).collect();
-        let (best, passed) = what::policy(self.config.what).choose(&parts)?;
-        for index in passed {
-            self.cache.pass_over(units[index]);
+        let parts = units.iter().map(|number| (*number, part(number)));
+        let chosen = what::choose(self.config.what, parts, |number| number.abs_diff(self.hand))?;
+        for unit in chosen.passed {
+            self.cache.pass_over(unit);
         }
-        Some(units[best])
+        Some(chosen.best)
     }
 
     /// While nobody asks for anything, the parity of one unit after the other is computed anew.

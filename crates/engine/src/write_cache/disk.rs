@@ -228,7 +228,7 @@ impl WriteCache {
     fn purge_target(&mut self, now: Nanos, index: u32, share: usize, out: &mut Outbox) -> bool {
         while let Some(block) = self.shares[share].writes.next_target(index) {
             let region = self.region_of(block);
-            let known = self.shares[share].writes.regions().iter().find(|other| other.id == region).copied();
+            let known = self.shares[share].writes.region(region).copied();
             if let Some(region) = known
                 && region.waiting() > 0
                 && !self.is_backing_off(now, index)
@@ -260,27 +260,37 @@ impl WriteCache {
             return None;
         }
         let name = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
-        let policy = what::policy(name);
         let queue = (name == WhatPolicy::Stow).then(|| self.queue(index, share));
-        let (candidates, parts): (Vec<DirtyRegion>, Vec<Part>) = self.shares[share]
-            .writes
-            .regions()
-            .iter()
-            .filter(|region| region.id.disk == index && region.waiting() > 0)
-            .filter(|region| queue.is_none_or(|queue| queue == self.queue_of(region)))
-            .map(|region| (*region, self.part(region)))
-            .unzip();
-        let (best, passed) = policy.choose(&parts)?;
-        if in_turn && !self.is_its_turn(share, index, &parts[best], policy) {
+        let asked = |region: &&DirtyRegion| region.id.disk == index && region.waiting() > 0;
+        let regions = self.shares[share].writes.regions().iter().filter(asked);
+        let distance = |region| self.distance(region);
+        // Inlined, so that of each region only what the policy's key has is looked at.
+        let chosen = match queue {
+            None => {
+                let hand = self.disks[index as usize].hand;
+                let parts = regions.map(
+                    #[inline(always)]
+                    |region| (region.id, self.part(region, hand)),
+                );
+                what::choose(name, parts, distance)?
+            }
+            Some(queue) => {
+                let hand = self.disks[index as usize].stow.hand(queue);
+                let mine = regions.filter(|region| self.queue_of(region) == queue);
+                what::choose(name, mine.map(|region| (region.id, self.part(region, hand))), distance)?
+            }
+        };
+        if in_turn && !self.is_its_turn(share, index, chosen.key, what::policy(name)) {
             return None;
         }
-        for passed in passed {
-            self.shares[share].writes.pass_over(candidates[passed].id);
+        let writes = &mut self.shares[share].writes;
+        for &region in &chosen.passed {
+            writes.pass_over(region);
             if let Some(queue) = queue {
                 self.disks[index as usize].stow.passed(queue);
             }
         }
-        Some(candidates[best])
+        writes.region(chosen.best).copied()
     }
 
     /// The queue of a region for STOW: sequential where half of it or more was written one block behind
@@ -300,21 +310,26 @@ impl WriteCache {
         self.disks[index as usize].stow.queue(waiting[0], waiting[1])
     }
 
-    /// A region as a policy sees it.
-    fn part(&self, region: &DirtyRegion) -> Part {
-        let disk = &self.disks[region.id.disk as usize];
-        let (number, count) = (region.id.number, disk.map.regions.count());
-        let needs_distance = self.config.what == WhatPolicy::MostDirty;
-        let hand = match self.config.what {
-            WhatPolicy::Stow => disk.stow.hand(self.queue_of(region)),
-            _ => disk.hand,
+    /// How far the arm of its disk is from a region.
+    fn distance(&self, region: RegionId) -> u64 {
+        let disk = &self.disks[region.disk as usize];
+        disk.map.regions.distance(disk.arm_at, region.number)
+    }
+
+    /// A region as a policy sees it, but for its distance, where the sweep has come to `hand`.
+    #[inline(always)]
+    fn part(&self, region: &DirtyRegion, hand: u32) -> Part {
+        let number = region.id.number;
+        let ahead = || {
+            let count = self.disks[region.id.disk as usize].map.regions.count();
+            if number > hand { number - hand - 1 } else { number + count - hand - 1 }
         };
         Part {
             number: region.since,
             dirty_sectors: u64::from(region.waiting()),
             written: region.written,
-            ahead: u64::from((number + count - hand - 1) % count),
-            distance: if needs_distance { disk.map.regions.distance(disk.arm_at, number) } else { 0 },
+            ahead: u64::from(ahead()),
+            distance: 0,
             referenced: region.referenced,
         }
     }
@@ -322,7 +337,7 @@ impl WriteCache {
     /// In a cache that several disks share, the controller purges the best region of all (section 4.7 has no other rule
     /// than that of 2.1). Disks purge at the same time, so each does what of it would be its part if purges went one
     /// after the other down to the mark.
-    fn is_its_turn(&self, share: usize, index: u32, best: &Part, policy: &dyn What) -> bool {
+    fn is_its_turn(&self, share: usize, index: u32, best: (u64, u64), policy: &dyn What) -> bool {
         let keep = match self.config.when {
             WhenPolicy::OneThreshold => self.high_mark,
             WhenPolicy::TwoThresholds | WhenPolicy::HighLow | WhenPolicy::Linear => self.low_mark,
@@ -336,7 +351,9 @@ impl WriteCache {
         for region in writes.regions() {
             waiting += u64::from(region.waiting());
             let other = region.id.disk != index && self.disks[region.id.disk as usize].backing_off.is_none();
-            if other && policy.key(&self.part(region)) < policy.key(best) {
+            let hand = self.disks[region.id.disk as usize].hand;
+            let part = || Part { distance: self.distance(region.id), ..self.part(region, hand) };
+            if other && policy.key(&part()) < best {
                 before += u64::from(region.waiting());
             }
         }

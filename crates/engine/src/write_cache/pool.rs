@@ -197,6 +197,11 @@ impl Pool {
         &self.regions
     }
 
+    /// A region, if it has dirty blocks.
+    pub fn region(&self, id: RegionId) -> Option<&DirtyRegion> {
+        self.find_region(id).map(|index| &self.regions[index])
+    }
+
     pub fn find(&self, block: BlockId) -> Option<SlotIndex> {
         let slots = &self.slots;
         self.index
