@@ -168,6 +168,12 @@ impl Drive {
         Ok(self)
     }
 
+    /// The same drive with another time from one head to the next.
+    pub fn with_head_switch(mut self, time: Nanos) -> Drive {
+        self.mechanics.head_switch = time.0;
+        self
+    }
+
     /// The number of cache segments, and the sectors in each.
     pub fn segments(&self) -> (usize, u64) {
         (self.cache.segments, self.cache.segment_sectors)

@@ -207,7 +207,12 @@ fn claims(site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
         ));
         let claim = format!("{name}, {unit}s: read service time, over that without a write cache");
         let ours = over(&[TWO, FULL, FREE], "read_service_ms");
-        claims.push(Claim::spread(claim, "does not vary much", &ours, READ_SERVICE, ""));
+        let claim = Claim::spread(claim, "does not vary much", &ours, READ_SERVICE, "");
+        claims.push(claim.because(
+            "the reads that the write cache leaves to the disk are of new data, which the made trace puts near what was new before; \
+             with less of that (stay = 0.5 for 0.7) it is 0.89 for two thresholds, but dirty blocks lie further apart than in the \
+             paper",
+        ));
         let (full, free) = (get(FULL, "read_service_ms"), get(FREE, "read_service_ms"));
         claims.push(Claim::fact(
             format!("{name}, {unit}s: full piggybacking makes reads take longer than free"),

@@ -52,10 +52,19 @@ fn build(case: &Case, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<Bla
     (builder.finish(Target::Layer(index)), index, VirtualDriver::new(devices))
 }
 
+/// The drives of a case. Where a cylinder is what one visit can reach, all its dirty blocks pass in one rotation (section
+/// 2.3: the heads are aligned, by a dedicated servo surface), so that changing the head takes no time.
+fn drives(case: &Case) -> Result<Vec<Drive>, LabError> {
+    let aligned = |drive: Drive| match case.unit {
+        RegionUnit::Track => drive,
+        RegionUnit::Cylinder => drive.with_head_switch(Nanos::ZERO),
+    };
+    case.drives.iter().map(|name| drive::builtin(name).map(aligned).map_err(setup_error)).collect()
+}
+
 /// Runs a trace to its end. What is dirty then stays in the cache and is not counted, as in the paper.
 pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabError> {
-    let drives: Vec<Drive> =
-        case.drives.iter().map(|name| drive::builtin(name)).collect::<Result<_, _>>().map_err(setup_error)?;
+    let drives = drives(case)?;
     let (mut stack, cache, mut driver) = build(case, &drives);
     stack.activate(&mut driver).map_err(setup_error)?;
     let places = places(&drives);
