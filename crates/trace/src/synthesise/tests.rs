@@ -52,7 +52,7 @@ fn the_paper_s_off_day_is_met() {
 #[test]
 fn every_preset_is_met_in_its_shares_and_sizes() {
     for (name, _) in PRESETS {
-        let (_, fit) = fitted(&part(name, 4), 1).unwrap();
+        let (_, fit) = fitted(&Description::preset(name).unwrap(), 1).unwrap();
         for figure in fit.iter().filter(|f| f.name.ends_with("share") || f.name.ends_with("bytes")) {
             assert!(figure.off() < 0.05, "{name}: {figure:?}");
         }
