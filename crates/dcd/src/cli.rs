@@ -148,6 +148,9 @@ pub struct Flush {
 
 /// Make a RAID-5 or RAID-6 array
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd array create disks.toml")]
 pub struct Array {
     #[command(subcommand)]
     pub command: ArrayCommand,

@@ -107,6 +107,8 @@ mod tests {
         status["arrays"] = json!(["disks"]);
         status["layers"]["disks"] =
             json!({ "state": "degraded", "dirty_bytes": 4096, "failed_members": [2] });
-        assert!(line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, flushing"));
+        assert!(
+            line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, recording, ")
+        );
     }
 }
