@@ -42,7 +42,8 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
             serde_json::from_str(&fs::read_to_string(place.path("out/tune.json")).unwrap()).unwrap();
         assert_eq!(saved, result);
         let page = fs::read_to_string(place.path("out/tune.html")).unwrap();
-        assert!(page.matches("<svg").count() >= 2 && page.contains("Recommended: "));
+        assert!(page.matches("<svg").count() >= 3 && page.contains("Recommended: "));
+        assert!(page.contains("Requests that stall"));
         for file in ["simulate.toml", "serve.toml"] {
             let path = place.path("out").join(file);
             let simulate = |path: &Path| {

@@ -38,7 +38,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
     let title = |of: &str| format!("{of}: {} ({unit})", report.objective.words());
     let plain = |value: f64| Series::new("no cache", vec![(least, value), (most, value)]);
     let mut trade_off = vec![plain(tried[0].value)];
-    let mut saved = Vec::new();
+    let (mut saved, mut stalled) = (Vec::new(), Vec::new());
     for medium in CACHES {
         let best = best_of_each_size(tried, medium);
         if best.is_empty() {
@@ -52,6 +52,11 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             Some((mib(tried), 100.0 * (1.0 - writes as f64 / plain as f64)))
         };
         saved.push(Series::new(medium.words(), best.iter().filter_map(writes).collect()));
+        let stalls = |tried: &&Tried| {
+            let measured = tried.full.as_ref().or(tried.sampled.as_ref())?;
+            Some((mib(tried), 100.0 * measured.stalls as f64 / measured.requests.max(1) as f64))
+        };
+        stalled.push(Series::new(medium.words(), best.iter().filter_map(stalls).collect()));
     }
     let absorbed = report.overwrites.iter().filter(|point| point.0 <= most * MIB);
     saved.push(Series::new(
@@ -71,6 +76,11 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             "Writes saved at the disk (run in full), and overwrites that LRU absorbs (%)".to_owned(),
             Axis::linear("%"),
             saved,
+        ),
+        plot(
+            "Requests that stall: for the disk or for room in RAM, or for room in a log (%)".to_owned(),
+            Axis::linear("%"),
+            stalled,
         ),
     ];
     let of_policy = |name: &'static str| {
