@@ -30,6 +30,8 @@ impl Sparse {
                 self.bytes_read += buf.len() as u64;
                 let sectors = buf.len() as u64 / SECTOR_BYTES;
                 let wanted = if buf.is_blank() { 0 } else { sectors };
+                // It may have been used before.
+                buf.zero(0, (wanted * SECTOR_BYTES) as usize);
                 for (lba, bytes) in self.sectors.range(at.0..at.0 + wanted) {
                     let from = (lba - at.0) as usize * SECTOR;
                     buf.bytes_mut()[from..from + SECTOR].copy_from_slice(&bytes[..]);
