@@ -52,9 +52,12 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         strip_sectors,
         present: vec![true; members],
         journal: false,
+        spares: 0,
+        region_bytes: rng.pick(&[1, 64 << 10, 64 << 20]),
         cache_bytes: rng.range(1, 6) * (members - level.parity()) as u64 * unit_rows * SECTOR_BYTES,
         unit,
         contiguity,
+        calibrated: true,
         non_volatile: false,
         when: rng.pick(&[
             WhenPolicy::HighLow,
@@ -134,7 +137,7 @@ fn filled(
 fn copy(rng: &mut SimRng, geometry: Geometry, from: &MemDisk) -> MemDisk {
     let mut copy = disk(rng, geometry);
     // Between the superblocks and the first stripe there is nothing.
-    for (first, end) in [(0, 16), (DATA_SECTOR, geometry.sectors)] {
+    for (first, end) in [(0, 32), (DATA_SECTOR, geometry.sectors)] {
         let mut bytes = vec![0; ((end - first) * SECTOR_BYTES) as usize];
         from.current().read(Lba(first), &mut bytes);
         copy.put(Lba(first), &bytes);

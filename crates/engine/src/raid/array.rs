@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
+use crate::raid::bitmap::Regions;
 use crate::raid::cache::{Piece, StripeCache};
 use crate::raid::config::RaidConfig;
 use crate::raid::journal::Journal;
@@ -72,6 +73,7 @@ pub struct Statistics {
 pub(super) struct Array {
     pub config: RaidConfig,
     pub layout: Layout,
+    pub regions: Regions,
     pub geometry: Geometry,
     /// Where the member of each role is; none where it is missing.
     pub ports: Vec<Option<Port>>,
@@ -119,12 +121,14 @@ impl Array {
         recorder: Recorder,
         journal: Option<Journal>,
     ) -> Array {
-        let in_doubt = !recorder.recorded().synced;
+        let in_doubt = !recorder.recorded().in_doubt.is_empty();
+        let regions = Regions::new(&layout, recorder.recorded().region_stripes);
         let degraded = recorder.failed() != 0;
         Array {
             cache: StripeCache::new(layout, config.cache_bytes),
             config,
             layout,
+            regions,
             geometry,
             ports,
             recorder,

@@ -2,11 +2,12 @@
 
 use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports};
 use crate::raid::array::Array;
+use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::journal::{self, Journal, Slots};
 use crate::raid::layout::Layout;
 use crate::raid::record::Recorder;
-use crate::raid::superblock::{DATA_SECTOR, Superblock, SuperblockError};
+use crate::raid::superblock::{DATA_SECTOR, Identity, Superblock, SuperblockError};
 use crate::{BlockDevice, Durability, Io, LINE_BYTES, SECTOR_BYTES};
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, ActivateError> {
@@ -45,8 +46,11 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
         enough(failed, shape.parity)?;
         replayed = true;
     }
-    let mut in_doubt = (newest.active && !replayed) || !newest.synced;
-    if in_doubt && failed != 0 {
+    let mut in_doubt = newest.in_doubt.clone();
+    if replays && !replayed {
+        in_doubt = Bitmap::full(Regions::new(&layout, newest.region_stripes).count());
+    }
+    if !in_doubt.is_empty() && failed != 0 {
         if !config.accept_damage {
             let journal = match replays && !replayed {
                 true => "give it the journal that it had, ",
@@ -58,18 +62,21 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
                 names(failed)
             ));
         }
-        in_doubt = false;
+        in_doubt = Bitmap::default();
     }
-    let start = Superblock { active: false, synced: !in_doubt, failed, ..newest };
     let mut recorded = newest;
-    if (start.active, start.synced) != (newest.active, newest.synced) && !geometry.read_only {
-        let next = Superblock { generation: newest.generation + 1, ..start };
-        write_superblocks(next, &ports, &mut failed, below);
-        recorded = next;
+    if (recorded.active || recorded.in_doubt != in_doubt) && !geometry.read_only {
+        let generation = recorded.generation + 1;
+        recorded = Superblock { generation, active: false, in_doubt, failed, ..recorded };
+        write_superblocks(&recorded, &ports, &mut failed, below);
         enough(failed, shape.parity)?;
     }
+    let mut config = config.clone();
+    if config.contiguity.is_none() && config.calibrated {
+        config.contiguity = recorded.calibration.clone();
+    }
     let journal = journal.map(|(port, slots)| Journal::new(port, slots));
-    Ok(Array::new(config.clone(), layout, geometry, ports, Recorder::new(recorded, failed), journal))
+    Ok(Array::new(config, layout, geometry, ports, Recorder::new(recorded, failed), journal))
 }
 
 fn names(roles: u64) -> String {
@@ -104,10 +111,13 @@ fn read_superblocks(
             continue;
         };
         match Superblock::read(&mut PortDevice { ports: below, port }) {
-            Ok((_, role)) if role != place => {
+            Ok((_, Identity { role: Some(role), .. })) if role != place => {
                 return refuse(format!(
                     "member {place} has the role {role}: put the members in the order in which they were"
                 ));
+            }
+            Ok((_, Identity { role: None, .. })) => {
+                return refuse(format!("member {place} is a spare: name it in \"spares\""));
             }
             Ok((superblock, _)) => read.push(Some(superblock)),
             Err(SuperblockError::Io(_)) => read.push(None),
@@ -115,7 +125,7 @@ fn read_superblocks(
         }
     }
     let known = || read.iter().flatten();
-    let Some(newest) = known().max_by_key(|superblock| superblock.generation).copied() else {
+    let Some(newest) = known().max_by_key(|superblock| superblock.generation).cloned() else {
         return refuse("none of its members can be read");
     };
     if known().any(|superblock| superblock.uuid != newest.uuid) {
@@ -211,10 +221,10 @@ fn replay(
     Ok(())
 }
 
-fn write_superblocks(next: Superblock, ports: &[Option<Port>], failed: &mut u64, below: &mut dyn Ports) {
+fn write_superblocks(next: &Superblock, ports: &[Option<Port>], failed: &mut u64, below: &mut dyn Ports) {
     for (role, port) in ports.iter().enumerate() {
         if let Some(port) = port.filter(|_| *failed >> role & 1 == 0)
-            && below.run(port, next.write(role)).status.is_err()
+            && below.run(port, next.write(next.identity(role))).status.is_err()
         {
             *failed |= 1 << role;
         }

@@ -64,11 +64,16 @@ pub struct RaidConfig {
     pub present: Vec<bool>,
     /// The port after the members leads to a journal.
     pub journal: bool,
+    /// So many ports between the members and the journal lead to spares.
+    pub spares: usize,
+    /// The least of the array that one bit of the write-intent bitmap stands for; an array that is made gets it for good.
+    pub region_bytes: u64,
     /// RAM for stripe cache units.
     pub cache_bytes: u64,
     pub unit: CacheUnit,
-    /// None: SC or PBGC.
+    /// None: what the superblocks have from the stride benchmark, if `calibrated`; otherwise SC or PBGC.
     pub contiguity: Option<Contiguity>,
+    pub calibrated: bool,
     /// The RAM keeps its content without power, so that a write is safe in it. Without this a flush destages.
     pub non_volatile: bool,
     pub when: WhenPolicy,
@@ -93,9 +98,12 @@ impl Default for RaidConfig {
             strip_sectors: 256,
             present: Vec::new(),
             journal: false,
+            spares: 0,
+            region_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             unit: CacheUnit::Stripe,
             contiguity: None,
+            calibrated: true,
             non_volatile: false,
             when: WhenPolicy::HighLow,
             what: WhatPolicy::LeastRecentlyWritten,

@@ -48,7 +48,7 @@ impl Layout {
         self.stripes * self.strip_sectors * self.shape.data as u64
     }
 
-    const fn units_per_stripe(&self) -> u64 {
+    pub const fn units_per_stripe(&self) -> u64 {
         self.strip_sectors / self.column_sectors()
     }
 

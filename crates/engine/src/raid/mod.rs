@@ -15,7 +15,9 @@
 //! | `array`      | what the array does next: destages by marks and policies, resync, failures        |
 //! | `request`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
-//! | `superblock` | who the members are, and what is known of them; making an array                   |
+//! | `superblock` | who the members are, and what is known of them                                    |
+//! | `bitmap`     | where parity may be wrong after a crash                                           |
+//! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `record`     | keeping the superblocks true                                                      |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
@@ -30,6 +32,7 @@
 
 mod array;
 mod assemble;
+mod bitmap;
 mod cache;
 pub mod compute;
 mod config;
@@ -37,6 +40,7 @@ pub mod contiguity;
 mod journal;
 mod layout;
 pub mod matrix;
+pub mod offline;
 pub mod parity;
 pub mod plan;
 mod record;
@@ -54,7 +58,8 @@ use array::Array;
 pub use array::Statistics;
 pub use config::{CacheUnit, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use layout::{Chunk, Layout};
-pub use superblock::{CreateError, DATA_SECTOR, Superblock, SuperblockError, create};
+pub use offline::{CreateError, create};
+pub use superblock::{DATA_SECTOR, Identity, Rebuild, Superblock, SuperblockError};
 
 /// See the module's documentation.
 pub struct RaidLayer {

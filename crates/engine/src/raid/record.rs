@@ -6,14 +6,16 @@
 
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
+use crate::raid::bitmap::Bitmap;
 use crate::raid::superblock::Superblock;
 
 /// See the module's documentation.
 pub(super) struct Recorder {
     recorded: Superblock,
-    active: bool,
-    synced: bool,
-    failed: u64,
+    /// What is to be recorded; its generation and epoch do not count.
+    wanted: Superblock,
+    /// What a crash before this life has left in doubt.
+    in_doubt: Bitmap,
     /// A member failed in this life. One that was missing from the start is no news before something is written.
     fails: bool,
     recording: Option<Superblock>,
@@ -23,9 +25,10 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// `failed`: the roles that cannot be used, whether or not the superblocks know.
-    pub const fn new(recorded: Superblock, failed: u64) -> Recorder {
-        let Superblock { active, synced, .. } = recorded;
-        Recorder { recorded, active, synced, failed, fails: false, recording: None, left: 0 }
+    pub fn new(recorded: Superblock, failed: u64) -> Recorder {
+        let wanted = Superblock { failed, ..recorded.clone() };
+        let in_doubt = recorded.in_doubt.clone();
+        Recorder { recorded, wanted, in_doubt, fails: false, recording: None, left: 0 }
     }
 
     pub const fn recorded(&self) -> &Superblock {
@@ -33,29 +36,45 @@ impl Recorder {
     }
 
     pub const fn failed(&self) -> u64 {
-        self.failed
+        self.wanted.failed
     }
 
     pub const fn fail(&mut self, role: usize) {
-        self.failed |= 1 << role;
+        self.wanted.failed |= 1 << role;
         self.fails = true;
     }
 
     /// The parity of the whole array is right.
-    pub const fn synced(&mut self) {
-        self.synced = true;
+    pub fn synced(&mut self) {
+        self.in_doubt = Bitmap::default();
+        if self.wanted.journaled || !self.wanted.active {
+            self.wanted.in_doubt = Bitmap::default();
+        }
+    }
+
+    /// Writes are about to begin. `journaled`: after a crash a journal knows which.
+    fn begin(&mut self, journaled: bool, regions: u64) {
+        if !self.wanted.active && !journaled {
+            self.wanted.in_doubt = Bitmap::full(regions);
+        }
+        (self.wanted.active, self.wanted.journaled) = (true, journaled);
     }
 
     /// No writes are under way any more.
-    pub const fn rest(&mut self) {
-        self.active = false;
+    pub fn rest(&mut self) {
+        self.wanted.active = false;
+        self.wanted.in_doubt = self.in_doubt.clone();
     }
 
     /// What is to be recorded and is not.
     fn next(&self) -> Option<Superblock> {
-        let (active, synced, failed) = (self.active, self.synced, self.failed);
-        let failed = if self.fails || active || self.recorded.active { failed } else { self.recorded.failed };
-        let next = Superblock { active, synced, failed, ..self.recorded };
+        let knows = self.fails || self.wanted.active || self.recorded.active;
+        let next = Superblock {
+            generation: self.recorded.generation,
+            epoch: self.recorded.epoch,
+            failed: if knows { self.wanted.failed } else { self.recorded.failed },
+            ..self.wanted.clone()
+        };
         (next != self.recorded).then_some(Superblock { generation: next.generation + 1, ..next })
     }
 }
@@ -73,7 +92,7 @@ impl Array {
 
     /// Writes are about to begin.
     pub fn record_activity(&mut self, out: &mut Outbox) {
-        self.recorder.active = true;
+        self.recorder.begin(self.journal.is_some(), self.regions.count());
         self.record(out);
     }
 
@@ -85,19 +104,19 @@ impl Array {
         let Some(mut next) = self.recorder.next() else { return };
         if next.active && !self.recorder.recorded.active {
             next.epoch += 1;
-            next.journaled = self.journal.is_some();
             if !self.open_journal(next.epoch, out) {
                 return;
             }
         }
-        self.recorder.recording = Some(next);
         self.statistics.superblocks += 1;
         for role in 0..self.ports.len() {
             if !self.is_failed(role) {
                 self.recorder.left += 1;
-                self.submit(role, Flight::Superblock { role }, next.write(role), out);
+                let write = next.write(next.identity(role));
+                self.submit(role, Flight::Superblock { role }, write, out);
             }
         }
+        self.recorder.recording = Some(next);
     }
 
     /// A member has written its superblock, or could not.

@@ -1,24 +1,44 @@
-//! The superblock of an array, which every member has in two copies: which array it is, which role the member has, and who
-//! has failed. Bytes are described in docs/format.md.
+//! The superblock of an array, which every member has in two copies: which array it is, who has which role, who has failed, where
+//! parity may be wrong. Bytes are described in docs/format.md.
 //!
 //! Each update is a new *generation*, and goes over the copy that is older. A member that was away while others went on
 //! is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the middle of
 //! updates leave some members behind that have missed no data.
+//!
+//! Who a member is says its id, not its place: a role belongs to the member whose id is in the table. One that was replaced is
+//! told from its replacement by that.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::raid::config::{Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
+use crate::raid::bitmap::{BITMAP_BYTES, Bitmap};
+use crate::raid::config::{Level, MEMBERS_MAX, STRIP_SECTORS_MAX};
+use crate::raid::contiguity::{Contiguity, Strides};
 use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_SECTORS, Lba};
 
-pub const SUPERBLOCK_BYTES: usize = 4096;
+pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 /// Where the copies are: generation `g` is in copy `g % 2`.
-pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(8)];
+pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
 /// Where the first stripe begins on each member: at 1 MiB, as partitions do.
 pub const DATA_SECTOR: u64 = 2048;
+/// What a calibration may leave out, in ranges of strides for reads and for writes.
+pub const EXCEPT_MAX: usize = 64;
+
+/// The id of no member: nobody has the role.
+pub const NOBODY: u64 = 0;
 
 const MAGIC: [u8; 8] = *b"DCDRAID\0";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// In the place of a role: the one of a spare, or that none is rebuilt.
+const NO_ROLE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StridesBytes {
+    max: U32,
+    ranges: U32,
+    except: [[U32; 2]; EXCEPT_MAX],
+}
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -36,15 +56,33 @@ struct Bytes {
     role: U32,
     strip_sectors: U32,
     active: u8,
-    synced: u8,
     journaled: u8,
-    reserved: [u8; SUPERBLOCK_BYTES - 79],
+    calibrated: u8,
+    unused: u8,
+    id: U64,
+    rebuilt_sectors: U64,
+    rebuilding: U32,
+    region_stripes: U32,
+    read: StridesBytes,
+    write: StridesBytes,
+    member_ids: [U64; MEMBERS_MAX],
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1656],
+    bitmap: [u8; BITMAP_BYTES],
 }
 
 const _: () = assert!(size_of::<Bytes>() == SUPERBLOCK_BYTES);
 
-/// What all members say alike.
+/// A member that is being filled with what the others say it has to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Which has failed until it is over; the id in its place is that of the new member.
+    pub role: usize,
+    /// What is right of it, and durable: so many sectors of what it gives to stripes, from the first one on.
+    pub sectors: u64,
+}
+
+/// What all members say alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub uuid: [u8; 16],
     pub level: Level,
@@ -52,24 +90,41 @@ pub struct Superblock {
     pub strip_sectors: u64,
     /// What each member gives to stripes.
     pub member_sectors: u64,
+    /// Stripes for each bit of `in_doubt`.
+    pub region_stripes: u64,
     /// Counts the updates.
     pub generation: u64,
-    /// Counts the starts that wrote: records of a journal are of one epoch.
+    /// Counts the times that it became active: records of a journal are of one epoch.
     pub epoch: u64,
     /// The roles whose members have failed, a bit each.
     pub failed: u64,
-    /// Writes may be under way: after a crash, parity may be wrong where they were.
+    /// Who has which role.
+    pub member_ids: Vec<u64>,
+    pub rebuilding: Option<Rebuild>,
+    /// Writes may be under way.
     pub active: bool,
-    /// The parity of the whole array was right when it was last not active.
-    pub synced: bool,
     /// Since it is active a journal knows what is under way.
     pub journaled: bool,
+    /// Regions whose parity may be wrong, as it was never computed, or may be after a crash, as they are written to.
+    pub in_doubt: Bitmap,
+    /// What the stride benchmark has found.
+    pub calibration: Option<Contiguity>,
+}
+
+/// Who a device says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub id: u64,
+    /// None: a spare.
+    pub role: Option<usize>,
 }
 
 /// Why a block is no superblock of an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    #[error("it is no member of an array: make one with \"dcd array create\"")]
+    #[error(
+        "it is no member of an array: make one with \"dcd array create\", or add it with \"dcd array add\""
+    )]
     NoMagic,
     #[error("its superblock has version {0}, and this program knows version {VERSION}")]
     Version(u16),
@@ -81,8 +136,37 @@ pub enum SuperblockError {
     Io(IoError),
 }
 
+impl StridesBytes {
+    fn new(strides: &Strides) -> StridesBytes {
+        let number = |n: u64| U32::new(u32::try_from(n).unwrap_or(u32::MAX));
+        let mut bytes = StridesBytes::new_zeroed();
+        bytes.max = number(strides.max);
+        bytes.ranges = number(strides.except.len().min(EXCEPT_MAX) as u64);
+        for (range, (first, last)) in bytes.except.iter_mut().zip(&strides.except) {
+            *range = [number(*first), number(*last)];
+        }
+        bytes
+    }
+
+    fn strides(&self) -> Option<Strides> {
+        let ranges = self.except.get(..self.ranges.get() as usize)?;
+        let except = ranges.iter().map(|[first, last]| (u64::from(first.get()), u64::from(last.get())));
+        Some(Strides { max: u64::from(self.max.get()), except: except.collect() })
+    }
+}
+
 impl Superblock {
-    pub fn encode(&self, role: usize) -> Buf {
+    /// The member of a role.
+    pub fn identity(&self, role: usize) -> Identity {
+        Identity { id: self.member_ids[role], role: Some(role) }
+    }
+
+    /// The role of the member with an id, if it has one.
+    pub fn role_of(&self, id: u64) -> Option<usize> {
+        self.member_ids.iter().position(|other| *other == id)
+    }
+
+    pub fn encode(&self, member: Identity) -> Buf {
         let mut bytes = Bytes::new_zeroed();
         bytes.magic = MAGIC;
         bytes.version = VERSION.into();
@@ -93,69 +177,45 @@ impl Superblock {
         bytes.failed = self.failed.into();
         bytes.member_sectors = self.member_sectors.into();
         bytes.members = (self.members as u32).into();
-        bytes.role = (role as u32).into();
+        bytes.role = member.role.map_or(NO_ROLE, |role| role as u32).into();
         bytes.strip_sectors = (self.strip_sectors as u32).into();
-        (bytes.active, bytes.synced, bytes.journaled) =
-            (self.active.into(), self.synced.into(), self.journaled.into());
+        (bytes.active, bytes.journaled) = (self.active.into(), self.journaled.into());
+        bytes.id = member.id.into();
+        bytes.rebuilding = self.rebuilding.map_or(NO_ROLE, |rebuild| rebuild.role as u32).into();
+        bytes.rebuilt_sectors = self.rebuilding.map_or(0, |rebuild| rebuild.sectors).into();
+        bytes.region_stripes = (self.region_stripes as u32).into();
+        if let Some(Contiguity { read, write }) = &self.calibration {
+            bytes.calibrated = 1;
+            (bytes.read, bytes.write) = (StridesBytes::new(read), StridesBytes::new(write));
+        }
+        for (place, id) in bytes.member_ids.iter_mut().zip(&self.member_ids) {
+            *place = (*id).into();
+        }
+        bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         Buf::copy_of(bytes.as_bytes())
     }
 
-    /// Reads one copy: what it says, and the role of the member that it is on.
-    pub fn decode(block: &[u8]) -> Result<(Superblock, usize), SuperblockError> {
+    /// Reads one copy: what it says, and who the device is that it is on.
+    pub fn decode(block: &[u8]) -> Result<(Superblock, Identity), SuperblockError> {
         let bytes = Bytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
         if bytes.magic != MAGIC {
             return Err(SuperblockError::NoMagic);
+        }
+        // The checksum of another version may cover other bytes.
+        if bytes.version.get() != VERSION {
+            return Err(SuperblockError::Version(bytes.version.get()));
         }
         let mut unsigned = bytes.clone();
         unsigned.crc = 0.into();
         if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
             return Err(SuperblockError::Checksum);
         }
-        if bytes.version.get() != VERSION {
-            return Err(SuperblockError::Version(bytes.version.get()));
-        }
-        let level = match bytes.level.get() {
-            5 => Level::Raid5,
-            6 => Level::Raid6,
-            _ => return Err(SuperblockError::Field("level")),
-        };
-        let (members, role) = (bytes.members.get() as usize, bytes.role.get() as usize);
-        let strip_sectors = u64::from(bytes.strip_sectors.get());
-        for (ok, field) in [
-            (level.shape(members).is_some(), "members"),
-            (role < members.min(MEMBERS_MAX), "role"),
-            (
-                strip_sectors > 0
-                    && strip_sectors.is_multiple_of(LINE_SECTORS)
-                    && strip_sectors <= STRIP_SECTORS_MAX,
-                "strip",
-            ),
-            (bytes.member_sectors.get() >= strip_sectors, "member sectors"),
-            ([bytes.active, bytes.synced, bytes.journaled].iter().all(|flag| *flag <= 1), "flags"),
-        ] {
-            if !ok {
-                return Err(SuperblockError::Field(field));
-            }
-        }
-        let superblock = Superblock {
-            uuid: bytes.uuid,
-            level,
-            members,
-            strip_sectors,
-            member_sectors: bytes.member_sectors.get(),
-            generation: bytes.generation.get(),
-            epoch: bytes.epoch.get(),
-            failed: bytes.failed.get(),
-            active: bytes.active == 1,
-            synced: bytes.synced == 1,
-            journaled: bytes.journaled == 1,
-        };
-        Ok((superblock, role))
+        bytes.fields()
     }
 
-    /// The newer of the two copies on a member, and its role.
-    pub fn read(member: &mut dyn BlockDevice) -> Result<(Superblock, usize), SuperblockError> {
+    /// The newer of the two copies on a device, and who it is.
+    pub fn read(member: &mut dyn BlockDevice) -> Result<(Superblock, Identity), SuperblockError> {
         let mut copy = |at: Lba| {
             let block = member.read(at, SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
             Superblock::decode(block.bytes())
@@ -171,111 +231,120 @@ impl Superblock {
         }
     }
 
-    /// The write that puts this generation on the member of a role.
-    pub fn write(&self, role: usize) -> Io {
+    /// The write that puts this generation on a device.
+    pub fn write(&self, member: Identity) -> Io {
         let at = COPY_SECTORS[(self.generation % 2) as usize];
-        Io::Write { at, buf: self.encode(role), durability: Durability::Durable }
+        Io::Write { at, buf: self.encode(member), durability: Durability::Durable }
     }
 }
 
-/// Why an array cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    #[error("{0}")]
-    Members(String),
-    #[error(
-        "member {role} has {sectors} sectors: superblocks and one strip need {needed}; use larger members or a smaller \
-         strip"
-    )]
-    TooSmall { role: usize, sectors: u64, needed: u64 },
-    #[error("member {role}: {source}")]
-    Io { role: usize, source: IoError },
-}
-
-/// Makes an array: writes superblocks, and nothing else. `synced`: the parity of what is on the members is known to be right
-/// (they are all zeroes), and some may be missing; otherwise the array computes it when it is first served.
-pub fn create(
-    members: &mut [Option<&mut dyn BlockDevice>],
-    config: &RaidConfig,
-    uuid: [u8; 16],
-    synced: bool,
-) -> Result<Superblock, CreateError> {
-    if let Some(complaint) = config.complaint() {
-        return Err(CreateError::Members(complaint));
-    }
-    let needed = DATA_SECTOR + config.strip_sectors;
-    let mut member_sectors = u64::MAX;
-    let mut failed = 0u64;
-    for (role, member) in members.iter().enumerate() {
-        let Some(member) = member else {
-            failed |= 1 << role;
-            continue;
+impl Bytes {
+    fn fields(&self) -> Result<(Superblock, Identity), SuperblockError> {
+        let level = match self.level.get() {
+            5 => Level::Raid5,
+            6 => Level::Raid6,
+            _ => return Err(SuperblockError::Field("level")),
         };
-        let sectors = member.geometry().sectors;
-        if sectors < needed {
-            return Err(CreateError::TooSmall { role, sectors, needed });
+        let (members, role) = (self.members.get() as usize, self.role.get());
+        let strip_sectors = u64::from(self.strip_sectors.get());
+        let rebuilding = self.rebuilding.get();
+        let is_role = |role: u32| (role as usize) < members.min(MEMBERS_MAX);
+        for (ok, field) in [
+            (level.shape(members).is_some(), "members"),
+            (role == NO_ROLE || is_role(role), "role"),
+            (
+                strip_sectors > 0
+                    && strip_sectors.is_multiple_of(LINE_SECTORS)
+                    && strip_sectors <= STRIP_SECTORS_MAX,
+                "strip",
+            ),
+            (self.member_sectors.get() >= strip_sectors, "member sectors"),
+            (self.region_stripes.get() > 0, "region"),
+            (rebuilding == NO_ROLE || is_role(rebuilding), "rebuilding"),
+            ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
+        ] {
+            if !ok {
+                return Err(SuperblockError::Field(field));
+            }
         }
-        member_sectors = member_sectors.min(sectors - DATA_SECTOR);
+        let strides = |bytes: &StridesBytes| bytes.strides().ok_or(SuperblockError::Field("calibration"));
+        let calibration = match self.calibrated {
+            1 => Some(Contiguity { read: strides(&self.read)?, write: strides(&self.write)? }),
+            _ => None,
+        };
+        let superblock = Superblock {
+            uuid: self.uuid,
+            level,
+            members,
+            strip_sectors,
+            member_sectors: self.member_sectors.get(),
+            region_stripes: u64::from(self.region_stripes.get()),
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+            failed: self.failed.get(),
+            member_ids: self.member_ids[..members].iter().map(|id| id.get()).collect(),
+            rebuilding: (rebuilding != NO_ROLE)
+                .then_some(Rebuild { role: rebuilding as usize, sectors: self.rebuilt_sectors.get() }),
+            active: self.active == 1,
+            journaled: self.journaled == 1,
+            in_doubt: Bitmap::from_bytes(&self.bitmap),
+            calibration,
+        };
+        let role = (role != NO_ROLE).then_some(role as usize);
+        Ok((superblock, Identity { id: self.id.get(), role }))
     }
-    if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
-        return Err(CreateError::Members("all of its members have to be there when it is made".to_owned()));
-    }
-    let superblock = Superblock {
-        uuid,
-        level: config.level,
-        members: members.len(),
-        strip_sectors: config.strip_sectors,
-        member_sectors: member_sectors / config.strip_sectors * config.strip_sectors,
-        generation: 1,
-        epoch: 0,
-        failed,
-        active: false,
-        synced,
-        journaled: false,
-    };
-    for (role, member) in members.iter_mut().enumerate() {
-        let Some(member) = member else { continue };
-        let wrong = |source| CreateError::Io { role, source };
-        member.write(COPY_SECTORS[0], Buf::zeroed(SUPERBLOCK_BYTES)).map_err(wrong)?;
-        member.run(superblock.write(role)).status.map_err(wrong)?;
-        member.flush().map_err(wrong)?;
-    }
-    Ok(superblock)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn sample() -> Superblock {
+    pub fn sample() -> Superblock {
+        let mut in_doubt = Bitmap::default();
+        in_doubt.insert(3);
+        in_doubt.insert(9000);
         Superblock {
             uuid: *b"an array of five",
             level: Level::Raid6,
             members: 5,
             strip_sectors: 256,
             member_sectors: 2560,
+            region_stripes: 4,
             generation: 7,
             epoch: 3,
             failed: 0b100,
+            member_ids: vec![11, 12, 13, 14, 15],
+            rebuilding: Some(Rebuild { role: 2, sectors: 512 }),
             active: true,
-            synced: true,
             journaled: false,
+            in_doubt,
+            calibration: Some(Contiguity {
+                read: Strides::up_to(9),
+                write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },
+            }),
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let buf = sample().encode(4);
-        assert_eq!(Superblock::decode(buf.bytes()), Ok((sample(), 4)));
+        let spare = Identity { id: 99, role: None };
+        for member in [sample().identity(4), spare] {
+            let buf = sample().encode(member);
+            assert_eq!(Superblock::decode(buf.bytes()), Ok((sample(), member)));
+        }
+        let plain = Superblock { rebuilding: None, calibration: None, ..sample() };
+        let buf = plain.encode(plain.identity(0));
+        assert_eq!(Superblock::decode(buf.bytes()), Ok((plain.clone(), plain.identity(0))));
     }
 
     #[test]
     fn every_turned_bit_is_noticed() {
-        let buf = sample().encode(4);
-        for bit in 0..8 * 80 {
-            let mut bytes = buf.bytes().to_vec();
+        let buf = sample().encode(sample().identity(4));
+        let mut bytes = buf.bytes().to_vec();
+        for bit in (0..8 * 112).chain((8 * 112..8 * SUPERBLOCK_BYTES).step_by(61)) {
             bytes[bit / 8] ^= 1 << (bit % 8);
             Superblock::decode(&bytes).expect_err("a bit was turned");
+            bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 }

@@ -1,0 +1,361 @@
+//! Work on the superblocks of an array that is not served: making it, and what its administrator changes.
+
+use crate::raid::bitmap::{Bitmap, region_stripes};
+use crate::raid::config::RaidConfig;
+use crate::raid::contiguity::Contiguity;
+use crate::raid::superblock::{
+    COPY_SECTORS, DATA_SECTOR, EXCEPT_MAX, Identity, NOBODY, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+};
+use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
+
+/// Why an array cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    #[error("{0}")]
+    Members(String),
+    #[error(
+        "member {role} has {sectors} sectors: superblocks and one strip need {needed}; use larger members or a smaller \
+         strip"
+    )]
+    TooSmall { role: usize, sectors: u64, needed: u64 },
+    #[error("member {role}: {source}")]
+    Io { role: usize, source: IoError },
+}
+
+/// Why the superblocks of an array are left as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    #[error("none of its members can be read")]
+    Nobody,
+    #[error("member {0} is not of the same array as the others")]
+    Foreign(usize),
+    #[error("it has no role {role}: its members have the roles 0 to {}", .members - 1)]
+    NoRole { role: usize, members: usize },
+    #[error("the parity does not make up for more failed members than it has already")]
+    NoParity,
+    #[error(
+        "its parity is in doubt since it did not stop cleanly: what member {0} holds may come out wrong without it; serve \
+         the array first, until its state is \"good\""
+    )]
+    InDoubt(usize),
+    #[error("a device with {sectors} sectors is too small for a spare: each member has {needed}")]
+    TooSmall { sectors: u64, needed: u64 },
+    #[error("the id {0:#x} is taken, or reserved: draw another one")]
+    Id(u64),
+    #[error("it leaves out more than {EXCEPT_MAX} ranges of strides: measure fewer of them")]
+    TooManyRanges,
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    #[error("writing the superblock of member {role}: {source}")]
+    Write { role: usize, source: IoError },
+    #[error("writing its superblock: {0}")]
+    Io(#[from] IoError),
+}
+
+/// The first id of a role: as random as the array's.
+fn first_id(uuid: [u8; 16], role: usize) -> u64 {
+    let (a, b) = uuid.split_at(8);
+    let half = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    let mut id = (half(a) ^ half(b).rotate_left(32))
+        .wrapping_add((role as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    id = (id ^ id >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    id = (id ^ id >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (id ^ id >> 31).max(NOBODY + 1)
+}
+
+/// Makes an array: writes superblocks, and nothing else. `synced`: the parity of what is on the members is known to be right
+/// (they are all zeroes), and some may be missing; otherwise the array computes it when it is first served.
+pub fn create(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    config: &RaidConfig,
+    uuid: [u8; 16],
+    synced: bool,
+) -> Result<Superblock, CreateError> {
+    if let Some(complaint) = config.complaint() {
+        return Err(CreateError::Members(complaint));
+    }
+    let needed = DATA_SECTOR + config.strip_sectors;
+    let mut least = u64::MAX;
+    let mut failed = 0u64;
+    for (role, member) in members.iter().enumerate() {
+        let Some(member) = member else {
+            failed |= 1 << role;
+            continue;
+        };
+        let sectors = member.geometry().sectors;
+        if sectors < needed {
+            return Err(CreateError::TooSmall { role, sectors, needed });
+        }
+        least = least.min(sectors - DATA_SECTOR);
+    }
+    if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
+        return Err(CreateError::Members("all of its members have to be there when it is made".to_owned()));
+    }
+    let stripes = least / config.strip_sectors;
+    let data = (members.len() - config.level.parity()) as u64;
+    let region_stripes =
+        region_stripes(stripes, data * config.strip_sectors * SECTOR_BYTES, config.region_bytes);
+    let in_doubt = if synced { Bitmap::default() } else { Bitmap::full(stripes.div_ceil(region_stripes)) };
+    let superblock = Superblock {
+        uuid,
+        level: config.level,
+        members: members.len(),
+        strip_sectors: config.strip_sectors,
+        member_sectors: stripes * config.strip_sectors,
+        region_stripes,
+        generation: 1,
+        epoch: 0,
+        failed,
+        member_ids: (0..members.len()).map(|role| first_id(uuid, role)).collect(),
+        rebuilding: None,
+        active: false,
+        journaled: false,
+        in_doubt,
+        calibration: None,
+    };
+    for (role, member) in members.iter_mut().enumerate() {
+        let Some(member) = member else { continue };
+        put(*member, &superblock, superblock.identity(role))
+            .map_err(|source| CreateError::Io { role, source })?;
+    }
+    Ok(superblock)
+}
+
+/// Writes a first superblock: nothing that was there before may be taken for a newer one.
+fn put(member: &mut dyn BlockDevice, superblock: &Superblock, identity: Identity) -> Result<(), IoError> {
+    forget(member)?;
+    member.run(superblock.write(identity)).status?;
+    member.flush()
+}
+
+/// Makes a device a spare of an array. `id`: a random number.
+///
+/// # Errors
+/// Where the device is too small or cannot be written, or the id is that of a member.
+pub fn make_spare(device: &mut dyn BlockDevice, superblock: &Superblock, id: u64) -> Result<(), ChangeError> {
+    let (sectors, needed) = (device.geometry().sectors, DATA_SECTOR + superblock.member_sectors);
+    if sectors < needed {
+        return Err(ChangeError::TooSmall { sectors, needed });
+    }
+    if id == NOBODY || superblock.role_of(id).is_some() {
+        return Err(ChangeError::Id(id));
+    }
+    Ok(put(device, superblock, Identity { id, role: None })?)
+}
+
+/// Takes a device out of every array: wipes its superblocks.
+pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
+    for at in COPY_SECTORS {
+        device.write(at, Buf::zeroed(SUPERBLOCK_BYTES))?;
+    }
+    device.flush()
+}
+
+/// What the members say together: the newest superblock. `members` are in the order of their roles.
+///
+/// # Errors
+/// Where none of them can be read, or one is of another array.
+pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
+    let mut newest: Option<Superblock> = None;
+    for (place, member) in members.iter_mut().enumerate() {
+        let Some(member) = member else { continue };
+        let found = match Superblock::read(*member) {
+            Ok((found, _)) => found,
+            Err(SuperblockError::Io(_)) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if newest.as_ref().is_some_and(|newest| newest.uuid != found.uuid) {
+            return Err(ChangeError::Foreign(place));
+        }
+        if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
+            newest = Some(found);
+        }
+    }
+    newest.ok_or(ChangeError::Nobody)
+}
+
+/// Changes what the superblocks of all members say that have not failed; the one that is given is the newest.
+fn change(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    mut superblock: Superblock,
+) -> Result<Superblock, ChangeError> {
+    superblock.generation += 1;
+    for (place, member) in members.iter_mut().enumerate() {
+        let Some(member) = member else { continue };
+        // Who is there under its own id, wherever it is named.
+        let Ok((_, identity)) = Superblock::read(*member) else { continue };
+        let Some(role) = superblock.role_of(identity.id) else { continue };
+        let rebuilt = superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role);
+        if superblock.failed >> role & 1 == 1 && !rebuilt {
+            continue;
+        }
+        let wrong = |source| ChangeError::Write { role: place, source };
+        member.run(superblock.write(superblock.identity(role))).status.map_err(wrong)?;
+        member.flush().map_err(wrong)?;
+    }
+    Ok(superblock)
+}
+
+/// Records that the member of a role has failed, and is not to be used again.
+///
+/// # Errors
+/// Where the parity does not make up for it; see [`newest`] for others.
+pub fn mark_failed(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    role: usize,
+) -> Result<Superblock, ChangeError> {
+    let mut superblock = newest(members)?;
+    if role >= superblock.members {
+        return Err(ChangeError::NoRole { role, members: superblock.members });
+    }
+    if superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
+        superblock.rebuilding = None;
+        superblock.member_ids[role] = NOBODY;
+        return change(members, superblock);
+    }
+    if superblock.failed >> role & 1 == 1 {
+        return Ok(superblock);
+    }
+    if !superblock.in_doubt.is_empty() {
+        return Err(ChangeError::InDoubt(role));
+    }
+    superblock.failed |= 1 << role;
+    if superblock.failed.count_ones() as usize > superblock.level.parity() {
+        return Err(ChangeError::NoParity);
+    }
+    change(members, superblock)
+}
+
+/// Stores what the stride benchmark has found of a member.
+///
+/// # Errors
+/// Where it does not fit into a superblock; see [`newest`] for others.
+pub fn store_calibration(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    calibration: &Contiguity,
+) -> Result<Superblock, ChangeError> {
+    let mut ranges = [&calibration.read, &calibration.write].into_iter().map(|strides| strides.except.len());
+    if ranges.any(|ranges| ranges > EXCEPT_MAX) {
+        return Err(ChangeError::TooManyRanges);
+    }
+    let superblock = newest(members)?;
+    change(members, Superblock { calibration: Some(calibration.clone()), ..superblock })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::{Geometry, Io, IoResult};
+    use crate::raid::contiguity::Strides;
+
+    const SECTORS: u64 = DATA_SECTOR + 1000;
+
+    struct Device(Vec<u8>);
+
+    impl BlockDevice for Device {
+        fn geometry(&self) -> Geometry {
+            Geometry::plain(self.0.len() as u64 / SECTOR_BYTES)
+        }
+
+        fn run(&mut self, mut io: Io) -> IoResult {
+            if let Some(extent) = io.extent() {
+                let range = extent.start.bytes() as usize..extent.end().bytes() as usize;
+                match &mut io {
+                    Io::Read { buf, .. } => buf.bytes_mut().copy_from_slice(&self.0[range]),
+                    Io::Write { buf, .. } => self.0[range].copy_from_slice(buf.bytes()),
+                    _ => unreachable!("nothing else is sent"),
+                }
+            }
+            IoResult::ok(io.take_buf())
+        }
+    }
+
+    fn blank(sectors: u64) -> Device {
+        Device(vec![0; (sectors * SECTOR_BYTES) as usize])
+    }
+
+    fn all(members: &mut [Device]) -> Vec<Option<&mut dyn BlockDevice>> {
+        members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect()
+    }
+
+    fn made(synced: bool) -> Vec<Device> {
+        let config = RaidConfig { present: vec![true; 4], ..RaidConfig::default() };
+        let mut members: Vec<Device> = (0..4).map(|_| blank(SECTORS)).collect();
+        create(&mut all(&mut members), &config, *b"sixteen by chanc", synced).expect("made");
+        members
+    }
+
+    #[test]
+    fn each_member_gets_an_id_of_its_own_and_the_table_has_them_all() {
+        let mut members = made(true);
+        let mut ids = Vec::new();
+        for (role, member) in members.iter_mut().enumerate() {
+            let (superblock, identity) = Superblock::read(member).expect("written");
+            assert_eq!((superblock.role_of(identity.id), identity.role), (Some(role), Some(role)));
+            ids.push(identity.id);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 4);
+    }
+
+    #[test]
+    fn a_spare_knows_its_array_and_nothing_older_of_another_one() {
+        let superblock = newest(&mut all(&mut made(true))).expect("read");
+        let mut spare = made(false).remove(0);
+        let newer = Superblock { generation: 1000, ..superblock.clone() };
+        spare.run(newer.write(newer.identity(0)));
+        make_spare(&mut spare, &superblock, 77).expect("it fits");
+        let (found, identity) = Superblock::read(&mut spare).expect("written");
+        assert_eq!((found, identity), (superblock.clone(), Identity { id: 77, role: None }));
+        let error = make_spare(&mut blank(DATA_SECTOR + 700), &superblock, 78).expect_err("too small");
+        assert!(error.to_string().contains("2748 sectors is too small"), "{error}");
+        let error = make_spare(&mut spare, &superblock, superblock.member_ids[2]).expect_err("taken");
+        assert!(error.to_string().contains("is taken"), "{error}");
+        forget(&mut spare).expect("wiped");
+        assert_eq!(Superblock::read(&mut spare), Err(SuperblockError::NoMagic));
+    }
+
+    #[test]
+    fn a_failed_member_is_known_to_the_others_and_a_second_one_is_refused() {
+        let mut members = made(true);
+        mark_failed(&mut all(&mut members), 2).expect("the parity makes up for it");
+        for (role, member) in members.iter_mut().enumerate() {
+            let failed = Superblock::read(member).expect("read").0.failed;
+            assert_eq!(failed, if role == 2 { 0 } else { 0b100 });
+        }
+        mark_failed(&mut all(&mut members), 2).expect("it has failed already");
+        let error = mark_failed(&mut all(&mut members), 1).expect_err("too many");
+        assert!(error.to_string().contains("does not make up"), "{error}");
+        let error = mark_failed(&mut all(&mut members), 4).expect_err("no such role");
+        assert!(error.to_string().contains("the roles 0 to 3"), "{error}");
+        let error = mark_failed(&mut all(&mut made(false)), 1).expect_err("never computed");
+        assert!(error.to_string().contains("parity is in doubt"), "{error}");
+    }
+
+    #[test]
+    fn a_calibration_is_stored_with_all_members_and_read_by_the_next_start() {
+        let mut members = made(true);
+        let read = Strides { max: 40, except: vec![(3, 9)] };
+        let calibration = Contiguity { read, write: Strides::up_to(0) };
+        store_calibration(&mut all(&mut members), &calibration).expect("stored");
+        for member in &mut members {
+            let found = Superblock::read(member).expect("read").0;
+            assert_eq!((found.calibration.as_ref(), found.generation), (Some(&calibration), 2));
+        }
+        let except = (0..65).map(|n| (10 * n, 10 * n)).collect();
+        let long = Contiguity { write: Strides { max: 900, except }, ..calibration };
+        let error = store_calibration(&mut all(&mut members), &long).expect_err("no room");
+        assert!(error.to_string().contains("more than 64 ranges"), "{error}");
+    }
+
+    #[test]
+    fn members_of_two_arrays_are_not_changed() {
+        let mut members = made(true);
+        let (mut other, identity) = Superblock::read(&mut members[1]).expect("read");
+        other.uuid = *b"another array!!!";
+        members[1].run(other.write(identity));
+        let error = mark_failed(&mut all(&mut members), 0).expect_err("whose?");
+        assert_eq!(error, ChangeError::Foreign(1));
+    }
+}
