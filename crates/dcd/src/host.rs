@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::{Control, LayerIndex, Nanos, Report, Stack};
+use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Report, Stack};
 use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
@@ -63,6 +63,8 @@ pub struct Host {
     caches: Vec<Cache>,
     phase: Phase,
     flushing: Option<Flushing>,
+    /// Who waits for the answer of an array, in the order in which they called.
+    array_calls: VecDeque<(LayerIndex, CallId)>,
     answers: VecDeque<Answer>,
     /// What could not be done, for the administrator; a stop with any of it is not clean.
     troubles: Vec<String>,
@@ -77,6 +79,7 @@ impl Host {
             caches,
             phase: Phase::Serving,
             flushing: None,
+            array_calls: VecDeque::new(),
             answers: VecDeque::new(),
             troubles: Vec::new(),
         }
@@ -125,11 +128,58 @@ impl Host {
                 json!({})
             }
             "flush" => return self.begin_flush(now, stack, caller),
+            "array" => match self.array_command(&body["args"]) {
+                Ok((layer, command)) => {
+                    self.array_calls.push_back((layer, caller));
+                    return stack.control(now, layer, Control::Array(command));
+                }
+                Err(why) => dcd_serve::control::error(why),
+            },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, flush and reset-statistics"
+                "\"{verb}\" is no call of this server; it knows status, flush, array and reset-statistics"
             )),
         };
         self.answers.push_back(Answer { to: caller, body: result, done: true });
+    }
+
+    /// Which array is told what: `{"layer": .., "command": .., ..}`.
+    fn array_command(&self, args: &Value) -> Result<(LayerIndex, ArrayCommand), String> {
+        if self.phase != Phase::Serving {
+            return Err("the server is stopping".to_owned());
+        }
+        let arrays = || self.caches.iter().filter(|cache| cache.is_array);
+        let names = || arrays().map(|cache| cache.name.as_str()).collect::<Vec<_>>().join(", ");
+        let wanted = args["layer"].as_str();
+        let mut found = arrays().filter(|cache| wanted.is_none_or(|wanted| cache.name == wanted));
+        let layer = match (found.next(), found.next(), wanted) {
+            (Some(array), None, _) => array.layer,
+            (Some(_), Some(_), _) => return Err(format!("there are several arrays; name one: {}", names())),
+            (None, _, Some(wanted)) => {
+                return Err(format!("no array is called \"{wanted}\"; there are: {}", names()));
+            }
+            (None, _, None) => return Err("there is no array in what is served".to_owned()),
+        };
+        let command = match args["command"].as_str().unwrap_or("") {
+            "fail" => ArrayCommand::Fail {
+                role: args["role"].as_u64().ok_or("\"role\" is missing: the number of a member")? as usize,
+            },
+            "scrub" => ArrayCommand::Scrub { repair: args["repair"] == true },
+            "scrub-stop" => ArrayCommand::ScrubStop,
+            "rebuild" => ArrayCommand::Rebuild,
+            other => {
+                return Err(format!(
+                    "an array knows no \"{other}\", but fail, scrub, scrub-stop and rebuild"
+                ));
+            }
+        };
+        Ok((layer, command))
+    }
+
+    fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), String>) {
+        let Some(place) = self.array_calls.iter().position(|(of, _)| *of == layer) else { return };
+        let Some((_, to)) = self.array_calls.remove(place) else { return };
+        let body = answer.map_or_else(dcd_serve::control::error, |()| json!({}));
+        self.answers.push_back(Answer { to, body, done: true });
     }
 
     /// A control connection has ended: nobody waits for its calls any more.
@@ -164,6 +214,7 @@ impl Host {
             Report::Stopped => self.stopped(now, stack, place),
             Report::Failed(why) => self.failed(now, stack, place, why),
             Report::LogFailed => self.log_failed(now, stack, place),
+            Report::Array(answer) => self.array_answered(layer, answer),
         }
     }
 

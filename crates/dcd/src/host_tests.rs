@@ -202,3 +202,36 @@ fn an_unknown_call_is_refused() {
     let (body, _) = bench.answer();
     assert_eq!((&body["dirty_bytes"], &body["layers"]["cache"]["epoch"]), (&json!(4096), &json!(9)));
 }
+
+#[test]
+fn an_array_is_told_and_its_answer_goes_to_the_caller() {
+    let mut bench = bench();
+    let tell = |bench: &mut Bench, args: Value| {
+        let body = json!({ "verb": "array", "args": args });
+        bench.host.call(Nanos::from_secs(1), &mut bench.stack, CALLER, &body);
+    };
+    let error = |bench: &mut Bench| bench.answer().0["error"].as_str().unwrap_or("").to_owned();
+    tell(&mut bench, json!({ "command": "fail", "role": 1 }));
+    assert!(error(&mut bench).contains("there is no array"), "a log cache is none");
+    bench.host.caches[0].is_array = true;
+    for (args, why) in [
+        (json!({ "command": "fail" }), "\"role\" is missing"),
+        (json!({ "command": "grow" }), "knows no \"grow\""),
+        (json!({ "command": "rebuild", "layer": "disks" }), "there are: cache"),
+    ] {
+        tell(&mut bench, args);
+        assert!(error(&mut bench).contains(why));
+    }
+    assert_eq!(bench.told(), []);
+    tell(&mut bench, json!({ "command": "fail", "role": 1, "layer": "cache" }));
+    tell(&mut bench, json!({ "command": "scrub", "repair": true }));
+    let told = [ArrayCommand::Fail { role: 1 }, ArrayCommand::Scrub { repair: true }];
+    assert_eq!(bench.told(), told.map(Control::Array));
+    bench.report(Report::Array(Err("it cannot be spared".to_owned())));
+    assert_eq!(error(&mut bench), "it cannot be spared");
+    bench.report(Report::Array(Ok(())));
+    assert_eq!(bench.answer(), (json!({}), true));
+    bench.host.stop(Nanos::from_secs(3), &mut bench.stack);
+    tell(&mut bench, json!({ "command": "rebuild" }));
+    assert!(error(&mut bench).contains("stopping"));
+}

@@ -178,6 +178,19 @@ pub struct Request {
     pub io: Io,
 }
 
+/// What an administrator tells an array; each is answered by one [`Report::Array`], in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayCommand {
+    /// Use the member of this role no more, as if it had failed.
+    Fail { role: usize },
+    /// Compare the parity of the whole array with its data; `repair`: write anew what does not match. Answered when it begins.
+    Scrub { repair: bool },
+    /// End a scrub early.
+    ScrubStop,
+    /// Rebuild failed members on the spares that are there. Answered when it begins.
+    Rebuild,
+}
+
 /// What an administrator tells a layer. A layer that does not know a control ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -192,6 +205,7 @@ pub enum Control {
     LogFailureRecorded,
     /// Start the counters and histograms again.
     ResetStatistics,
+    Array(ArrayCommand),
 }
 
 /// What a layer tells its host, unasked or as the answer to a [`Control`].
@@ -204,6 +218,8 @@ pub enum Report {
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,
+    /// The answer to a [`Control::Array`]: it is done or has begun, or why it cannot be.
+    Array(Result<(), String>),
 }
 
 /// One event for a layer; each is consumed once.

@@ -233,6 +233,7 @@ impl Core {
                 }
             }
             Control::ResetStatistics => self.statistics = Statistics::default(),
+            Control::Array(_) => {}
         }
     }
 

@@ -166,6 +166,10 @@ impl Array {
             Event::Request(request) => self.accept(now, request, out),
             Event::Completed { op, result } => self.completed(op, result, out),
             Event::Wake => {}
+            Event::Control(Control::Array(command)) => {
+                let done = self.command(command, out);
+                out.report(Report::Array(done));
+            }
             Event::Control(control) => self.control(control),
         }
         self.step(now, out);
@@ -179,7 +183,7 @@ impl Array {
             Control::DrainCancel => self.cancel_drains(),
             Control::Stop if !self.stopped => (self.stopped, self.stopping) = (true, true),
             Control::ResetStatistics => self.statistics = Statistics::default(),
-            Control::Drain | Control::Stop | Control::LogFailureRecorded => {}
+            Control::Drain | Control::Stop | Control::LogFailureRecorded | Control::Array(_) => {}
         }
     }
 

@@ -13,6 +13,7 @@
 //! | `stride`     | the stride benchmark, which says when contiguity pays                             |
 //! | `cache`      | the units of the stripe cache: their blocks, their order, their locks             |
 //! | `array`      | what the array does next: destages by marks and policies, resync, failures        |
+//! | `command`    | what an administrator tells a running array                                       |
 //! | `request`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
 //! | `superblock` | who the members are, and what is known of them                                    |
@@ -34,6 +35,7 @@ mod array;
 mod assemble;
 mod bitmap;
 mod cache;
+mod command;
 pub mod compute;
 mod config;
 pub mod contiguity;

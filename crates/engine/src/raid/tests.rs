@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::destage::when::WhenPolicy;
-use crate::layer::{Command, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request, RequestId};
+use crate::layer::{
+    ArrayCommand, Command, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request,
+    RequestId,
+};
 use crate::raid::contiguity::{Contiguity, Strides};
 use crate::{BlockDevice, Buf, Lba};
 
@@ -494,4 +497,25 @@ fn the_wrong_journal_is_refused() {
     bench.members.0[4].0.truncate(64 << 10);
     let error = Bench::start(with_journal, bench.members).err().expect("refused").to_string();
     assert!(error.contains("too small"), "{error}");
+}
+
+#[test]
+fn an_administrator_fails_a_member_that_the_others_make_up_for() {
+    let fail = |role| Event::Control(Control::Array(ArrayCommand::Fail { role }));
+    let why = |bench: &mut Bench, role| {
+        bench.handle(fail(role));
+        match bench.reports.pop() {
+            Some(crate::Report::Array(answer)) => answer.err(),
+            other => panic!("no answer but {other:?}"),
+        }
+    };
+    let mut bench = Bench::new(config(Level::Raid5, 4));
+    assert!(why(&mut bench, 4).expect("no such member").contains("0 to 3"));
+    assert_eq!(why(&mut bench, 2), None);
+    bench.settle();
+    assert_eq!(bench.raid.status(bench.now)["failed_members"], serde_json::json!([2]));
+    assert!(why(&mut bench, 2).expect("twice").contains("has failed already"));
+    assert!(why(&mut bench, 1).expect("too many").contains("would lose its data"));
+    let mut unsynced = Bench::over(config(Level::Raid5, 4), false);
+    assert!(why(&mut unsynced, 1).expect("no parity").contains("not computed yet"));
 }

@@ -182,7 +182,7 @@ impl WriteCache {
                 self.metrics = Metrics::default();
                 self.per_disk.fill(Metrics::default());
             }
-            Control::Drain | Control::DrainCancel | Control::LogFailureRecorded => {}
+            Control::Drain | Control::DrainCancel | Control::LogFailureRecorded | Control::Array(_) => {}
         }
         self.step(now, out);
     }
