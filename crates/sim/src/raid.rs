@@ -51,14 +51,10 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         level,
         strip_sectors,
         present: vec![true; members],
-        journal: false,
-        spares: 0,
         region_bytes: rng.pick(&[1, 64 << 10, 64 << 20]),
         cache_bytes: rng.range(1, 6) * (members - level.parity()) as u64 * unit_rows * SECTOR_BYTES,
         unit,
         contiguity,
-        calibrated: true,
-        non_volatile: false,
         when: rng.pick(&[
             WhenPolicy::HighLow,
             WhenPolicy::HighLow,
@@ -80,7 +76,7 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         destage_depth: rng.pick(&[1, 3, 32]),
         idle_empty: Nanos::from_millis(50),
         idle_full: Nanos::from_millis(1),
-        accept_damage: false,
+        ..RaidConfig::default()
     }
 }
 

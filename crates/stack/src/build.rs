@@ -201,7 +201,7 @@ impl StackFile {
             LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
             LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, clients)?, below[0].sectors)),
             LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
-            // The members are the first ports, the journal the last.
+            // The members are the first ports, then the spares, and the journal is the last.
             LayerKind::Raid(raid) => {
                 let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
                 let sectors = crate::raid::sectors(&raid.config, members);

@@ -62,11 +62,12 @@ pub struct TraceSpec {
     pub file: Option<(Located, PathBuf)>,
 }
 
-/// An array over members, and perhaps a journal.
+/// An array over members, with spares and a journal where it has them.
 #[derive(Clone, Debug)]
 pub struct RaidSpec {
     /// The members that are there, in the order of their roles.
     pub(crate) of: Vec<Located>,
+    pub(crate) spares: Vec<Located>,
     pub(crate) journal: Option<Located>,
     pub config: RaidConfig,
 }
@@ -94,7 +95,7 @@ impl LayerKind {
             LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
-            LayerKind::Raid(raid) => raid.of.iter().chain(&raid.journal).collect(),
+            LayerKind::Raid(raid) => raid.of.iter().chain(&raid.spares).chain(&raid.journal).collect(),
         }
     }
 
@@ -106,7 +107,9 @@ impl LayerKind {
             LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
-            LayerKind::Raid(raid) => raid.of.iter_mut().chain(&mut raid.journal).collect(),
+            LayerKind::Raid(RaidSpec { of, spares, journal, .. }) => {
+                of.iter_mut().chain(spares).chain(journal).collect()
+            }
         }
     }
 

@@ -13,25 +13,38 @@ use crate::kinds::{LayerKind, RaidSpec};
 /// In the place of a member that is not there.
 const MISSING: &str = "missing";
 
+/// Where the strides that are filled come from, when the file does not say which.
+#[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Fill {
+    /// The stride benchmark, whose result is in the superblocks.
+    Measured,
+    None,
+}
+
 pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
     let members = fields.texts("of")?;
     let present: Vec<bool> = members.iter().map(|member| member.text != MISSING).collect();
     let of: Vec<Located> = members.into_iter().filter(|member| member.text != MISSING).collect();
+    let spares = fields.texts("spares")?;
     let journal = fields.text("journal")?;
     let d = RaidConfig::default();
     let unit = fields.word("unit")?.unwrap_or(d.unit);
+    let fill: Option<Fill> = fields.word("fill")?;
     let contiguity = contiguity(fields)?;
     let config = RaidConfig {
         level: fields.word("level")?.unwrap_or(d.level),
         strip_sectors: fields.size("strip")?.map_or(d.strip_sectors, |bytes| bytes.div_ceil(SECTOR_BYTES)),
         present,
         journal: journal.is_some(),
-        spares: 0,
+        journal_required: fields.flag("journal-required")?.unwrap_or(d.journal_required),
+        spares: spares.len(),
         region_bytes: d.region_bytes,
+        pass_rate: fields.size("pass-rate")?.unwrap_or(d.pass_rate),
         cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),
         unit,
         contiguity,
-        calibrated: true,
+        calibrated: fill != Some(Fill::None),
         non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
@@ -54,6 +67,25 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         let advice = format!("\"low-mark\": it must be below \"high-mark\" ({})", config.high_mark);
         return Err(fields.error(span, advice));
     }
+    if let (Some(_), Some(_)) = (fill, &config.contiguity) {
+        let span = fields.value_span("fill");
+        return Err(
+            fields.error(span, "\"fill\": leave it out where fill-reads or fill-writes say what is filled")
+        );
+    }
+    if config.pass_rate == 0 {
+        let span = fields.value_span("pass-rate");
+        return Err(
+            fields.error(span, "\"pass-rate\": with 0 a rebuild would never end; name at least \"1KiB\"")
+        );
+    }
+    if let Some(spare) = spares.iter().find(|spare| spare.text == MISSING) {
+        return Err(fields.error(spare.span.clone(), "\"spares\": only members may be missing; leave it out"));
+    }
+    if config.journal_required && journal.is_none() {
+        let span = fields.value_span("journal-required");
+        return Err(fields.error(span, "\"journal-required\": it has no journal; name one with \"journal\""));
+    }
     if config.contiguity.is_some() && config.unit == CacheUnit::ParityBlockGroup {
         let span = fields.value_span("unit");
         return Err(fields.error(
@@ -61,7 +93,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
             "\"unit\": strides are filled within a stripe; leave out fill-reads and fill-writes",
         ));
     }
-    Ok(LayerKind::Raid(RaidSpec { of, journal, config }))
+    Ok(LayerKind::Raid(RaidSpec { of, spares, journal, config }))
 }
 
 /// What is wrong with the members alone.

@@ -88,16 +88,26 @@ kind = "raid"               an array with a stripe cache, made by dcd array crea
 level = "raid5"             raid5: one member may fail; raid6: two
 of = ["NAME", "missing"]    its members in the order of their roles; "missing" in the place of
                             one that is not there
+spares = ["NAME"]           devices made ready with dcd array add: where a member has failed, the
+                            first one takes its place and is filled; status says when to name it
+                            in its place in "of"
 strip = "128KiB"            what a stripe has on each member
 journal = "NAME"            closes the write hole: what is about to be written is there first, so
                             that a crash that takes a member too loses nothing. A slice of an SSD;
                             a few stripes are enough
+journal-required = false    true: when the journal fails, no more writes are taken; otherwise the
+                            array goes on without it, and status says so
+pass-rate = "10MiB"         what a rebuild, a resync or a scrub moves in a second at each member
+                            while clients are active; when they are not, it is not limited
 cache-size = "64MiB"        RAM for stripes
 non-volatile = false        as in a write cache
 unit = "stripe"             what is locked, replaced and destaged as one: stripe, or
                             parity-block-group (as Linux md)
-fill-reads = 0              the contiguity transform: gaps between reads for parity, and between
-fill-writes = 0             writes, are filled where the next block is less than so many blocks on
+fill = "measured"           the contiguity transform: gaps between reads for parity, and between
+                            writes, are filled where the stride benchmark of a member has found
+                            that it pays, once there is a result; none: they are not
+fill-reads = 0              in place of fill: they are filled where the next block is less than so
+fill-writes = 0             many blocks on
 when = "high-low"           as in a write cache
 what = "least-recently-written"
 high-mark = 95              percent of the stripes in RAM that are dirty from which they go home

@@ -10,8 +10,10 @@ use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, O
 use crate::raid::bitmap::Regions;
 use crate::raid::cache::{Piece, StripeCache};
 use crate::raid::config::RaidConfig;
+use crate::raid::identify::Found;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
+use crate::raid::members::Spare;
 use crate::raid::plan::Run;
 use crate::raid::record::Recorder;
 use crate::raid::request::{Pending, Waiter, WaitingFor};
@@ -69,6 +71,17 @@ pub struct Statistics {
     pub journal_records: u64,
 }
 
+/// What an array begins with.
+pub(super) struct Start {
+    pub config: RaidConfig,
+    pub layout: Layout,
+    pub regions: Regions,
+    pub geometry: Geometry,
+    pub recorder: Recorder,
+    pub journal: Option<Journal>,
+    pub found: Found,
+}
+
 /// See the module's documentation.
 pub(super) struct Array {
     pub config: RaidConfig,
@@ -77,12 +90,19 @@ pub(super) struct Array {
     pub geometry: Geometry,
     /// Where the member of each role is; none where it is missing.
     pub ports: Vec<Option<Port>>,
+    /// For each role that a spare has taken, the place of that among the spares.
+    pub holders: Vec<Option<usize>>,
+    pub spares: Vec<Spare>,
+    /// Spares that cannot be used, and why.
+    pub unusable: Vec<String>,
     pub recorder: Recorder,
     pub journal: Option<Journal>,
+    /// It had a journal when it started.
+    pub journal_failed: bool,
     pub cache: StripeCache,
     pub requests: Slab<Pending>,
     pub operations: Slab<Operation>,
-    flights: Slab<(usize, Flight)>,
+    pub flights: Slab<(usize, Flight)>,
     /// Pieces of writes that wait for room, in their order.
     pub stalled: VecDeque<Piece>,
     /// Flushes and durable writes that wait until something is home.
@@ -113,26 +133,23 @@ pub(super) struct Array {
 }
 
 impl Array {
-    pub fn new(
-        config: RaidConfig,
-        layout: Layout,
-        geometry: Geometry,
-        ports: Vec<Option<Port>>,
-        recorder: Recorder,
-        journal: Option<Journal>,
-    ) -> Array {
-        let in_doubt = !recorder.recorded().in_doubt.is_empty();
-        let regions = Regions::new(&layout, recorder.recorded().region_stripes);
-        let degraded = recorder.failed() != 0;
+    pub fn new(start: Start) -> Array {
+        let Start { config, layout, regions, geometry, recorder, journal, found } = start;
+        let in_doubt = recorder.in_doubt().iter().next().filter(|_| !geometry.read_only);
         Array {
             cache: StripeCache::new(layout, config.cache_bytes),
+            resync: in_doubt.map(|region| regions.units(region).start),
             config,
             layout,
             regions,
             geometry,
-            ports,
+            ports: found.ports,
+            holders: found.holders,
+            spares: if geometry.read_only { Vec::new() } else { found.spares },
+            unusable: found.unusable,
             recorder,
             journal,
+            journal_failed: false,
             requests: Slab::default(),
             operations: Slab::default(),
             flights: Slab::default(),
@@ -140,7 +157,6 @@ impl Array {
             waiters: Vec::new(),
             held_back: Vec::new(),
             broken: false,
-            resync: (in_doubt && !degraded && !geometry.read_only).then_some(0),
             resyncing: false,
             unflushed: true,
             flushing: 0,
@@ -152,7 +168,8 @@ impl Array {
             stopped: false,
             stopping: false,
             closing: false,
-            deadline: None,
+            // What has to be done without being asked begins at once.
+            deadline: Some(Nanos::ZERO),
             statistics: Statistics::default(),
         }
     }
@@ -223,58 +240,36 @@ impl Array {
             return;
         }
         for role in 0..self.ports.len() {
-            if !self.is_failed(role) {
+            if self.is_in_use(role) {
                 self.flushing += 1;
                 self.submit(role, Flight::Flush { role }, Io::Flush, out);
             }
         }
     }
 
-    pub const fn is_failed(&self, role: usize) -> bool {
-        self.recorder.failed() >> role & 1 == 1
-    }
-
-    /// A member could not write. False where the parity makes up for no more members.
-    pub fn member_failed(&mut self, role: usize, out: &mut Outbox) -> bool {
-        if self.is_failed(role) {
-            return true;
-        }
-        if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
-            self.broken = true;
-            return false;
-        }
-        self.statistics.member_failures += 1;
-        self.recorder.fail(role);
-        self.resync = None;
-        self.record(out);
-        true
-    }
-
-    /// The parity of a unit may be wrong.
-    pub fn is_unsynced(&self, unit: u64) -> bool {
-        self.resync.is_some_and(|next| unit >= next)
-    }
-
-    /// A resync of a unit has ended.
-    pub fn resynced(&mut self, unit: u64) {
+    /// A resync of a unit has ended; what it could not make right stays in doubt.
+    pub fn resynced(&mut self, unit: u64, right: bool) {
         self.resyncing = false;
-        self.statistics.resynced_units += 1;
-        if self.resync == Some(unit) {
-            self.resync = Some(unit + 1);
+        self.statistics.resynced_units += u64::from(right);
+        if self.resync != Some(unit) {
+            return;
         }
-        if self.resync == Some(self.layout.units()) {
-            self.resync = None;
-            self.recorder.synced();
+        let region = self.regions.of_unit(unit);
+        self.resync = Some(unit + 1);
+        if right && self.regions.units(region).end == unit + 1 {
+            self.recorder.synced(region);
+        }
+        if !right || self.regions.units(region).end == unit + 1 {
+            let next = self.recorder.in_doubt().iter().find(|next| *next > region);
+            self.resync = next.map(|next| self.regions.units(next).start);
         }
     }
 
     /// Goes on with all that can be done now; runs after every event.
     fn step(&mut self, now: Nanos, out: &mut Outbox) {
         self.deadline = None;
-        if !self.held_back.is_empty() && (self.broken || !self.is_recording()) {
-            for key in std::mem::take(&mut self.held_back) {
-                self.go_on(key, out);
-            }
+        for key in std::mem::take(&mut self.held_back) {
+            self.go_on(key, out);
         }
         if self.broken {
             self.give_up_journal(out);
@@ -284,12 +279,14 @@ impl Array {
             self.start(unit, Goal::Destage, out);
         }
         self.start_resync(out);
+        self.take_spare(out);
         self.finish_waiters(out);
         if self.stopping && self.requests.is_empty() && self.operations.is_empty() {
             self.stopping = false;
             self.wait_until_home(WaitingFor::Report(Report::Stopped), None);
             return self.step(now, out);
         }
+        self.look_for_rest(now);
         self.record(out);
         if self.closing && !self.is_recording() {
             self.closing = false;
@@ -300,8 +297,7 @@ impl Array {
     /// Everything is home: the superblocks say so, and then it is over.
     pub fn close(&mut self, out: &mut Outbox) {
         self.closing = true;
-        self.recorder.rest();
-        self.record(out);
+        self.rest(out);
     }
 
     /// Whether a dirty unit may be destaged now; readers that are in the way keep others out from now on.

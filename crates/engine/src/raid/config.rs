@@ -64,10 +64,14 @@ pub struct RaidConfig {
     pub present: Vec<bool>,
     /// The port after the members leads to a journal.
     pub journal: bool,
+    /// Where the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
+    pub journal_required: bool,
     /// So many ports between the members and the journal lead to spares.
     pub spares: usize,
     /// The least of the array that one bit of the write-intent bitmap stands for; an array that is made gets it for good.
     pub region_bytes: u64,
+    /// Bytes in a second that a rebuild, a resync or a scrub moves at each member while clients are active.
+    pub pass_rate: u64,
     /// RAM for stripe cache units.
     pub cache_bytes: u64,
     pub unit: CacheUnit,
@@ -98,8 +102,10 @@ impl Default for RaidConfig {
             strip_sectors: 256,
             present: Vec::new(),
             journal: false,
+            journal_required: false,
             spares: 0,
             region_bytes: 64 << 20,
+            pass_rate: 10 << 20,
             cache_bytes: 64 << 20,
             unit: CacheUnit::Stripe,
             contiguity: None,

@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::layer::{Durability, Io, IoResult, Outbox, Port};
 use crate::raid::array::{Array, Flight};
 use crate::raid::layout::Layout;
+use crate::raid::stripe::Phase;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
 
 const MAGIC: [u8; 8] = *b"DCDRJRNL";
@@ -318,18 +319,34 @@ impl Array {
         self.submit_to(port, 0, Flight::Journal { operation: Some(key) }, io, out);
     }
 
-    /// A record is durable, or could not be written: then nothing may be written any more.
+    /// A record is durable, or could not be written.
     pub fn journal_returned(&mut self, operation: Option<u64>, result: &IoResult, out: &mut Outbox) {
         if let Some(journal) = &mut self.journal {
             journal.writing = false;
         }
-        self.broken |= result.status.is_err();
+        if result.status.is_err() {
+            return self.journal_has_failed(operation, out);
+        }
         match operation {
             Some(key) if self.broken => self.not_written(key, out),
             Some(key) => self.write_home(key, out),
             None => self.record(out),
         }
         self.write_record(out);
+    }
+
+    /// Those who wait to be recorded go on without that, as soon as the superblocks say that there is no journal any more; or
+    /// never, where the user wants no writes without one.
+    fn journal_has_failed(&mut self, operation: Option<u64>, out: &mut Outbox) {
+        let Some(journal) = self.journal.take() else { return };
+        self.journal_failed = true;
+        self.broken |= self.config.journal_required;
+        self.lose_journal();
+        for key in operation.into_iter().chain(journal.queue) {
+            self.operations.get_mut(key).phase = Phase::Held;
+            self.go_on(key, out);
+        }
+        self.record(out);
     }
 
     /// The writes of a record are durable.

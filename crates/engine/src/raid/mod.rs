@@ -22,6 +22,8 @@
 //! | `record`     | keeping the superblocks true                                                      |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
+//! | `identify`   | who the devices are, at a start                                                   |
+//! | `members`    | members that fail, and spares that take their place                               |
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty is home, and needs no flush of the members. Where the RAM is non-volatile a
@@ -39,9 +41,11 @@ mod command;
 pub mod compute;
 mod config;
 pub mod contiguity;
+mod identify;
 mod journal;
 mod layout;
 pub mod matrix;
+mod members;
 pub mod offline;
 pub mod parity;
 pub mod plan;
@@ -113,18 +117,29 @@ impl Layer for RaidLayer {
     fn status(&self, _now: Nanos) -> serde_json::Value {
         let array = self.array();
         let failed: Vec<usize> = (0..array.ports.len()).filter(|&role| array.is_failed(role)).collect();
-        let state = match (array.broken, failed.is_empty(), array.resync) {
+        let rebuilding = array.recorder.rebuilding();
+        let state = match (array.broken, failed.is_empty(), array.resync, rebuilding) {
             (true, ..) => "broken",
-            (false, false, _) => "degraded",
-            (false, true, Some(_)) => "resyncing",
-            (false, true, None) => "good",
+            (false, _, Some(_), _) => "resyncing",
+            (false, false, None, Some(_)) => "rebuilding",
+            (false, false, None, None) => "degraded",
+            (false, true, None, _) => "good",
         };
+        let spares: Vec<usize> = array.spares.iter().map(|spare| spare.place).collect();
+        let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
         let unit_bytes = array.layout.unit_bytes() as u64;
         serde_json::json!({
             "state": state,
             "failed_members": failed,
             "resynced_percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
+            "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
+            "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
+            "spares": spares,
+            "regions_in_doubt": array.recorder.in_doubt().len(),
+            "regions": array.regions.count(),
             "journal": array.journal.is_some(),
+            "journal_failed": array.journal_failed,
+            "advice": array.advice(),
             "non_volatile": array.config.non_volatile,
             "cache_bytes": array.cache.capacity() as u64 * unit_bytes,
             "cache_units": array.cache.capacity(),

@@ -1,81 +1,192 @@
 //! The superblocks of a running array: what they say, what they have to say, and who waits for that.
 //!
-//! Before the first write the superblocks say that writes are under way (*active*), and before anything is acknowledged that a
-//! failed member has missed, they say that it has failed. Otherwise a later start would trust parity that a crash left
-//! half-written, or a member that is out of date.
+//! Before the first write the superblocks say that writes are under way (*active*), before the first write to a region without
+//! a journal its bit is set, and before anything is acknowledged that a failed member has missed, they say that it has failed.
+//! Otherwise a later start would trust parity that a crash left half-written, or a member that is out of date.
+//!
+//! An array at rest says so after a while, and bits of regions at rest are cleared.
 
+use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::bitmap::Bitmap;
-use crate::raid::superblock::Superblock;
+use crate::raid::superblock::{NOBODY, Rebuild, Superblock};
+
+/// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
+const REST_TIME: Nanos = Nanos::from_secs(5);
 
 /// See the module's documentation.
 pub(super) struct Recorder {
     recorded: Superblock,
     /// What is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
-    /// What a crash before this life has left in doubt.
+    /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
     in_doubt: Bitmap,
+    /// Regions that were written to since it was last looked which of them are at rest.
+    touched: Bitmap,
+    look_at: Option<Nanos>,
+    /// Sectors of the member that is being rebuilt that are as they should be, flushed or not.
+    rebuilt: u64,
     /// A member failed in this life. One that was missing from the start is no news before something is written.
-    fails: bool,
+    news: bool,
     recording: Option<Superblock>,
     /// Members that have not answered.
     left: u32,
 }
 
 impl Recorder {
-    /// `failed`: the roles that cannot be used, whether or not the superblocks know.
-    pub fn new(recorded: Superblock, failed: u64) -> Recorder {
-        let wanted = Superblock { failed, ..recorded.clone() };
-        let in_doubt = recorded.in_doubt.clone();
-        Recorder { recorded, wanted, in_doubt, fails: false, recording: None, left: 0 }
+    /// `now`: what is known at the start, which the superblocks need not say before something is written.
+    pub fn new(recorded: Superblock, now: Superblock) -> Recorder {
+        Recorder {
+            recorded,
+            in_doubt: now.in_doubt.clone(),
+            touched: Bitmap::default(),
+            look_at: None,
+            rebuilt: now.rebuilding.map_or(0, |rebuild| rebuild.sectors),
+            wanted: now,
+            news: false,
+            recording: None,
+            left: 0,
+        }
     }
 
     pub const fn recorded(&self) -> &Superblock {
         &self.recorded
     }
 
+    /// The roles whose members have failed, or are not rebuilt whole.
     pub const fn failed(&self) -> u64 {
         self.wanted.failed
     }
 
-    pub const fn fail(&mut self, role: usize) {
+    pub const fn in_doubt(&self) -> &Bitmap {
+        &self.in_doubt
+    }
+
+    /// The role that is being rebuilt, and so many sectors that are as they should be.
+    pub fn rebuilding(&self) -> Option<Rebuild> {
+        self.wanted.rebuilding.map(|rebuild| Rebuild { sectors: self.rebuilt, ..rebuild })
+    }
+
+    /// The superblocks know that a role is being rebuilt.
+    pub fn knows_rebuild(&self) -> bool {
+        let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
+        role(&self.wanted).is_some() && role(&self.wanted) == role(&self.recorded) && !self.owes()
+    }
+
+    pub fn fail(&mut self, role: usize) {
         self.wanted.failed |= 1 << role;
-        self.fails = true;
+        self.news = true;
+        if self.wanted.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
+            self.wanted.rebuilding = None;
+            // What it has missed from now on is nowhere recorded: it must not be taken for the member of that role.
+            self.wanted.member_ids[role] = NOBODY;
+        }
     }
 
-    /// The parity of the whole array is right.
-    pub fn synced(&mut self) {
-        self.in_doubt = Bitmap::default();
+    /// A spare takes the role of a failed member.
+    pub fn take_over(&mut self, role: usize, id: u64) {
+        self.wanted.member_ids[role] = id;
+        self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
+        self.rebuilt = 0;
+        self.news = true;
+    }
+
+    /// What is below this sector of the member that is being rebuilt is as it should be, and is kept so.
+    pub const fn rebuilt(&mut self, sectors: u64) {
+        self.rebuilt = sectors;
+    }
+
+    /// All below this sector of the member that is being rebuilt is durable; the last one ends the rebuild.
+    pub fn checkpoint(&mut self, sectors: u64) {
+        let Some(rebuild) = &mut self.wanted.rebuilding else { return };
+        rebuild.sectors = sectors;
+        if sectors >= self.wanted.member_sectors {
+            self.wanted.failed &= !(1 << rebuild.role);
+            self.wanted.rebuilding = None;
+            self.news = true;
+        }
+    }
+
+    /// The parity of a region is right.
+    pub fn synced(&mut self, region: u64) {
+        self.in_doubt.remove(region);
         if self.wanted.journaled || !self.wanted.active {
-            self.wanted.in_doubt = Bitmap::default();
+            self.wanted.in_doubt.remove(region);
         }
     }
 
-    /// Writes are about to begin. `journaled`: after a crash a journal knows which.
-    fn begin(&mut self, journaled: bool, regions: u64) {
-        if !self.wanted.active && !journaled {
-            self.wanted.in_doubt = Bitmap::full(regions);
-        }
+    /// A region is about to be written to.
+    fn begin(&mut self, region: u64, journaled: bool) {
         (self.wanted.active, self.wanted.journaled) = (true, journaled);
+        if !journaled {
+            self.wanted.in_doubt.insert(region);
+            self.touched.insert(region);
+        }
+    }
+
+    /// There is no journal any more. `regions`: what may have been written on its word.
+    fn lose_journal(&mut self, regions: &Bitmap) {
+        if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
+            self.wanted.in_doubt.add_all(regions);
+            self.touched.add_all(regions);
+        }
     }
 
     /// No writes are under way any more.
-    pub fn rest(&mut self) {
+    fn rest(&mut self) {
         self.wanted.active = false;
         self.wanted.in_doubt = self.in_doubt.clone();
     }
 
+    /// Clears the bits of regions at rest. `writing`: operations are under way in them.
+    fn clear(&mut self, writing: &Bitmap) {
+        let keeps =
+            |region: &u64| [&self.touched, &self.in_doubt, writing].iter().any(|set| set.contains(*region));
+        let clear: Vec<u64> = self.wanted.in_doubt.iter().filter(|region| !keeps(region)).collect();
+        clear.into_iter().for_each(|region| self.wanted.in_doubt.remove(region));
+        self.touched = Bitmap::default();
+    }
+
+    /// Who has failed, as the superblocks have to say it.
+    fn known(&self) -> &Superblock {
+        if self.news || self.wanted.active || self.recorded.active { &self.wanted } else { &self.recorded }
+    }
+
     /// What is to be recorded and is not.
     fn next(&self) -> Option<Superblock> {
-        let knows = self.fails || self.wanted.active || self.recorded.active;
-        let next = Superblock {
-            generation: self.recorded.generation,
+        let known = self.known();
+        let differs = self.owes()
+            || known.rebuilding != self.recorded.rebuilding
+            || self.wanted.active != self.recorded.active
+            || self.wanted.in_doubt != self.recorded.in_doubt;
+        differs.then(|| Superblock {
+            generation: self.recorded.generation + 1,
             epoch: self.recorded.epoch,
-            failed: if knows { self.wanted.failed } else { self.recorded.failed },
+            failed: known.failed,
+            member_ids: known.member_ids.clone(),
+            rebuilding: known.rebuilding,
             ..self.wanted.clone()
+        })
+    }
+
+    /// Something is not recorded without which nothing may be written or acknowledged: who has failed, that a journal has.
+    fn owes(&self) -> bool {
+        let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
+        let (known, recorded) = (self.known(), &self.recorded);
+        known.failed != recorded.failed
+            || known.member_ids != recorded.member_ids
+            || role(known) != role(recorded)
+            || self.wanted.journaled != recorded.journaled
+    }
+
+    /// Operations may write to a region.
+    fn may_write(&self, region: u64) -> bool {
+        let allows = |superblock: &Superblock| {
+            superblock.active && (superblock.journaled || superblock.in_doubt.contains(region))
         };
-        (next != self.recorded).then_some(Superblock { generation: next.generation + 1, ..next })
+        // A superblock that is being written may take the bit away.
+        allows(&self.recorded) && self.recording.as_ref().is_none_or(allows) && !self.owes()
     }
 }
 
@@ -85,15 +196,25 @@ impl Array {
         self.recorder.recording.is_some() || self.recorder.next().is_some()
     }
 
-    /// Operations may write.
-    pub fn may_write(&self) -> bool {
-        self.recorder.recorded.active && !self.is_recording()
+    /// Nothing may be acknowledged yet: the superblocks do not say who has failed.
+    pub fn owes_superblocks(&self) -> bool {
+        self.recorder.owes()
     }
 
-    /// Writes are about to begin.
-    pub fn record_activity(&mut self, out: &mut Outbox) {
-        self.recorder.begin(self.journal.is_some(), self.regions.count());
-        self.record(out);
+    /// Operations may write to a unit; otherwise it is being recorded that they will.
+    pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
+        let region = self.regions.of_unit(unit);
+        self.recorder.begin(region, self.journal.is_some());
+        let may = self.recorder.may_write(region);
+        if !may {
+            self.record(out);
+        }
+        may
+    }
+
+    /// The parity of a unit may be wrong.
+    pub fn is_unsynced(&self, unit: u64) -> bool {
+        self.recorder.in_doubt.contains(self.regions.of_unit(unit))
     }
 
     /// Writes the superblocks, if they have something new to say and are not being written.
@@ -109,12 +230,10 @@ impl Array {
             }
         }
         self.statistics.superblocks += 1;
-        for role in 0..self.ports.len() {
-            if !self.is_failed(role) {
-                self.recorder.left += 1;
-                let write = next.write(next.identity(role));
-                self.submit(role, Flight::Superblock { role }, write, out);
-            }
+        for role in (0..self.ports.len()).filter(|&role| self.is_in_use(role)).collect::<Vec<_>>() {
+            self.recorder.left += 1;
+            let write = next.write(next.identity(role));
+            self.submit(role, Flight::Superblock { role }, write, out);
         }
         self.recorder.recording = Some(next);
     }
@@ -129,5 +248,46 @@ impl Array {
             self.recorder.recorded = self.recorder.recording.take().expect("it is being recorded");
             self.record(out);
         }
+    }
+
+    /// The regions of the operations that are under way.
+    fn regions_in_use(&self) -> Bitmap {
+        let mut regions = Bitmap::default();
+        self.operations.iter().for_each(|operation| regions.insert(self.regions.of_unit(operation.unit)));
+        regions
+    }
+
+    /// The journal has failed: from now on the bitmap says what is under way.
+    pub fn lose_journal(&mut self) {
+        self.recorder.lose_journal(&self.regions_in_use());
+    }
+
+    /// Records what is at rest, now and then.
+    pub fn look_for_rest(&mut self, now: Nanos) {
+        if !self.recorder.wanted.active || self.broken {
+            self.recorder.look_at = None;
+            return;
+        }
+        let at = *self.recorder.look_at.get_or_insert(now + REST_TIME);
+        if now >= at {
+            let idle = self.operations.is_empty()
+                && self.requests.is_empty()
+                && self.cache.dirty().is_empty()
+                && now.since(self.last_activity) >= REST_TIME;
+            match idle {
+                true => self.recorder.rest(),
+                false => self.recorder.clear(&self.regions_in_use()),
+            }
+            self.recorder.look_at = (!idle).then_some(now + REST_TIME);
+        }
+        if let Some(at) = self.recorder.look_at {
+            self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+        }
+    }
+
+    /// Everything is home, and nothing more comes.
+    pub fn rest(&mut self, out: &mut Outbox) {
+        self.recorder.rest();
+        self.record(out);
     }
 }

@@ -131,7 +131,7 @@ impl Array {
     /// The member of a piece has failed, or has a bad sector where the cache lacks something.
     fn is_missing(&self, piece: Piece) -> bool {
         let chunk = piece.chunk;
-        if self.is_failed(self.layout.member(chunk.unit, chunk.column)) {
+        if self.is_gone(self.layout.member(chunk.unit, chunk.column), chunk.unit) {
             return true;
         }
         let Some(unit) = self.cache.get(chunk.unit).filter(|unit| !unit.bad.is_empty()) else { return false };
@@ -337,7 +337,7 @@ impl Array {
             if home && all && self.unflushed {
                 self.flush_members(out);
             }
-            let safe = home && !(all && (self.unflushed || self.is_recording()));
+            let safe = home && !(all && (self.unflushed || self.owes_superblocks()));
             if !safe && !self.broken {
                 index += 1;
                 continue;
@@ -347,9 +347,11 @@ impl Array {
             match waiter.who {
                 WaitingFor::Request(key) => self.piece_done(key, error, out),
                 WaitingFor::Report(_) if self.broken => {
-                    out.report(Report::Failed(
-                        "more members have failed than the parity makes up for".to_owned(),
-                    ));
+                    let why = match self.journal_failed && self.config.journal_required {
+                        true => "the journal has failed, and this array takes no writes without one",
+                        false => "more members have failed than the parity makes up for",
+                    };
+                    out.report(Report::Failed(why.to_owned()));
                 }
                 WaitingFor::Report(Report::Stopped) => self.close(out),
                 WaitingFor::Report(report) => out.report(report),

@@ -133,11 +133,13 @@ impl Array {
             }
         }
         for column in 0..shape.columns() {
-            let failed = self.is_failed(self.layout.member(unit, column));
+            let gone = self.is_gone(self.layout.member(unit, column), unit);
+            // Nothing is computed of parity that a crash may have left half-written.
+            let in_doubt = column >= shape.data && self.is_unsynced(unit);
             for row in 0..self.layout.rows {
-                view.access[(row, column)] = match failed {
+                view.access[(row, column)] = match gone {
                     true => Access::Gone,
-                    false if entry.bad.contains(&(row, column)) => Access::Unreadable,
+                    false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
                     false => Access::Whole,
                 };
             }
@@ -284,19 +286,16 @@ impl Array {
 
     /// Begins the writes of an operation, as soon as it may.
     pub(super) fn go_on(&mut self, key: u64, out: &mut Outbox) {
-        let phase = self.operations.get_mut(key).phase;
+        let Operation { phase, unit, .. } = *self.operations.get_mut(key);
         match phase {
             Phase::Held if self.broken => self.not_written(key, out),
-            Phase::Held if !self.may_write() => {
-                self.held_back.push(key);
-                self.record_activity(out);
-            }
+            Phase::Held if !self.may_write(unit, out) => self.held_back.push(key),
             Phase::Held if self.journal.is_some() => {
                 self.operations.get_mut(key).phase = Phase::Journaling;
                 self.journal_operation(key, out);
             }
             Phase::Held => self.write_home(key, out),
-            Phase::Ending if self.is_recording() && !self.broken => self.held_back.push(key),
+            Phase::Ending if self.owes_superblocks() && !self.broken => self.held_back.push(key),
             Phase::Ending => self.end(key, out),
             Phase::Reading | Phase::Journaling | Phase::Writing => unreachable!("nothing holds it back"),
         }
@@ -311,7 +310,7 @@ impl Array {
         let (layout, mut sent) = (self.layout, 0);
         for (run, buf) in writes {
             let member = layout.member(unit, run.column);
-            if self.is_failed(member) {
+            if self.is_gone(member, unit) {
                 continue;
             }
             let at = layout.member_lba(unit, run.rows.start);
@@ -397,7 +396,7 @@ impl Array {
             self.hand = unit + 1;
         }
         if operation.goal == Goal::Resync {
-            self.resynced(unit);
+            self.resynced(unit, !operation.unwritten);
         }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
             self.journal_over(record, out);

@@ -1,5 +1,10 @@
 //! The array step by step: what it sends to its members, and when.
 
+#[path = "intent_tests.rs"]
+mod intent;
+#[path = "member_tests.rs"]
+mod members;
+
 use std::collections::VecDeque;
 
 use super::*;
@@ -78,7 +83,12 @@ impl Bench {
             config.present.iter().map(|_| Memory(vec![0; (MEMBER * 512) as usize])).collect();
         let mut all: Vec<Option<&mut dyn BlockDevice>> =
             members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
-        create(&mut all, &config, *b"an array of test", synced).expect("made");
+        let made = create(&mut all, &config, *b"an array of test", synced).expect("made");
+        for spare in 0..config.spares {
+            let mut device = Memory(vec![0; (MEMBER * 512) as usize]);
+            offline::make_spare(&mut device, &made, 70 + spare as u64).expect("it fits");
+            members.push(device);
+        }
         if config.journal {
             members.push(Memory(vec![0; 4 << 20]));
         }
@@ -414,7 +424,7 @@ fn members_that_do_not_belong_are_refused() {
         let identity = superblock.identity(0);
         members.0[0].run(superblock.write(identity));
     });
-    assert!(error.contains("different arrays"), "{error}");
+    assert!(error.contains("member 0 belongs to another array"), "{error}");
 }
 
 #[test]

@@ -366,6 +366,7 @@ fn an_array_stands_on_its_members_and_a_journal() {
     assert_eq!(layer.kind.below_names(), ["a", "b", "d", "journal"]);
     assert_eq!(raid.config.present, [true, true, false, true]);
     assert_eq!((raid.config.strip_sectors, raid.config.journal), (128, true));
+    assert_eq!((raid.config.spares, raid.config.calibrated, raid.config.pass_rate), (0, true, 10 << 20));
     let contiguity = raid.config.contiguity.as_ref().expect("writes are filled");
     assert_eq!((contiguity.read.max, contiguity.write.max), (0, 9));
     struct Memory;
@@ -381,8 +382,28 @@ fn an_array_stands_on_its_members_and_a_journal() {
 }
 
 #[test]
+fn spares_come_behind_the_members_and_before_the_journal() {
+    let text = RAID
+        .replacen("\"missing\", \"d\"]", "\"d\"]\nspares = [\"s\"]\npass-rate = \"1MiB\"", 1)
+        .replacen("level = \"raid6\"", "level = \"raid5\"\njournal-required = true", 1)
+        .replacen("fill-writes = 9", "fill = \"none\"\n[device.s]\nmemory = \"2MiB\"", 1);
+    let file = parse(&text).unwrap();
+    let (layer, raid) = file.arrays().next().expect("an array");
+    assert_eq!(layer.kind.below_names(), ["a", "b", "d", "s", "journal"]);
+    let config = &raid.config;
+    assert_eq!((config.present.as_slice(), config.spares), ([true; 3].as_slice(), 1));
+    assert_eq!((config.pass_rate, config.calibrated, config.journal_required), (1 << 20, false, true));
+    assert_eq!(config.contiguity, None);
+}
+
+#[test]
 fn mistakes_in_an_array_are_named() {
     for (old, new, complaint) in [
+        ("fill-writes = 9", "fill-writes = 9\nfill = \"measured\"", "leave it out where fill-reads"),
+        ("fill-writes = 9", "fill = \"most\"", "fill"),
+        ("fill-writes = 9", "pass-rate = \"0\"", "would never end"),
+        ("fill-writes = 9", "spares = [\"missing\"]", "only members may be missing"),
+        ("journal = \"journal\"", "journal-required = true", "it has no journal"),
         ("\"b\", \"missing\", ", "", "from 4 to 64 make an array"),
         ("strip = \"64KiB\"", "strip = \"1000\"", "\"strip\": a strip is a multiple of 4KiB"),
         ("level = \"raid6\"", "level = \"raid4\"", "level"),

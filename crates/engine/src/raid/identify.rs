@@ -1,0 +1,178 @@
+//! Who the devices below an array are: reads their superblocks, gives each role its member, and refuses what does not belong.
+
+use crate::SECTOR_BYTES;
+use crate::layer::{ActivateError, Port, PortDevice, Ports};
+use crate::raid::config::RaidConfig;
+use crate::raid::members::Spare;
+use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Superblock, SuperblockError};
+
+/// What the superblocks say together.
+pub(super) struct Found {
+    pub newest: Superblock,
+    /// Where the member of each role is, if it can be read.
+    pub ports: Vec<Option<Port>>,
+    /// For each role that a spare has taken, which one.
+    pub holders: Vec<Option<usize>>,
+    /// Devices that wait for a member to fail.
+    pub spares: Vec<Spare>,
+    /// Spares that cannot be used, and why.
+    pub unusable: Vec<String>,
+}
+
+/// A device that can be read.
+struct Device {
+    port: Port,
+    superblock: Superblock,
+    identity: Identity,
+}
+
+type Refusal<T> = Result<T, ActivateError>;
+
+fn refuse<T>(why: impl Into<String>) -> Refusal<T> {
+    Err(ActivateError(why.into()))
+}
+
+pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Found> {
+    let mut count = 0;
+    let mut next = || {
+        count += 1;
+        Port(count - 1)
+    };
+    let members: Vec<Option<Port>> = config.present.iter().map(|present| present.then(&mut next)).collect();
+    let spares: Vec<Option<Port>> = (0..config.spares).map(|_| Some(next())).collect();
+    let members = read(&members, "member", below)?;
+    let spares = read(&spares, "spare", below)?;
+    let newest = newest(&members, &spares)?;
+    described(config, &newest)?;
+    let mut found = Found {
+        ports: vec![None; newest.members],
+        holders: vec![None; newest.members],
+        spares: Vec::new(),
+        unusable: Vec::new(),
+        newest,
+    };
+    for (place, device) in spares.iter().enumerate() {
+        if let Some(device) = device {
+            found.add_spare(place, device, below)?;
+        }
+    }
+    for (place, device) in members.iter().enumerate() {
+        if let Some(device) = device {
+            found.add_member(place, device)?;
+        }
+    }
+    Ok(found)
+}
+
+/// What is on some devices; none where there is no device, or it cannot be read.
+fn read(ports: &[Option<Port>], what: &str, below: &mut dyn Ports) -> Refusal<Vec<Option<Device>>> {
+    let mut devices = Vec::new();
+    for (place, port) in ports.iter().enumerate() {
+        let Some(port) = *port else {
+            devices.push(None);
+            continue;
+        };
+        devices.push(match Superblock::read(&mut PortDevice { ports: below, port }) {
+            Ok((superblock, identity)) => Some(Device { port, superblock, identity }),
+            Err(SuperblockError::Io(_)) => None,
+            Err(error) => return refuse(format!("{what} {place}: {error}")),
+        });
+    }
+    Ok(devices)
+}
+
+/// The newest superblock of the array that most members are of. What a spare says counts where it has a role.
+fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Superblock> {
+    let of = |device: &Device| device.superblock.uuid;
+    let votes = |device: &&Device| members.iter().flatten().filter(|other| of(other) == of(device)).count();
+    let Some(most) = members.iter().flatten().max_by_key(votes) else {
+        return refuse("none of its members can be read");
+    };
+    let uuid = of(most);
+    for (what, devices) in [("member", members), ("spare", spares)] {
+        let foreign = |device: &Option<Device>| device.as_ref().is_some_and(|device| of(device) != uuid);
+        if let Some(place) = devices.iter().position(foreign) {
+            return refuse(format!(
+                "{what} {place} belongs to another array than most of its members: name the right device; if nothing on it is \
+                 needed, take it out of the other one with \"dcd array forget\" and add it here with \"dcd array add\""
+            ));
+        }
+    }
+    let known = members.iter().chain(spares).flatten().filter(|device| device.identity.role.is_some());
+    match known.map(|device| &device.superblock).max_by_key(|superblock| superblock.generation) {
+        Some(newest) => Ok(newest.clone()),
+        None => refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\""),
+    }
+}
+
+/// Refuses a description that is not of this array.
+fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
+    let described = (config.present.len(), config.level, config.strip_sectors);
+    if described == (newest.members, newest.level, newest.strip_sectors) {
+        return Ok(());
+    }
+    refuse(format!(
+        "it was made with level {:?}, {} members and strips of {} KiB: describe it so",
+        newest.level,
+        newest.members,
+        newest.strip_sectors * SECTOR_BYTES / 1024
+    ))
+}
+
+impl Found {
+    fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {
+        let (sectors, needed) =
+            (below.geometry(device.port).sectors, DATA_SECTOR + self.newest.member_sectors);
+        if sectors < needed {
+            return refuse(format!(
+                "spare {place} has {sectors} sectors, and each member has {needed}: name a larger device"
+            ));
+        }
+        let Identity { id, role } = device.identity;
+        if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
+            if self.ports[role].is_some() {
+                return refuse(format!("two spares are the same member {role}: name each device once"));
+            }
+            (self.ports[role], self.holders[role]) = (Some(device.port), Some(place));
+        } else if role.is_none() {
+            if self.spares.iter().any(|spare| spare.id == id) {
+                return refuse(format!("spare {place} is named twice: name each device once"));
+            }
+            self.spares.push(Spare { port: device.port, id, place });
+        } else {
+            self.unusable.push(format!(
+                "spare {place} was a member and is out of date: add it again with \"dcd array add\""
+            ));
+        }
+        Ok(())
+    }
+
+    fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
+        let Identity { id, role } = device.identity;
+        match (self.newest.role_of(id).filter(|_| id != NOBODY), self.holders[place]) {
+            (Some(role), None) if role == place => self.ports[place] = Some(device.port),
+            (Some(role), Some(spare)) if role == place => {
+                return refuse(format!("member {place} and spare {spare} are one device: name it once"));
+            }
+            (Some(role), _) => {
+                return refuse(format!(
+                    "member {place} has the role {role}: put the members in the order in which they were"
+                ));
+            }
+            // It has failed, and a spare has taken its place.
+            (None, Some(_)) if role == Some(place) => {}
+            (None, _) if role.is_none() => {
+                return refuse(format!(
+                    "member {place} is a spare: name it in \"spares\", and not in \"of\""
+                ));
+            }
+            (None, _) => {
+                return refuse(format!(
+                    "member {place} is out of date: another device has taken its role. Name that one in its place, or \"missing\"; \
+                     to use this one again, add it as a spare with \"dcd array add\""
+                ));
+            }
+        }
+        Ok(())
+    }
+}

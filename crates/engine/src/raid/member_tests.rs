@@ -1,0 +1,216 @@
+//! Who is who: members that are refused, spares that take over, and what a crash leaves of that.
+
+use super::*;
+
+/// A fresh array of four with so many spares, stopped.
+fn stopped(spares: usize, journal: bool) -> (RaidConfig, Members) {
+    let config = RaidConfig { spares, journal, ..config(Level::Raid5, 4) };
+    let mut bench = Bench::new(config.clone());
+    for block in 0..4 * 48 {
+        bench.write(block, 1, block as u8);
+    }
+    bench.stop();
+    (config, bench.members)
+}
+
+fn refused(config: RaidConfig, members: Members) -> String {
+    Bench::start(config, members).err().expect("refused").to_string()
+}
+
+fn superblock(members: &Members, port: usize) -> (Superblock, Identity) {
+    Superblock::read(&mut Memory(members.0[port].0.clone())).expect("it has one")
+}
+
+/// Puts a superblock on a device, newer than all others.
+fn put(members: &mut Members, port: usize, change: impl FnOnce(&mut Superblock, &mut Identity)) {
+    let (mut superblock, mut identity) = superblock(members, port);
+    superblock.generation += 10;
+    change(&mut superblock, &mut identity);
+    members.0[port].run(superblock.write(identity)).status.expect("written");
+}
+
+#[test]
+fn devices_that_do_not_belong_are_refused_with_the_reason() {
+    let (config, mut members) = stopped(1, false);
+    members.0.swap(1, 2);
+    let error = refused(config, members);
+    assert!(error.contains("member 1 has the role 2"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    put(&mut members, 2, |superblock, _| superblock.uuid = *b"another array!!!");
+    let error = refused(config, members);
+    assert!(error.contains("member 2 belongs to another array"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    put(&mut members, 4, |superblock, _| superblock.uuid = *b"another array!!!");
+    let error = refused(config, members);
+    assert!(error.contains("spare 0 belongs to another array"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    put(&mut members, 0, |superblock, _| superblock.member_ids[3] = 77);
+    let error = refused(config, members);
+    assert!(error.contains("member 3 is out of date: another device has taken its role"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    members.0.swap(1, 4);
+    let error = refused(config, members);
+    assert!(error.contains("member 1 is a spare"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    members.0[4].0[..32 * 512].fill(0);
+    let error = refused(config, members);
+    assert!(error.contains("spare 0: it is no member") && error.contains("dcd array add"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    let sectors = (superblock(&members, 0).0.member_sectors + DATA_SECTOR - 8) * 512;
+    members.0[4].0.truncate(sectors as usize);
+    let error = refused(config, members);
+    assert!(error.contains("spare 0 has 2552 sectors, and each member has 2560"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    members.0[1].0.truncate(sectors as usize);
+    let error = refused(config, members);
+    assert!(error.contains("member 1 has 2552 sectors, and had 2560"), "{error}");
+
+    let (config, mut members) = stopped(2, false);
+    members.0[5].0 = members.0[4].0.clone();
+    let error = refused(config, members);
+    assert!(error.contains("spare 1 is named twice"), "{error}");
+
+    let (config, mut members) = stopped(1, false);
+    members.0[4].0 = members.0[2].0.clone();
+    let error = refused(config, members);
+    assert!(error.contains("member 2 and spare 0 are one device"), "{error}");
+}
+
+#[test]
+fn a_spare_takes_the_role_of_a_member_that_fails_before_anything_is_acknowledged() {
+    let (config, members) = stopped(1, false);
+    let mut bench = Bench::start(config, members).expect("active");
+    bench.dead.push(2);
+    bench.write(32, 1, 200);
+    bench.flush().expect("the parity makes up for it");
+    let id = superblock(&bench.members, 4).1.id;
+    for port in [0, 1, 3, 4] {
+        let (found, identity) = superblock(&bench.members, port);
+        assert_eq!((found.member_ids[2], found.failed), (id, 0b100), "port {port}");
+        assert_eq!(found.rebuilding.map(|rebuild| rebuild.role), Some(2), "port {port}");
+        assert_eq!(identity.role, Some(if port == 4 { 2 } else { port }));
+    }
+    assert_eq!(bench.read(32, 1).expect("computed"), [200; BLOCK]);
+    let advice = bench.raid.status(Nanos::ZERO)["advice"][0].as_str().expect("advice").to_owned();
+    assert!(advice.contains("spare 0 is member 2 now"), "{advice}");
+}
+
+#[test]
+fn a_member_that_is_missing_is_replaced_without_being_asked() {
+    let (config, mut members) = stopped(1, false);
+    members.0.remove(1);
+    let present = vec![true, false, true, true];
+    let mut bench = Bench::start(RaidConfig { present, ..config }, members).expect("degraded");
+    assert_eq!(bench.raid.next_deadline(), Some(Nanos::ZERO));
+    bench.handle(Event::Wake);
+    assert_eq!(bench.raid.array().recorder.rebuilding(), Some(Rebuild { role: 1, sectors: 0 }));
+}
+
+/// The writes of the superblocks by which a spare takes a role are cut short after each of them.
+#[test]
+fn a_crash_while_a_spare_takes_a_role_leaves_it_free_or_in_that_role() {
+    for cut in 0..=4 {
+        let (config, members) = stopped(1, true);
+        let mut bench = Bench::start(config.clone(), members).expect("active");
+        let mut left = cut;
+        bench.write(32, 1, 200);
+        bench.flush().expect("flushed");
+        bench.dead.push(2);
+        bench.write(33, 1, 201);
+        bench.ask(Io::Flush);
+        let takes = |bench: &Bench| bench.raid.array().holders[2].is_some();
+        while !takes(&bench) {
+            assert!(bench.returns(), "it never takes over");
+        }
+        while left > 0 && bench.returns() {
+            left -= 1;
+        }
+        let mut bench = Bench::start(config, bench.members).expect("whatever was written");
+        for block in (0..4 * 48).filter(|block| *block != 33) {
+            let byte = if block == 32 { 200 } else { block as u8 };
+            assert_eq!(bench.read(block, 1).expect("read"), [byte; BLOCK], "block {block}, cut after {cut}");
+        }
+    }
+}
+
+/// Below the checkpoint a member that is being rebuilt is one like all others, and above it has nothing.
+#[test]
+fn a_rebuild_goes_on_where_it_was() {
+    let (config, mut members) = stopped(1, false);
+    let id = superblock(&members, 4).1.id;
+    // Half of it is rebuilt, and the rest is nonsense.
+    let half = ((DATA_SECTOR + 2 * STRIP) * 512) as usize;
+    let (old, spare) = (members.0[1].0[..half].to_vec(), &mut members.0[4].0);
+    spare[DATA_SECTOR as usize * 512..half].copy_from_slice(&old[DATA_SECTOR as usize * 512..]);
+    spare[half..].fill(0xee);
+    put(&mut members, 0, |superblock, _| {
+        superblock.failed = 0b10;
+        superblock.member_ids[1] = id;
+        superblock.rebuilding = Some(Rebuild { role: 1, sectors: 2 * STRIP });
+    });
+    members.0[1].0[half / 2..].fill(0xdd);
+    let mut bench = Bench::start(config, members).expect("active");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "rebuilding");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["rebuilt_percent"], 50.0);
+    let array = bench.raid.array();
+    assert_eq!([0, 1, 2, 3].map(|unit| array.is_gone(1, unit)), [false, false, true, true]);
+    // D1 of stripe 0, and D3 of stripe 2.
+    assert_eq!(bench.read(16, 1).expect("read"), [16; BLOCK]);
+    assert!(bench.sent().contains(&"r4 0+1".to_owned()), "it is read from the spare");
+    for block in 0..4 * 48 {
+        assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
+    }
+}
+
+#[test]
+fn a_spare_that_fails_while_it_is_filled_is_never_taken_for_the_member() {
+    let (config, members) = stopped(2, false);
+    let mut bench = Bench::start(config.clone(), members).expect("active");
+    bench.dead.extend([2, 4]);
+    bench.write(32, 1, 200);
+    bench.flush().expect("the parity makes up for it");
+    bench.settle();
+    assert_eq!(bench.raid.array().holders[2], Some(1), "the second spare has taken over");
+    bench.write(33, 1, 201);
+    bench.flush().expect("flushed");
+    let mut bench =
+        Bench::start(RaidConfig { accept_damage: true, ..config }, bench.members).expect("active");
+    assert_eq!(bench.raid.array().holders[2], Some(1));
+    assert_eq!(bench.read(33, 1).expect("read"), [201; BLOCK]);
+}
+
+#[test]
+fn an_administrator_may_fail_a_member_that_is_not_needed() {
+    let (config, members) = stopped(0, false);
+    let mut bench = Bench::start(config, members).expect("active");
+    let mut out = Outbox::default();
+    let array = bench.raid.array.as_mut().expect("active");
+    let error = array.fail_member(4, &mut out).expect_err("no such role");
+    assert!(error.contains("the roles are 0 to 3"), "{error}");
+    array.fail_member(3, &mut out).expect("the parity makes up for it");
+    assert!(array.is_failed(3) && array.is_recording());
+    let error = array.fail_member(1, &mut out).expect_err("two are too many");
+    assert!(error.contains("member 1 is needed"), "{error}");
+}
+
+#[test]
+fn a_calibration_of_the_members_is_used_unless_the_user_knows_better() {
+    let measured = Contiguity { read: Strides::up_to(9), write: Strides::up_to(9) };
+    for (calibrated, contiguity, used) in
+        [(true, None, Some(9)), (false, None, None), (true, Some(Contiguity::default()), Some(0))]
+    {
+        let (config, mut members) = stopped(0, false);
+        (0..4)
+            .for_each(|port| put(&mut members, port, |found, _| found.calibration = Some(measured.clone())));
+        let bench = Bench::start(RaidConfig { calibrated, contiguity, ..config }, members).expect("active");
+        let rule = &bench.raid.array().config.contiguity;
+        assert_eq!(rule.as_ref().map(|rule| rule.read.max), used);
+    }
+}

@@ -1,0 +1,121 @@
+//! Who has which role: members that fail, and spares that take their place.
+
+use crate::layer::{Outbox, Port};
+use crate::raid::array::{Array, Flight};
+
+/// A device that waits for a member to fail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spare {
+    pub port: Port,
+    pub id: u64,
+    /// Its place among the spares, for status.
+    pub place: usize,
+}
+
+impl Array {
+    /// The member of a role has failed, or is not rebuilt whole.
+    pub const fn is_failed(&self, role: usize) -> bool {
+        self.recorder.failed() >> role & 1 == 1
+    }
+
+    /// A unit's column with this member cannot be read, and is not to be written: it has failed, or is not rebuilt so far.
+    pub fn is_gone(&self, role: usize, unit: u64) -> bool {
+        self.is_failed(role)
+            && self.recorder.rebuilding().is_none_or(|rebuild| {
+                rebuild.role != role || rebuild.sectors < (unit + 1) * self.layout.column_sectors()
+            })
+    }
+
+    /// Superblocks are written to it, and flushes go there.
+    pub fn is_in_use(&self, role: usize) -> bool {
+        !self.is_failed(role) || self.recorder.rebuilding().is_some_and(|rebuild| rebuild.role == role)
+    }
+
+    /// A member could not write. False where the parity makes up for no more members.
+    pub fn member_failed(&mut self, role: usize, out: &mut Outbox) -> bool {
+        if !self.is_in_use(role) {
+            return true;
+        }
+        if !self.is_failed(role) {
+            if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
+                self.broken = true;
+                return false;
+            }
+            self.resync = None;
+        }
+        self.statistics.member_failures += 1;
+        self.recorder.fail(role);
+        self.record(out);
+        true
+    }
+
+    /// An administrator takes a member out.
+    ///
+    /// # Errors
+    /// Where there is no such role, or the parity does not make up for it.
+    pub fn fail_member(&mut self, role: usize, out: &mut Outbox) -> Result<(), String> {
+        let members = self.ports.len();
+        if role >= members {
+            return Err(format!("there is no member {role}: the roles are 0 to {}", members - 1));
+        }
+        let others = (self.recorder.failed() & !(1 << role)).count_ones() as usize;
+        if others >= self.layout.shape.parity {
+            return Err(format!(
+                "member {role} is needed: the parity does not make up for more that have failed"
+            ));
+        }
+        if !self.recorder.in_doubt().is_empty() {
+            return Err(format!(
+                "member {role} is needed until the parity is right everywhere: wait until the state is \"good\""
+            ));
+        }
+        self.member_failed(role, out);
+        Ok(())
+    }
+
+    /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
+    pub fn take_spare(&mut self, out: &mut Outbox) {
+        if self.spares.is_empty()
+            || self.broken
+            || self.recorder.rebuilding().is_some()
+            || !self.recorder.in_doubt().is_empty()
+        {
+            return;
+        }
+        let failed = |role: &usize| self.is_failed(*role) && !self.has_flights(*role);
+        let Some(role) = (0..self.ports.len()).find(failed) else { return };
+        let spare = self.spares.remove(0);
+        self.ports[role] = Some(spare.port);
+        self.holders[role] = Some(spare.place);
+        self.recorder.take_over(role, spare.id);
+        self.record(out);
+    }
+
+    fn has_flights(&self, role: usize) -> bool {
+        self.flights.iter().any(|(of, flight)| *of == role && !matches!(flight, Flight::Journal { .. }))
+    }
+
+    /// What an administrator should do, in words.
+    pub fn advice(&self) -> Vec<String> {
+        let taken = self.holders.iter().enumerate().filter_map(|(role, holder)| {
+            let spare = (*holder)?;
+            Some(format!(
+                "spare {spare} is member {role} now: in the stack file, name it in the place of that member in \"of\", and take \
+                 it out of \"spares\""
+            ))
+        });
+        let journal = self.journal_failed.then(|| match self.config.journal_required {
+            true => "the journal has failed, and no more writes are taken: give it another journal".to_owned(),
+            false => "the journal has failed, and the array goes on without: a crash that takes a member too may lose data. Give \
+                      it another journal"
+                .to_owned(),
+        });
+        let doubt = !self.recorder.in_doubt().is_empty() && self.recorder.failed() != 0;
+        let doubt = doubt.then(|| {
+            "a member failed before the parity was right everywhere: what it held there cannot be read. Bring it back, or accept \
+             that at the next start"
+                .to_owned()
+        });
+        taken.chain(journal).chain(doubt).chain(self.unusable.iter().cloned()).collect()
+    }
+}
