@@ -25,7 +25,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     let shape = config.level.shape(recorded.members).expect("it was looked at");
     let layout = Layout::new(shape, recorded.strip_sectors, recorded.member_sectors, config.unit);
     let regions = Regions::new(&layout, recorded.region_stripes);
-    let mut members = Members { ports: &found.ports, now: recorded.clone() };
+    let mut members = Members { ports: &found.ports, copies: found.copies.clone(), now: recorded.clone() };
     members.miss_absent()?;
     let geometry = members.geometry(&layout, below)?;
     let journal_port = Port(config.present.iter().filter(|present| **present).count() + config.spares);
@@ -55,20 +55,21 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     let mut recorded = recorded;
     members.now.active = false;
     if (recorded.active || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
-        members.now.generation += 1;
+        // A crash may have left the next one with members that are away now.
+        members.now.generation += 2;
         recorded = members.write_superblocks(below)?;
     }
     let mut config = config.clone();
     if config.contiguity.is_none() && config.calibrated {
         config.contiguity = recorded.calibration.clone();
     }
-    let now = members.now;
+    let recorder = Recorder::new(recorded, members.now, members.copies);
     Ok(Array::new(Start {
         config,
         layout,
         regions,
         geometry,
-        recorder: Recorder::new(recorded, now),
+        recorder,
         journal: journal.map(|(port, slots)| Journal::new(port, slots)),
         found,
     }))
@@ -77,6 +78,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
 /// The members at a start, and what is known of them by now.
 struct Members<'a> {
     ports: &'a [Option<Port>],
+    copies: Vec<usize>,
     now: Superblock,
 }
 
@@ -162,10 +164,11 @@ impl Members<'_> {
     fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<Superblock, ActivateError> {
         let next = self.now.clone();
         for role in 0..next.members {
-            if let Some(port) = self.in_use(role)
-                && below.run(port, next.write(next.identity(role))).status.is_err()
-            {
-                self.fail(role)?;
+            let Some(port) = self.in_use(role) else { continue };
+            let write = next.write(next.identity(role, self.copies[role]));
+            match below.run(port, write).status {
+                Ok(()) => self.copies[role] ^= 1,
+                Err(_) => self.fail(role)?,
             }
         }
         Ok(next)

@@ -11,6 +11,8 @@ pub(super) struct Found {
     pub newest: Superblock,
     /// Where the member of each role is, if it can be read.
     pub ports: Vec<Option<Port>>,
+    /// For each of them, which copy of its superblock counts.
+    pub copies: Vec<usize>,
     /// For each role that a spare has taken, which one.
     pub holders: Vec<Option<usize>>,
     /// Devices that wait for a member to fail.
@@ -46,6 +48,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     described(config, &newest)?;
     let mut found = Found {
         ports: vec![None; newest.members],
+        copies: vec![0; newest.members],
         holders: vec![None; newest.members],
         spares: Vec::new(),
         unusable: Vec::new(),
@@ -128,17 +131,18 @@ impl Found {
                 "spare {place} has {sectors} sectors, and each member has {needed}: name a larger device"
             ));
         }
-        let Identity { id, role } = device.identity;
+        let Identity { id, role, copy } = device.identity;
         if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
             if self.ports[role].is_some() {
                 return refuse(format!("two spares are the same member {role}: name each device once"));
             }
-            (self.ports[role], self.holders[role]) = (Some(device.port), Some(place));
+            (self.ports[role], self.copies[role]) = (Some(device.port), copy);
+            self.holders[role] = Some(place);
         } else if role.is_none() {
             if self.spares.iter().any(|spare| spare.id == id) {
                 return refuse(format!("spare {place} is named twice: name each device once"));
             }
-            self.spares.push(Spare { port: device.port, id, place });
+            self.spares.push(Spare { port: device.port, id, copy, place });
         } else {
             self.unusable.push(format!(
                 "spare {place} was a member and is out of date: add it again with \"dcd array add\""
@@ -148,9 +152,11 @@ impl Found {
     }
 
     fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
-        let Identity { id, role } = device.identity;
+        let Identity { id, role, copy } = device.identity;
         match (self.newest.role_of(id).filter(|_| id != NOBODY), self.holders[place]) {
-            (Some(role), None) if role == place => self.ports[place] = Some(device.port),
+            (Some(role), None) if role == place => {
+                (self.ports[place], self.copies[place]) = (Some(device.port), copy);
+            }
             (Some(role), Some(spare)) if role == place => {
                 return refuse(format!("member {place} and spare {spare} are one device: name it once"));
             }

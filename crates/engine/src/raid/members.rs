@@ -8,6 +8,8 @@ use crate::raid::array::{Array, Flight};
 pub(super) struct Spare {
     pub port: Port,
     pub id: u64,
+    /// Which copy of its superblock counts.
+    pub copy: usize,
     /// Its place among the spares, for status.
     pub place: usize,
 }
@@ -87,7 +89,7 @@ impl Array {
         let spare = self.spares.remove(0);
         self.ports[role] = Some(spare.port);
         self.holders[role] = Some(spare.place);
-        self.recorder.take_over(role, spare.id);
+        self.recorder.take_over(role, &spare);
         self.record(out);
     }
 

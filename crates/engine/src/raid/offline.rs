@@ -115,7 +115,7 @@ pub fn create(
     };
     for (role, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
-        put(*member, &superblock, superblock.identity(role))
+        put(*member, &superblock, superblock.identity(role, 1))
             .map_err(|source| CreateError::Io { role, source })?;
     }
     Ok(superblock)
@@ -140,7 +140,7 @@ pub fn make_spare(device: &mut dyn BlockDevice, superblock: &Superblock, id: u64
     if id == NOBODY || superblock.role_of(id).is_some() {
         return Err(ChangeError::Id(id));
     }
-    Ok(put(device, superblock, Identity { id, role: None })?)
+    Ok(put(device, superblock, Identity { id, role: None, copy: 1 })?)
 }
 
 /// Takes a device out of every array: wipes its superblocks.
@@ -190,7 +190,7 @@ fn change(
             continue;
         }
         let wrong = |source| ChangeError::Write { role: place, source };
-        member.run(superblock.write(superblock.identity(role))).status.map_err(wrong)?;
+        member.run(superblock.write(superblock.identity(role, identity.copy))).status.map_err(wrong)?;
         member.flush().map_err(wrong)?;
     }
     Ok(superblock)
@@ -304,10 +304,10 @@ mod tests {
         let superblock = newest(&mut all(&mut made(true))).expect("read");
         let mut spare = made(false).remove(0);
         let newer = Superblock { generation: 1000, ..superblock.clone() };
-        spare.run(newer.write(newer.identity(0)));
+        spare.run(newer.write(newer.identity(0, 0)));
         make_spare(&mut spare, &superblock, 77).expect("it fits");
         let (found, identity) = Superblock::read(&mut spare).expect("written");
-        assert_eq!((found, identity), (superblock.clone(), Identity { id: 77, role: None }));
+        assert_eq!((found, identity), (superblock.clone(), Identity { id: 77, role: None, copy: 0 }));
         let error = make_spare(&mut blank(DATA_SECTOR + 700), &superblock, 78).expect_err("too small");
         assert!(error.to_string().contains("2748 sectors is too small"), "{error}");
         let error = make_spare(&mut spare, &superblock, superblock.member_ids[2]).expect_err("taken");

@@ -10,6 +10,7 @@ use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::bitmap::Bitmap;
+use crate::raid::members::Spare;
 use crate::raid::superblock::{NOBODY, Rebuild, Superblock};
 
 /// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
@@ -18,6 +19,8 @@ const REST_TIME: Nanos = Nanos::from_secs(5);
 /// See the module's documentation.
 pub(super) struct Recorder {
     recorded: Superblock,
+    /// For each role, which copy of the superblock counts.
+    copies: Vec<usize>,
     /// What is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
     /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
@@ -36,9 +39,10 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// `now`: what is known at the start, which the superblocks need not say before something is written.
-    pub fn new(recorded: Superblock, now: Superblock) -> Recorder {
+    pub fn new(recorded: Superblock, now: Superblock, copies: Vec<usize>) -> Recorder {
         Recorder {
             recorded,
+            copies,
             in_doubt: now.in_doubt.clone(),
             touched: Bitmap::default(),
             look_at: None,
@@ -85,8 +89,9 @@ impl Recorder {
     }
 
     /// A spare takes the role of a failed member.
-    pub fn take_over(&mut self, role: usize, id: u64) {
-        self.wanted.member_ids[role] = id;
+    pub fn take_over(&mut self, role: usize, spare: &Spare) {
+        self.wanted.member_ids[role] = spare.id;
+        self.copies[role] = spare.copy;
         self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
         self.rebuilt = 0;
         self.news = true;
@@ -232,7 +237,7 @@ impl Array {
         self.statistics.superblocks += 1;
         for role in (0..self.ports.len()).filter(|&role| self.is_in_use(role)).collect::<Vec<_>>() {
             self.recorder.left += 1;
-            let write = next.write(next.identity(role));
+            let write = next.write(next.identity(role, self.recorder.copies[role]));
             self.submit(role, Flight::Superblock { role }, write, out);
         }
         self.recorder.recording = Some(next);
@@ -241,8 +246,11 @@ impl Array {
     /// A member has written its superblock, or could not.
     pub fn superblock_returned(&mut self, role: usize, result: &IoResult, out: &mut Outbox) {
         self.recorder.left -= 1;
-        if result.status.is_err() {
-            self.member_failed(role, out);
+        match result.status {
+            Ok(()) => self.recorder.copies[role] ^= 1,
+            Err(_) => {
+                self.member_failed(role, out);
+            }
         }
         if self.recorder.left == 0 {
             self.recorder.recorded = self.recorder.recording.take().expect("it is being recorded");

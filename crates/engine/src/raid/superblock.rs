@@ -1,7 +1,7 @@
 //! The superblock of an array, which every member has in two copies: which array it is, who has which role, who has failed, where
 //! parity may be wrong. Bytes are described in docs/format.md.
 //!
-//! Each update is a new *generation*, and goes over the copy that is older. A member that was away while others went on
+//! Each update is a new *generation*, and goes over the copy that is older or damaged, never over the one that counts. A member that was away while others went on
 //! is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the middle of
 //! updates leave some members behind that have missed no data.
 //!
@@ -17,7 +17,7 @@ use crate::raid::contiguity::{Contiguity, Strides};
 use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_SECTORS, Lba};
 
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
-/// Where the copies are: generation `g` is in copy `g % 2`.
+/// Where the copies are.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
 /// Where the first stripe begins on each member: at 1 MiB, as partitions do.
 pub const DATA_SECTOR: u64 = 2048;
@@ -117,6 +117,8 @@ pub struct Identity {
     pub id: u64,
     /// None: a spare.
     pub role: Option<usize>,
+    /// Which copy of its superblock counts: the next one is written over the other.
+    pub copy: usize,
 }
 
 /// Why a block is no superblock of an array.
@@ -156,9 +158,9 @@ impl StridesBytes {
 }
 
 impl Superblock {
-    /// The member of a role.
-    pub fn identity(&self, role: usize) -> Identity {
-        Identity { id: self.member_ids[role], role: Some(role) }
+    /// The member of a role, and which of its copies counts.
+    pub fn identity(&self, role: usize, copy: usize) -> Identity {
+        Identity { id: self.member_ids[role], role: Some(role), copy }
     }
 
     /// The role of the member with an id, if it has one.
@@ -196,8 +198,8 @@ impl Superblock {
         Buf::copy_of(bytes.as_bytes())
     }
 
-    /// Reads one copy: what it says, and who the device is that it is on.
-    pub fn decode(block: &[u8]) -> Result<(Superblock, Identity), SuperblockError> {
+    /// Reads a copy: what it says, and who the device is that it is on.
+    pub fn decode(block: &[u8], copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
         let bytes = Bytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
         if bytes.magic != MAGIC {
             return Err(SuperblockError::NoMagic);
@@ -211,16 +213,16 @@ impl Superblock {
         if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
             return Err(SuperblockError::Checksum);
         }
-        bytes.fields()
+        bytes.fields(copy)
     }
 
     /// The newer of the two copies on a device, and who it is.
     pub fn read(member: &mut dyn BlockDevice) -> Result<(Superblock, Identity), SuperblockError> {
-        let mut copy = |at: Lba| {
-            let block = member.read(at, SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
-            Superblock::decode(block.bytes())
+        let mut copy = |copy: usize| {
+            let block = member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
+            Superblock::decode(block.bytes(), copy)
         };
-        match (copy(COPY_SECTORS[0]), copy(COPY_SECTORS[1])) {
+        match (copy(0), copy(1)) {
             // This program must not touch what a newer one wrote.
             (Err(error @ SuperblockError::Version(_)), _) | (_, Err(error @ SuperblockError::Version(_))) => {
                 Err(error)
@@ -231,15 +233,15 @@ impl Superblock {
         }
     }
 
-    /// The write that puts this generation on a device.
+    /// The write that puts this generation on a device. When it has returned, the other copy counts.
     pub fn write(&self, member: Identity) -> Io {
-        let at = COPY_SECTORS[(self.generation % 2) as usize];
+        let at = COPY_SECTORS[1 - member.copy];
         Io::Write { at, buf: self.encode(member), durability: Durability::Durable }
     }
 }
 
 impl Bytes {
-    fn fields(&self) -> Result<(Superblock, Identity), SuperblockError> {
+    fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
         let level = match self.level.get() {
             5 => Level::Raid5,
             6 => Level::Raid6,
@@ -291,7 +293,7 @@ impl Bytes {
             calibration,
         };
         let role = (role != NO_ROLE).then_some(role as usize);
-        Ok((superblock, Identity { id: self.id.get(), role }))
+        Ok((superblock, Identity { id: self.id.get(), role, copy }))
     }
 }
 
@@ -327,23 +329,23 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let spare = Identity { id: 99, role: None };
-        for member in [sample().identity(4), spare] {
+        let spare = Identity { id: 99, role: None, copy: 1 };
+        for member in [sample().identity(4, 1), spare] {
             let buf = sample().encode(member);
-            assert_eq!(Superblock::decode(buf.bytes()), Ok((sample(), member)));
+            assert_eq!(Superblock::decode(buf.bytes(), 1), Ok((sample(), member)));
         }
         let plain = Superblock { rebuilding: None, calibration: None, ..sample() };
-        let buf = plain.encode(plain.identity(0));
-        assert_eq!(Superblock::decode(buf.bytes()), Ok((plain.clone(), plain.identity(0))));
+        let buf = plain.encode(plain.identity(0, 0));
+        assert_eq!(Superblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
     }
 
     #[test]
     fn every_turned_bit_is_noticed() {
-        let buf = sample().encode(sample().identity(4));
+        let buf = sample().encode(sample().identity(4, 0));
         let mut bytes = buf.bytes().to_vec();
         for bit in (0..8 * 112).chain((8 * 112..8 * SUPERBLOCK_BYTES).step_by(61)) {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            Superblock::decode(&bytes).expect_err("a bit was turned");
+            Superblock::decode(&bytes, 0).expect_err("a bit was turned");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }

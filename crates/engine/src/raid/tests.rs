@@ -421,7 +421,7 @@ fn members_that_do_not_belong_are_refused() {
         let mut superblock = Superblock::read(&mut Memory(other.0[0].0.clone())).expect("made").0;
         superblock.uuid = *b"another array!!!";
         superblock.generation = 9;
-        let identity = superblock.identity(0);
+        let identity = superblock.identity(0, 0);
         members.0[0].run(superblock.write(identity));
     });
     assert!(error.contains("member 0 belongs to another array"), "{error}");
