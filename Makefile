@@ -7,13 +7,14 @@ CARGO ?= cargo
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark
 
-.PHONY: help build test lint fmt bench demo install packages clean
+.PHONY: help build test lint fmt bench demo install packages compare-md clean
 
 help:
 	@echo 'make build     the program, optimised: target/release/dcd'
 	@echo 'make test      format, lints, all tests; installs what they use where it can'
 	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
+	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; ten minutes'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   the program, manual pages and completions, under $(PREFIX)'
 
@@ -32,6 +33,9 @@ fmt:
 
 bench: packages build
 	./scripts/bench.sh
+
+compare-md: build
+	./scripts/compare-md.sh target/release/dcd
 
 demo: packages build
 	./demo/demo.sh target/release/dcd

@@ -30,3 +30,6 @@ echo "== recovery of a full log after kill -9"
 echo
 echo "== a file system on a slow disk"
 ./demo/demo.sh target/release/dcd
+echo
+echo "== arrays beside Linux md"
+./scripts/compare-md.sh target/release/dcd

@@ -1,0 +1,289 @@
+#!/usr/bin/env bash
+# dcd's RAID-5 beside Linux md's, over the same five modelled disks, under one kernel.
+#
+# What makes it a comparison:
+# - The kernel is Debian's user-mode-linux, booted anew for each run with the host's files as its root. What it sees are
+#   virtio disks: qemu-storage-daemon opens the images that `dcd serve` shows through FUSE, with O_DIRECT and aio.
+# - md has five such disks, each a modelled drive that dcd paces in real time; dcd's array has five of the same drives inside
+#   one `dcd serve`, and the kernel sees one disk. So both pay the same way for each request, and the drives are the same code.
+# - The drives have no write cache. Flushes are switched on for all disks, go down to dcd, and are counted: a run in which none
+#   arrived is an error. Everything is measured with its flush.
+# - md has its stripe cache at 8192 (160 MiB with parity) and no bitmap, as is its default at this size; dcd has 128 MiB, which is
+#   data alone, and its write-intent bitmap where it has no journal.
+#   "md-journal" is md with its journal in write-back mode, "dcd-log" dcd's array with its journal and below a log cache; both
+#   have one file on the host, which is not paced, for that: an SSD.
+# - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
+#
+# random: 4096 x 4 KiB at random places of 512 MiB, 64 at a time, then flush; drain: until what that left in the journal or log is
+# home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four trees of 508 files on ext4.
+#
+# usage: compare-md.sh PROGRAM     ROUNDS=3 DRIVE=cheetah-15k4 SETUPS="md dcd md-journal dcd-log"
+set -euo pipefail
+
+dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
+here=$(realpath "$(dirname "$0")")
+rounds=${ROUNDS:-3}
+drive=${DRIVE:-cheetah-15k4}
+read -r -a setups <<< "${SETUPS:-md dcd md-journal dcd-log}"
+# A run that takes longer has hung.
+seconds_max=240
+member_mib=640
+log_mib=512
+export PATH=$PATH:/usr/sbin:/sbin
+
+# ---------------------------------------------------------------- where it cannot run
+
+"$here/packages.sh" user-mode-linux mdadm kmod qemu-system-common fio fuse3 e2fsprogs
+missing=()
+[ "$(id -u)" -eq 0 ] || missing+=("root")
+[ -w /dev/fuse ] || missing+=("/dev/fuse")
+for tool in linux.uml mdadm modprobe qemu-storage-daemon fio fusermount3 mkfs.ext4; do
+    command -v $tool > /dev/null || missing+=("$tool")
+done
+room=$(df --output=avail --block-size=1M /dev/shm 2> /dev/null | tail -1)
+[ "${room:-0}" -ge 6000 ] || missing+=("6000 MiB in /dev/shm")
+if [ ${#missing[@]} -gt 0 ]; then
+    (IFS=,; echo "SKIPPED: md is not compared; missing: ${missing[*]}")
+    exit 0
+fi
+
+# ---------------------------------------------------------------- cleaning up, also when interrupted
+
+work=$(mktemp -d /dev/shm/dcd-compare.XXXXXX)
+servers=()
+storage=
+machine=
+
+stop_all() {
+    # The machine has children of its own, all in its process group.
+    if [ -n "$machine" ]; then
+        kill -KILL -- "-$machine" 2> /dev/null || true
+        wait "$machine" 2> /dev/null || true
+        machine=
+    fi
+    if [ -n "$storage" ]; then
+        kill "$storage" 2> /dev/null || true
+        wait "$storage" 2> /dev/null || true
+        storage=
+    fi
+    local server
+    for server in ${servers[@]+"${servers[@]}"}; do
+        kill -TERM "$server" 2> /dev/null || true
+        wait "$server" || true
+    done
+    servers=()
+    local mount
+    for mount in "$work"/*.fuse; do
+        if mountpoint -q "$mount"; then umount -l "$mount" || true; fi
+    done
+}
+
+clean_up() {
+    local status=$?
+    trap - EXIT INT TERM HUP
+    set +e
+    stop_all
+    rm -rf "$work"
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+fail() {
+    echo "NOT MEASURED: $*" >&2
+    exit 1
+}
+
+# ---------------------------------------------------------------- stack files
+
+serve_section() { # NAME EXPORT
+    printf 'export = "%s"\n[serve]\nfuse = "%s.fuse"\ncontrol = "%s.control"\n' "$2" "$1" "$1"
+}
+
+disks() { # NUMBERS: modelled drives over files
+    local i
+    for i in "$@"; do
+        printf '[device.image%s]\npath = "disk%s.img"\n' "$i" "$i"
+        printf '[layer.disk%s]\nkind = "disk"\nof = "image%s"\ndrive = "%s"\n' "$i" "$i" "$drive"
+    done
+}
+
+files() { # the same without a drive
+    local i
+    for i in 0 1 2 3 4; do printf '[device.disk%s]\npath = "disk%s.img"\n' "$i" "$i"; done
+}
+
+array() {
+    printf '[layer.array]\nkind = "raid"\nlevel = "raid5"\nstrip = "128KiB"\ncache-size = "128MiB"\n'
+    printf 'fill-writes = 12\nfill-reads = 7\n' # `dcd calibrate` for this drive
+    printf 'of = ["disk0", "disk1", "disk2", "disk3", "disk4"]\n'
+}
+
+ssd() { # the array's journal and the log, on one file
+    printf 'journal = "journal"\n[device.ssd]\npath = "ssd.img"\n'
+    printf '[layer.journal]\nkind = "slice"\nof = "ssd"\nsize = "64MiB"\n'
+    printf '[layer.log]\nkind = "slice"\nof = "ssd"\nfirst = "64MiB"\n'
+    printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "array"\n'
+}
+
+for i in 0 1 2 3 4; do
+    { serve_section disk$i disk$i; disks $i; } > "$work/disk$i.toml"
+done
+{ serve_section ssd ssd; printf '[device.ssd]\npath = "ssd.img"\n'; } > "$work/ssd.toml"
+{ serve_section dcd array; disks 0 1 2 3 4; array; } > "$work/dcd.toml"
+{ serve_section dcd-log cache; disks 0 1 2 3 4; array; ssd; } > "$work/dcd-log.toml"
+# The same arrays without the drives' pace, to be made in no time.
+{ serve_section dcd-log cache; files; array; ssd; } > "$work/make-dcd-log.toml"
+{ serve_section dcd array; files; array; } > "$work/make-dcd.toml"
+
+# ---------------------------------------------------------------- servers
+
+start_server() { # NAME
+    mkdir -p "$work/${1#make-}.fuse"
+    rm -f "$work/$1.ready"
+    "$dcd" serve --quiet "$work/$1.toml" > "$work/$1.ready" 2> "$work/$1.log" &
+    servers+=($!)
+    for _ in $(seq 1000); do
+        [ -s "$work/$1.ready" ] && return
+        kill -0 "${servers[-1]}" 2> /dev/null || break
+        sleep 0.02
+    done
+    fail "the server of $1 does not start: $(tail -n 3 "$work/$1.log")"
+}
+
+clear_disks() {
+    rm -f "$work"/*.img "$work"/*.img.dcd
+    for i in 0 1 2 3 4; do truncate -s ${member_mib}M "$work/disk$i.img"; done
+    # An SSD that has been used: its pages are there.
+    head -c ${log_mib}M /dev/zero > "$work/ssd.img"
+}
+
+# Makes the array once, lets it compute its parity without the drives' pace, and keeps the disks as they are then.
+make_array() { # SETUP
+    clear_disks
+    "$dcd" array create "$work/make-$1.toml" > /dev/null
+    [ "$1" = dcd ] || "$dcd" format "$work/make-$1.toml" > /dev/null
+    start_server "make-$1"
+    dd if="$(find "$work/$1.fuse" -type f)" of=/dev/null bs=4k count=1 status=none
+    until [ "$("$dcd" status --json "$work/make-$1.toml" | grep -o '"state":"good"')" ]; do sleep 0.1; done
+    stop_all
+    mkdir "$work/made-$1"
+    for file in "$work"/*.img; do cp --sparse=always "$file" "$work/made-$1/"; done
+    rm -f "$work"/*.img
+}
+
+start_setup() { # SETUP: sets $exports, what the kernel will see
+    clear_disks
+    case $1 in
+        dcd*)
+            for file in "$work/made-$1"/*.img; do cp --sparse=always "$file" "$work/"; done
+            exports=("$1")
+            ;;
+        md) exports=(disk0 disk1 disk2 disk3 disk4) ;;
+        md-journal) exports=(disk0 disk1 disk2 disk3 disk4 ssd) ;;
+        *) fail "there is no setup \"$1\": md dcd md-journal dcd-log" ;;
+    esac
+    local name image arguments=()
+    devices=()
+    for name in "${exports[@]}"; do
+        start_server "$name"
+        image=$(find "$work/$name.fuse" -type f)
+        arguments+=(--blockdev "driver=file,node-name=$name,filename=$image,cache.direct=on,aio=native")
+        arguments+=(--export "type=vhost-user-blk,id=$name,node-name=$name,addr.type=unix,addr.path=$work/$name.vhost,writable=on")
+        devices+=("virtio_uml.device=$work/$name.vhost:2")
+        rm -f "$work/$name.vhost"
+    done
+    qemu-storage-daemon "${arguments[@]}" 2> "$work/storage.log" &
+    storage=$!
+    for _ in $(seq 500); do
+        [ -S "$work/${exports[-1]}.vhost" ] && return
+        kill -0 "$storage" 2> /dev/null || break
+        sleep 0.02
+    done
+    fail "qemu-storage-daemon does not start: $(cat "$work/storage.log")"
+}
+
+# ---------------------------------------------------------------- one run
+
+answer() { # what the machine asks of the host while it runs
+    [ -e "$work/question" ] || return 0
+    rm "$work/question"
+    "$dcd" flush "$work/dcd-log.toml" > /dev/null 2>&1
+    touch "$work/answer"
+}
+
+run() { # SETUP ROUND
+    rm -f "$work/done" "$work/failed" "$work/question" "$work/answer"
+    echo "$1" > "$work/setup"
+    echo "$2" > "$work/round"
+    start_setup "$1"
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" \
+        "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
+    machine=$!
+    local end=$((SECONDS + seconds_max))
+    while kill -0 "$machine" 2> /dev/null && [ ! -e "$work/done" ] && [ ! -e "$work/failed" ]; do
+        [ $SECONDS -lt $end ] || fail "$1 took more than $seconds_max s: $(tail -n 5 "$work/machine.log")"
+        answer
+        sleep 0.02
+    done
+    [ -e "$work/failed" ] && fail "$1: $(cat "$work/failed")"
+    [ -e "$work/done" ] || fail "$1: the kernel stopped: $(tail -n 5 "$work/machine.log")"
+    for name in "${exports[@]}"; do
+        flushes=$("$dcd" status --json "$work/$name.toml" | grep -o '"flush":{[^}]*"count":[0-9]*' | tail -n 1 | grep -o '[0-9]*$')
+        [ "${flushes:-0}" -gt 0 ] || fail "$1: no flush came to $name, so it is no comparison"
+    done
+    stop_all
+}
+
+for setup in "${setups[@]}"; do
+    case $setup in dcd*) make_array "$setup" ;; esac
+done
+"$dcd" demo tree "$work/tree"
+tar -cf "$work/tree.tar" -C "$work" tree
+: > "$work/results"
+count=${#setups[@]}
+for round in $(seq "$rounds"); do
+    for turn in $(seq 0 $((count - 1))); do
+        run "${setups[$(((turn + round) % count))]}" "$round"
+    done
+    echo "round $round of $rounds done" >&2
+done
+
+# ---------------------------------------------------------------- the table
+
+# One line for each workload: seconds of each setup as median (lowest to highest), and how many times faster than md dcd was in
+# the same round, without and with an SSD.
+awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
+    function summary(values, n, form,    i, j, t) {
+        for (i = 2; i <= n; i++)
+            for (j = i; j > 1 && values[j - 1] > values[j]; j--) { t = values[j]; values[j] = values[j - 1]; values[j - 1] = t }
+        return sprintf(form " (" form " to " form ")", (values[int((n + 1) / 2)] + values[int((n + 2) / 2)]) / 2, values[1], values[n])
+    }
+    function ratio(workload, md, ours,    round, values, n) {
+        for (round = 1; round <= rounds; round++)
+            if ((md, workload, round) in seconds && (ours, workload, round) in seconds && seconds[ours, workload, round] > 0)
+                values[++n] = seconds[md, workload, round] / seconds[ours, workload, round]
+        return n ? summary(values, n, "%.2f") : ""
+    }
+    { seconds[$1, $3, $2] = $4 }
+    END {
+        printf "five drives %s, RAID-5, strips of 128 KiB, %d rounds: seconds, and times faster than md; median (lowest to highest)\n", drive, rounds
+        count = split(setups, names, " ")
+        printf "| %-8s |", ""
+        for (i = 1; i <= count; i++) printf " %-24s |", names[i]
+        printf " %-20s | %-26s |\n|---|", "md / dcd", "md-journal / dcd-log"
+        for (i = 1; i <= count; i++) printf "---|"
+        print "---|---|"
+        workloads = split("random drain mixed write read unpack copy", workload, " ")
+        for (w = 1; w <= workloads; w++) {
+            printf "| %-8s |", workload[w]
+            for (i = 1; i <= count; i++) {
+                n = 0
+                for (round = 1; round <= rounds; round++)
+                    if ((names[i], workload[w], round) in seconds) values[++n] = seconds[names[i], workload[w], round]
+                printf " %-24s |", n ? summary(values, n, "%.2f") : ""
+            }
+            printf " %-20s | %-26s |\n", ratio(workload[w], "md", "dcd"), ratio(workload[w], "md-journal", "dcd-log")
+        }
+    }' "$work/results"

@@ -1,0 +1,129 @@
+#!/bin/bash
+# The first program of the user-mode kernel that compare-md.sh boots: makes the array of the setup, runs the workloads on it,
+# and switches the machine off. The host's files are its root, read only; the host's working directory is on /mnt.
+set -uo pipefail
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev 2> /dev/null
+mount -t tmpfs none /tmp
+mount -t tmpfs none /run
+mkdir -p /tmp/lib/lib /tmp/tree
+mount -t hostfs none /mnt -o "$WORK"
+
+power_off() {
+    sync
+    echo o > /proc/sysrq-trigger
+    sleep 60
+}
+
+die() {
+    echo "$*" > /mnt/failed
+    power_off
+}
+
+# hostfs's modules are not where modprobe looks.
+ln -s /usr/lib/uml/modules /tmp/lib/lib/modules
+for module in virtio_blk ext4 raid456; do
+    modprobe -q -d /tmp/lib "$module" || grep -q "^$module " /proc/modules || [ $module = ext4 ] ||
+        die "the user-mode kernel has no module $module"
+done
+
+SETUP=$(cat /mnt/setup)
+ROUND=$(cat /mnt/round)
+
+# The disks answer a write when it is on the medium, and dcd's arrays when it is in RAM: both are told when to flush.
+for disk in /sys/block/vd*; do
+    echo 'write back' > "$disk/cache_type" || die "no flushes can be switched on for $disk"
+    grep -q 'write back' "$disk/queue/write_cache" || die "no flushes reach $disk"
+done
+
+now() { date +%s.%N; }
+
+note() { # WORKLOAD SECONDS
+    echo "$SETUP;$ROUND;$1;$2" >> /mnt/results
+}
+
+since() { awk "BEGIN { printf \"%.3f\", $(now) - $1 }"; }
+
+# fio says how long its requests took, flush and all: its own start takes a second here. The requests are the same for every setup
+# of a round.
+measure() { # WORKLOAD fio's arguments
+    local workload=$1
+    shift
+    fio --name=job --filename="$device" --direct=1 --ioengine=libaio --randseed="$ROUND" --end_fsync=1 --minimal "$@" \
+        > /tmp/fio.log 2>&1 || die "fio $*: $(tail -c 300 /tmp/fio.log)"
+    # Milliseconds of reads and of writes.
+    note "$workload" "$(awk -F';' '/^3;/ { printf "%.3f", ($9 > $50 ? $9 : $50) / 1000 }' /tmp/fio.log)"
+}
+
+ask_host() { # QUESTION: waits until the host has done it
+    echo "$1" > /mnt/question.new
+    mv /mnt/question.new /mnt/question
+    until [ -e /mnt/answer ]; do sleep 0.02; done
+    rm /mnt/answer
+}
+
+make_array() {
+    device=/dev/md0
+    local journal=()
+    [ "$SETUP" = md ] || journal=(--write-journal /dev/vdf)
+    # The disks are all zeroes, so the parity is right.
+    mdadm --create $device --run --assume-clean --level=5 --raid-devices=5 --chunk=128 --bitmap=none \
+        ${journal[@]+"${journal[@]}"} /dev/vd[a-e] > /tmp/mdadm.log 2>&1 || die "mdadm: $(tail -n 3 /tmp/mdadm.log)"
+    echo 8192 > /sys/block/md0/md/stripe_cache_size || die "md's stripe cache cannot be set"
+    [ "$SETUP" = md ] || echo write-back > /sys/block/md0/md/journal_mode || die "md's journal cannot write back"
+}
+
+case $SETUP in
+    md*) make_array ;;
+    *) device=/dev/vda ;;
+esac
+
+# 4 KiB at random places of 512 MiB, and the way home of what a journal or a log holds.
+measure random --rw=randwrite --bs=4k --size=512m --io_size=16m --iodepth=64
+begin=$(now)
+case $SETUP in
+    md-journal)
+        mdadm --stop $device > /tmp/mdadm.log 2>&1 || die "mdadm --stop: $(cat /tmp/mdadm.log)"
+        note drain "$(since "$begin")"
+        mdadm --assemble $device --run /dev/vd[a-f] > /tmp/mdadm.log 2>&1 || die "mdadm: $(tail -n 3 /tmp/mdadm.log)"
+        echo 8192 > /sys/block/md0/md/stripe_cache_size
+        echo write-back > /sys/block/md0/md/journal_mode
+        ;;
+    dcd-log)
+        ask_host drain
+        note drain "$(since "$begin")"
+        ;;
+esac
+
+measure mixed --rw=randrw --rwmixread=70 --bs=4k --size=512m --io_size=16m --iodepth=16
+measure write --rw=write --bs=512k --offset=512m --size=512m --iodepth=16
+measure read --rw=read --bs=512k --offset=512m --size=512m --iodepth=16
+
+# Many small files: four users unpack a tree each and copy it.
+mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 $device || die "mkfs.ext4 failed"
+mount -t ext4 $device /tmp/tree || die "ext4 cannot be mounted"
+begin=$(now)
+for user in 1 2 3 4; do
+    { mkdir /tmp/tree/$user && tar -xf /mnt/tree.tar -C /tmp/tree/$user; } &
+done
+wait
+sync -f /tmp/tree
+note unpack "$(since "$begin")"
+umount /tmp/tree
+mount -t ext4 $device /tmp/tree
+begin=$(now)
+for user in 1 2 3 4; do cp -r /tmp/tree/$user /tmp/tree/copy-$user & done
+wait
+sync -f /tmp/tree
+note copy "$(since "$begin")"
+umount /tmp/tree
+mount -t ext4 -o ro $device /tmp/tree
+for user in 1 2 3 4; do
+    diff -r /tmp/tree/$user /tmp/tree/copy-$user > /tmp/diff.log || die "a copy differs: $(tail -n 1 /tmp/diff.log)"
+done
+umount /tmp/tree
+echo "$SETUP" > /mnt/done
+power_off
