@@ -6,13 +6,14 @@ use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::{CacheUnit, DATA_SECTOR, Level, RaidConfig, RaidLayer, create};
+use dcd_engine::raid::offline::make_spare;
+use dcd_engine::raid::{CacheUnit, Canary, DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock, create};
 use dcd_engine::{
-    BlockDevice, Buf, Control, Durability, Geometry, Io, LayerIndex, Lba, Nanos, Report, SECTOR_BYTES, Stack,
-    StackBuilder, StackDevice, Target,
+    BlockDevice, Buf, Control, Durability, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
+    SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
 };
 
-use crate::explore::{Losses, Rig, disk, prefill};
+use crate::explore::{Losses, MayLose, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 
 /// The size of an array alone; a little more where its stripes do not divide it.
@@ -25,17 +26,28 @@ const CACHED_SECTORS: u64 = 6144;
 pub struct RaidSubject {
     pub level: Level,
     pub journal: bool,
-    /// Crashes take members for good, as many as the parity makes up for.
+    /// So many spares, which are rebuilt where members are lost, and may be lost then themselves.
+    pub spares: usize,
+    /// Crashes take members for good, as many as the parity makes up for; otherwise only arrays at rest lose them.
     pub loses_members: bool,
     /// A log cache stands on the array.
     pub log_cache: bool,
     /// The array says that its RAM is non-volatile, and it is not.
     pub lies: bool,
+    pub canary: Option<Canary>,
 }
 
 impl RaidSubject {
     pub const fn new(level: Level) -> RaidSubject {
-        RaidSubject { level, journal: false, loses_members: false, log_cache: false, lies: false }
+        RaidSubject {
+            level,
+            journal: false,
+            spares: 0,
+            loses_members: false,
+            log_cache: false,
+            lies: false,
+            canary: None,
+        }
     }
 }
 
@@ -93,13 +105,61 @@ pub fn add(builder: &mut StackBuilder, config: RaidConfig, geometries: &[Geometr
     builder.layer("array", Box::new(RaidLayer::new(config)), &ports)
 }
 
-/// Fresh members of an array whose parity is right: they are all zeroes.
+/// Fresh members of an array whose parity is right, as they are all zeroes, and its spares.
 pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
     let mut members: Vec<MemDisk> = config.present.iter().map(|_| MemDisk::instant(geometry)).collect();
     let mut all: Vec<Option<&mut dyn BlockDevice>> =
         members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
-    create(&mut all, config, *b"a simulated raid", true).expect("good disks make an array");
+    let made = create(&mut all, config, *b"a simulated raid", true).expect("good disks make an array");
+    for spare in 0..config.spares {
+        let mut device = MemDisk::instant(geometry);
+        make_spare(&mut device, &made, spare as u64 + 1).expect("a good disk is a spare");
+        members.push(device);
+    }
     members
+}
+
+/// A disk as it is now, for a look.
+struct Now<'a>(&'a MemDisk);
+
+impl BlockDevice for Now<'_> {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        let Io::Read { at, mut buf } = io else { unreachable!("nobody writes for a look") };
+        self.0.current().read(at, buf.bytes_mut());
+        IoResult::ok(buf)
+    }
+}
+
+/// The disks whose loss the others make up for: with any one of them gone, the parity has all that is missing. `devices`: members
+/// and spares come first.
+fn may_lose(devices: usize) -> MayLose {
+    Box::new(move |disks| {
+        let read = |disk: &MemDisk| match disk.faults().dead {
+            true => None,
+            false => Superblock::read(&mut Now(disk)).ok(),
+        };
+        let read: Vec<_> = disks[..devices].iter().map(read).collect();
+        let holds_without = |lost: usize| {
+            let left =
+                || read.iter().enumerate().filter(|(index, _)| *index != lost).flat_map(|(_, read)| read);
+            let roles = left().filter(|(_, identity)| identity.role.is_some());
+            let newest =
+                roles.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+            newest.is_some_and(|newest| {
+                let whole = |role: &usize| {
+                    let id = newest.member_ids[*role];
+                    newest.failed >> role & 1 == 0 && left().any(|(_, identity)| identity.id == id)
+                };
+                let missing = (0..newest.members).filter(|role| !whole(role)).count();
+                missing <= newest.level.parity()
+            })
+        };
+        (0..devices).filter(|&disk| read[disk].is_some() && holds_without(disk)).collect()
+    })
 }
 
 /// Fills an array through its own layer, and stops it; `format` may put something on it first.
@@ -157,7 +217,9 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x4a1d));
     let config = RaidConfig {
         journal: subject.journal,
+        spares: subject.spares,
         non_volatile: subject.lies,
+        canary: subject.canary,
         // Without a journal nobody promises anything after a crash that took a member: the explorer shows what that means.
         accept_damage: subject.loses_members && !subject.journal,
         ..draw_config(&mut rng, subject.level)
@@ -169,7 +231,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let (fresh, base) = filled(&config, members(&config, geometry), seed, |data| {
         log_disk = subject.log_cache.then(|| log(&mut rng, data));
     });
-    let count = fresh.len();
+    let count = config.present.len();
     let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
     if subject.journal {
         // Room for two records at least: a stripe with its parity, and a header.
@@ -192,7 +254,10 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         delay_max: Nanos::ZERO,
         overlaps: subject.log_cache,
         upper_first: subject.log_cache,
-        losses: subject.loses_members.then(|| Losses { disks: 0..count, count_max: subject.level.parity() }),
+        losses: (!subject.lies).then(|| Losses {
+            may_lose: may_lose(count + subject.spares),
+            in_crashes: subject.loses_members,
+        }),
         about,
     }
 }

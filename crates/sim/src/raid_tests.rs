@@ -87,6 +87,8 @@ fn holds(subject: RaidSubject, states: u64) {
     assert_eq!(explored.counts.states, states);
     let lost = explored.counts.kinds.get("disks lost").copied().unwrap_or(0);
     assert_eq!(lost > states / 10, subject.loses_members, "{:?}", explored.counts);
+    let at_rest = explored.counts.kinds.get("disks lost at rest").copied().unwrap_or(0);
+    assert!(at_rest > states / 200, "{:?}", explored.counts);
     for path in ["destages", "destage_reads", "read_misses", "superblocks"] {
         assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
     }
@@ -102,7 +104,21 @@ fn arrays_keep_the_contract_of_a_block_device() {
 #[test]
 fn with_a_journal_a_crash_that_takes_members_loses_nothing() {
     for level in LEVELS {
-        holds(RaidSubject { journal: true, loses_members: true, ..RaidSubject::new(level) }, 4000);
+        holds(RaidSubject { journal: true, loses_members: true, ..RaidSubject::new(level) }, 10_000);
+    }
+}
+
+#[test]
+fn writes_that_no_bit_or_record_announces_are_caught() {
+    for (canary, journal) in [(Canary::LateIntent, false), (Canary::SkipJournal, true)] {
+        let subject = RaidSubject {
+            journal,
+            loses_members: journal,
+            canary: Some(canary),
+            ..RaidSubject::new(Level::Raid5)
+        };
+        let violation = explored(subject, 20_000).violation.expect("caught");
+        assert!(violation.what.contains("took data"), "{canary:?}: {violation}");
     }
 }
 

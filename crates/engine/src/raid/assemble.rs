@@ -54,7 +54,10 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     }
     let mut recorded = recorded;
     members.now.active = false;
-    if (recorded.active || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
+    // A superblock that only some members have is lost with them, and then an older one counts: before the journal that it speaks
+    // of is used again, all have to have the same. The crash explorer found this.
+    let behind = (0..recorded.members).any(|role| members.in_use(role).is_some() && !found.current[role]);
+    if (recorded.active || behind || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
         // A crash may have left the next one with members that are away now.
         members.now.generation += 2;
         recorded = members.write_superblocks(below)?;

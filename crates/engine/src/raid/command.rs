@@ -23,7 +23,7 @@ impl Array {
         if self.is_failed(role) {
             return Err(format!("member {role} has failed already"));
         }
-        if self.resync.is_some() {
+        if !self.recorder.in_doubt().is_empty() {
             return Err(
                 "its parity is not computed yet, so what the member has would be lost: wait for that"
                     .to_owned(),

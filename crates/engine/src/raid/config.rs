@@ -54,6 +54,15 @@ pub enum CacheUnit {
     ParityBlockGroup,
 }
 
+/// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Writes to a region before its bit is durable.
+    LateIntent,
+    /// Writes home what the journal does not have.
+    SkipJournal,
+}
+
 /// Everything that can be set on an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -92,6 +101,8 @@ pub struct RaidConfig {
     pub idle_full: Nanos,
     /// Starts although members are missing and the parity is in doubt: what they held may come out wrong.
     pub accept_damage: bool,
+    #[serde(skip)]
+    pub canary: Option<Canary>,
 }
 
 impl Default for RaidConfig {
@@ -119,6 +130,7 @@ impl Default for RaidConfig {
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
             accept_damage: false,
+            canary: None,
         }
     }
 }

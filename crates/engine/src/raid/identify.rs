@@ -13,6 +13,8 @@ pub(super) struct Found {
     pub ports: Vec<Option<Port>>,
     /// For each of them, which copy of its superblock counts.
     pub copies: Vec<usize>,
+    /// For each of them, what it says itself is as new as the newest.
+    pub current: Vec<bool>,
     /// For each role that a spare has taken, which one.
     pub holders: Vec<Option<usize>>,
     /// Devices that wait for a member to fail.
@@ -49,6 +51,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     let mut found = Found {
         ports: vec![None; newest.members],
         copies: vec![0; newest.members],
+        current: vec![true; newest.members],
         holders: vec![None; newest.members],
         spares: Vec::new(),
         unusable: Vec::new(),
@@ -123,6 +126,12 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
 }
 
 impl Found {
+    fn seat(&mut self, role: usize, device: &Device) {
+        self.ports[role] = Some(device.port);
+        self.copies[role] = device.identity.copy;
+        self.current[role] = device.superblock.generation == self.newest.generation;
+    }
+
     fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {
         let (sectors, needed) =
             (below.geometry(device.port).sectors, DATA_SECTOR + self.newest.member_sectors);
@@ -136,7 +145,7 @@ impl Found {
             if self.ports[role].is_some() {
                 return refuse(format!("two spares are the same member {role}: name each device once"));
             }
-            (self.ports[role], self.copies[role]) = (Some(device.port), copy);
+            self.seat(role, device);
             self.holders[role] = Some(place);
         } else if role.is_none() {
             if self.spares.iter().any(|spare| spare.id == id) {
@@ -152,11 +161,9 @@ impl Found {
     }
 
     fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
-        let Identity { id, role, copy } = device.identity;
+        let Identity { id, role, .. } = device.identity;
         match (self.newest.role_of(id).filter(|_| id != NOBODY), self.holders[place]) {
-            (Some(role), None) if role == place => {
-                (self.ports[place], self.copies[place]) = (Some(device.port), copy);
-            }
+            (Some(role), None) if role == place => self.seat(role, device),
             (Some(role), Some(spare)) if role == place => {
                 return refuse(format!("member {place} and spare {spare} are one device: name it once"));
             }

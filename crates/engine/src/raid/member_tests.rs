@@ -187,20 +187,6 @@ fn a_spare_that_fails_while_it_is_filled_is_never_taken_for_the_member() {
 }
 
 #[test]
-fn an_administrator_may_fail_a_member_that_is_not_needed() {
-    let (config, members) = stopped(0, false);
-    let mut bench = Bench::start(config, members).expect("active");
-    let mut out = Outbox::default();
-    let array = bench.raid.array.as_mut().expect("active");
-    let error = array.fail_member(4, &mut out).expect_err("no such role");
-    assert!(error.contains("the roles are 0 to 3"), "{error}");
-    array.fail_member(3, &mut out).expect("the parity makes up for it");
-    assert!(array.is_failed(3) && array.is_recording());
-    let error = array.fail_member(1, &mut out).expect_err("two are too many");
-    assert!(error.contains("member 1 is needed"), "{error}");
-}
-
-#[test]
 fn a_calibration_of_the_members_is_used_unless_the_user_knows_better() {
     let measured = Contiguity { read: Strides::up_to(9), write: Strides::up_to(9) };
     for (calibrated, contiguity, used) in
@@ -213,4 +199,23 @@ fn a_calibration_of_the_members_is_used_unless_the_user_knows_better() {
         let rule = &bench.raid.array().config.contiguity;
         assert_eq!(rule.as_ref().map(|rule| rule.read.max), used);
     }
+}
+
+/// The copy that counts is never written over: what is torn then is the other one, whatever became of earlier updates.
+#[test]
+fn a_torn_superblock_never_costs_the_other_copy() {
+    let (config, mut members) = stopped(0, false);
+    // A crash has torn an update of member 3 that the others have, and another one follows.
+    let damaged = 1 - superblock(&members, 3).1.copy;
+    let at = crate::raid::superblock::COPY_SECTORS[damaged].bytes() as usize;
+    members.0[3].0[at..at + 100].fill(0xff);
+    (0..3).for_each(|port| put(&mut members, port, |found, _| found.generation += port as u64 % 2));
+    let copy = |members: &Members, copy: usize| {
+        let at = crate::raid::superblock::COPY_SECTORS[copy].bytes() as usize;
+        members.0[3].0[at..at + crate::raid::superblock::SUPERBLOCK_BYTES].to_vec()
+    };
+    let before = copy(&members, 1 - damaged);
+    let bench = Bench::start(config, members).expect("one copy is whole");
+    assert!(copy(&bench.members, 1 - damaged) == before, "the copy that counted is as it was");
+    assert_eq!(superblock(&bench.members, 3).0.generation, superblock(&bench.members, 0).0.generation);
 }

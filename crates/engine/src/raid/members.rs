@@ -51,30 +51,6 @@ impl Array {
         true
     }
 
-    /// An administrator takes a member out.
-    ///
-    /// # Errors
-    /// Where there is no such role, or the parity does not make up for it.
-    pub fn fail_member(&mut self, role: usize, out: &mut Outbox) -> Result<(), String> {
-        let members = self.ports.len();
-        if role >= members {
-            return Err(format!("there is no member {role}: the roles are 0 to {}", members - 1));
-        }
-        let others = (self.recorder.failed() & !(1 << role)).count_ones() as usize;
-        if others >= self.layout.shape.parity {
-            return Err(format!(
-                "member {role} is needed: the parity does not make up for more that have failed"
-            ));
-        }
-        if !self.recorder.in_doubt().is_empty() {
-            return Err(format!(
-                "member {role} is needed until the parity is right everywhere: wait until the state is \"good\""
-            ));
-        }
-        self.member_failed(role, out);
-        Ok(())
-    }
-
     /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
     pub fn take_spare(&mut self, out: &mut Outbox) {
         if self.spares.is_empty()

@@ -62,7 +62,7 @@ use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
 
 use array::Array;
 pub use array::Statistics;
-pub use config::{CacheUnit, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
+pub use config::{CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use layout::{Chunk, Layout};
 pub use offline::{CreateError, create};
 pub use superblock::{DATA_SECTOR, Identity, Rebuild, Superblock, SuperblockError};
@@ -132,6 +132,7 @@ impl Layer for RaidLayer {
             "state": state,
             "failed_members": failed,
             "resynced_percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
+            "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
             "spares": spares,

@@ -10,6 +10,7 @@ use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::bitmap::Bitmap;
+use crate::raid::config::Canary;
 use crate::raid::members::Spare;
 use crate::raid::superblock::{NOBODY, Rebuild, Superblock};
 
@@ -210,10 +211,9 @@ impl Array {
     pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
         let region = self.regions.of_unit(unit);
         self.recorder.begin(region, self.journal.is_some());
-        let may = self.recorder.may_write(region);
-        if !may {
-            self.record(out);
-        }
+        let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
+        let may = self.recorder.may_write(region) || late;
+        self.record(out);
         may
     }
 

@@ -16,6 +16,7 @@ use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::cache::StripeCache;
 use crate::raid::compute::{self, Blocks, Computed};
+use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
 use crate::raid::plan::{Plan, Purpose, Run, StripeView, plan};
 use crate::{Buf, LINE_BYTES};
@@ -290,7 +291,7 @@ impl Array {
         match phase {
             Phase::Held if self.broken => self.not_written(key, out),
             Phase::Held if !self.may_write(unit, out) => self.held_back.push(key),
-            Phase::Held if self.journal.is_some() => {
+            Phase::Held if self.journal.is_some() && self.config.canary != Some(Canary::SkipJournal) => {
                 self.operations.get_mut(key).phase = Phase::Journaling;
                 self.journal_operation(key, out);
             }

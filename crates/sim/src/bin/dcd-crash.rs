@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
-use dcd_engine::raid::Level;
+use dcd_engine::raid::{self, Level};
 use dcd_sim::cache::{log_cache_rig, ordered_destage_rig};
 use dcd_sim::raid::{RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
@@ -42,19 +42,32 @@ enum CanaryName {
     PlainDestage,
     /// An array without a journal, and crashes that take members (with --raid).
     WriteHole,
+    /// An array writes to a region before its bit is durable (with --raid).
+    LateIntent,
+    /// An array writes home what its journal does not have, and crashes take members (with --raid).
+    SkipJournal,
 }
 
 impl CanaryName {
     fn fits(self, array: bool) -> bool {
-        self == CanaryName::LyingDisk || array == (self == CanaryName::WriteHole)
+        self == CanaryName::LyingDisk || array == self.is_for_arrays()
+    }
+
+    const fn is_for_arrays(self) -> bool {
+        matches!(self, CanaryName::WriteHole | CanaryName::LateIntent | CanaryName::SkipJournal)
+    }
+
+    /// The bug that an array gets.
+    const fn of_array(self) -> Option<raid::Canary> {
+        match self {
+            CanaryName::LateIntent => Some(raid::Canary::LateIntent),
+            CanaryName::SkipJournal => Some(raid::Canary::SkipJournal),
+            _ => None,
+        }
     }
 
     const fn subject(self) -> &'static str {
-        if matches!(self, CanaryName::WriteHole) {
-            "an array: add --raid"
-        } else {
-            "a log cache: leave --raid out"
-        }
+        if self.is_for_arrays() { "an array: add --raid" } else { "a log cache: leave --raid out" }
     }
 }
 
@@ -100,6 +113,9 @@ struct Arguments {
     /// Crashes take members for good, as many as the parity makes up for; only with a journal nothing may be lost then.
     #[arg(long, requires_all = ["raid", "journal"])]
     lose_members: bool,
+    /// The array has so many spares: they are rebuilt in place of members that are lost, and may be lost then.
+    #[arg(long, requires = "raid", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
+    spares: u8,
     /// A log cache stands on the array.
     #[arg(long, requires = "raid")]
     log_cache: bool,
@@ -129,8 +145,11 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         let mut rig = raid_rig(
             seed,
             RaidSubject {
-                journal: arguments.journal,
-                loses_members: arguments.lose_members || arguments.canary == Some(CanaryName::WriteHole),
+                journal: arguments.journal || arguments.canary == Some(CanaryName::SkipJournal),
+                spares: usize::from(arguments.spares),
+                loses_members: arguments.lose_members
+                    || matches!(arguments.canary, Some(CanaryName::WriteHole | CanaryName::SkipJournal)),
+                canary: arguments.canary.and_then(CanaryName::of_array),
                 log_cache: arguments.log_cache,
                 ..RaidSubject::new(level)
             },
@@ -145,10 +164,11 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         return ordered_destage_rig(seed, arguments.promise.into(), plain);
     }
     let bug = match arguments.canary {
-        None | Some(CanaryName::LyingDisk | CanaryName::PlainDestage | CanaryName::WriteHole) => None,
         Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
+        // All others are bugs of disks, or of arrays.
+        _ => None,
     };
     let mut rig = log_cache_rig(seed, arguments.promise.into(), bug);
     if arguments.canary == Some(CanaryName::LyingDisk) {
@@ -173,8 +193,12 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
         (arguments.lose_members, " --lose-members"),
         (arguments.log_cache, " --log-cache"),
     ];
+    let spares = match arguments.spares {
+        0 => String::new(),
+        spares => format!(" --spares {spares}"),
+    };
     let flags: String = flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).collect();
-    format!("dcd-crash --raid {}{flags}{canary} --run {run:#x}", name(&level))
+    format!("dcd-crash --raid {}{flags}{spares}{canary} --run {run:#x}", name(&level))
 }
 
 fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {

@@ -14,7 +14,6 @@ mod run;
 pub(crate) mod simple;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
@@ -51,17 +50,20 @@ pub struct Rig {
     /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
     /// bring home into the one below it. Otherwise all at once.
     pub upper_first: bool,
-    /// Disks that may be lost for good in a crash.
+    /// Disks may be lost for good.
     pub losses: Option<Losses>,
     /// The stack's settings in words, for the story.
     pub about: String,
 }
 
-/// Which disks of a rig a crash may take for good, and how many of them in all.
-#[derive(Clone, Debug)]
+/// Which of these disks may be lost for good, so that nothing is lost with them.
+pub type MayLose = Box<dyn Fn(&[MemDisk]) -> Vec<usize>>;
+
+/// When a rig loses disks, and which.
 pub struct Losses {
-    pub disks: Range<usize>,
-    pub count_max: usize,
+    pub may_lose: MayLose,
+    /// In crashes. Otherwise only at rest: when a layer says that its state is good and that it is clean.
+    pub in_crashes: bool,
 }
 
 /// What is explored: makes the rig for a seed.

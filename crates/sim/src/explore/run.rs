@@ -20,6 +20,8 @@ const READ_SECTORS: u64 = 256;
 const EVENTS_MAX: u64 = 2_000_000;
 /// Nor after so much virtual time.
 const TIME_MAX: Nanos = Nanos::from_secs(36_000);
+/// What a stack does of itself ends in this time.
+const REST_TIME: Nanos = Nanos::from_secs(60);
 /// Lines of the story that are kept of each level.
 const STORY_LINES_MAX: usize = 120;
 
@@ -283,16 +285,56 @@ impl Run {
 
     /// Takes disks for good, most of the time as many as there may be.
     fn lose_disks(&mut self, cut: &mut Cut) {
-        let Some(losses) = &self.rig.losses else { return };
-        let disks = &mut cut.disks[losses.disks.clone()];
-        let mut left = losses.count_max - disks.iter().filter(|disk| disk.faults().dead).count();
-        while left > 0 && self.rng.chance(800) {
-            left -= 1;
-            let alive: Vec<usize> = (0..disks.len()).filter(|&disk| !disks[disk].faults().dead).collect();
-            let lost = self.rng.pick(&alive);
-            disks[lost].set_faults(FaultPlan::dead());
-            cut.how.push_str(&format!(", disk {} is lost", losses.disks.start + lost));
+        while self.rig.losses.as_ref().is_some_and(|losses| losses.in_crashes) && self.rng.chance(800) {
+            let Some(lost) = self.lose_disk(&mut cut.disks) else { return };
+            cut.how.push_str(&format!(", disk {lost} is lost"));
             *self.counts.kinds.entry("disks lost".into()).or_default() += 1;
+        }
+    }
+
+    /// Takes a disk for good, if one may be lost.
+    fn lose_disk(&mut self, disks: &mut [MemDisk]) -> Option<usize> {
+        let losses = self.rig.losses.as_ref()?;
+        let may_lose = (losses.may_lose)(disks);
+        if may_lose.is_empty() {
+            return None;
+        }
+        let lost = self.rng.pick(&may_lose);
+        disks[lost].set_faults(FaultPlan::dead());
+        Some(lost)
+    }
+
+    /// Waits until nothing is left to be done. What can be lost then without a word before it is lost in the next life.
+    fn rest(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        oracle: &Oracle,
+        found: &[Seen],
+        depth: u32,
+    ) -> Outcome {
+        let sampler = self.sampler(driver, 60, 5, 3);
+        let until = driver.now() + REST_TIME;
+        while driver.now() < until && driver.step(stack) != Progress::Idle {
+            self.try_cuts(driver, &sampler, oracle, depth, "resting")?;
+        }
+        let rests = |status: serde_json::Value| status["state"] == "good" && status["clean"] == true;
+        if !stack.layers().any(|(layer, _)| rests(stack.layer(layer).status(driver.now()))) {
+            return Ok(());
+        }
+        let mut disks: Vec<MemDisk> =
+            driver.devices().iter().map(|disk| disk.killed(&mut self.rng)).collect();
+        let Some(lost) = self.lose_disk(&mut disks) else { return Ok(()) };
+        self.tell_driver(driver);
+        self.tell(|| format!("-- disk {lost} is lost at rest"));
+        *self.counts.kinds.entry("disks lost at rest".into()).or_default() += 1;
+        let (mut driver, mut stack) = self.start(disks);
+        let activated = stack.activate(&mut driver);
+        self.tell_driver(&mut driver);
+        activated.map_err(|e| format!("a start without disk {lost} is refused: {e}"))?;
+        match self.read_all(&mut driver, &mut stack, oracle)? == found {
+            true => Ok(()),
+            false => Err(format!("disk {lost}, which was lost at rest, took data with it")),
         }
     }
 
@@ -359,6 +401,9 @@ impl Run {
         depth: u32,
         holes: bool,
     ) -> Outcome {
+        if self.rig.losses.is_some() && self.rng.chance(300) {
+            return self.rest(driver, stack, &oracle, &found, depth);
+        }
         match self.rng.below(8) {
             0 => {
                 let cut = cut(driver.devices(), driver.now(), &mut self.rng);
