@@ -113,6 +113,13 @@ fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Supe
 
 /// Refuses a description that is not of this array.
 fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
+    if newest.reshape.is_some() {
+        return refuse(format!(
+            "it is growing to {} members: name them all in \"of\", and let \"dcd array grow\" go on; until that is done it cannot \
+             be served",
+            newest.members
+        ));
+    }
     let described = (config.present.len(), config.level, config.strip_sectors);
     if described == (newest.members, newest.level, newest.strip_sectors) {
         return Ok(());

@@ -19,6 +19,7 @@
 //! | `superblock` | who the members are, and what is known of them                                    |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
+//! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | keeping the superblocks true                                                      |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
@@ -41,6 +42,7 @@ mod command;
 pub mod compute;
 mod config;
 pub mod contiguity;
+pub mod grow;
 mod identify;
 mod journal;
 mod layout;
@@ -65,7 +67,7 @@ pub use array::Statistics;
 pub use config::{CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use layout::{Chunk, Layout};
 pub use offline::{CreateError, create};
-pub use superblock::{DATA_SECTOR, Identity, Rebuild, Superblock, SuperblockError};
+pub use superblock::{DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 
 /// See the module's documentation.
 pub struct RaidLayer {

@@ -108,6 +108,7 @@ pub fn create(
         failed,
         member_ids: (0..members.len()).map(|role| first_id(uuid, role)).collect(),
         rebuilding: None,
+        reshape: None,
         active: false,
         journaled: false,
         in_doubt,

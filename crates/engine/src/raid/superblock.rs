@@ -66,7 +66,10 @@ struct Bytes {
     read: StridesBytes,
     write: StridesBytes,
     member_ids: [U64; MEMBERS_MAX],
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1656],
+    reshape_from: U32,
+    reshape_kept: U32,
+    reshaped_sectors: U64,
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1672],
     bitmap: [u8; BITMAP_BYTES],
 }
 
@@ -79,6 +82,17 @@ pub struct Rebuild {
     pub role: usize,
     /// What is right of it, and durable: so many sectors of what it gives to stripes, from the first one on.
     pub sectors: u64,
+}
+
+/// A move of all data to the stripes of one more member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reshape {
+    /// How many members there were.
+    pub from_members: usize,
+    /// What is done, and durable: so many sectors of what each member gives to stripes, from the first one on.
+    pub sectors: u64,
+    /// What the next stripe is made of is kept elsewhere on its members, and may have been overwritten in its place.
+    pub kept: bool,
 }
 
 /// What all members say alike.
@@ -101,6 +115,7 @@ pub struct Superblock {
     /// Who has which role.
     pub member_ids: Vec<u64>,
     pub rebuilding: Option<Rebuild>,
+    pub reshape: Option<Reshape>,
     /// Writes may be under way.
     pub active: bool,
     /// Since it is active a journal knows what is under way.
@@ -185,6 +200,10 @@ impl Superblock {
         bytes.id = member.id.into();
         bytes.rebuilding = self.rebuilding.map_or(NO_ROLE, |rebuild| rebuild.role as u32).into();
         bytes.rebuilt_sectors = self.rebuilding.map_or(0, |rebuild| rebuild.sectors).into();
+        if let Some(Reshape { from_members, sectors, kept }) = self.reshape {
+            bytes.reshape_from = (from_members as u32).into();
+            (bytes.reshape_kept, bytes.reshaped_sectors) = (u32::from(kept).into(), sectors.into());
+        }
         bytes.region_stripes = (self.region_stripes as u32).into();
         if let Some(Contiguity { read, write }) = &self.calibration {
             bytes.calibrated = 1;
@@ -250,6 +269,7 @@ impl Bytes {
         let (members, role) = (self.members.get() as usize, self.role.get());
         let strip_sectors = u64::from(self.strip_sectors.get());
         let rebuilding = self.rebuilding.get();
+        let reshape_from = self.reshape_from.get() as usize;
         let is_role = |role: u32| (role as usize) < members.min(MEMBERS_MAX);
         for (ok, field) in [
             (level.shape(members).is_some(), "members"),
@@ -263,6 +283,8 @@ impl Bytes {
             (self.member_sectors.get() >= strip_sectors, "member sectors"),
             (self.region_stripes.get() > 0, "region"),
             (rebuilding == NO_ROLE || is_role(rebuilding), "rebuilding"),
+            (reshape_from == 0 || level.shape(reshape_from).is_some_and(|_| reshape_from < members), "reshape"),
+            (self.reshape_kept.get() <= 1, "reshape"),
             ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
         ] {
             if !ok {
@@ -287,6 +309,11 @@ impl Bytes {
             member_ids: self.member_ids[..members].iter().map(|id| id.get()).collect(),
             rebuilding: (rebuilding != NO_ROLE)
                 .then_some(Rebuild { role: rebuilding as usize, sectors: self.rebuilt_sectors.get() }),
+            reshape: (reshape_from != 0).then_some(Reshape {
+                from_members: reshape_from,
+                sectors: self.reshaped_sectors.get(),
+                kept: self.reshape_kept.get() == 1,
+            }),
             active: self.active == 1,
             journaled: self.journaled == 1,
             in_doubt: Bitmap::from_bytes(&self.bitmap),
@@ -317,6 +344,7 @@ pub(super) mod tests {
             failed: 0b100,
             member_ids: vec![11, 12, 13, 14, 15],
             rebuilding: Some(Rebuild { role: 2, sectors: 512 }),
+            reshape: Some(Reshape { from_members: 4, sectors: 1024, kept: true }),
             active: true,
             journaled: false,
             in_doubt,
@@ -334,7 +362,7 @@ pub(super) mod tests {
             let buf = sample().encode(member);
             assert_eq!(Superblock::decode(buf.bytes(), 1), Ok((sample(), member)));
         }
-        let plain = Superblock { rebuilding: None, calibration: None, ..sample() };
+        let plain = Superblock { rebuilding: None, reshape: None, calibration: None, ..sample() };
         let buf = plain.encode(plain.identity(0, 0));
         assert_eq!(Superblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
     }

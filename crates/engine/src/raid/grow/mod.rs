@@ -1,0 +1,314 @@
+//! Growing an array that is not served: by a member, or to the size of larger members.
+//!
+//! With a member more, stripes get longer, and all data moves towards the beginning, some stripes at a time (a *band*). What is
+//! done is in the superblocks, so it goes on after a crash where it was: nothing of a band is written before all that it is made of
+//! is either behind the band or kept elsewhere, and the next band begins when this one is durable, and known to be done. No
+//! member is needed that the parity makes up for.
+//!
+//! | module    | what                                               |
+//! |-----------|----------------------------------------------------|
+//! | `reshape` | moving one band after the other                    |
+//! | `band`    | which stripes move together, and where from        |
+//! | `source`  | reading old stripes                                |
+//! | `backup`  | what is kept elsewhere while it is overwritten     |
+
+mod backup;
+mod band;
+mod reshape;
+mod source;
+
+use std::ops::ControlFlow;
+
+use crate::raid::bitmap::REGIONS_MAX;
+use crate::raid::config::CacheUnit;
+use crate::raid::layout::Layout;
+use crate::raid::offline::forget;
+use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Reshape, Superblock, SuperblockError};
+use crate::{BlockDevice, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
+
+use backup::BACKUP_SECTORS_MAX;
+use band::Bands;
+use reshape::Mover;
+
+/// How much of each member is zeroed between two records of progress.
+const ZEROED_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
+
+/// The members in the order of their roles; none where one is missing.
+pub type Members<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
+
+/// Why an array does not grow, or not on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrowError {
+    /// Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    #[error("member {role}: {error}")]
+    Superblock { role: usize, error: SuperblockError },
+    #[error(
+        "member {role} cannot be written ({error}), and the parity makes up for no more: what was done is kept, and it goes on \
+         when the member can be written again"
+    )]
+    TooManyFailed { role: usize, error: IoError },
+    #[error(
+        "stripe {stripe} cannot be read, and not be computed from the other members: what was done is kept, and it goes on when \
+         it can be read again"
+    )]
+    Lost { stripe: u64 },
+    #[error("stopped; what was done is kept, and \"dcd array grow\" goes on")]
+    Stopped,
+}
+
+/// Sectors of each member that are done, and all of them.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, GrowError> {
+    Err(GrowError::Refused(why.into()))
+}
+
+/// Adds the last of `members` to the array of the others, or goes on with that. `id` is the new member's; about `band_bytes` of
+/// data move at a time.
+///
+/// # Errors
+/// Where the array is not at rest or the new member does not fit; where a medium fails; where `progress` breaks.
+pub fn add_member(
+    members: Members<'_, '_>,
+    id: u64,
+    band_bytes: u64,
+    progress: Progress<'_>,
+) -> Result<Superblock, GrowError> {
+    let mut work = survey(members)?;
+    match work.superblock.reshape {
+        None => work.begin(id)?,
+        Some(_) if work.superblock.members != work.members.len() => {
+            return refuse(format!(
+                "it grows to {} members already: name them all, in the order of their roles",
+                work.superblock.members
+            ));
+        }
+        // The others know of the new member, and it does not.
+        Some(Reshape { sectors: 0, kept: false, .. }) => work.prepare_last()?,
+        Some(_) => {}
+    }
+    work.miss_absent()?;
+    let Some(reshape) = work.superblock.reshape else { return Ok(work.superblock) };
+    let layout = |members: usize| {
+        let Superblock { level, strip_sectors, member_sectors, .. } = work.superblock;
+        let shape = level.shape(members).expect("it was looked at");
+        Layout::new(shape, strip_sectors, member_sectors, CacheUnit::Stripe)
+    };
+    let bands = Bands {
+        old: layout(reshape.from_members),
+        new: layout(work.superblock.members),
+        sectors_max: band_bytes / SECTOR_BYTES,
+        backup_sectors_max: BACKUP_SECTORS_MAX,
+    };
+    Mover { work: &mut work, bands }.run(reshape, progress)?;
+    work.superblock.reshape = None;
+    work.record()?;
+    Ok(work.superblock)
+}
+
+/// Gives the array all of its members' space, as far as they all have it; the new part reads as zeroes. None where there is
+/// nothing to gain.
+///
+/// # Errors
+/// Where the array is not at rest; where a medium fails; where `progress` breaks: then nothing has changed.
+pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Option<Superblock>, GrowError> {
+    let mut work = survey(members)?;
+    let superblock = &work.superblock;
+    at_rest(superblock)?;
+    if superblock.reshape.is_some() {
+        return refuse("it gets another member: \"dcd array grow\" goes on with that first");
+    }
+    let strip = superblock.strip_sectors;
+    let least = work.members.iter().flatten().map(|member| member.geometry().sectors).min().unwrap_or(0);
+    let (first, end) = (superblock.member_sectors, least.saturating_sub(DATA_SECTOR) / strip * strip);
+    if end <= first {
+        return Ok(None);
+    }
+    work.zero(first, end, &mut |_, position| progress(position - first, end - first))?;
+    work.superblock.member_sectors = end;
+    work.superblock.region_stripes = work.superblock.region_stripes.max((end / strip).div_ceil(REGIONS_MAX));
+    work.record()?;
+    Ok(Some(work.superblock))
+}
+
+/// Reads the superblocks of members that are all in their places. The last may be new.
+fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
+    let mut found: Vec<(usize, Superblock, Identity)> = Vec::new();
+    let last = members.len().saturating_sub(1);
+    for (role, member) in members.iter_mut().enumerate() {
+        let Some(member) = member else { continue };
+        match Superblock::read(*member) {
+            Ok((superblock, identity)) => found.push((role, superblock, identity)),
+            Err(SuperblockError::NoMagic) if role == last => {}
+            Err(SuperblockError::Io(_)) => {}
+            Err(error) => return Err(GrowError::Superblock { role, error }),
+        }
+    }
+    let newest = found.iter().map(|(_, superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let Some(mut newest) = newest.cloned() else { return refuse("none of its members can be read") };
+    let mut copies = vec![None; members.len()];
+    for (role, superblock, identity) in &found {
+        if superblock.uuid != newest.uuid {
+            return refuse(format!("member {role} is of another array"));
+        }
+        if *role < newest.members && newest.role_of(identity.id) != Some(*role) {
+            return refuse(format!(
+                "the device in the place of member {role} is not the one that has this role: see \"dcd array status\""
+            ));
+        }
+        copies[*role] = Some(identity.copy);
+    }
+    // A crash may have left the next one with members that are away now.
+    newest.generation += 1;
+    Ok(Work { members, superblock: newest, copies })
+}
+
+/// What an array must be before it may grow.
+fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
+    if superblock.active || !superblock.in_doubt.is_empty() {
+        return refuse("its parity is not known to be right: serve it until its state is good, and stop it cleanly");
+    }
+    if superblock.failed != 0 || superblock.rebuilding.is_some() {
+        return refuse("it has failed members: rebuild them first, with \"dcd array rebuild\"");
+    }
+    Ok(())
+}
+
+/// An array at work: its members, and what their superblocks say.
+struct Work<'a, 'b> {
+    members: Members<'a, 'b>,
+    superblock: Superblock,
+    /// Which copy of its superblock counts on each member; none where it has none that can be read.
+    copies: Vec<Option<usize>>,
+}
+
+impl<'b> Work<'_, 'b> {
+    /// Takes the last member into an array that is at rest.
+    fn begin(&mut self, id: u64) -> Result<(), GrowError> {
+        at_rest(&self.superblock)?;
+        let (before, named) = (self.superblock.members, self.members.len());
+        if named != before + 1 {
+            return refuse(format!(
+                "it has {before} members, and {named} are named: name one more than it has, the new one last"
+            ));
+        }
+        if self.superblock.level.shape(named).is_none() {
+            return refuse(format!("it has {before} members, and more is not possible"));
+        }
+        if self.members.iter().any(Option::is_none) || self.copies[..before].contains(&None) {
+            return refuse("a member is missing or cannot be read: all have to be there when it begins to grow");
+        }
+        let needed = DATA_SECTOR + self.superblock.member_sectors;
+        let sectors = self.members[before].as_ref().map_or(0, |member| member.geometry().sectors);
+        if sectors < needed {
+            return refuse(format!("the new member has {sectors} sectors, and the others give {needed}"));
+        }
+        if id == NOBODY || self.superblock.role_of(id).is_some() {
+            return refuse(format!("the id {id:#x} is taken, or reserved: draw another one"));
+        }
+        self.prepare_last()?;
+        self.superblock.reshape = Some(Reshape { from_members: before, sectors: 0, kept: false });
+        self.superblock.members = named;
+        self.superblock.member_ids.push(id);
+        self.record()
+    }
+
+    /// Nothing that was on the new member before may be taken for a superblock.
+    fn prepare_last(&mut self) -> Result<(), GrowError> {
+        let role = self.members.len() - 1;
+        if let Some(member) = self.members[role].as_deref_mut() {
+            forget(member).map_err(|error| GrowError::Superblock { role, error: SuperblockError::Io(error) })?;
+            self.copies[role] = Some(1);
+        }
+        Ok(())
+    }
+
+    fn is_failed(&self, role: usize) -> bool {
+        self.superblock.failed >> role & 1 == 1
+    }
+
+    /// The members that can be used.
+    fn live(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&role| !self.is_failed(role)).collect()
+    }
+
+    fn member(&mut self, role: usize) -> &mut (dyn BlockDevice + 'b) {
+        self.members[role].as_deref_mut().expect("it is live")
+    }
+
+    /// A member is used no more; the next superblocks say so.
+    fn fail(&mut self, role: usize, error: IoError) -> Result<(), GrowError> {
+        self.superblock.failed |= 1 << role;
+        if self.superblock.failed.count_ones() as usize > self.superblock.level.parity() {
+            return Err(GrowError::TooManyFailed { role, error });
+        }
+        Ok(())
+    }
+
+    /// Members that are not there, or have lost their superblocks, have failed.
+    fn miss_absent(&mut self) -> Result<(), GrowError> {
+        let before = self.superblock.failed;
+        for role in self.live().into_iter().filter(|&role| self.copies[role].is_none()).collect::<Vec<_>>() {
+            self.fail(role, IoError::new(ErrorKind::Medium))?;
+        }
+        if self.superblock.failed != before { self.record() } else { Ok(()) }
+    }
+
+    /// Writes the superblocks of all members that can be used.
+    fn record(&mut self) -> Result<(), GrowError> {
+        loop {
+            let before = self.superblock.failed;
+            self.superblock.generation += 1;
+            let superblock = self.superblock.clone();
+            for role in self.live() {
+                let copy = self.copies[role].expect("it is live");
+                let write = superblock.write(superblock.identity(role, copy));
+                match self.member(role).run(write).status {
+                    Ok(()) => self.copies[role] = Some(1 - copy),
+                    Err(error) => self.fail(role, error)?,
+                }
+            }
+            if self.superblock.failed == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes all that was written durable.
+    fn flush(&mut self) -> Result<(), GrowError> {
+        for role in self.live() {
+            if let Err(error) = self.member(role).flush() {
+                self.fail(role, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes over a part of every member, in steps; they are durable before `step` is told how far it has got.
+    fn zero(
+        &mut self,
+        first: u64,
+        end: u64,
+        step: &mut dyn FnMut(&mut Self, u64) -> ControlFlow<()>,
+    ) -> Result<(), GrowError> {
+        let mut at = first;
+        while at < end {
+            let sectors = ZEROED_SECTORS.min(end - at);
+            let extent = Extent::new(Lba(DATA_SECTOR + at), sectors);
+            for role in self.live() {
+                let io = Io::WriteZeroes { extent, unmap: true, durability: Durability::Volatile };
+                if let Err(error) = self.member(role).run(io).status {
+                    self.fail(role, error)?;
+                }
+            }
+            self.flush()?;
+            at += sectors;
+            if step(self, at).is_break() {
+                return Err(GrowError::Stopped);
+            }
+        }
+        Ok(())
+    }
+}
