@@ -283,7 +283,10 @@ impl Bytes {
             (self.member_sectors.get() >= strip_sectors, "member sectors"),
             (self.region_stripes.get() > 0, "region"),
             (rebuilding == NO_ROLE || is_role(rebuilding), "rebuilding"),
-            (reshape_from == 0 || level.shape(reshape_from).is_some_and(|_| reshape_from < members), "reshape"),
+            (
+                reshape_from == 0 || level.shape(reshape_from).is_some_and(|_| reshape_from < members),
+                "reshape",
+            ),
             (self.reshape_kept.get() <= 1, "reshape"),
             ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
         ] {

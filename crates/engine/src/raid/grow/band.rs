@@ -78,7 +78,8 @@ impl Bands {
         if first == 0 && whole > 1 {
             return Band { stripe, stripes: whole, first, sectors: strip };
         }
-        let most = (self.sectors_max / data / crate::LINE_SECTORS * crate::LINE_SECTORS).max(crate::LINE_SECTORS);
+        let most =
+            (self.sectors_max / data / crate::LINE_SECTORS * crate::LINE_SECTORS).max(crate::LINE_SECTORS);
         let most = if ahead == 0 { most.min(self.backup_sectors_max) } else { most };
         Band { stripe, stripes: 1, first, sectors: most.min(strip - first) }
     }
@@ -102,7 +103,12 @@ mod tests {
             let shape = level.shape(members).expect("enough members");
             Layout::new(shape, strip, strip * stripes, CacheUnit::Stripe)
         };
-        Bands { old: layout(members), new: layout(members + 1), sectors_max: 20 * strip, backup_sectors_max: 24 }
+        Bands {
+            old: layout(members),
+            new: layout(members + 1),
+            sectors_max: 20 * strip,
+            backup_sectors_max: 24,
+        }
     }
 
     #[test]

@@ -86,7 +86,10 @@ pub fn add_member(
             ));
         }
         // The others know of the new member, and it does not.
-        Some(Reshape { sectors: 0, kept: false, .. }) => work.prepare_last()?,
+        Some(Reshape { sectors: 0, kept: false, .. }) if work.copies.last() == Some(&None) => {
+            work.prepare_last()?;
+            work.record()?;
+        }
         Some(_) => {}
     }
     work.miss_absent()?;
@@ -146,7 +149,8 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
             Err(error) => return Err(GrowError::Superblock { role, error }),
         }
     }
-    let newest = found.iter().map(|(_, superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let newest =
+        found.iter().map(|(_, superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
     let Some(mut newest) = newest.cloned() else { return refuse("none of its members can be read") };
     let mut copies = vec![None; members.len()];
     for (role, superblock, identity) in &found {
@@ -168,7 +172,9 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
 /// What an array must be before it may grow.
 fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
     if superblock.active || !superblock.in_doubt.is_empty() {
-        return refuse("its parity is not known to be right: serve it until its state is good, and stop it cleanly");
+        return refuse(
+            "its parity is not known to be right: serve it until its state is good, and stop it cleanly",
+        );
     }
     if superblock.failed != 0 || superblock.rebuilding.is_some() {
         return refuse("it has failed members: rebuild them first, with \"dcd array rebuild\"");
@@ -198,7 +204,9 @@ impl<'b> Work<'_, 'b> {
             return refuse(format!("it has {before} members, and more is not possible"));
         }
         if self.members.iter().any(Option::is_none) || self.copies[..before].contains(&None) {
-            return refuse("a member is missing or cannot be read: all have to be there when it begins to grow");
+            return refuse(
+                "a member is missing or cannot be read: all have to be there when it begins to grow",
+            );
         }
         let needed = DATA_SECTOR + self.superblock.member_sectors;
         let sectors = self.members[before].as_ref().map_or(0, |member| member.geometry().sectors);
@@ -219,7 +227,8 @@ impl<'b> Work<'_, 'b> {
     fn prepare_last(&mut self) -> Result<(), GrowError> {
         let role = self.members.len() - 1;
         if let Some(member) = self.members[role].as_deref_mut() {
-            forget(member).map_err(|error| GrowError::Superblock { role, error: SuperblockError::Io(error) })?;
+            forget(member)
+                .map_err(|error| GrowError::Superblock { role, error: SuperblockError::Io(error) })?;
             self.copies[role] = Some(1);
         }
         Ok(())

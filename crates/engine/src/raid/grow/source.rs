@@ -55,7 +55,8 @@ impl Source {
         for stripe in 0..stripes {
             let part = Band { stripe: self.band.stripe + stripe, ..self.band };
             let error = self.read_part(role, member, part.lba(&self.layout), stripe as usize * step, step);
-            if let Some(error) = error.filter(|_| self.unread[role].len() * BLOCK == self.members[role].len()) {
+            if let Some(error) = error.filter(|_| self.unread[role].len() * BLOCK == self.members[role].len())
+            {
                 return Err(error);
             }
         }
