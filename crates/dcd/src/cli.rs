@@ -24,7 +24,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Format(Format),
-    Array(Array),
+    Array(crate::cli_array::Array),
     Serve(Serve),
     Status(Status),
     Flush(Flush),
@@ -144,42 +144,6 @@ pub struct Flush {
     /// No progress, only errors
     #[arg(long, short)]
     pub quiet: bool,
-}
-
-/// Make a RAID-5 or RAID-6 array
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd array create disks.toml")]
-pub struct Array {
-    #[command(subcommand)]
-    pub command: ArrayCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum ArrayCommand {
-    Create(ArrayCreate),
-}
-
-/// Make the array that a stack file describes: superblocks on its members
-///
-/// What was on the members is lost, which is refused without --force when that is a file system, a partition table, a member of
-/// another array, or anything else that is recognised. The parity is computed in the background when the array is first
-/// served; until then no member may fail.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd array create disks.toml
-  dcd serve disks.toml")]
-pub struct ArrayCreate {
-    #[arg(value_name = "STACK")]
-    pub file: PathBuf,
-    /// The raid layer to make, when the stack file has several
-    #[arg(long, value_name = "LAYER")]
-    pub layer: Option<String>,
-    /// Overwrite what is on the members
-    #[arg(long)]
-    pub force: bool,
 }
 
 /// Bring all dirty data home and take the cache off: the data disk is plain again

@@ -5,6 +5,7 @@ mod admission;
 mod attachment;
 mod choice;
 mod cli;
+mod cli_array;
 mod cli_trace;
 mod cli_tune;
 mod commands;

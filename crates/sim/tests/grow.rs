@@ -156,7 +156,7 @@ fn grow(disks: &mut [MemDisk], commands: u64, dead: Option<usize>) -> Result<Sup
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         powered.iter_mut().map(|disk| Some(disk as &mut dyn BlockDevice)).collect();
     // Small bands, so that there are many.
-    add_member(&mut members, ID, 64 << 10, &mut |_, _| ControlFlow::Continue(()))
+    add_member(&mut members, None, ID, 64 << 10, &mut |_, _| ControlFlow::Continue(()))
 }
 
 /// The last superblock was written before the power went.

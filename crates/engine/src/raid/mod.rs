@@ -130,6 +130,7 @@ impl Layer for RaidLayer {
         let spares: Vec<usize> = array.spares.iter().map(|spare| spare.place).collect();
         let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
         let unit_bytes = array.layout.unit_bytes() as u64;
+        let recorded = array.recorder.recorded();
         serde_json::json!({
             "state": state,
             "failed_members": failed,
@@ -140,6 +141,14 @@ impl Layer for RaidLayer {
             "spares": spares,
             "regions_in_doubt": array.recorder.in_doubt().len(),
             "regions": array.regions.count(),
+            "uuid": recorded.uuid_text(),
+            "generation": recorded.generation,
+            "level": recorded.level,
+            "members": recorded.members,
+            "strip_bytes": recorded.strip_sectors * crate::SECTOR_BYTES,
+            "size_bytes": array.geometry.sectors * crate::SECTOR_BYTES,
+            "calibrated": recorded.calibration.is_some(),
+            "holders": array.holders,
             "journal": array.journal.is_some(),
             "journal_failed": array.journal_failed,
             "advice": array.advice(),

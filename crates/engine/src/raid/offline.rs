@@ -4,7 +4,8 @@ use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
 use crate::raid::superblock::{
-    COPY_SECTORS, DATA_SECTOR, EXCEPT_MAX, Identity, NOBODY, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    COPY_SECTORS, DATA_SECTOR, EXCEPT_MAX, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock,
+    SuperblockError,
 };
 use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 
@@ -31,6 +32,10 @@ pub enum ChangeError {
     Foreign(usize),
     #[error("it has no role {role}: its members have the roles 0 to {}", .members - 1)]
     NoRole { role: usize, members: usize },
+    #[error("member {0} is in use: a device takes its place only after it has failed (\"dcd array fail\")")]
+    InUse(usize),
+    #[error("member {0} is being rebuilt: let that end first, with \"dcd array rebuild\"")]
+    Rebuilding(usize),
     #[error("the parity does not make up for more failed members than it has already")]
     NoParity,
     #[error(
@@ -227,6 +232,38 @@ pub fn mark_failed(
     change(members, superblock)
 }
 
+/// Gives the role of a failed member to a device, which is filled from the beginning when the array is served next. It may be the
+/// one that had the role before. `id`: a random number.
+///
+/// # Errors
+/// Where the role has a member, or another one is being rebuilt; see [`make_spare`] and [`newest`] for others.
+pub fn replace(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    role: usize,
+    device: &mut dyn BlockDevice,
+    id: u64,
+) -> Result<Superblock, ChangeError> {
+    let mut superblock = newest(members)?;
+    if role >= superblock.members {
+        return Err(ChangeError::NoRole { role, members: superblock.members });
+    }
+    if superblock.failed >> role & 1 == 0 {
+        return Err(ChangeError::InUse(role));
+    }
+    if let Some(rebuild) = superblock.rebuilding {
+        return Err(ChangeError::Rebuilding(rebuild.role));
+    }
+    // A spare first: a crash before the others know of it leaves it one.
+    make_spare(device, &superblock, id)?;
+    superblock.member_ids[role] = id;
+    superblock.rebuilding = Some(Rebuild { role, sectors: 0 });
+    let superblock = change(members, superblock)?;
+    let (_, identity) = Superblock::read(device)?;
+    device.run(superblock.write(superblock.identity(role, identity.copy))).status?;
+    device.flush()?;
+    Ok(superblock)
+}
+
 /// Stores what the stride benchmark has found of a member.
 ///
 /// # Errors
@@ -332,6 +369,24 @@ mod tests {
         assert!(error.to_string().contains("the roles 0 to 3"), "{error}");
         let error = mark_failed(&mut all(&mut made(false)), 1).expect_err("never computed");
         assert!(error.to_string().contains("parity is in doubt"), "{error}");
+    }
+
+    #[test]
+    fn a_failed_member_is_replaced_in_its_place() {
+        let mut members = made(true);
+        let error = replace(&mut all(&mut members), 2, &mut blank(SECTORS), 77).expect_err("in use");
+        assert_eq!(error, ChangeError::InUse(2));
+        mark_failed(&mut all(&mut members), 2).expect("the parity makes up for it");
+        let mut new = blank(SECTORS);
+        replace(&mut all(&mut members[..2]), 2, &mut new, 77).expect("it fits");
+        for (role, member) in members.iter_mut().enumerate().take(2).chain([(2, &mut new)]) {
+            let (superblock, identity) = Superblock::read(member).expect("read");
+            assert_eq!((identity.role, superblock.member_ids[2], superblock.failed), (Some(role), 77, 0b100));
+            assert_eq!(superblock.rebuilding, Some(Rebuild { role: 2, sectors: 0 }));
+        }
+        let error =
+            replace(&mut all(&mut members[..2]), 2, &mut blank(SECTORS), 78).expect_err("one at a time");
+        assert_eq!(error, ChangeError::Rebuilding(2));
     }
 
     #[test]

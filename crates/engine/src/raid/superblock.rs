@@ -173,6 +173,12 @@ impl StridesBytes {
 }
 
 impl Superblock {
+    /// As UUIDs are written.
+    pub fn uuid_text(&self) -> String {
+        let digits = format!("{:032x}", u128::from_be_bytes(self.uuid));
+        [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")
+    }
+
     /// The member of a role, and which of its copies counts.
     pub fn identity(&self, role: usize, copy: usize) -> Identity {
         Identity { id: self.member_ids[role], role: Some(role), copy }

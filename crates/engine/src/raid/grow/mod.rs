@@ -21,10 +21,11 @@ use std::ops::ControlFlow;
 
 use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
+use crate::raid::journal::Slots;
 use crate::raid::layout::Layout;
 use crate::raid::offline::forget;
 use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Reshape, Superblock, SuperblockError};
-use crate::{BlockDevice, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
+use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
 
 use backup::BACKUP_SECTORS_MAX;
 use band::Bands;
@@ -54,6 +55,8 @@ pub enum GrowError {
          it can be read again"
     )]
     Lost { stripe: u64 },
+    #[error("the journal cannot be emptied: {0}")]
+    Journal(IoError),
     #[error("stopped; what was done is kept, and \"dcd array grow\" goes on")]
     Stopped,
 }
@@ -66,12 +69,13 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, GrowError> {
 }
 
 /// Adds the last of `members` to the array of the others, or goes on with that. `id` is the new member's; about `band_bytes` of
-/// data move at a time.
+/// data move at a time. The journal is emptied: its records are as long as the stripes were.
 ///
 /// # Errors
 /// Where the array is not at rest or the new member does not fit; where a medium fails; where `progress` breaks.
 pub fn add_member(
     members: Members<'_, '_>,
+    journal: Option<&mut dyn BlockDevice>,
     id: u64,
     band_bytes: u64,
     progress: Progress<'_>,
@@ -105,6 +109,12 @@ pub fn add_member(
         sectors_max: band_bytes / SECTOR_BYTES,
         backup_sectors_max: BACKUP_SECTORS_MAX,
     };
+    if let Some(journal) = journal {
+        let slots = Slots::new(&bands.new, journal.geometry().sectors);
+        let zeroes = Buf::zeroed(slots.header_bytes());
+        let cleared = journal.write(Lba(0), zeroes).and_then(|()| journal.flush());
+        cleared.map_err(GrowError::Journal)?;
+    }
     Mover { work: &mut work, bands }.run(reshape, progress)?;
     work.superblock.reshape = None;
     work.record()?;

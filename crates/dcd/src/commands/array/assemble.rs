@@ -1,0 +1,247 @@
+//! `dcd array assemble`: finds the members of an array among devices, and writes a stack file that serves it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use dcd_engine::SECTOR_BYTES;
+use dcd_engine::raid::{Level, Superblock};
+use dcd_stack::{StackFile, toml_text};
+
+use crate::attachment::{Refusal, uuid_text};
+use crate::cli_array::{ArrayArgs, ArrayAssemble};
+use crate::commands::array::Choice;
+use crate::commands::array::devices::{Content, Devices, Found, Standing, standing};
+use crate::failure::Failure;
+use crate::opening::{start, target};
+
+pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
+    if let [file] = args.devices.as_slice()
+        && file.extension().is_some_and(|extension| extension == "toml")
+    {
+        return check(file);
+    }
+    let found = args.devices.iter().map(|path| look(path)).collect::<Result<Vec<Found>, Failure>>()?;
+    let array = choose(&found, args.array.as_deref())?;
+    let members = Members::of(&array, &found);
+    members.complain(&array)?;
+    let text = members.stack_file(&array)?;
+    match &args.out {
+        None => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+        }
+        Some(path) => {
+            let mut file = std::fs::File::options()
+                .write(true)
+                .create_new(true)
+                .open(path)
+                .map_err(|e| Failure::io(path.display(), e))?;
+            file.write_all(text.as_bytes()).map_err(|e| Failure::io(path.display(), e))?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a device without changing it, and reads its superblock.
+fn look(path: &Path) -> Result<Found, Failure> {
+    let file = StackFile::of_device(path, true);
+    let (offline, parts) = start(&file, &[&file.export], false)?;
+    Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
+}
+
+/// The array that is wanted, or the only one; says what each device is.
+fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> {
+    let mut arrays: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
+    for device in found {
+        match &device.content {
+            Content::Of(superblock, _) => arrays.entry(uuid_text(superblock.uuid)).or_default().push(device),
+            Content::Unreadable(why) => eprintln!("dcd: {}: cannot be read: {why}", device.name),
+            Content::None(error) => eprintln!("dcd: {}: {error}", device.name),
+        }
+    }
+    let of = |devices: &[&Found]| {
+        let with_role = devices.iter().filter_map(|device| device.superblock());
+        let with_role = with_role.filter(|(_, identity)| identity.role.is_some());
+        with_role.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation).cloned()
+    };
+    let mut matching = arrays.iter().filter(|(uuid, _)| wanted.is_none_or(|wanted| uuid.starts_with(wanted)));
+    match (matching.next(), matching.next()) {
+        (None, _) => Err(Failure::Failed(
+            "none of the devices is of an array, or not of the one that is wanted".to_owned(),
+        )),
+        (Some((uuid, devices)), None) => of(devices).ok_or_else(|| {
+            Failure::Failed(format!("array {uuid}: only spares of it are named, and no member"))
+        }),
+        (Some(_), Some(_)) => {
+            let mut text = "the devices are of several arrays; choose one with --array:".to_owned();
+            for (uuid, devices) in &arrays {
+                let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+                let _ = write!(text, "\n  {uuid}: {}", names.join(", "));
+            }
+            Err(Failure::Failed(text))
+        }
+    }
+}
+
+/// Which device has which role.
+struct Members<'a> {
+    roles: Vec<Option<&'a str>>,
+    spares: Vec<&'a str>,
+}
+
+impl<'a> Members<'a> {
+    /// Gives each device its place, and tells those that get none.
+    fn of(array: &Superblock, found: &'a [Found]) -> Members<'a> {
+        let mut members = Members { roles: vec![None; array.members], spares: Vec::new() };
+        for device in found {
+            let Some((superblock, identity)) = device.superblock() else { continue };
+            let name = device.name.as_str();
+            match standing(array, superblock, identity) {
+                Standing::InUse(role) | Standing::Rebuilding(role, _) => members.roles[role] = Some(name),
+                Standing::Failed(role) => {
+                    eprintln!(
+                        "dcd: {name}: it was member {role}, and has failed; \"missing\" stands in its place"
+                    );
+                }
+                Standing::Spare => members.spares.push(name),
+                Standing::Stale => eprintln!("dcd: {name}: another device has taken its role: left out"),
+                Standing::Foreign => {}
+            }
+        }
+        members
+    }
+
+    /// Refuses what could not be served.
+    fn complain(&self, array: &Superblock) -> Result<(), Failure> {
+        let missing: Vec<String> = (0..array.members)
+            .filter(|role| self.roles[*role].is_none())
+            .map(|role| role.to_string())
+            .collect();
+        let parity = array.level.parity();
+        if missing.len() > parity {
+            return Err(Failure::Refused(Refusal::new(
+                format!(
+                    "array {}: of its {} members {} are not among the devices or have failed, and the parity makes up for {parity}",
+                    uuid_text(array.uuid),
+                    array.members,
+                    missing.join(", ")
+                ),
+                "name more devices; nothing was changed",
+            )));
+        }
+        Ok(())
+    }
+
+    fn stack_file(&self, array: &Superblock) -> Result<String, Failure> {
+        let mut text = format!("# Array {}\n", uuid_text(array.uuid));
+        text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";
+        let mut device = |name: String, path: Option<&str>| -> Result<String, Failure> {
+            let Some(path) = path else { return Ok("missing".to_owned()) };
+            let absolute: PathBuf = std::path::absolute(path).map_err(|e| Failure::io(path, e))?;
+            let _ =
+                write!(text, "\n[device.{name}]\npath = {}\n", toml_text(&absolute.display().to_string()));
+            Ok(name)
+        };
+        let mut of = Vec::new();
+        for (role, path) in self.roles.iter().enumerate() {
+            of.push(device(format!("disk{role}"), *path)?);
+        }
+        let mut spares = Vec::new();
+        for (number, path) in self.spares.iter().enumerate() {
+            spares.push(device(format!("spare{number}"), Some(path))?);
+        }
+        let level = match array.level {
+            Level::Raid5 => "raid5",
+            Level::Raid6 => "raid6",
+        };
+        let strip = array.strip_sectors * SECTOR_BYTES / 1024;
+        let _ = write!(
+            text,
+            "\n[layer.array]\nkind = \"raid\"\nlevel = \"{level}\"\nof = {of:?}\nspares = {spares:?}\nstrip = \"{strip}KiB\"\n"
+        );
+        if array.active && array.journaled {
+            text += "# It did not stop cleanly, and had a journal: name it before it is served.\n# journal = \"NAME\"\n";
+        } else {
+            text += "# If it has a journal, name it: journal = \"NAME\"\n";
+        }
+        Ok(text)
+    }
+}
+
+/// Whether the arrays of a stack file would start.
+fn check(path: &Path) -> Result<(), Failure> {
+    let file = StackFile::load(path)?;
+    let layers: Vec<String> = file.arrays().map(|(layer, _)| layer.name.clone()).collect();
+    if layers.is_empty() {
+        return Err(Failure::Failed(format!("{}: there is no raid layer in it", path.display())));
+    }
+    for layer in layers {
+        let choice = Choice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
+        choice.not_served("check it")?;
+        let devices = Devices::open(&choice)?;
+        let wrong = complaints(&choice, &devices);
+        if !wrong.is_empty() {
+            return Err(Failure::Refused(Refusal::new(
+                format!("array \"{layer}\" would not start: {}", wrong.join("; ")),
+                "correct the stack file; nothing was changed",
+            )));
+        }
+        println!(
+            "array \"{layer}\": {} members, {} spares: it would start",
+            choice.members.len(),
+            choice.spares.len()
+        );
+    }
+    Ok(())
+}
+
+fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
+    let of = &devices.newest;
+    let mut wrong = Vec::new();
+    if choice.members.len() != of.members
+        || choice.config.level != of.level
+        || choice.config.strip_sectors != of.strip_sectors
+    {
+        wrong.push(format!(
+            "it has level {:?}, {} members and strips of {} KiB",
+            of.level,
+            of.members,
+            of.strip_sectors * SECTOR_BYTES / 1024
+        ));
+    }
+    if of.reshape.is_some() {
+        wrong.push("it is growing, and \"dcd array grow\" has to go on first".to_owned());
+    }
+    let mut holders = vec![0u32; of.members];
+    for found in &devices.found {
+        let name = &found.name;
+        let expected = choice.members.iter().position(|member| member.as_deref() == Some(name));
+        match (devices.standing(found), expected) {
+            (Some(Standing::InUse(role) | Standing::Rebuilding(role, _)), Some(place)) if role != place => {
+                wrong.push(format!("\"{name}\" is member {role}, and named in the place of member {place}"));
+            }
+            (Some(Standing::InUse(role) | Standing::Rebuilding(role, _)), _) => holders[role] += 1,
+            (Some(Standing::Spare), Some(_)) => {
+                wrong.push(format!("\"{name}\" is a spare: name it in \"spares\""))
+            }
+            (Some(Standing::Foreign), _) => wrong.push(format!("\"{name}\" is of another array")),
+            (Some(Standing::Spare | Standing::Stale | Standing::Failed(_)), _) => {}
+            (None, _) => match &found.content {
+                Content::None(error) => wrong.push(format!("\"{name}\": {error}")),
+                Content::Unreadable(why) => wrong.push(format!("\"{name}\" cannot be read: {why}")),
+                Content::Of(..) => {}
+            },
+        }
+    }
+    let missing: Vec<String> =
+        (0..of.members).filter(|role| holders[*role] == 0).map(|role| role.to_string()).collect();
+    if missing.len() > of.level.parity() {
+        wrong.push(format!(
+            "members {} are missing, and the parity makes up for {}",
+            missing.join(", "),
+            of.level.parity()
+        ));
+    }
+    wrong
+}

@@ -1,0 +1,167 @@
+//! `dcd array fail`, `add` and `remove`: who is a member of an array.
+
+use std::ops::ControlFlow;
+
+use dcd_engine::raid::offline::{forget, make_spare, mark_failed, replace};
+use serde_json::json;
+
+use crate::attachment::Refusal;
+use crate::cli_array::{ArrayAdd, ArrayFail, ArrayRemove};
+use crate::commands::array::devices::{Devices, Found, Standing, may_overwrite, random_id, refused};
+use crate::commands::array::{Choice, place};
+use crate::failure::Failure;
+
+pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    if let Some(mut client) = choice.server()? {
+        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let holders = &status["layers"][&choice.layer]["holders"];
+        let spare = choice.spares.iter().position(|spare| *spare == args.member);
+        let held = |spare: usize| {
+            holders.as_array()?.iter().position(|holder| holder.as_u64() == Some(spare as u64))
+        };
+        let role = match spare.map(held) {
+            Some(None) => {
+                return Err(Failure::Failed(format!("\"{}\" is a spare that has no role", args.member)));
+            }
+            Some(Some(role)) => role,
+            None => role(&choice, &args.member)?,
+        };
+        let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
+        client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+        println!("member {role} is used no more");
+        return Ok(());
+    }
+    let mut devices = Devices::open(&choice)?;
+    let standing = devices.by_name(&args.member).and_then(|found| devices.standing(found));
+    let role = match standing {
+        Some(Standing::InUse(role) | Standing::Failed(role) | Standing::Rebuilding(role, _)) => role,
+        Some(_) => return Err(Failure::Failed(format!("\"{}\" has no role in the array", args.member))),
+        None => role(&choice, &args.member)?,
+    };
+    mark_failed(&mut devices.members(), role).map_err(refused)?;
+    println!("member {role} is used no more");
+    Ok(())
+}
+
+/// The server says no where data would be lost.
+fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
+    match error {
+        dcd_serve::control::ClientError::Refused(why) => {
+            Failure::Refused(Refusal::new(why, "nothing was changed"))
+        }
+        other => other.into(),
+    }
+}
+
+/// The role of a member that is named, or given by number.
+fn role(choice: &Choice, member: &str) -> Result<usize, Failure> {
+    let named = choice.members.iter().position(|name| name.as_deref() == Some(member));
+    let number = || member.parse::<usize>().ok().filter(|role| *role < choice.members.len());
+    named.or_else(number).ok_or_else(|| {
+        Failure::Failed(format!(
+            "no member is called \"{member}\"; there are: {}",
+            choice.members.iter().flatten().cloned().collect::<Vec<_>>().join(", ")
+        ))
+    })
+}
+
+pub fn add(args: &ArrayAdd) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    let name = named(&choice, &args.name, "add")?;
+    choice.not_served("add the device")?;
+    let mut devices = Devices::open(&choice)?;
+    let found = take(&mut devices, name)?;
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    let standing = devices.standing(&found);
+    let wrong =
+        |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
+    match standing {
+        Some(Standing::InUse(role)) => return wrong(&format!("is member {role} already, and in use")),
+        Some(Standing::Rebuilding(role, _)) => {
+            return wrong(&format!("is member {role} already, and is being rebuilt"));
+        }
+        Some(Standing::Spare) if role.is_none() => return wrong("is a spare already"),
+        Some(Standing::Failed(_) | Standing::Stale | Standing::Spare | Standing::Foreign) | None => {}
+    }
+    let mut device = found.device.expect("it was opened");
+    // What a failed member still has is in the others.
+    let of_no_value = matches!(standing, Some(Standing::Failed(_) | Standing::Stale | Standing::Spare));
+    may_overwrite(name, &mut device, args.force || of_no_value)?;
+    let id = random_id()?;
+    match role {
+        None => {
+            make_spare(&mut device, &devices.newest, id).map_err(refused)?;
+            println!(
+                "\"{name}\" is a spare now: it takes the place of a member that fails, while the array is served"
+            );
+        }
+        Some(role) => {
+            replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
+            println!(
+                "\"{name}\" is member {role} now: it is filled when the array is served, or by \"dcd array rebuild\""
+            );
+        }
+    }
+    Ok(())
+}
+
+pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    let name = named(&choice, &args.name, "remove")?;
+    choice.not_served("remove the device")?;
+    let mut devices = Devices::open(&choice)?;
+    let found = take(&mut devices, name)?;
+    let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
+    match devices.standing(&found) {
+        Some(Standing::InUse(role)) => {
+            return refuse(
+                format!("\"{name}\" is member {role}, and in use"),
+                "\"dcd array fail\" first, if it can be spared",
+            );
+        }
+        Some(Standing::Rebuilding(role, _)) => {
+            return refuse(
+                format!("\"{name}\" is being rebuilt as member {role}"),
+                "\"dcd array fail\" ends that",
+            );
+        }
+        Some(Standing::Foreign) => {
+            return refuse(
+                format!("\"{name}\" is a member of another array"),
+                "remove it there, with that array's stack file",
+            );
+        }
+        None => return Err(Failure::Failed(format!("\"{name}\" has no superblock: it is in no array"))),
+        Some(Standing::Failed(_) | Standing::Stale | Standing::Spare) => {}
+    }
+    let called = place(&choice, name);
+    let mut device = found.device.expect("it has a superblock");
+    forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
+    println!("\"{name}\" ({called}) is in no array any more: take it out of {}", choice.file.path.display());
+    Ok(())
+}
+
+/// The name of a device of the array.
+fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Failure> {
+    let names = choice.names();
+    names.iter().find(|other| **other == name).copied().ok_or_else(|| {
+        Failure::Failed(format!(
+            "\"{name}\" is not in \"of\" or \"spares\" of layer \"{}\": name there what you want to {verb}; there are: {}",
+            choice.layer,
+            names.join(", ")
+        ))
+    })
+}
+
+/// Takes a device out of the others; it must be open.
+fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
+    let place = devices.found.iter().position(|found| found.name == name).expect("all names are there");
+    let found = devices.found.remove(place);
+    match (&found.device, &found.content) {
+        (None, crate::commands::array::devices::Content::Unreadable(why)) => {
+            Err(Failure::Failed(why.clone()))
+        }
+        _ => Ok(found),
+    }
+}

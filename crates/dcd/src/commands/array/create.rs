@@ -1,0 +1,55 @@
+//! `dcd array create`: makes the array of a stack file.
+
+use dcd_engine::raid::CreateError;
+use dcd_engine::raid::offline::{ChangeError, create, make_spare};
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_stack::HumanBytes;
+
+use crate::attachment::{Refusal, uuid_text};
+use crate::cli_array::ArrayCreate;
+use crate::commands::array::Choice;
+use crate::commands::array::devices::{may_overwrite, random_id};
+use crate::commands::format::random_uuid;
+use crate::failure::Failure;
+use crate::opening::{PartDevice, start, target};
+
+pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    if choice.config.present.contains(&false) {
+        return Err(Failure::Failed(format!(
+            "layer \"{}\": all of its members have to be there when it is made",
+            choice.layer
+        )));
+    }
+    let names = choice.names();
+    let (offline, parts) = start(&choice.file, &names, true)?;
+    let mut devices: Vec<PartDevice> = names.iter().map(|name| offline.part(target(&parts, name))).collect();
+    for (name, device) in names.iter().zip(&mut devices) {
+        may_overwrite(name, device, args.force)?;
+    }
+    let mut spares = devices.split_off(choice.members.len());
+    let mut members: Vec<Option<&mut dyn BlockDevice>> =
+        devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
+    let made = create(&mut members, &choice.config, random_uuid()?, false).map_err(|error| match error {
+        CreateError::Io { .. } => Failure::Failed(error.to_string()),
+        _ => Failure::Refused(Refusal::new(error.to_string(), "nothing was changed")),
+    })?;
+    for (name, spare) in choice.spares.iter().zip(&mut spares) {
+        make_spare(spare, &made, random_id()?).map_err(|error: ChangeError| {
+            Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {error}"))
+        })?;
+    }
+    let data = (made.members - made.level.parity()) as u64 * made.member_sectors * SECTOR_BYTES;
+    let spares = match choice.spares.len() {
+        0 => String::new(),
+        1 => " and a spare".to_owned(),
+        several => format!(" and {several} spares"),
+    };
+    println!(
+        "array {}: {} over {} members{spares}; its parity is computed when it is first served",
+        uuid_text(made.uuid),
+        HumanBytes(data),
+        made.members
+    );
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! The devices of an array that is not served: which can be opened, what their superblocks say, who is who.
+
+use dcd_engine::raid::offline::ChangeError;
+use dcd_engine::raid::{Identity, Superblock, SuperblockError};
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_stack::HumanBytes;
+
+use crate::attachment::Refusal;
+use crate::commands::array::Choice;
+use crate::commands::format::random_uuid;
+use crate::failure::Failure;
+use crate::opening::{PartDevice, start, target};
+use crate::probe::probe;
+
+/// What is known of a device.
+pub enum Content {
+    /// It cannot be opened or read.
+    Unreadable(String),
+    /// It is of no array.
+    None(SuperblockError),
+    Of(Box<Superblock>, Identity),
+}
+
+/// One device that the stack file names, or one that does not open.
+pub struct Found {
+    pub name: String,
+    pub device: Option<PartDevice>,
+    pub content: Content,
+}
+
+impl Found {
+    /// Reads the superblock of a device.
+    pub fn new(name: &str, mut device: PartDevice) -> Found {
+        let content = match Superblock::read(&mut device) {
+            Ok((superblock, identity)) => Content::Of(Box::new(superblock), identity),
+            Err(SuperblockError::Io(error)) => Content::Unreadable(error.to_string()),
+            Err(error) => Content::None(error),
+        };
+        Found { name: name.to_owned(), device: Some(device), content }
+    }
+
+    pub fn superblock(&self) -> Option<(&Superblock, Identity)> {
+        match &self.content {
+            Content::Of(superblock, identity) => Some((superblock, *identity)),
+            Content::Unreadable(_) | Content::None(_) => None,
+        }
+    }
+}
+
+/// What a device is to an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    InUse(usize),
+    Failed(usize),
+    /// Of a role, and how many sectors of it are done.
+    Rebuilding(usize, u64),
+    Spare,
+    /// It had a role, and another device has it now.
+    Stale,
+    Foreign,
+}
+
+/// What the superblock of a device makes it to an array.
+pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) -> Standing {
+    if superblock.uuid != of.uuid {
+        return Standing::Foreign;
+    }
+    match (of.role_of(identity.id), of.rebuilding) {
+        (Some(role), Some(rebuild)) if rebuild.role == role => Standing::Rebuilding(role, rebuild.sectors),
+        (Some(role), _) if of.failed >> role & 1 == 1 => Standing::Failed(role),
+        (Some(role), _) => Standing::InUse(role),
+        (None, _) if identity.role.is_none() => Standing::Spare,
+        (None, _) => Standing::Stale,
+    }
+}
+
+/// All devices of an array, and its newest superblock.
+pub struct Devices {
+    pub newest: Superblock,
+    pub found: Vec<Found>,
+}
+
+impl Devices {
+    /// Opens those that can be opened.
+    pub fn open(choice: &Choice) -> Result<Devices, Failure> {
+        let mut found = Vec::new();
+        let mut there = Vec::new();
+        for name in choice.names() {
+            // Each alone, so that one that is gone does not keep the others from being looked at.
+            match start(&choice.file, &[name], false) {
+                Ok(_) => there.push(name),
+                Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+                Err(error) => {
+                    let content = Content::Unreadable(error.to_string());
+                    found.push(Found { name: name.to_owned(), device: None, content });
+                }
+            }
+        }
+        if !there.is_empty() {
+            let (offline, parts) = start(&choice.file, &there, false)?;
+            found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
+        }
+        let order = choice.names();
+        found.sort_by_key(|found| order.iter().position(|name| *name == found.name));
+        let newest = newest(&found).ok_or_else(|| {
+            let why = found.iter().map(|found| match &found.content {
+                Content::Unreadable(why) => format!("\"{}\": {why}", found.name),
+                Content::None(error) => format!("\"{}\": {error}", found.name),
+                Content::Of(..) => format!("\"{}\" is a spare", found.name),
+            });
+            Failure::Failed(format!(
+                "none of its devices is a member of an array; {}",
+                why.collect::<Vec<_>>().join("; ")
+            ))
+        })?;
+        Ok(Devices { newest, found })
+    }
+
+    pub fn standing(&self, found: &Found) -> Option<Standing> {
+        found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<&Found> {
+        self.found.iter().find(|found| found.name == name)
+    }
+
+    /// The devices that hold roles of this array.
+    pub fn members(&mut self) -> Vec<Option<&mut dyn BlockDevice>> {
+        let newest = &self.newest;
+        let has_role = |found: &Found| {
+            let standing =
+                found.superblock().map(|(superblock, identity)| standing(newest, superblock, identity));
+            matches!(standing, Some(Standing::InUse(_) | Standing::Failed(_) | Standing::Rebuilding(..)))
+        };
+        let members = self.found.iter_mut().filter(|found| has_role(found));
+        members
+            .filter_map(|found| found.device.as_mut().map(|device| Some(device as &mut dyn BlockDevice)))
+            .collect()
+    }
+}
+
+/// The newest superblock of the array that most devices with a role are of.
+pub fn newest(found: &[Found]) -> Option<Superblock> {
+    let with_role =
+        || found.iter().filter_map(Found::superblock).filter(|(_, identity)| identity.role.is_some());
+    let votes = |uuid: [u8; 16]| with_role().filter(|(superblock, _)| superblock.uuid == uuid).count();
+    let (most, _) = with_role().max_by_key(|(superblock, _)| votes(superblock.uuid))?;
+    let uuid = most.uuid;
+    let of = with_role().filter(|(superblock, _)| superblock.uuid == uuid);
+    of.max_by_key(|(superblock, _)| superblock.generation).map(|(superblock, _)| superblock.clone())
+}
+
+/// Refuses to overwrite what is recognised on a device, unless that is wanted.
+pub fn may_overwrite(name: &str, device: &mut PartDevice, force: bool) -> Result<(), Failure> {
+    let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;
+    match found {
+        Some(what) if !force => {
+            let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
+            Err(Failure::Refused(Refusal::new(
+                format!("\"{name}\" has {what} on it"),
+                format!("choose another device, or add --force: its {size} would be overwritten"),
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The id of a new member.
+pub fn random_id() -> Result<u64, Failure> {
+    let bytes = random_uuid()?;
+    Ok(bytes.iter().fold(0u64, |id, byte| id.rotate_left(8) ^ u64::from(*byte)).max(1))
+}
+
+/// An error of a change of superblocks: a mishap, or a refusal.
+pub fn refused(error: ChangeError) -> Failure {
+    match error {
+        ChangeError::Write { .. } | ChangeError::Io(_) | ChangeError::Superblock(_) => {
+            Failure::Failed(error.to_string())
+        }
+        other => Failure::Refused(Refusal::new(other.to_string(), "nothing was changed")),
+    }
+}

@@ -1,0 +1,90 @@
+//! `dcd array grow`: one more member, or the space of larger ones.
+
+use std::ops::ControlFlow;
+
+use dcd_engine::raid::Superblock;
+use dcd_engine::raid::grow::{GrowError, add_member, take_space};
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_stack::{HumanBytes, LayerKind, StackFile};
+
+use crate::attachment::Refusal;
+use crate::cli_array::ArrayGrow;
+use crate::commands::array::Choice;
+use crate::commands::array::devices::{may_overwrite, random_id};
+use crate::failure::Failure;
+use crate::opening::{PartDevice, start, target};
+use crate::progress::Progress;
+
+/// Data that moves between two notes of how far it is.
+const BAND_BYTES: u64 = 16 << 20;
+
+pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    choice.not_served("let the array grow")?;
+    if let Some(cache) = cache_on(&choice.file, &choice.layer) {
+        return Err(Failure::Refused(Refusal::new(
+            format!("log cache \"{cache}\" stands on it, and it knows the size of its data disk"),
+            "\"dcd detach\" first, and \"dcd format\" again afterwards",
+        )));
+    }
+    let names: Vec<&str> =
+        choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
+    let (offline, parts) = start(&choice.file, &names, false)?;
+    let open = |name: &String| offline.part(target(&parts, name));
+    let mut devices: Vec<Option<PartDevice>> =
+        choice.members.iter().map(|name| name.as_ref().map(open)).collect();
+    let mut journal = choice.journal.as_ref().map(open);
+    let known = devices.iter_mut().flatten().filter_map(|device| Superblock::read(device).ok());
+    let newest = known.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let adds = newest
+        .as_ref()
+        .is_some_and(|newest| newest.reshape.is_some() || (newest.members < choice.members.len()));
+    if let (Some(Some(device)), Some(name), true) =
+        (devices.last_mut(), choice.members.last().and_then(Option::as_ref), adds)
+        && newest.is_some_and(|newest| newest.reshape.is_none())
+    {
+        may_overwrite(name, device, args.force)?;
+    }
+    let mut members: Vec<Option<&mut dyn BlockDevice>> = devices
+        .iter_mut()
+        .map(|device| device.as_mut().map(|device| device as &mut dyn BlockDevice))
+        .collect();
+    let mut progress = Progress::new(args.quiet);
+    let mut step = |done: u64, total: u64| {
+        progress.left((total - done) * SECTOR_BYTES);
+        ControlFlow::Continue(())
+    };
+    let grown = if adds {
+        let journal = journal.as_mut().map(|journal| journal as &mut dyn BlockDevice);
+        add_member(&mut members, journal, random_id()?, BAND_BYTES, &mut step).map(Some)
+    } else {
+        take_space(&mut members, &mut step)
+    };
+    progress.end();
+    match grown.map_err(refused)? {
+        Some(grown) => {
+            let data = (grown.members - grown.level.parity()) as u64 * grown.member_sectors * SECTOR_BYTES;
+            println!("it has {} over {} members now", HumanBytes(data), grown.members);
+        }
+        None => println!("nothing to gain: it has all the space that its smallest member gives"),
+    }
+    Ok(())
+}
+
+fn refused(error: GrowError) -> Failure {
+    match error {
+        GrowError::Refused(why) => Failure::Refused(Refusal::new(why, "nothing was changed")),
+        GrowError::Lost { .. } => Failure::Damage(error.to_string()),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// A log cache that stands on a layer, directly or not.
+fn cache_on<'a>(file: &'a StackFile, layer: &str) -> Option<&'a str> {
+    file.layers.iter().filter(|upper| upper.kind.below_names().contains(&layer)).find_map(
+        |upper| match &upper.kind {
+            LayerKind::LogCache { .. } => Some(upper.name.as_str()),
+            _ => cache_on(file, &upper.name),
+        },
+    )
+}

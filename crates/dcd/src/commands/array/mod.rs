@@ -1,0 +1,115 @@
+//! `dcd array`: making, looking after and changing arrays, one file for each kind of work.
+
+mod assemble;
+mod change;
+mod create;
+mod devices;
+mod grow;
+mod pass;
+mod status;
+
+use dcd_serve::control::{Client, ClientError};
+use dcd_stack::{LayerKind, StackFile};
+
+use crate::cli_array::{Array, ArrayArgs, ArrayCommand};
+use crate::failure::Failure;
+
+pub fn run(args: &Array) -> Result<(), Failure> {
+    match &args.command {
+        ArrayCommand::Create(args) => create::run(args),
+        ArrayCommand::Assemble(args) => assemble::run(args),
+        ArrayCommand::Status(args) => status::run(args),
+        ArrayCommand::Fail(args) => change::fail(args),
+        ArrayCommand::Add(args) => change::add(args),
+        ArrayCommand::Remove(args) => change::remove(args),
+        ArrayCommand::Rebuild(args) => pass::rebuild(args),
+        ArrayCommand::Scrub(args) => pass::scrub(args),
+        ArrayCommand::Grow(args) => grow::run(args),
+    }
+}
+
+/// One array of a stack file.
+struct Choice {
+    file: StackFile,
+    layer: String,
+    config: dcd_engine::raid::RaidConfig,
+    /// The members' names in the order of their roles; none where one is missing.
+    members: Vec<Option<String>>,
+    spares: Vec<String>,
+    journal: Option<String>,
+}
+
+impl Choice {
+    /// The array that is named, or the only one.
+    fn load(args: &ArrayArgs) -> Result<Choice, Failure> {
+        let file = StackFile::load(&args.file)?;
+        let names: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
+        let path = file.path.display();
+        let layer = match (&args.layer, names.as_slice()) {
+            (_, []) => return Err(Failure::Failed(format!("{path}: there is no raid layer in it"))),
+            (None, [only]) => (*only).to_owned(),
+            (None, _) => {
+                let names = names.join(", ");
+                return Err(Failure::Failed(format!(
+                    "{path}: it has several arrays; choose with --layer: {names}"
+                )));
+            }
+            (Some(wanted), _) if names.contains(&wanted.as_str()) => wanted.clone(),
+            (Some(wanted), _) => {
+                let names = names.join(", ");
+                return Err(Failure::Failed(format!(
+                    "{path}: no array is called \"{wanted}\"; it has {names}"
+                )));
+            }
+        };
+        Ok(Choice::of(file, layer))
+    }
+
+    fn of(file: StackFile, layer: String) -> Choice {
+        let spec = file.layer(&layer).expect("it is one of the file's");
+        let LayerKind::Raid(raid) = &spec.kind else { unreachable!("arrays gives arrays") };
+        let config = raid.config.clone();
+        let mut names = spec.kind.below_names().into_iter().map(str::to_owned);
+        let members: Vec<Option<String>> =
+            config.present.iter().map(|present| if *present { names.next() } else { None }).collect();
+        let spares: Vec<String> = names.by_ref().take(config.spares).collect();
+        let journal = names.next();
+        Choice { file, layer, config, members, spares, journal }
+    }
+
+    /// The names of all devices that are there, the members first.
+    fn names(&self) -> Vec<&str> {
+        self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
+    }
+
+    /// The server of the stack, if it is served.
+    fn server(&self) -> Result<Option<Client>, Failure> {
+        let Some(path) = &self.file.serve.control else { return Ok(None) };
+        match Client::connect(path) {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::NotServed { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Refuses what cannot be done while the stack is served.
+    fn not_served(&self, what: &str) -> Result<(), Failure> {
+        match self.server()? {
+            None => Ok(()),
+            Some(_) => Err(Failure::Failed(format!(
+                "{}: it is served: stop its server, {what}, and serve it again",
+                self.file.path.display()
+            ))),
+        }
+    }
+}
+
+/// How a member is called in messages.
+fn place(choice: &Choice, name: &str) -> String {
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    match (role, choice.spares.iter().position(|spare| spare == name)) {
+        (Some(role), _) => format!("member {role}"),
+        (None, Some(spare)) => format!("spare {spare}"),
+        (None, None) => "no device of the array".to_owned(),
+    }
+}

@@ -1,0 +1,212 @@
+//! `dcd array rebuild` and `dcd array scrub`: by the server where the array is served, in this process where it is not.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Report};
+use dcd_io::{CallId, Context, Driver, Signal};
+use dcd_serve::control::{Client, ClientError};
+use serde_json::{Value, json};
+
+use crate::attachment::Refusal;
+use crate::cli_array::{ArrayRebuild, ArrayScrub};
+use crate::commands::array::Choice;
+use crate::commands::array::status::{findings_line, pass_line};
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::real::Opener;
+
+/// How often progress is looked at.
+const INTERVAL: Nanos = Nanos::from_millis(250);
+/// A pass that has been told to begin, and does not go on for so many looks, waits for something that does not come.
+const IDLE_LOOKS_MAX: u32 = 40;
+/// How long a stop may take.
+const STOP_MAX: Nanos = Nanos::from_secs(60);
+
+pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
+    let failed: Vec<String> =
+        status["failed_members"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    if !failed.is_empty() {
+        return Err(Failure::Failed(format!(
+            "member {} is missing still: add a device for it, with \"dcd array add\"",
+            failed.join(", ")
+        )));
+    }
+    println!("all members are whole");
+    for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        println!("note: {advice}");
+    }
+    Ok(())
+}
+
+pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    if args.stop {
+        let mut client = choice.server()?.ok_or_else(|| {
+            Failure::Failed(format!("{}: it is not served: interrupt the scrub", choice.file.path.display()))
+        })?;
+        return tell(&mut client, &choice, ArrayCommand::ScrubStop);
+    }
+    let status = run(&choice, ArrayCommand::Scrub { repair: args.repair }, Progress::new(args.quiet))?;
+    let findings = &status["last_scrub"];
+    let line = findings_line(findings)
+        .ok_or_else(|| Failure::Failed("the scrub ended early: see \"dcd array status\"".to_owned()))?;
+    let count = |what: &str| findings[what].as_u64().unwrap_or(0);
+    let wrong =
+        count("lost") > 0 || (!args.repair && count("mismatches") + count("unreadable") > count("repaired"));
+    if wrong {
+        let advice = if args.repair { "" } else { "; --repair writes it anew" };
+        return Err(Failure::Damage(format!("{line}{advice}")));
+    }
+    println!("{line}");
+    Ok(())
+}
+
+/// Tells the array, and follows it until the pass is over; the status then.
+fn run(choice: &Choice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+    let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
+    tell(&mut client, choice, command)?;
+    let mut follower = Follower::new(progress);
+    loop {
+        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let layer = &status["layers"][&choice.layer];
+        if follower.is_over(layer)? {
+            return Ok(layer.clone());
+        }
+        std::thread::sleep(Duration::from_nanos(INTERVAL.0));
+    }
+}
+
+fn tell(client: &mut Client, choice: &Choice, command: ArrayCommand) -> Result<(), Failure> {
+    let (word, repair) = match command {
+        ArrayCommand::Scrub { repair } => ("scrub", repair),
+        ArrayCommand::ScrubStop => ("scrub-stop", false),
+        ArrayCommand::Rebuild | ArrayCommand::Fail { .. } => ("rebuild", false),
+    };
+    let args = json!({ "layer": choice.layer, "command": word, "repair": repair });
+    match client.call("array", args, |_| ControlFlow::Continue(())) {
+        Ok(_) => Ok(()),
+        Err(ClientError::Refused(why)) => Err(Failure::Failed(why)),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Watches the status of an array that has been told to begin something.
+struct Follower {
+    progress: Progress,
+    idle_looks: u32,
+}
+
+impl Follower {
+    const fn new(progress: Progress) -> Follower {
+        Follower { progress, idle_looks: 0 }
+    }
+
+    /// Whether all passes have come to their end.
+    fn is_over(&mut self, layer: &Value) -> Result<bool, Failure> {
+        let pass = &layer["pass"];
+        if pass.is_object() && pass["paused"] != true {
+            self.idle_looks = 0;
+            self.progress.left(pass["member_bytes_left"].as_u64().unwrap_or(0));
+            return Ok(false);
+        }
+        self.idle_looks += 1;
+        let waits = pass.is_object() || layer["rebuilding_member"].is_u64();
+        if waits && self.idle_looks > IDLE_LOOKS_MAX {
+            self.progress.end();
+            let what = pass_line(pass).unwrap_or_else(|| "a rebuild that does not begin".to_owned());
+            return Err(Failure::Failed(format!("{what}: see \"dcd array status\"")));
+        }
+        if !waits {
+            self.progress.end();
+        }
+        Ok(!waits)
+    }
+}
+
+/// Runs the array alone in this process, until the pass is over or a signal comes.
+fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    let mut driver = Driver::new().map_err(|e| failed(&e))?;
+    driver.take_signals().map_err(|e| failed(&e))?;
+    let mut opener = Opener::new(&choice.file, false);
+    let built = match choice.file.build_parts(&[&choice.layer], &mut opener) {
+        Ok(built) => built,
+        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    for device in opener.into_devices() {
+        driver.add_device(device);
+    }
+    let mut stack = built.stack;
+    stack.activate(&mut driver).map_err(|error| {
+        Failure::Refused(Refusal::new(error.to_string(), "\"dcd array status\" shows its members"))
+    })?;
+    let layer = built.parts.layers[&choice.layer];
+    let mut host = Foreground {
+        layer,
+        command: Some(command),
+        follower: Follower::new(progress),
+        next: Nanos::ZERO,
+        ended: None,
+    };
+    let outcome = driver.run(&mut stack, &mut host).map_err(|e| failed(&e))?;
+    host.follower.progress.end();
+    let ended =
+        host.ended.unwrap_or_else(|| Err(Failure::Failed("interrupted; the next time goes on".to_owned())));
+    if outcome.is_clean() { ended } else { Err(Failure::Failed(outcome.failures.join("; "))) }
+}
+
+/// The host of an array that nobody is served.
+struct Foreground {
+    layer: LayerIndex,
+    command: Option<ArrayCommand>,
+    follower: Follower,
+    next: Nanos,
+    ended: Option<Result<Value, Failure>>,
+}
+
+impl Foreground {
+    fn end(&mut self, ended: Result<Value, Failure>, context: &mut Context<'_>) {
+        self.ended = Some(ended);
+        context.stop(STOP_MAX);
+    }
+}
+
+impl dcd_io::Host for Foreground {
+    fn call(&mut self, call: CallId, _body: Value, context: &mut Context<'_>) {
+        context.answer(call, dcd_serve::control::error("it is not served"), true);
+    }
+
+    fn report(&mut self, _layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
+        if let Report::Array(Err(why)) = report {
+            self.end(Err(Failure::Failed(why.clone())), context);
+        }
+    }
+
+    fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
+        context.stop(STOP_MAX);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.ended.is_none().then_some(self.next)
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.next = context.now() + INTERVAL;
+        if let Some(command) = self.command.take() {
+            return context.control(self.layer, Control::Array(command));
+        }
+        let status = context.stack().layer(self.layer).status(context.now());
+        match self.follower.is_over(&status) {
+            Ok(false) => {}
+            Ok(true) => self.end(Ok(status), context),
+            Err(failure) => self.end(Err(failure), context),
+        }
+    }
+}

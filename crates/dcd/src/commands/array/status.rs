@@ -1,0 +1,279 @@
+//! `dcd array status`: an array and its members, one screen, served or not.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+
+use dcd_engine::SECTOR_BYTES;
+use dcd_engine::raid::Level;
+use dcd_serve::control::Client;
+use dcd_stack::HumanBytes;
+use serde_json::{Value, json};
+
+use crate::attachment::uuid_text;
+use crate::cli_array::ArrayStatus;
+use crate::commands::array::devices::{Content, Devices, Found, Standing};
+use crate::commands::array::{Choice, place};
+use crate::failure::Failure;
+
+pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
+    let choice = Choice::load(&args.array)?;
+    let status = match choice.server()? {
+        Some(client) => served(&choice, client)?,
+        None => offline(&choice, &Devices::open(&choice)?),
+    };
+    if args.json {
+        println!("{status}");
+    } else {
+        print!("{}", screen(&status));
+    }
+    Ok(())
+}
+
+/// What a running array says of itself, with the names of its devices.
+fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
+    let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+    let mut status = all["layers"][&choice.layer].clone();
+    let failed =
+        |role: usize| status["failed_members"].as_array().is_some_and(|all| all.contains(&json!(role)));
+    let holder = |role: usize| status["holders"][role].as_u64();
+    let rebuilt = |role: usize| {
+        status["rebuilt_percent"].as_f64().filter(|_| status["rebuilding_member"] == json!(role))
+    };
+    let mut devices = Vec::new();
+    for (role, name) in choice.members.iter().enumerate() {
+        let state = match (name, holder(role), rebuilt(role)) {
+            (None, None, _) => "missing".to_owned(),
+            (_, Some(spare), _) => format!("replaced by spare {spare}"),
+            (_, None, Some(percent)) => format!("rebuilding {percent:.1} %"),
+            (_, None, None) if failed(role) => "failed".to_owned(),
+            _ => "in use".to_owned(),
+        };
+        let name = name.as_deref().unwrap_or("missing");
+        devices
+            .push(json!({ "name": name, "place": format!("member {role}"), "role": role, "state": state }));
+    }
+    for (spare, name) in choice.spares.iter().enumerate() {
+        let role = (0..choice.members.len()).find(|role| holder(*role) == Some(spare as u64));
+        let waits = status["spares"].as_array().is_some_and(|all| all.contains(&json!(spare)));
+        let state = match (role, role.and_then(rebuilt)) {
+            (Some(_), Some(percent)) => format!("rebuilding {percent:.1} %"),
+            (Some(role), None) if failed(role) => "failed".to_owned(),
+            (Some(_), None) => "in use".to_owned(),
+            (None, _) if waits => "spare".to_owned(),
+            (None, _) => "not used".to_owned(),
+        };
+        devices
+            .push(json!({ "name": name, "place": format!("spare {spare}"), "role": role, "state": state }));
+    }
+    status["served"] = true.into();
+    status["devices"] = devices.into();
+    Ok(status)
+}
+
+/// The same from the superblocks of an array that is not served.
+fn offline(choice: &Choice, devices: &Devices) -> Value {
+    let of = &devices.newest;
+    let stripes = of.member_sectors / of.strip_sectors;
+    let mut rows: Vec<Value> = Vec::new();
+    for (role, name) in choice.members.iter().enumerate() {
+        if name.is_none() {
+            rows.push(json!({ "name": "missing", "place": format!("member {role}"), "role": role, "state": "missing" }));
+        }
+    }
+    rows.extend(devices.found.iter().map(|found| row(choice, devices, found)));
+    rows.sort_by_key(|row| {
+        row["place"]
+            .as_str()
+            .unwrap_or("")
+            .split_once(' ')
+            .map(|(kind, number)| (kind.to_owned(), number.parse::<u64>().ok()))
+    });
+    json!({
+        "served": false,
+        "state": state(devices),
+        "uuid": uuid_text(of.uuid),
+        "level": match of.level { Level::Raid5 => "raid5", Level::Raid6 => "raid6" },
+        "members": of.members,
+        "strip_bytes": of.strip_sectors * SECTOR_BYTES,
+        "size_bytes": (of.members - of.level.parity()) as u64 * of.member_sectors * SECTOR_BYTES,
+        "generation": of.generation,
+        "stopped_cleanly": !of.active,
+        "journal": choice.journal.is_some(),
+        "regions_in_doubt": of.in_doubt.len(),
+        "regions": stripes.div_ceil(of.region_stripes),
+        "failed_members": (0..of.members).filter(|role| of.failed >> role & 1 == 1).collect::<Vec<_>>(),
+        "rebuilding_member": of.rebuilding.map(|rebuild| rebuild.role),
+        "rebuilt_percent": of.rebuilding.map(|rebuild| percent(rebuild.sectors, of.member_sectors)),
+        "reshaped_percent": of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
+        "calibrated": of.calibration.is_some(),
+        "devices": rows,
+    })
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole as f64
+}
+
+/// In one word, whether it would start.
+fn state(devices: &Devices) -> &'static str {
+    let of = &devices.newest;
+    let there = |role: usize| {
+        devices.found.iter().any(|found| match devices.standing(found) {
+            Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role,
+            _ => false,
+        })
+    };
+    let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !there(role)).count();
+    match lacking {
+        _ if of.reshape.is_some() => "growing",
+        more if more > of.level.parity() => "broken",
+        0 if of.in_doubt.is_empty() => "good",
+        0 => "in doubt",
+        _ if of.rebuilding.is_some() => "rebuilding",
+        _ => "degraded",
+    }
+}
+
+fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
+    let place = place(choice, &found.name);
+    let expected = choice.members.iter().position(|member| member.as_deref() == Some(&found.name));
+    let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);
+    let (role, state) = match (&found.content, devices.standing(found)) {
+        (Content::Unreadable(why), _) => (None, format!("unreadable: {why}")),
+        (Content::None(error), _) => (None, error.to_string()),
+        (_, Some(Standing::InUse(role))) if wrong_place(role) => {
+            (Some(role), format!("in the wrong place: it is member {role}"))
+        }
+        (_, Some(Standing::InUse(role))) => (Some(role), "in use".to_owned()),
+        (_, Some(Standing::Failed(role))) => (Some(role), "failed".to_owned()),
+        (_, Some(Standing::Rebuilding(role, sectors))) => {
+            (Some(role), format!("rebuilding {:.1} %", percent(sectors, devices.newest.member_sectors)))
+        }
+        (_, Some(Standing::Spare)) => (None, "spare".to_owned()),
+        (_, Some(Standing::Stale)) => (None, "stale: another device has its role now".to_owned()),
+        (_, Some(Standing::Foreign)) => (None, "foreign: a member of another array".to_owned()),
+        (Content::Of(..), None) => (None, "unknown".to_owned()),
+    };
+    let generation = found.superblock().map(|(superblock, _)| superblock.generation);
+    json!({ "name": found.name, "place": place, "role": role, "state": state, "generation": generation })
+}
+
+/// One screen.
+fn screen(status: &Value) -> String {
+    let text = |field: &str| status[field].as_str().unwrap_or("?").to_owned();
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    let yes = |field: &str| status[field] == true;
+    let mut out = String::new();
+    let served = if yes("served") { "served" } else { "not served" };
+    let _ = writeln!(out, "state    {}, {served}", text("state"));
+    let _ = writeln!(
+        out,
+        "array    {}, {} members, strips of {}, {}",
+        text("level"),
+        number("members"),
+        HumanBytes(number("strip_bytes")),
+        HumanBytes(number("size_bytes"))
+    );
+    let _ = writeln!(out, "uuid     {}, event counter {}", text("uuid"), number("generation"));
+    let parity = match number("regions_in_doubt") {
+        0 => "known to be right".to_owned(),
+        some => format!("in doubt in {some} of {} regions", number("regions")),
+    };
+    let journal = match (yes("journal"), yes("journal_failed")) {
+        (_, true) => "failed",
+        (true, false) => "yes",
+        (false, false) => "none",
+    };
+    let _ = writeln!(out, "parity   {parity}; journal: {journal}");
+    if let Some(percent) = status["reshaped_percent"].as_f64() {
+        let _ = writeln!(out, "growing  {percent:.1} %: \"dcd array grow\" goes on");
+    }
+    if let Some(line) = pass_line(&status["pass"]) {
+        let _ = writeln!(out, "pass     {line}");
+    }
+    if let Some(line) = findings_line(&status["last_scrub"]) {
+        let _ = writeln!(out, "scrubbed {line}");
+    }
+    for device in status["devices"].as_array().into_iter().flatten() {
+        let events = device["generation"]
+            .as_u64()
+            .map(|events| format!(", event counter {events}"))
+            .unwrap_or_default();
+        let role = match device["role"].as_u64() {
+            Some(role) if device["place"] != format!("member {role}") => format!(" as member {role}"),
+            _ => String::new(),
+        };
+        let (place, name) = (device["place"].as_str().unwrap_or("?"), device["name"].as_str().unwrap_or("?"));
+        let _ = writeln!(
+            out,
+            "  {place:<10} {name:<16} {}{role}{events}",
+            device["state"].as_str().unwrap_or("?")
+        );
+    }
+    for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let _ = writeln!(out, "note: {advice}");
+    }
+    out
+}
+
+/// How far a rebuild, a resync or a scrub is.
+pub fn pass_line(pass: &Value) -> Option<String> {
+    let kind = pass["kind"].as_str()?;
+    let mut line = format!("{kind} {:.1} %", pass["percent"].as_f64().unwrap_or(0.0));
+    let left = pass["member_bytes_left"].as_u64().unwrap_or(0);
+    if pass["paused"] == true {
+        line += ", stopped";
+    } else if let Some(speed) = pass["member_bytes_per_second"].as_f64().filter(|speed| *speed >= 1.0) {
+        let seconds = (left as f64 / speed).ceil() as u64;
+        let _ = write!(line, ", {}/s of each member, about {seconds} s left", HumanBytes(speed as u64));
+    }
+    if let Some(findings) = findings_line(&pass["findings"]).filter(|_| kind.starts_with("scrub")) {
+        let _ = write!(line, "; {findings}");
+    }
+    Some(line)
+}
+
+/// What a scrub has found.
+pub fn findings_line(findings: &Value) -> Option<String> {
+    let count = |what: &str| findings[what].as_u64();
+    let (mismatches, repaired) = (count("mismatches")?, count("repaired")?);
+    let (unreadable, lost) = (count("unreadable")?, count("lost")?);
+    Some(format!(
+        "{mismatches} rows that did not match, {unreadable} unreadable blocks, {repaired} blocks repaired, {lost} lost"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_screen_says_it_all() {
+        let findings = json!({ "mismatches": 3, "repaired": 2, "unreadable": 1, "lost": 0 });
+        let status = json!({
+            "served": true, "state": "rebuilding", "level": "raid6", "members": 4, "strip_bytes": 131_072, "size_bytes": 9 << 20,
+            "uuid": "u", "generation": 12, "regions_in_doubt": 2, "regions": 9, "journal": true, "last_scrub": findings,
+            "pass": { "kind": "rebuild", "percent": 41.04, "member_bytes_left": 10 << 20, "member_bytes_per_second": f64::from(5 << 20),
+                      "findings": findings },
+            "devices": [
+                { "name": "b", "place": "member 1", "role": 1, "state": "in use", "generation": 12 },
+                { "name": "e", "place": "spare 0", "role": 2, "state": "rebuilding 41.0 %" },
+            ],
+            "advice": ["swap them"],
+        });
+        let screen = screen(&status);
+        for line in [
+            "state    rebuilding, served",
+            "array    raid6, 4 members, strips of 128 KiB, 9 MiB",
+            "parity   in doubt in 2 of 9 regions; journal: yes",
+            "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left",
+            "scrubbed 3 rows that did not match, 1 unreadable blocks, 2 blocks repaired, 0 lost",
+            "  member 1   b                in use, event counter 12",
+            "  spare 0    e                rebuilding 41.0 % as member 2",
+            "note: swap them",
+        ] {
+            assert!(screen.lines().any(|other| other == line), "{line}\nis not in\n{screen}");
+        }
+        assert_eq!(pass_line(&Value::Null), None);
+    }
+}
