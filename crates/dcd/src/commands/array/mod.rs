@@ -8,11 +8,15 @@ mod grow;
 mod pass;
 mod status;
 
+use std::ops::ControlFlow;
+
 use dcd_serve::control::{Client, ClientError};
 use dcd_stack::{LayerKind, StackFile};
+use serde_json::json;
 
 use crate::cli_array::{Array, ArrayArgs, ArrayCommand};
 use crate::failure::Failure;
+use crate::real::patiently;
 
 pub fn run(args: &Array) -> Result<(), Failure> {
     match &args.command {
@@ -82,10 +86,18 @@ impl Choice {
         self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
     }
 
-    /// The server of the stack, if it is served.
+    /// The server of the stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
     fn server(&self) -> Result<Option<Client>, Failure> {
         let Some(path) = &self.file.serve.control else { return Ok(None) };
-        match Client::connect(path) {
+        let connected = patiently(
+            || {
+                let mut client = Client::connect(path)?;
+                client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+                Ok(client)
+            },
+            |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
+        );
+        match connected {
             Ok(client) => Ok(Some(client)),
             Err(ClientError::NotServed { .. }) => Ok(None),
             Err(error) => Err(error.into()),
