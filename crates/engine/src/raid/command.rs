@@ -7,10 +7,34 @@ impl Array {
     /// Carries an administrator's word out, or begins to.
     pub fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), String> {
         match command {
-            ArrayCommand::Fail { role } => self.fail_member(role, out),
+            ArrayCommand::Fail { role } => self.set_failed(role, out),
             ArrayCommand::Scrub { .. } | ArrayCommand::ScrubStop | ArrayCommand::Rebuild => {
                 Err("this array cannot do that".to_owned())
             }
         }
+    }
+
+    /// An administrator takes a member out of use, if the others have all of its data.
+    fn set_failed(&mut self, role: usize, out: &mut Outbox) -> Result<(), String> {
+        let members = self.layout.shape.columns();
+        if role >= members {
+            return Err(format!("there is no member {role}: they are 0 to {}", members - 1));
+        }
+        if self.is_failed(role) {
+            return Err(format!("member {role} has failed already"));
+        }
+        if !self.recorder.in_doubt().is_empty() {
+            return Err(
+                "its parity is not computed yet, so what the member has would be lost: wait for that"
+                    .to_owned(),
+            );
+        }
+        if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
+            return Err(format!(
+                "member {role} cannot be spared: others have failed, and the array would lose its data"
+            ));
+        }
+        self.member_failed(role, out);
+        Ok(())
     }
 }
