@@ -55,6 +55,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
         // Nothing that a file should say for every start: see `StackFile::accept_damage`.
         accept_damage: false,
+        canary: None,
     };
     for (field, wrong) in [("of", members_complaint(&config)), ("strip", config.complaint())] {
         if let Some(complaint) = wrong {
