@@ -88,6 +88,8 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         destage_depth: rng.pick(&[1, 3, 32]),
         idle_empty: Nanos::from_millis(50),
         idle_full: Nanos::from_millis(1),
+        pass_rate: rng.pick(&[64 << 10, 10 << 20]),
+        pass_bytes: rng.pick(&[1, 512 << 10, 32 << 20]),
         ..RaidConfig::default()
     }
 }

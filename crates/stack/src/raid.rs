@@ -53,6 +53,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
         idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
         idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
+        pass_bytes: fields.size("pass-memory")?.unwrap_or(d.pass_bytes),
         // Nothing that a file should say for every start: see `StackFile::accept_damage`.
         accept_damage: false,
         canary: None,

@@ -1,6 +1,7 @@
 //! The array: what all parts share, and what it does next.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use crate::raid::identify::Found;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
 use crate::raid::members::Spare;
+use crate::raid::pass::Passes;
 use crate::raid::plan::Run;
 use crate::raid::record::Recorder;
 use crate::raid::request::{Pending, Waiter, WaitingFor};
@@ -43,6 +45,18 @@ pub(super) enum Flight {
     Flush {
         role: usize,
     },
+    /// Rows of a window of a pass.
+    WindowRead {
+        key: u64,
+        role: usize,
+        rows: Range<usize>,
+    },
+    WindowWrite {
+        key: u64,
+        rows: Range<usize>,
+    },
+    /// What a pass has written.
+    PassFlush,
 }
 
 /// What has been counted.
@@ -111,9 +125,7 @@ pub(super) struct Array {
     pub held_back: Vec<u64>,
     /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
     pub broken: bool,
-    /// The next unit whose parity is computed anew; none when all of it is right.
-    pub resync: Option<u64>,
-    resyncing: bool,
+    pub passes: Passes,
     /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
     pub unflushed: bool,
     flushing: u32,
@@ -125,7 +137,7 @@ pub(super) struct Array {
     pub hand: u64,
     /// Destaging has begun at the high mark and not reached the low one.
     triggered: bool,
-    stopped: bool,
+    pub stopped: bool,
     stopping: bool,
     closing: bool,
     pub deadline: Option<Nanos>,
@@ -135,10 +147,14 @@ pub(super) struct Array {
 impl Array {
     pub fn new(start: Start) -> Array {
         let Start { config, layout, regions, geometry, recorder, journal, found } = start;
-        let in_doubt = recorder.in_doubt().iter().next().filter(|_| !geometry.read_only);
+        let passes = match recorder.failed() {
+            0 if !geometry.read_only => {
+                Passes::resync(recorder.in_doubt().iter().map(|region| regions.units(region)))
+            }
+            _ => Passes::default(),
+        };
         Array {
             cache: StripeCache::new(layout, config.cache_bytes),
-            resync: in_doubt.map(|region| regions.units(region).start),
             config,
             layout,
             regions,
@@ -157,7 +173,7 @@ impl Array {
             waiters: Vec::new(),
             held_back: Vec::new(),
             broken: false,
-            resyncing: false,
+            passes,
             unflushed: true,
             flushing: 0,
             foreground: 0,
@@ -231,6 +247,9 @@ impl Array {
                 }
                 self.unflushed = self.flushing > 0 || self.broken;
             }
+            Flight::WindowRead { key, role, rows } => self.window_read(key, role, rows, result, out),
+            Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, &result, out),
+            Flight::PassFlush => self.pass_flushed(role, &result, out),
         }
     }
 
@@ -247,24 +266,6 @@ impl Array {
         }
     }
 
-    /// A resync of a unit has ended; what it could not make right stays in doubt.
-    pub fn resynced(&mut self, unit: u64, right: bool) {
-        self.resyncing = false;
-        self.statistics.resynced_units += u64::from(right);
-        if self.resync != Some(unit) {
-            return;
-        }
-        let region = self.regions.of_unit(unit);
-        self.resync = Some(unit + 1);
-        if right && self.regions.units(region).end == unit + 1 {
-            self.recorder.synced(region);
-        }
-        if !right || self.regions.units(region).end == unit + 1 {
-            let next = self.recorder.in_doubt().iter().find(|next| *next > region);
-            self.resync = next.map(|next| self.regions.units(next).start);
-        }
-    }
-
     /// Goes on with all that can be done now; runs after every event.
     fn step(&mut self, now: Nanos, out: &mut Outbox) {
         self.deadline = None;
@@ -278,10 +279,11 @@ impl Array {
         while let Some(unit) = self.next_destage(now) {
             self.start(unit, Goal::Destage, out);
         }
-        self.start_resync(out);
+        self.go_on_passing(now, out);
         self.take_spare(out);
         self.finish_waiters(out);
-        if self.stopping && self.requests.is_empty() && self.operations.is_empty() {
+        let resting = self.operations.is_empty() && self.passes.windows.is_empty();
+        if self.stopping && self.requests.is_empty() && resting {
             self.stopping = false;
             self.wait_until_home(WaitingFor::Report(Report::Stopped), None);
             return self.step(now, out);
@@ -303,11 +305,16 @@ impl Array {
     /// Whether a dirty unit may be destaged now; readers that are in the way keep others out from now on.
     pub fn can_destage(&mut self, unit: u64) -> bool {
         let unit = self.cache.unit(unit);
-        if unit.exclusive || unit.fetch.is_some() {
+        if unit.exclusive || unit.claimed.is_some() || unit.fetch.is_some() {
             return false;
         }
         unit.wanted = unit.readers > 0;
         !unit.wanted
+    }
+
+    /// Asks for an alarm at a time, unless there is an earlier one.
+    pub fn wake_at(&mut self, time: Nanos) {
+        self.deadline = Some(self.deadline.map_or(time, |earlier| earlier.min(time)));
     }
 
     /// The unit that goes home next, if one is to go now.
@@ -343,7 +350,7 @@ impl Array {
         match when::policy(self.config.when).choose(&view) {
             Choice::Run => self.choose(),
             Choice::At(time) => {
-                self.deadline = Some(time);
+                self.wake_at(time);
                 None
             }
             Choice::Wait => None,
@@ -376,17 +383,6 @@ impl Array {
             self.cache.pass_over(unit);
         }
         Some(chosen.best)
-    }
-
-    /// While nobody asks for anything, the parity of one unit after the other is computed anew.
-    fn start_resync(&mut self, out: &mut Outbox) {
-        let Some(unit) = self.resync else { return };
-        let busy = self.foreground > 0 || self.destages > 0 || self.resyncing;
-        if busy || self.stopped || self.broken || !self.waiters.is_empty() || !self.can_destage(unit) {
-            return;
-        }
-        self.resyncing = true;
-        self.start(unit, Goal::Resync, out);
     }
 
     pub fn check(&self) {

@@ -9,7 +9,8 @@
 //! | free             |                                           |                                                |
 //! | shared           | reads of clients that go to members       | writes into the cache, and further reads       |
 //! | wanted           | a destage that waits for those reads      | what the cache has is read; all else waits     |
-//! | exclusive        | a destage, a recovery, a resync           | the same                                       |
+//! | claimed          | a pass that waits for whoever has it      | the same                                       |
+//! | exclusive        | a destage, a recovery, a pass             | the same                                       |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -58,6 +59,8 @@ pub struct Unit {
     pub readers: u32,
     pub exclusive: bool,
     pub wanted: bool,
+    /// The window of a pass that gets the lock next.
+    pub claimed: Option<u64>,
     pub waiting: VecDeque<Piece>,
     /// Rows of which something has to be computed, as a member cannot give it.
     pub fetch: Option<Range<usize>>,
@@ -90,11 +93,15 @@ impl Unit {
 
     /// New reads at members and writes have to wait.
     pub fn is_locked(&self) -> bool {
-        self.exclusive || self.wanted || self.fetch.is_some() || !self.waiting.is_empty()
+        self.exclusive
+            || self.wanted
+            || self.claimed.is_some()
+            || self.fetch.is_some()
+            || !self.waiting.is_empty()
     }
 
     fn is_idle(&self) -> bool {
-        self.readers == 0 && !self.is_locked() && !self.exclusive
+        self.readers == 0 && !self.is_locked()
     }
 }
 
@@ -256,14 +263,6 @@ impl StripeCache {
         let gone = |unit: &Unit| unit.is_idle() && !unit.is_held() && unit.bad.is_empty();
         if self.units.get(&unit).is_some_and(gone) {
             self.units.remove(&unit);
-        }
-    }
-
-    /// Drops what a unit held only for an operation on it.
-    pub fn drop_clean(&mut self, unit: u64) {
-        if self.units.get(&unit).is_some_and(|entry| entry.is_held() && !entry.is_dirty() && entry.is_idle())
-        {
-            self.let_go(unit);
         }
     }
 
@@ -464,7 +463,8 @@ impl StripeCache {
             assert!(unit.is_held() || unit.blocks.iter().all(|block| block.valid == 0));
             assert!(!(unit.exclusive && unit.readers > 0), "a lock is shared or exclusive");
             let idle = unit.readers == 0 && !unit.exclusive;
-            assert!(!idle || unit.waiting.is_empty(), "nobody waits for a lock that is free");
+            let awaited = !unit.waiting.is_empty() || unit.claimed.is_some();
+            assert!(!idle || !awaited, "nobody waits for a lock that is free");
         }
     }
 }

@@ -8,9 +8,9 @@ impl Array {
     pub fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), String> {
         match command {
             ArrayCommand::Fail { role } => self.set_failed(role, out),
-            ArrayCommand::Scrub { .. } | ArrayCommand::ScrubStop | ArrayCommand::Rebuild => {
-                Err("this array cannot do that".to_owned())
-            }
+            ArrayCommand::Scrub { repair } => self.scrub(repair),
+            ArrayCommand::ScrubStop => self.stop_scrub(),
+            ArrayCommand::Rebuild => self.can_rebuild(),
         }
     }
 
@@ -36,5 +36,24 @@ impl Array {
         }
         self.member_failed(role, out);
         Ok(())
+    }
+
+    /// A spare takes over by itself; this says whether one does, and what is in the way.
+    fn can_rebuild(&self) -> Result<(), String> {
+        let why = if self.recorder.failed() == 0 {
+            "no member has failed"
+        } else if self.recorder.rebuilding().is_some() {
+            return Ok(());
+        } else if self.spares.is_empty() {
+            "there is no spare: make one with \"dcd array add\", and name it in \"spares\""
+        } else if !self.recorder.in_doubt().is_empty() {
+            "the parity is not right everywhere, so what the member had cannot be computed: bring it back, or accept that at the \
+             next start"
+        } else if self.broken || self.geometry.read_only {
+            "the array takes no writes"
+        } else {
+            return Ok(());
+        };
+        Err(why.to_owned())
     }
 }

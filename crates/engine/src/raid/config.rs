@@ -99,6 +99,8 @@ pub struct RaidConfig {
     /// For the idle policy: see the log cache.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
+    /// RAM for passes: what they have read and not written yet. One stripe with its parity at least.
+    pub pass_bytes: u64,
     /// Starts although members are missing and the parity is in doubt: what they held may come out wrong.
     pub accept_damage: bool,
     #[serde(skip)]
@@ -129,6 +131,7 @@ impl Default for RaidConfig {
             destage_depth: 32,
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
+            pass_bytes: 32 << 20,
             accept_damage: false,
             canary: None,
         }

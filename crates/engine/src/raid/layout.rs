@@ -76,6 +76,14 @@ impl Layout {
         (p + behind_p) % members
     }
 
+    /// The column of a unit that a member has.
+    pub fn column(&self, unit: u64, role: usize) -> usize {
+        let members = self.shape.columns();
+        let first_data = self.member(unit, 0);
+        // Data columns lie behind each other, and P follows on the last of them.
+        (role + members - first_data) % members
+    }
+
     /// Where a row of a unit is on each of the members.
     pub const fn member_lba(&self, unit: u64, row: usize) -> Lba {
         Lba(DATA_SECTOR + unit * self.column_sectors() + row as u64 * LINE_SECTORS)
@@ -121,6 +129,8 @@ mod tests {
         for unit in 0..six.units() {
             let mut all: Vec<usize> = (0..5).map(|column| six.member(unit, column)).collect();
             assert_eq!(six.member(unit, 4), (six.member(unit, 3) + 1) % 5, "Q is behind P");
+            assert!((0..5).all(|column| six.column(unit, six.member(unit, column)) == column));
+            assert!((0..5).all(|column| five.column(unit, five.member(unit, column)) == column));
             all.sort_unstable();
             assert_eq!(all, [0, 1, 2, 3, 4]);
         }

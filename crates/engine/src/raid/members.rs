@@ -38,12 +38,10 @@ impl Array {
         if !self.is_in_use(role) {
             return true;
         }
-        if !self.is_failed(role) {
-            if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
-                self.broken = true;
-                return false;
-            }
-            self.resync = None;
+        let spared = (self.recorder.failed().count_ones() as usize) < self.layout.shape.parity;
+        if !self.is_failed(role) && !spared {
+            self.broken = true;
+            return false;
         }
         self.statistics.member_failures += 1;
         self.recorder.fail(role);

@@ -12,10 +12,14 @@
 //! | `parity`     | P and Q                                                                           |
 //! | `stride`     | the stride benchmark, which says when contiguity pays                             |
 //! | `cache`      | the units of the stripe cache: their blocks, their order, their locks             |
-//! | `array`      | what the array does next: destages by marks and policies, resync, failures        |
+//! | `array`      | what the array does next: destages by marks and policies, failures                |
 //! | `command`    | what an administrator tells a running array                                       |
 //! | `request`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
+//! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
+//! | `window`     | a part of a pass: units that are read, looked at and written together             |
+//! | `survey`     | what a pass makes of what it has read                                             |
+//! | `syndrome`   | which blocks of a row are wrong, and what the missing ones are                    |
 //! | `superblock` | who the members are, and what is known of them                                    |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
@@ -50,14 +54,18 @@ pub mod matrix;
 mod members;
 pub mod offline;
 pub mod parity;
+mod pass;
 pub mod plan;
 mod record;
 mod request;
 pub mod stride;
 mod stripe;
 mod superblock;
+mod survey;
+mod syndrome;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use crate::Nanos;
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
@@ -116,11 +124,12 @@ impl Layer for RaidLayer {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
+    fn status(&self, now: Nanos) -> serde_json::Value {
         let array = self.array();
         let failed: Vec<usize> = (0..array.ports.len()).filter(|&role| array.is_failed(role)).collect();
+        let resync = array.passes.resynced_percent();
         let rebuilding = array.recorder.rebuilding();
-        let state = match (array.broken, failed.is_empty(), array.resync, rebuilding) {
+        let state = match (array.broken, failed.is_empty(), resync, rebuilding) {
             (true, ..) => "broken",
             (false, _, Some(_), _) => "resyncing",
             (false, false, None, Some(_)) => "rebuilding",
@@ -134,7 +143,7 @@ impl Layer for RaidLayer {
         serde_json::json!({
             "state": state,
             "failed_members": failed,
-            "resynced_percent": array.resync.map(|unit| 100.0 * unit as f64 / array.layout.units() as f64),
+            "resynced_percent": resync,
             "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
@@ -149,6 +158,9 @@ impl Layer for RaidLayer {
             "size_bytes": array.geometry.sectors * crate::SECTOR_BYTES,
             "calibrated": recorded.calibration.is_some(),
             "holders": array.holders,
+            "pass": array.passes.status(now, &array.layout),
+            "last_scrub": array.passes.last_scrub,
+            "last_rebuild": array.passes.last_rebuild,
             "journal": array.journal.is_some(),
             "journal_failed": array.journal_failed,
             "advice": array.advice(),
@@ -163,6 +175,8 @@ impl Layer for RaidLayer {
     }
 
     fn is_busy(&self) -> bool {
-        self.array.as_ref().is_some_and(|array| !array.operations.is_empty())
+        self.array
+            .as_ref()
+            .is_some_and(|array| !array.operations.is_empty() || !array.passes.windows.is_empty())
     }
 }

@@ -359,7 +359,7 @@ impl Array {
         }
     }
 
-    /// Starts to compute what readers of a unit wait for, or to destage it, or lets those who wait for it go on: its lock may
+    /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets those who wait for it go on: its lock may
     /// be free.
     pub(super) fn unlocked(&mut self, number: u64, out: &mut Outbox) {
         loop {
@@ -370,6 +370,9 @@ impl Array {
             let (dirty, wanted, fetch) = (unit.is_dirty(), unit.wanted, unit.fetch.is_some());
             if fetch {
                 return self.start(number, Goal::Fetch, out);
+            }
+            if unit.claimed.is_some() {
+                return self.lock_for_window(number, out);
             }
             if wanted && dirty && !self.broken {
                 return self.start(number, Goal::Destage, out);

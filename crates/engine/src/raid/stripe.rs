@@ -1,5 +1,4 @@
-//! An operation on one unit of the cache, under its exclusive lock: a destage, the recovery of what a member cannot give, a
-//! resync.
+//! An operation on one unit of the cache, under its exclusive lock: a destage, or the recovery of what a member cannot give.
 //!
 //! | it is      | until                                                          | then                                |
 //! |------------|----------------------------------------------------------------|-------------------------------------|
@@ -28,7 +27,6 @@ const BLOCK: usize = LINE_BYTES as usize;
 pub(super) enum Goal {
     Destage,
     Fetch,
-    Resync,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +56,6 @@ pub(super) struct Operation {
     pub unit: u64,
     goal: Goal,
     pub phase: Phase,
-    was_held: bool,
     work: Option<Work>,
     pub writes: Vec<(Run, Buf)>,
     /// Commands that have not returned.
@@ -102,7 +99,6 @@ impl Reads {
 impl Array {
     /// Locks a unit for an operation, and begins it.
     pub(super) fn start(&mut self, unit: u64, goal: Goal, out: &mut Outbox) {
-        let was_held = self.cache.unit(unit).is_held();
         self.cache.hold(unit, true);
         let entry = self.cache.unit(unit);
         assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
@@ -112,7 +108,6 @@ impl Array {
             unit,
             goal,
             phase: Phase::Reading,
-            was_held,
             work: None,
             writes: Vec::new(),
             left: 0,
@@ -157,7 +152,7 @@ impl Array {
         let purpose = match goal {
             Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
             Goal::Destage if !self.is_unsynced(unit) => Purpose::Destage,
-            Goal::Destage | Goal::Resync => Purpose::Resync,
+            Goal::Destage => Purpose::Resync,
         };
         let singly = entry.singly;
         let plan = match plan(&view, &purpose, self.config.contiguity.as_ref()) {
@@ -372,7 +367,6 @@ impl Array {
             Goal::Fetch => self.fail_fetch(unit, out),
             // What is dirty here can only be written without parity: nothing more is promised.
             Goal::Destage => self.broken = true,
-            Goal::Resync => {}
         }
         self.not_written(key, out);
     }
@@ -388,25 +382,18 @@ impl Array {
                 entry.fetch = None;
                 self.statistics.fetches += 1;
             }
-            Goal::Destage | Goal::Resync if !operation.unwritten => self.cache.is_home(unit),
-            Goal::Destage | Goal::Resync => {}
+            Goal::Destage if !operation.unwritten => self.cache.is_home(unit),
+            Goal::Destage => {}
         }
         if operation.goal == Goal::Destage {
             self.destages -= 1;
             self.statistics.destages += 1;
             self.hand = unit + 1;
         }
-        if operation.goal == Goal::Resync {
-            self.resynced(unit, !operation.unwritten);
-        }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
             self.journal_over(record, out);
         }
         self.unlocked(unit, out);
-        // What a resync has read is no sign that anybody will need it.
-        if operation.goal == Goal::Resync && !operation.was_held {
-            self.cache.drop_clean(unit);
-        }
         self.cache.trim();
     }
 }

@@ -4,6 +4,10 @@
 mod intent;
 #[path = "member_tests.rs"]
 mod members;
+#[path = "pass_tests.rs"]
+mod passes;
+#[path = "rebuild_tests.rs"]
+mod rebuilds;
 
 use std::collections::VecDeque;
 

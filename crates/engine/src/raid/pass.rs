@@ -1,0 +1,452 @@
+//! Passes over the array, in windows of some units that are read and written in large pieces, several at a time.
+//!
+//! | a pass is a | goes over                              | when                                                       |
+//! |-------------|----------------------------------------|------------------------------------------------------------|
+//! | resync      | units whose parity may be wrong        | at the start, after a crash                                |
+//! | rebuild     | units that a new member has nothing of | as soon as a member is missing and there is one for its role |
+//! | scrub       | all                                    | when an administrator asks                                 |
+//!
+//! One pass goes on at a time. While clients are active it takes so much of each member's time as `pass_rate` says, in small
+//! windows, one at a time: nobody waits for more than one of them, and the pass is not starved either. When nobody asks for
+//! anything it goes as fast as the members do. A scrub that is stopped, or that a rebuild has come before, goes on where it was.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use crate::layer::{Io, IoResult, Outbox};
+use crate::raid::array::{Array, Flight};
+use crate::raid::layout::Layout;
+use crate::raid::survey::Findings;
+use crate::raid::window::Window;
+use crate::slab::Slab;
+use crate::{LINE_BYTES, Nanos};
+
+/// Clients are active until so long after the last request.
+const ACTIVE: Nanos = Nanos::from_millis(500);
+/// What a window has of each member while clients are active: some ten milliseconds of a disk.
+const ACTIVE_WINDOW_BYTES: u64 = 512 << 10;
+/// Windows at a time while they are not: some are read while others are written.
+const DEPTH: u64 = 4;
+
+/// A pass says so often how far it has come: what a restart does again at most.
+const CHECKPOINT_TIME: Nanos = Nanos::from_secs(10);
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Resync,
+    Rebuild { role: usize },
+    Scrub { repair: bool },
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Resync => "resync",
+            Kind::Rebuild { .. } => "rebuild",
+            Kind::Scrub { repair: false } => "scrub",
+            Kind::Scrub { repair: true } => "scrub-repair",
+        }
+    }
+}
+
+/// What a pass has written below a unit is made durable, so that it can be said that the pass has come so far.
+#[derive(Clone, Copy)]
+struct Checkpoint {
+    position: u64,
+    /// Flushes that have not returned.
+    left: u32,
+}
+
+/// See the module's documentation.
+struct Pass {
+    kind: Kind,
+    /// What no window has been begun of, in rising order.
+    todo: VecDeque<Range<u64>>,
+    /// All that it goes over.
+    units: u64,
+    /// When it began, or went on, and what was left then.
+    began: Option<(Nanos, u64)>,
+    findings: Findings,
+    /// Regions of which something could not be made right.
+    wrong: BTreeSet<u64>,
+    checkpoint: Option<Checkpoint>,
+    next_checkpoint: Nanos,
+    /// It has no purpose any more, and ends without a word.
+    void: bool,
+}
+
+impl Pass {
+    fn new(kind: Kind, todo: impl IntoIterator<Item = Range<u64>>) -> Pass {
+        let todo: VecDeque<Range<u64>> = todo.into_iter().filter(|range| !range.is_empty()).collect();
+        let units = todo.iter().map(|range| range.end - range.start).sum();
+        Pass {
+            kind,
+            todo,
+            units,
+            began: None,
+            findings: Findings::default(),
+            wrong: BTreeSet::new(),
+            checkpoint: None,
+            next_checkpoint: Nanos::MAX,
+            void: false,
+        }
+    }
+
+    fn units_left(&self) -> u64 {
+        self.todo.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Cuts the next window off.
+    fn take(&mut self, units: u64) -> Option<Range<u64>> {
+        let first = self.todo.front_mut()?;
+        let window = first.start..first.end.min(first.start + units);
+        first.start = window.end;
+        if first.is_empty() {
+            self.todo.pop_front();
+        }
+        Some(window)
+    }
+}
+
+/// The pass that goes on, and what is known of others.
+#[derive(Default)]
+pub(super) struct Passes {
+    current: Option<Pass>,
+    /// Those of the current pass that have begun, and their order.
+    pub windows: Slab<Window>,
+    pub order: VecDeque<u64>,
+    /// When the next window may begin while clients are active.
+    next_at: Nanos,
+    /// A scrub that does not go on now.
+    parked: Option<Pass>,
+    /// An administrator has stopped it.
+    paused: bool,
+    /// What the last ones that came to their end have found.
+    pub last_scrub: Option<Findings>,
+    pub last_rebuild: Option<Findings>,
+}
+
+impl Passes {
+    /// The parity of some units is in doubt.
+    pub fn resync(units: impl IntoIterator<Item = Range<u64>>) -> Passes {
+        let pass = Pass::new(Kind::Resync, units);
+        Passes { current: (pass.units > 0).then_some(pass), ..Passes::default() }
+    }
+
+    pub const fn is_running(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// The kind of the pass that goes on.
+    pub fn kind(&self) -> Kind {
+        self.current.as_ref().expect("a pass goes on").kind
+    }
+
+    /// The current pass has been over everything below this unit; none where it has been over all.
+    fn position(&mut self) -> Option<u64> {
+        match self.order.front() {
+            Some(&first) => Some(self.windows.get_mut(first).units.start),
+            None => self.current.as_ref()?.todo.front().map(|range| range.start),
+        }
+    }
+
+    /// Adds what a window has come across.
+    pub fn found(&mut self, findings: &Findings, wrong: impl IntoIterator<Item = u64>) {
+        let Some(pass) = &mut self.current else { return };
+        pass.findings.mismatches += findings.mismatches;
+        pass.findings.unreadable += findings.unreadable;
+        pass.findings.lost += findings.lost;
+        pass.wrong.extend(wrong);
+    }
+
+    /// Blocks of a member that were wrong or unreadable have been written.
+    pub fn repaired(&mut self, blocks: u64) {
+        if let Some(pass) = &mut self.current {
+            pass.findings.repaired += blocks;
+        }
+    }
+
+    pub fn resynced_percent(&self) -> Option<f64> {
+        let pass = self.current.as_ref().filter(|pass| pass.kind == Kind::Resync)?;
+        Some(100.0 * (1.0 - self.units_left() as f64 / pass.units.max(1) as f64))
+    }
+
+    fn units_left(&self) -> u64 {
+        let begun: u64 = self.windows.iter().map(|window| window.units.end - window.units.start).sum();
+        begun + self.current.as_ref().map_or(0, Pass::units_left)
+    }
+
+    pub fn status(&self, now: Nanos, layout: &Layout) -> serde_json::Value {
+        let (pass, left) = match (&self.current, &self.parked) {
+            (Some(pass), _) => (pass, self.units_left()),
+            (None, Some(pass)) => (pass, pass.units_left()),
+            (None, None) => return serde_json::Value::Null,
+        };
+        let bytes = layout.rows as u64 * LINE_BYTES;
+        let speed = pass.began.filter(|_| self.is_running()).map(|(began, left_then)| {
+            let seconds = now.since(began).as_secs_f64().max(1e-3);
+            ((left_then - left) * bytes) as f64 / seconds
+        });
+        let role = match pass.kind {
+            Kind::Rebuild { role } => Some(role),
+            Kind::Resync | Kind::Scrub { .. } => None,
+        };
+        serde_json::json!({
+            "kind": pass.kind.name(),
+            "role": role,
+            "paused": !self.is_running(),
+            "percent": 100.0 * (1.0 - left as f64 / pass.units.max(1) as f64),
+            "member_bytes_left": left * bytes,
+            "member_bytes_per_second": speed,
+            "findings": pass.findings,
+        })
+    }
+}
+
+impl Array {
+    /// Begins a scrub, or goes on with the one that was stopped.
+    pub fn scrub(&mut self, repair: bool) -> Result<(), String> {
+        if self.recorder.failed() != 0 {
+            return Err(
+                "a member is missing: a scrub compares what all of them have, so rebuild it first".to_owned()
+            );
+        }
+        if self.geometry.read_only {
+            return Err("a member is read only: what a scrub finds could not be repaired".to_owned());
+        }
+        let kind = Kind::Scrub { repair };
+        self.passes.paused = false;
+        if self.passes.parked.as_ref().is_none_or(|pass| pass.kind != kind)
+            && self.passes.current.as_ref().is_none_or(|pass| pass.kind != kind)
+        {
+            self.passes.parked = Some(Pass::new(kind, std::iter::once(0..self.layout.units())));
+        }
+        Ok(())
+    }
+
+    /// Stops a scrub; the next one goes on where it was.
+    pub fn stop_scrub(&mut self) -> Result<(), String> {
+        let scrubs =
+            |pass: &Option<Pass>| pass.as_ref().is_some_and(|pass| matches!(pass.kind, Kind::Scrub { .. }));
+        if self.passes.paused || !(scrubs(&self.passes.current) || scrubs(&self.passes.parked)) {
+            return Err("no scrub is running".to_owned());
+        }
+        self.passes.paused = true;
+        Ok(())
+    }
+
+    /// The current pass is to begin no more windows.
+    fn is_held_up(&self) -> bool {
+        let Some(pass) = &self.passes.current else { return true };
+        match pass.kind {
+            Kind::Resync => false,
+            // Before the superblocks say who has the role, nothing is written there.
+            Kind::Rebuild { .. } => !self.recorder.knows_rebuild(),
+            Kind::Scrub { .. } => {
+                self.passes.paused || self.recorder.failed() != 0 || self.passes.parked.is_some()
+            }
+        }
+    }
+
+    /// What the current pass was begun for is not so any more.
+    pub(super) fn is_void(&self) -> bool {
+        self.passes.current.as_ref().is_some_and(|pass| {
+            pass.void
+                || match pass.kind {
+                    Kind::Resync => self.recorder.failed() != 0,
+                    Kind::Rebuild { role } => {
+                        self.recorder.rebuilding().is_none_or(|rebuild| rebuild.role != role)
+                    }
+                    Kind::Scrub { .. } => false,
+                }
+        })
+    }
+
+    /// Ends a pass that is void, as soon as nothing of it is under way.
+    fn give_up_pass(&mut self) {
+        if !self.is_void() {
+            return;
+        }
+        let resting = self.passes.windows.is_empty();
+        let Some(pass) = &mut self.passes.current else { return };
+        pass.todo.clear();
+        pass.void = true;
+        if resting && pass.checkpoint.is_none_or(|checkpoint| checkpoint.left == 0) {
+            self.passes.current = None;
+        }
+    }
+
+    /// Lets the pass that is most urgent be the current one.
+    fn choose_pass(&mut self) {
+        let scrubs = |pass: &Pass| matches!(pass.kind, Kind::Scrub { .. }) && pass.checkpoint.is_none();
+        if self.passes.windows.is_empty()
+            && self.is_held_up()
+            && self.passes.current.as_ref().is_some_and(scrubs)
+        {
+            let pass = self.passes.current.take();
+            // One of another kind that has been asked for meanwhile takes its place.
+            self.passes.parked = self.passes.parked.take().or(pass);
+        }
+        if self.passes.current.is_some() {
+            return;
+        }
+        if let Some(rebuild) = self.recorder.rebuilding() {
+            let first = rebuild.sectors / self.layout.column_sectors();
+            let units = std::iter::once(first..self.layout.units());
+            self.passes.current = Some(Pass::new(Kind::Rebuild { role: rebuild.role }, units));
+        } else if !self.passes.paused && self.recorder.failed() == 0 {
+            self.passes.current = self.passes.parked.take();
+        }
+        if let Some(pass) = &mut self.passes.current {
+            pass.began = None;
+        }
+    }
+
+    /// Begins windows, as many as there may be now; ends the pass after the last one.
+    pub(super) fn go_on_passing(&mut self, now: Nanos, out: &mut Outbox) {
+        self.give_up_pass();
+        if self.broken || self.stopped || self.geometry.read_only {
+            return;
+        }
+        self.choose_pass();
+        self.go_on_with_checkpoint(now, out);
+        while !self.is_held_up() && self.may_begin_window(now) {
+            let units = self.window_units(now);
+            let left = self.passes.units_left();
+            let Some(pass) = &mut self.passes.current else { return };
+            let Some(units) = pass.take(units) else { return };
+            if pass.began.is_none() {
+                (pass.began, pass.next_checkpoint) = (Some((now, left)), now + CHECKPOINT_TIME);
+            }
+            self.pace(now, &units);
+            self.begin_window(units, out);
+        }
+    }
+
+    fn is_active(&self, now: Nanos) -> bool {
+        self.foreground > 0 || self.destages > 0 || now < self.last_activity + ACTIVE
+    }
+
+    fn column_bytes(&self) -> u64 {
+        self.layout.rows as u64 * LINE_BYTES
+    }
+
+    /// How many units a window has now.
+    fn window_units(&self, now: Nanos) -> u64 {
+        let share = self.config.pass_bytes / (DEPTH * self.ports.len() as u64);
+        let bytes = if self.is_active(now) { share.min(ACTIVE_WINDOW_BYTES) } else { share };
+        (bytes / self.column_bytes()).max(1)
+    }
+
+    fn may_begin_window(&mut self, now: Nanos) -> bool {
+        let begun = self.passes.windows.len() as u64;
+        if !self.is_active(now) {
+            let window_bytes = self.column_bytes() * self.ports.len() as u64;
+            return begun < (self.config.pass_bytes / window_bytes).clamp(1, DEPTH);
+        }
+        if begun == 0 && now < self.passes.next_at {
+            let rest = self.last_activity + ACTIVE;
+            self.wake_at(if rest > now { self.passes.next_at.min(rest) } else { self.passes.next_at });
+            return false;
+        }
+        begun == 0
+    }
+
+    /// The next window has to wait so long that the rate is kept.
+    fn pace(&mut self, now: Nanos, units: &Range<u64>) {
+        let bytes = (units.end - units.start) * self.column_bytes();
+        let takes = u128::from(bytes) * 1_000_000_000 / u128::from(self.config.pass_rate.max(1));
+        self.passes.next_at =
+            now.max(self.passes.next_at).saturating_add(Nanos(takes.min(u128::from(u64::MAX)) as u64));
+    }
+
+    /// A window has been over so many units.
+    pub(super) fn passed(&mut self, units: u64) {
+        let position = self.passes.position();
+        match self.passes.kind() {
+            _ if self.is_void() => {}
+            Kind::Resync => self.statistics.resynced_units += units,
+            Kind::Rebuild { .. } => self.recorder.rebuilt(self.sectors_below(position)),
+            Kind::Scrub { .. } => {}
+        }
+    }
+
+    /// What a member has below a unit.
+    fn sectors_below(&self, unit: Option<u64>) -> u64 {
+        unit.map_or(self.recorder.recorded().member_sectors, |unit| unit * self.layout.column_sectors())
+    }
+
+    /// Now and then, and at the end, it is recorded how far a pass has come.
+    fn go_on_with_checkpoint(&mut self, now: Nanos, out: &mut Outbox) {
+        let position = self.passes.position();
+        let Some(pass) = &mut self.passes.current else { return };
+        match pass.checkpoint {
+            Some(Checkpoint { left: 0, position }) => self.end_checkpoint(now, position, out),
+            Some(_) => {}
+            None if pass.void => {}
+            None => match position {
+                None => self.begin_checkpoint(now, u64::MAX, out),
+                Some(position) if now >= pass.next_checkpoint => self.begin_checkpoint(now, position, out),
+                Some(_) => {}
+            },
+        }
+    }
+
+    fn begin_checkpoint(&mut self, now: Nanos, position: u64, out: &mut Outbox) {
+        let Some(pass) = &self.passes.current else { return };
+        let (kind, wrote) = (pass.kind, pass.findings.repaired > 0);
+        let flushes = |role: &usize| match kind {
+            Kind::Rebuild { role: new } => new == *role,
+            Kind::Resync | Kind::Scrub { .. } => wrote && self.is_in_use(*role),
+        };
+        let roles: Vec<usize> = (0..self.ports.len()).filter(flushes).collect();
+        if let Some(pass) = &mut self.passes.current {
+            pass.checkpoint = Some(Checkpoint { position, left: roles.len() as u32 });
+        }
+        for role in &roles {
+            self.submit(*role, Flight::PassFlush, Io::Flush, out);
+        }
+        if roles.is_empty() {
+            self.end_checkpoint(now, position, out);
+        }
+    }
+
+    /// A member has flushed what a pass has written, or could not: what it should have covered may be gone.
+    pub(super) fn pass_flushed(&mut self, role: usize, result: &IoResult, out: &mut Outbox) {
+        if result.status.is_err() {
+            self.member_failed(role, out);
+        }
+        if let Some(Checkpoint { left, .. }) =
+            self.passes.current.as_mut().and_then(|pass| pass.checkpoint.as_mut())
+        {
+            *left -= 1;
+        }
+    }
+
+    fn end_checkpoint(&mut self, now: Nanos, position: u64, out: &mut Outbox) {
+        let Some(pass) = &mut self.passes.current else { return };
+        (pass.checkpoint, pass.next_checkpoint) = (None, now + CHECKPOINT_TIME);
+        let (kind, findings, over) = (pass.kind, pass.findings, position == u64::MAX);
+        match kind {
+            Kind::Resync => {
+                let regions = self.regions;
+                let right =
+                    |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
+                let right: Vec<u64> = self.recorder.in_doubt().iter().filter(right).collect();
+                right.into_iter().for_each(|region| self.recorder.synced(region));
+            }
+            Kind::Rebuild { .. } => self.recorder.checkpoint(self.sectors_below((!over).then_some(position))),
+            Kind::Scrub { .. } => {}
+        }
+        if over {
+            self.passes.current = None;
+            match kind {
+                Kind::Resync => {}
+                Kind::Rebuild { .. } => self.passes.last_rebuild = Some(findings),
+                Kind::Scrub { .. } => self.passes.last_scrub = Some(findings),
+            }
+        }
+        self.record(out);
+    }
+}

@@ -1,0 +1,250 @@
+//! What a pass makes of a window that was read: what has to be written, and what there is to tell. Pure.
+//!
+//! | the pass is a | a row that fits                      | one that does not            | a block that could not be read |
+//! |---------------|--------------------------------------|------------------------------|--------------------------------|
+//! | resync        | nothing                              | its parity is written        | is left, and the row in doubt; parity is written |
+//! | scrub         | nothing                              | counted, and repaired if told | is computed and written       |
+//! | rebuild       | gives the block of the new member    |                              | is computed and written        |
+//!
+//! A repair writes the one wrong block where RAID-6 can tell which it is, and the parity otherwise. A row with a block that is
+//! missing and one that is wrong is only counted: nothing says which of them would be made right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::raid::layout::Layout;
+use crate::raid::matrix::Shape;
+use crate::raid::pass::Kind;
+use crate::raid::syndrome::{self, Verdict};
+use crate::{Buf, LINE_BYTES};
+
+const BLOCK: usize = LINE_BYTES as usize;
+
+/// What a pass has come across.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Findings {
+    /// Rows whose parity does not fit their data.
+    pub mismatches: u64,
+    /// Blocks that were written because they were wrong or could not be read.
+    pub repaired: u64,
+    /// Blocks that could not be read, and were computed.
+    pub unreadable: u64,
+    /// Data blocks that could neither be read nor computed.
+    pub lost: u64,
+}
+
+/// Blocks of one member, in a row.
+pub(super) struct Repair {
+    pub role: usize,
+    pub rows: Range<usize>,
+    pub buf: Buf,
+}
+
+/// The outcome of a [`Survey`].
+#[derive(Default)]
+pub(super) struct Found {
+    pub findings: Findings,
+    pub repairs: Vec<Repair>,
+    /// Rows that stay as they are: more of them is missing than the parity makes up for, or it is in doubt itself.
+    pub lost: Vec<usize>,
+}
+
+/// See the module's documentation. Rows are those of the window.
+pub(super) struct Survey<'a> {
+    pub layout: Layout,
+    pub kind: Kind,
+    pub units: Range<u64>,
+    /// What each member gave.
+    pub bytes: Vec<Option<Buf>>,
+    /// By role and row.
+    pub unreadable: &'a BTreeSet<(usize, usize)>,
+}
+
+/// What is to be written, before neighbours are put together.
+#[derive(Default)]
+struct Writes {
+    blocks: BTreeMap<(usize, usize), Vec<u8>>,
+    /// All that the new member gets.
+    rebuilt: Option<Buf>,
+}
+
+impl Survey<'_> {
+    const fn shape(&self) -> Shape {
+        self.layout.shape
+    }
+
+    fn rows(&self) -> usize {
+        (self.units.end - self.units.start) as usize * self.layout.rows
+    }
+
+    pub fn carry_out(&self) -> Found {
+        let mut found = Found::default();
+        let mut writes = Writes::default();
+        let blank = self.bytes.iter().flatten().any(Buf::is_blank);
+        if let Kind::Rebuild { .. } = self.kind {
+            let bytes = self.rows() * BLOCK;
+            writes.rebuilt = Some(if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) });
+        }
+        if !blank {
+            for unit in self.units.clone() {
+                for rows in self.spans(unit) {
+                    self.look_at(unit, rows, &mut found, &mut writes);
+                }
+            }
+        }
+        found.repairs = self.join(writes);
+        found
+    }
+
+    /// Rows of a unit, cut where others of its blocks are missing.
+    fn spans(&self, unit: u64) -> Vec<Range<usize>> {
+        let first = (unit - self.units.start) as usize * self.layout.rows;
+        let end = first + self.layout.rows;
+        let all_read = self.unreadable.is_empty();
+        let missing = |row: usize| (0..self.bytes.len()).filter(move |&role| !self.has(role, row));
+        let mut spans: Vec<Range<usize>> = Vec::new();
+        for row in first..end {
+            match spans.last_mut() {
+                Some(span) if all_read || missing(span.start).eq(missing(row)) => span.end = row + 1,
+                _ => spans.push(row..row + 1),
+            }
+        }
+        spans
+    }
+
+    fn has(&self, role: usize, row: usize) -> bool {
+        self.bytes[role].is_some() && !self.unreadable.contains(&(role, row))
+    }
+
+    fn block(&self, role: usize, rows: &Range<usize>) -> Option<&[u8]> {
+        let buf = self.bytes[role].as_ref().filter(|_| self.has(role, rows.start))?;
+        Some(&buf.bytes()[rows.start * BLOCK..rows.end * BLOCK])
+    }
+
+    /// Some rows of a unit of which the same blocks are missing.
+    fn look_at(&self, unit: u64, rows: Range<usize>, found: &mut Found, writes: &mut Writes) {
+        let shape = self.shape();
+        let role = |column: usize| self.layout.member(unit, column);
+        let blocks: Vec<Option<&[u8]>> =
+            (0..shape.columns()).map(|column| self.block(role(column), &rows)).collect();
+        let missing = blocks.iter().filter(|block| block.is_none()).count();
+        if missing == 0 {
+            let blocks: Vec<&[u8]> = blocks.into_iter().flatten().collect();
+            return self.compare(unit, rows, &blocks, found, writes);
+        }
+        let unreadable = |column: &usize| self.unreadable.contains(&(role(*column), rows.start));
+        let lost = blocks[..shape.data].iter().filter(|block| block.is_none()).count();
+        // Nothing is computed of parity that a crash may have left half-written.
+        let in_doubt = self.kind == Kind::Resync && lost > 0;
+        let Some(computed) = syndrome::complete(shape, &blocks).filter(|_| !in_doubt) else {
+            found.findings.lost += (lost * rows.len()) as u64;
+            return found.lost.extend(rows);
+        };
+        let count = (0..shape.columns()).filter(unreadable).count() * rows.len();
+        found.findings.unreadable += count as u64;
+        let doubtful = self.doubtful(&rows, &blocks, &computed);
+        found.findings.mismatches += doubtful.len() as u64;
+        for (column, block) in computed {
+            for (index, row) in rows.clone().enumerate() {
+                let block = &block[index * BLOCK..(index + 1) * BLOCK];
+                if let (Kind::Rebuild { role: to }, Some(rebuilt)) = (self.kind, &mut writes.rebuilt)
+                    && role(column) == to
+                {
+                    rebuilt.bytes_mut()[row * BLOCK..(row + 1) * BLOCK].copy_from_slice(block);
+                } else if unreadable(&column) && !doubtful.contains(&row) {
+                    writes.blocks.insert((role(column), row), block.to_vec());
+                }
+            }
+        }
+    }
+
+    /// The rows of which something is missing and the rest does not fit either, as far as there is parity left to tell.
+    fn doubtful(
+        &self,
+        rows: &Range<usize>,
+        blocks: &[Option<&[u8]>],
+        computed: &[(usize, Vec<u8>)],
+    ) -> Vec<usize> {
+        let shape = self.shape();
+        if computed.len() == shape.parity {
+            return Vec::new();
+        }
+        let whole = |(column, block): (usize, &Option<&'_ [u8]>)| match block {
+            Some(block) => block.to_vec(),
+            None => computed.iter().find(|(other, _)| *other == column).expect("it was computed").1.clone(),
+        };
+        let whole: Vec<Vec<u8>> = blocks.iter().enumerate().map(whole).collect();
+        let all: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
+        let parities = syndrome::parity_of(shape, &all[..shape.data]);
+        let fits = |index: usize| {
+            let at = index * BLOCK..(index + 1) * BLOCK;
+            parities
+                .iter()
+                .enumerate()
+                .all(|(which, parity)| parity[at.clone()] == all[shape.data + which][at.clone()])
+        };
+        rows.clone().enumerate().filter(|(index, _)| !fits(*index)).map(|(_, row)| row).collect()
+    }
+
+    /// Rows of which every block is there.
+    fn compare(
+        &self,
+        unit: u64,
+        rows: Range<usize>,
+        blocks: &[&[u8]],
+        found: &mut Found,
+        writes: &mut Writes,
+    ) {
+        let shape = self.shape();
+        let parities = syndrome::parity_of(shape, &blocks[..shape.data]);
+        if parities.iter().zip(&blocks[shape.data..]).all(|(parity, block)| parity == block) {
+            return;
+        }
+        for (index, row) in rows.enumerate() {
+            let at = index * BLOCK..(index + 1) * BLOCK;
+            let blocks: Vec<&[u8]> = blocks.iter().map(|block| &block[at.clone()]).collect();
+            let parities: Vec<Vec<u8>> = parities.iter().map(|parity| parity[at.clone()].to_vec()).collect();
+            let verdict = syndrome::judge(shape, &blocks, &parities);
+            if verdict == Verdict::Right {
+                continue;
+            }
+            found.findings.mismatches += 1;
+            match (self.kind, verdict) {
+                (Kind::Scrub { repair: false }, _) => {}
+                (Kind::Scrub { .. }, Verdict::Wrong { column, block }) => {
+                    writes.blocks.insert((self.layout.member(unit, column), row), block);
+                }
+                _ => {
+                    for (column, parity) in shape.parity_columns().zip(parities) {
+                        writes.blocks.insert((self.layout.member(unit, column), row), parity);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Neighbours on a member go in one command.
+    fn join(&self, writes: Writes) -> Vec<Repair> {
+        let mut runs: Vec<(usize, Range<usize>, Vec<u8>)> = Vec::new();
+        for ((role, row), block) in writes.blocks {
+            match runs.last_mut() {
+                Some((last, rows, bytes)) if *last == role && rows.end == row => {
+                    rows.end += 1;
+                    bytes.extend(block);
+                }
+                _ => runs.push((role, row..row + 1, block)),
+            }
+        }
+        let repair = |(role, rows, bytes): (usize, Range<usize>, Vec<u8>)| {
+            let buf = Buf::copy_of(&bytes);
+            Repair { role, rows, buf }
+        };
+        let mut repairs: Vec<Repair> = runs.into_iter().map(repair).collect();
+        if let (Kind::Rebuild { role }, Some(buf)) = (self.kind, writes.rebuilt) {
+            repairs.push(Repair { role, rows: 0..self.rows(), buf });
+        }
+        repairs
+    }
+}
