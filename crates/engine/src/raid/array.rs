@@ -1,6 +1,6 @@
 //! The array: what all parts share, and what it does next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use serde::Serialize;
@@ -14,6 +14,7 @@ use crate::raid::config::RaidConfig;
 use crate::raid::identify::Found;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
+use crate::raid::lost;
 use crate::raid::members::Spare;
 use crate::raid::pass::Passes;
 use crate::raid::plan::Run;
@@ -109,6 +110,8 @@ pub(super) struct Array {
     pub spares: Vec<Spare>,
     /// Spares that cannot be used, and why.
     pub unusable: Vec<String>,
+    /// Lost blocks that nobody has written since.
+    pub lost: BTreeSet<lost::Place>,
     pub recorder: Recorder,
     pub journal: Option<Journal>,
     /// It had a journal when it started.
@@ -163,6 +166,7 @@ impl Array {
             holders: found.holders,
             spares: if geometry.read_only { Vec::new() } else { found.spares },
             unusable: found.unusable,
+            lost: recorder.lost().keys().filter_map(|lost| lost::place(&layout, lost)).collect(),
             recorder,
             journal,
             journal_failed: false,

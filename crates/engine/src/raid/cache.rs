@@ -63,7 +63,7 @@ pub struct Unit {
     pub claimed: Option<u64>,
     pub waiting: VecDeque<Piece>,
     /// Rows of which something has to be computed, as a member cannot give it.
-    pub fetch: Option<Range<usize>>,
+    pub fetch: Option<BTreeSet<usize>>,
     /// A read of several blocks has failed: which of them is found out one by one.
     pub singly: bool,
     /// Bad sectors, by (row, column).
@@ -325,6 +325,18 @@ impl StripeCache {
         }
         entry.written = stamp;
         self.by_written.insert((stamp, chunk.unit));
+    }
+
+    /// A block of which nobody knows what it held becomes zeroes; what was written of it stays.
+    pub fn void(&mut self, unit: u64, row: usize, column: usize) {
+        match self.status(unit, row, column) {
+            Status::Empty => {
+                let first = row as u64 * LINE_SECTORS;
+                self.write(Chunk { unit, column, first, sectors: LINE_SECTORS }, &Buf::blank(BLOCK), 0);
+            }
+            Status::Partial => self.fill(unit, row, column, &[]),
+            Status::Clean | Status::Dirty => {}
+        }
     }
 
     /// Everything dirty in a unit is home.

@@ -92,6 +92,12 @@ impl Array {
              that at the next start"
                 .to_owned()
         });
-        taken.chain(journal).chain(doubt).chain(self.unusable.iter().cloned()).collect()
+        let lost = (!self.lost.is_empty()).then(|| {
+            format!(
+                "{} blocks of 4 KiB could neither be read nor computed: reading them fails until they are written",
+                self.lost.len()
+            )
+        });
+        taken.chain(journal).chain(doubt).chain(lost).chain(self.unusable.iter().cloned()).collect()
     }
 }

@@ -28,6 +28,7 @@
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
 //! | `identify`   | who the devices are, at a start                                                   |
+//! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
 //! | `members`    | members that fail, and spares that take their place                               |
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
@@ -50,6 +51,7 @@ pub mod grow;
 mod identify;
 mod journal;
 mod layout;
+mod lost;
 pub mod matrix;
 mod members;
 pub mod offline;
@@ -144,6 +146,7 @@ impl Layer for RaidLayer {
             "state": state,
             "failed_members": failed,
             "resynced_percent": resync,
+            "lost_blocks": array.lost.len(),
             "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),

@@ -1,5 +1,7 @@
 //! Work on the superblocks of an array that is not served: making it, and what its administrator changes.
 
+use std::collections::BTreeMap;
+
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
@@ -117,6 +119,7 @@ pub fn create(
         active: false,
         journaled: false,
         in_doubt,
+        lost: BTreeMap::new(),
         calibration: None,
     };
     for (role, member) in members.iter_mut().enumerate() {

@@ -12,6 +12,7 @@
 //! The cheaper of the first two is taken (Baek and Park, section II-A); recover is for rows where a failed member or a bad
 //! sector holds something that the others would need.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::raid::contiguity::{self, Contiguity};
@@ -43,7 +44,7 @@ pub enum Purpose {
     /// Bring everything dirty home.
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
-    Fetch(Range<usize>),
+    Fetch(BTreeSet<usize>),
     /// As a destage, and computes the parity of every row anew: what is on the disk may be wrong.
     Resync,
 }

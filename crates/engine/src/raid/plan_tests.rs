@@ -355,7 +355,7 @@ proptest! {
     #[test]
     fn what_cannot_be_read_is_computed_and_nothing_changes(view in damaged(), rule in rules()) {
         let rows = view.rows() / 3..view.rows();
-        let plan = plan(&view, &Purpose::Fetch(rows.clone()), Some(&rule)).expect("parity makes up for it");
+        let plan = plan(&view, &Purpose::Fetch(rows.clone().collect()), Some(&rule)).expect("parity makes up for it");
         let mut model = Model::new(view.clone());
         let before = model.disk.clone();
         let recovered = model.execute(&plan);

@@ -6,13 +6,15 @@
 //!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
 
+use std::collections::BTreeMap;
+
 use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::bitmap::Bitmap;
 use crate::raid::config::Canary;
 use crate::raid::members::Spare;
-use crate::raid::superblock::{NOBODY, Rebuild, Superblock};
+use crate::raid::superblock::{LOST_MAX, LostBlock, NOBODY, Rebuild, Superblock};
 
 /// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
 const REST_TIME: Nanos = Nanos::from_secs(5);
@@ -122,6 +124,30 @@ impl Recorder {
         }
     }
 
+    /// The blocks whose reads fail, and whether something may be computed of them.
+    pub const fn lost(&self) -> &BTreeMap<LostBlock, bool> {
+        &self.wanted.lost
+    }
+
+    /// Nobody knows any more what a block held. False where there is no room to remember that.
+    pub fn lose(&mut self, lost: LostBlock) -> bool {
+        let room = self.wanted.lost.len() < LOST_MAX || self.wanted.lost.contains_key(&lost);
+        if room {
+            self.wanted.lost.entry(lost).or_insert(false);
+        }
+        room
+    }
+
+    /// Zeroes lie in the place of a lost block, and the parity of its row fits.
+    pub fn settle(&mut self, lost: LostBlock) {
+        self.wanted.lost.entry(lost).and_modify(|settled| *settled = true);
+    }
+
+    /// A lost block has been written.
+    pub fn found(&mut self, lost: &LostBlock) {
+        self.wanted.lost.remove(lost);
+    }
+
     /// A region is about to be written to.
     fn begin(&mut self, region: u64, journaled: bool) {
         (self.wanted.active, self.wanted.journaled) = (true, journaled);
@@ -176,7 +202,8 @@ impl Recorder {
         })
     }
 
-    /// Something is not recorded without which nothing may be written or acknowledged: who has failed, that a journal has.
+    /// Something is not recorded without which nothing may be written or acknowledged: who has failed, that a
+    /// journal has, what is lost.
     fn owes(&self) -> bool {
         let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
         let (known, recorded) = (self.known(), &self.recorded);
@@ -184,6 +211,7 @@ impl Recorder {
             || known.member_ids != recorded.member_ids
             || role(known) != role(recorded)
             || self.wanted.journaled != recorded.journaled
+            || self.wanted.lost != recorded.lost
     }
 
     /// Operations may write to a region.

@@ -106,6 +106,9 @@ impl Array {
     /// Reads a piece from the cache, or from its member, or has it computed.
     pub(super) fn read(&mut self, piece: Piece, out: &mut Outbox) {
         let chunk = piece.chunk;
+        if self.is_lost(chunk) {
+            return self.read_fails(piece, out);
+        }
         if self.cache.has(chunk) {
             self.statistics.read_hits += 1;
             return self.answer_read(piece, out);
@@ -128,24 +131,31 @@ impl Array {
         self.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
     }
 
-    /// The member of a piece has failed, or has a bad sector where the cache lacks something.
-    fn is_missing(&self, piece: Piece) -> bool {
-        let chunk = piece.chunk;
-        if self.is_gone(self.layout.member(chunk.unit, chunk.column), chunk.unit) {
-            return true;
-        }
-        let Some(unit) = self.cache.get(chunk.unit).filter(|unit| !unit.bad.is_empty()) else { return false };
-        self.cache.lacks(chunk).any(|row| unit.bad.contains(&(row, chunk.column)))
+    fn read_fails(&mut self, piece: Piece, out: &mut Outbox) {
+        self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
     }
 
-    /// A piece waits until the rows that it lacks have been read, or computed.
+    /// The member of a piece has failed, or has a bad sector where the cache lacks something.
+    fn is_missing(&self, piece: Piece) -> bool {
+        self.cache.lacks(piece.chunk).any(|row| self.is_missing_in(piece, row))
+    }
+
+    fn is_missing_in(&self, piece: Piece, row: usize) -> bool {
+        let chunk = piece.chunk;
+        self.is_gone(self.layout.member(chunk.unit, chunk.column), chunk.unit)
+            || self.cache.get(chunk.unit).is_some_and(|unit| unit.bad.contains(&(row, chunk.column)))
+    }
+
+    /// A piece waits until the rows have been computed that its member lacks; where it is not known which it is, all of them.
     fn want_fetch(&mut self, piece: Piece) {
-        let mut rows = self.cache.lacks(piece.chunk);
-        let Some(first) = rows.next() else { unreachable!("what the cache has is not fetched") };
-        let last = rows.last().unwrap_or(first);
+        let lacks: Vec<usize> = self.cache.lacks(piece.chunk).collect();
+        let mut rows: Vec<usize> =
+            lacks.iter().copied().filter(|row| self.is_missing_in(piece, *row)).collect();
+        if rows.is_empty() {
+            rows = lacks;
+        }
         let unit = self.cache.unit(piece.chunk.unit);
-        let before = unit.fetch.take().unwrap_or(first..last + 1);
-        unit.fetch = Some(before.start.min(first)..before.end.max(last + 1));
+        unit.fetch.get_or_insert_default().extend(rows);
         unit.waiting.push_back(piece);
     }
 
@@ -178,13 +188,15 @@ impl Array {
         self.piece_done(piece.request, None, out);
     }
 
-    /// What could not be computed is an error for those who wait for it.
-    pub(super) fn fail_fetch(&mut self, unit: u64, out: &mut Outbox) {
+    /// A row that could not be computed is an error for those who wait for it.
+    pub(super) fn fail_fetch(&mut self, unit: u64, row: usize, out: &mut Outbox) {
+        self.statistics.lost_rows += 1;
         let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
         for piece in waiting {
             let reads = self.requests.get_mut(piece.request).action == Action::Read;
-            if reads && !self.cache.has(piece.chunk) && self.is_missing(piece) {
-                self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
+            let wants = self.cache.lacks(piece.chunk).any(|lacks| lacks == row);
+            if reads && wants && self.is_missing(piece) {
+                self.read_fails(piece, out);
             } else {
                 self.cache.unit(unit).waiting.push_back(piece);
             }
@@ -214,6 +226,11 @@ impl Array {
         if !self.cache.hold(number, false) {
             self.cache.release(number);
             return false;
+        }
+        if !self.overwrite_lost(piece) {
+            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
+            self.cache.release(number);
+            return true;
         }
         let request = self.requests.get_mut(piece.request);
         self.cache.write(piece.chunk, &request.buf, piece.at);

@@ -17,7 +17,7 @@ use crate::raid::cache::StripeCache;
 use crate::raid::compute::{self, Blocks, Computed};
 use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
-use crate::raid::plan::{Plan, Purpose, Run, StripeView, plan};
+use crate::raid::plan::{Plan, Purpose, Run, StripeView, TooManyMissing, plan};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -130,9 +130,10 @@ impl Array {
         }
         for column in 0..shape.columns() {
             let gone = self.is_gone(self.layout.member(unit, column), unit);
-            // Nothing is computed of parity that a crash may have left half-written.
+            // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
             let in_doubt = column >= shape.data && self.is_unsynced(unit);
             for row in 0..self.layout.rows {
+                let in_doubt = in_doubt || self.is_unsettled(unit, row, column);
                 view.access[(row, column)] = match gone {
                     true => Access::Gone,
                     false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
@@ -157,7 +158,7 @@ impl Array {
         let singly = entry.singly;
         let plan = match plan(&view, &purpose, self.config.contiguity.as_ref()) {
             Ok(plan) => plan,
-            Err(_) => return self.give_up(key, out),
+            Err(TooManyMissing { row }) => return self.give_up(key, row, &view, out),
         };
         let mut runs: Vec<(Run, Option<Buf>)> = Vec::new();
         for run in &plan.reads {
@@ -354,18 +355,27 @@ impl Array {
     }
 
     fn written(&mut self, key: u64, out: &mut Outbox) {
-        self.operations.get_mut(key).phase = Phase::Ending;
+        let operation = self.operations.get_mut(key);
+        operation.phase = Phase::Ending;
+        let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
+        if settles {
+            self.settle_lost(unit);
+            self.record(out);
+        }
         self.go_on(key, out);
     }
 
-    /// More of a row is missing than the parity makes up for.
-    fn give_up(&mut self, key: u64, out: &mut Outbox) {
+    /// More of a row is missing than the parity makes up for. Those who want to read it get an error; those who write it lose
+    /// the rest of it.
+    fn give_up(&mut self, key: u64, row: usize, view: &StripeView, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
-        self.statistics.lost_rows += 1;
         match goal {
-            Goal::Fetch => self.fail_fetch(unit, out),
-            // What is dirty here can only be written without parity: nothing more is promised.
+            Goal::Fetch => self.fail_fetch(unit, row, out),
+            Goal::Destage if self.lose_row(unit, row, view) => {
+                self.void_row(unit, row);
+                return self.plan_and_read(key, out);
+            }
             Goal::Destage => self.broken = true,
         }
         self.not_written(key, out);

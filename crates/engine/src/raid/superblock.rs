@@ -8,6 +8,8 @@
 //! Who a member is says its id, not its place: a role belongs to the member whose id is in the table. One that was replaced is
 //! told from its replacement by that.
 
+use std::collections::BTreeMap;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -26,6 +28,9 @@ pub const EXCEPT_MAX: usize = 64;
 
 /// The id of no member: nobody has the role.
 pub const NOBODY: u64 = 0;
+
+/// How many lost blocks can be remembered.
+pub const LOST_MAX: usize = 256;
 
 const MAGIC: [u8; 8] = *b"DCDRAID\0";
 const VERSION: u16 = 2;
@@ -69,7 +74,9 @@ struct Bytes {
     reshape_from: U32,
     reshape_kept: U32,
     reshaped_sectors: U64,
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1672],
+    lost_blocks: U64,
+    lost: [U64; LOST_MAX],
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1680 - 8 * LOST_MAX],
     bitmap: [u8; BITMAP_BYTES],
 }
 
@@ -94,6 +101,18 @@ pub struct Reshape {
     /// What the next stripe is made of is kept elsewhere on its members, and may have been overwritten in its place.
     pub kept: bool,
 }
+
+/// A data block of which nobody knows any more what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostBlock {
+    pub role: usize,
+    /// Its place on the member, in blocks of 4 KiB from the first stripe on.
+    pub block: u64,
+}
+
+/// Of an entry for a [`LostBlock`]: the bits of its place, and whether it is settled.
+const LOST_ROLE_SHIFT: u32 = 48;
+const LOST_SETTLED: u64 = 1 << 63;
 
 /// What all members say alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +141,9 @@ pub struct Superblock {
     pub journaled: bool,
     /// Regions whose parity may be wrong, as it was never computed, or may be after a crash, as they are written to.
     pub in_doubt: Bitmap,
+    /// Blocks whose reads fail until they are written. *Settled*: zeroes lie there, and the parity of their row fits; otherwise
+    /// nothing may be computed of them.
+    pub lost: BTreeMap<LostBlock, bool>,
     /// What the stride benchmark has found.
     pub calibration: Option<Contiguity>,
 }
@@ -218,6 +240,11 @@ impl Superblock {
         for (place, id) in bytes.member_ids.iter_mut().zip(&self.member_ids) {
             *place = (*id).into();
         }
+        bytes.lost_blocks = (self.lost.len() as u64).into();
+        for (place, (lost, settled)) in bytes.lost.iter_mut().zip(&self.lost) {
+            let settled = if *settled { LOST_SETTLED } else { 0 };
+            *place = (settled | (lost.role as u64) << LOST_ROLE_SHIFT | lost.block).into();
+        }
         bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         Buf::copy_of(bytes.as_bytes())
@@ -294,6 +321,7 @@ impl Bytes {
                 "reshape",
             ),
             (self.reshape_kept.get() <= 1, "reshape"),
+            (self.lost_blocks.get() <= LOST_MAX as u64, "lost blocks"),
             ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
         ] {
             if !ok {
@@ -304,6 +332,12 @@ impl Bytes {
         let calibration = match self.calibrated {
             1 => Some(Contiguity { read: strides(&self.read)?, write: strides(&self.write)? }),
             _ => None,
+        };
+        let lost = |entry: &U64| {
+            let entry = entry.get();
+            let role = (entry & !LOST_SETTLED) >> LOST_ROLE_SHIFT;
+            let block = entry & ((1 << LOST_ROLE_SHIFT) - 1);
+            (LostBlock { role: role as usize, block }, entry & LOST_SETTLED != 0)
         };
         let superblock = Superblock {
             uuid: self.uuid,
@@ -326,6 +360,7 @@ impl Bytes {
             active: self.active == 1,
             journaled: self.journaled == 1,
             in_doubt: Bitmap::from_bytes(&self.bitmap),
+            lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
             calibration,
         };
         let role = (role != NO_ROLE).then_some(role as usize);
@@ -357,6 +392,9 @@ pub(super) mod tests {
             active: true,
             journaled: false,
             in_doubt,
+            lost: [(1, 7, false), (4, 319, true)]
+                .map(|(role, block, settled)| (LostBlock { role, block }, settled))
+                .into(),
             calibration: Some(Contiguity {
                 read: Strides::up_to(9),
                 write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },

@@ -2,6 +2,8 @@
 
 #[path = "intent_tests.rs"]
 mod intent;
+#[path = "lost_tests.rs"]
+mod lost;
 #[path = "member_tests.rs"]
 mod members;
 #[path = "pass_tests.rs"]

@@ -1,0 +1,106 @@
+//! Blocks that are lost: more of their row was missing than the parity makes up for.
+//!
+//! Reads of them fail until they are written, whatever is restarted meanwhile: the superblocks have a list. A write to such a row
+//! puts zeroes in the place of what is lost, so that the parity can be computed anew and the rest of the row is safe again; that
+//! *settles* the lost blocks. Nothing is computed of those that are not settled.
+
+use crate::LINE_SECTORS;
+use crate::raid::array::Array;
+use crate::raid::cache::Piece;
+use crate::raid::layout::{Chunk, Layout};
+use crate::raid::matrix::{Access, Status};
+use crate::raid::plan::StripeView;
+use crate::raid::superblock::LostBlock;
+
+/// A block of the cache: unit, row, column.
+pub(super) type Place = (u64, usize, usize);
+
+/// Where a lost block is in the cache.
+pub(super) fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
+    let (unit, row) = (lost.block / layout.rows as u64, (lost.block % layout.rows as u64) as usize);
+    let column = (0..layout.shape.data).find(|&column| layout.member(unit, column) == lost.role)?;
+    Some((unit, row, column))
+}
+
+impl Array {
+    fn lost_block(&self, unit: u64, row: usize, column: usize) -> LostBlock {
+        let block = unit * self.layout.rows as u64 + row as u64;
+        LostBlock { role: self.layout.member(unit, column), block }
+    }
+
+    /// Nothing may be computed of a block: it is lost, and its row does not fit.
+    pub fn is_unsettled(&self, unit: u64, row: usize, column: usize) -> bool {
+        let lost = self.recorder.lost();
+        !lost.is_empty() && lost.get(&self.lost_block(unit, row, column)) == Some(&false)
+    }
+
+    /// Some of a chunk is lost, and nobody has written it since.
+    pub fn is_lost(&self, chunk: Chunk) -> bool {
+        let rows = chunk.first / LINE_SECTORS..(chunk.first + chunk.sectors).div_ceil(LINE_SECTORS);
+        !self.lost.is_empty()
+            && rows.into_iter().any(|row| self.lost.contains(&(chunk.unit, row as usize, chunk.column)))
+    }
+
+    /// What a write covers whole is not lost any more. False where it leaves something of a lost block as it was.
+    pub fn overwrite_lost(&mut self, piece: Piece) -> bool {
+        let chunk = piece.chunk;
+        let end = chunk.first + chunk.sectors;
+        let (unit, column) = (chunk.unit, chunk.column);
+        let whole = chunk.first.div_ceil(LINE_SECTORS)..end / LINE_SECTORS;
+        let edges = [chunk.first / LINE_SECTORS, (end - 1) / LINE_SECTORS];
+        let in_part = |row: &u64| !whole.contains(row) && self.lost.contains(&(unit, *row as usize, column));
+        if edges.iter().any(in_part) {
+            return false;
+        }
+        for row in whole {
+            self.lost.remove(&(unit, row as usize, column));
+        }
+        true
+    }
+
+    /// Nobody knows what the missing data blocks of a row held; those that the cache has are no loss. False where there is no room
+    /// to remember that.
+    pub fn lose_row(&mut self, unit: u64, row: usize, view: &StripeView) -> bool {
+        self.statistics.lost_rows += 1;
+        for column in 0..self.layout.shape.data {
+            let known = matches!(view.z[(row, column)], Status::Clean | Status::Dirty);
+            if view.access[(row, column)] == Access::Whole || known {
+                continue;
+            }
+            if !self.recorder.lose(self.lost_block(unit, row, column)) {
+                return false;
+            }
+            self.lost.insert((unit, row, column));
+        }
+        true
+    }
+
+    /// Puts zeroes in the place of what is lost of a row, to be written with the rest.
+    pub fn void_row(&mut self, unit: u64, row: usize) {
+        for column in 0..self.layout.shape.data {
+            if self.recorder.lost().contains_key(&self.lost_block(unit, row, column)) {
+                self.cache.void(unit, row, column);
+            }
+        }
+    }
+
+    /// All that was dirty in a unit is home: lost blocks that were among that are settled, or not lost any more.
+    pub fn settle_lost(&mut self, unit: u64) {
+        if self.recorder.lost().is_empty() {
+            return;
+        }
+        let listed: Vec<LostBlock> = self.recorder.lost().keys().copied().collect();
+        for lost in listed {
+            let Some((of, row, column)) = place(&self.layout, &lost).filter(|(of, ..)| *of == unit) else {
+                continue;
+            };
+            if self.cache.status(of, row, column) != Status::Dirty {
+                continue;
+            }
+            match self.lost.contains(&(of, row, column)) {
+                true => self.recorder.settle(lost),
+                false => self.recorder.found(&lost),
+            }
+        }
+    }
+}

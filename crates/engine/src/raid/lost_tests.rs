@@ -1,0 +1,123 @@
+//! Rows of which more is missing than the parity makes up for. In stripe 0 of four members block `b` is row `b % 16` of column
+//! `b / 16`, on the member of the same number; the parity is on member 3.
+
+use super::*;
+
+/// All blocks are 3, and row 5 has two bad sectors, in columns 0 and 1; nothing is in the cache.
+fn damaged() -> Bench {
+    let mut bench = Bench::new(config(Level::Raid5, 4));
+    bench.write(0, 48, 3);
+    bench.stop();
+    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    bench.bad_reads.extend([0, 1].map(|member| (member, Lba(DATA_SECTOR + 5 * 8))));
+    bench
+}
+
+#[track_caller]
+fn is_error(bench: &mut Bench, block: u64) {
+    let error = bench.read(block, 1).map(drop).expect_err("nobody knows what it held");
+    assert_eq!(error.kind, ErrorKind::Medium);
+}
+
+#[test]
+fn only_the_lost_blocks_are_errors() {
+    let mut bench = damaged();
+    is_error(&mut bench, 5);
+    is_error(&mut bench, 21);
+    for block in (0..48).filter(|block| ![5, 21].contains(block)) {
+        assert_eq!(bench.read(block, 1).expect("read"), [3; BLOCK], "block {block}");
+    }
+    // Readers of one unit wait together, and one of them gets an error.
+    let mut bench = damaged();
+    let asked = [4, 5, 6].map(|block| bench.ask(Io::Read { at: Lba(block * 8), buf: Buf::zeroed(BLOCK) }));
+    bench.settle();
+    let answers = asked.map(|id| bench.answer(id).status.is_ok());
+    assert_eq!(answers, [true, false, true]);
+    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
+}
+
+#[test]
+fn a_row_with_lost_blocks_is_written_whole_without_reading() {
+    let mut bench = damaged();
+    for column in 0..3 {
+        bench.write(16 * column + 5, 1, 9);
+    }
+    bench.flush().expect("nothing of it has to be read");
+    assert_eq!(bench.sent(), ["w0 5+1", "w1 5+1", "w2 5+1", "w3 5+1"]);
+    assert!(bench.bad_reads.is_empty(), "they are written again");
+    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    assert_eq!(bench.read(21, 1).expect("read"), [9; BLOCK]);
+}
+
+#[test]
+fn a_write_to_such_a_row_loses_the_rest_for_good_and_nothing_else() {
+    let mut bench = damaged();
+    bench.write(21, 1, 9);
+    bench.flush().expect("it is safe");
+    is_error(&mut bench, 5);
+    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1);
+    assert_eq!(bench.read(21, 1).expect("read"), [9; BLOCK]);
+    bench.check_parity();
+    bench.stop();
+    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    is_error(&mut bench, 5);
+    // Without member 1, what was written is computed with what lies in the place of the lost block.
+    bench.dead.push(1);
+    assert_eq!(bench.read(21, 1).expect("computed"), [9; BLOCK]);
+    is_error(&mut bench, 5);
+    assert_eq!(bench.read(37, 1).expect("read"), [3; BLOCK]);
+}
+
+#[test]
+fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
+    let mut bench = damaged();
+    bench.write(21, 1, 9);
+    bench.ask(Io::Flush);
+    let writes = |(_, _, io): &(Port, OpId, Io)| {
+        io.modifies() && io.extent().is_some_and(|extent| extent.start.0 >= DATA_SECTOR)
+    };
+    while !bench.open.iter().any(writes) {
+        assert!(bench.returns(), "it never writes");
+    }
+    for port in 0..4 {
+        let found = Superblock::read(&mut Memory(bench.members.0[port].0.clone())).expect("it has one").0;
+        let lost: Vec<_> =
+            found.lost.iter().map(|(lost, settled)| (lost.role, lost.block, *settled)).collect();
+        assert!(lost.contains(&(0, 5, false)), "member {port}: {lost:?}");
+    }
+}
+
+#[test]
+fn a_lost_block_that_is_written_whole_is_found_again() {
+    let mut bench = damaged();
+    bench.write(21, 1, 9);
+    bench.flush().expect("it is safe");
+    let part = bench.ask(Io::Write {
+        at: Lba(5 * 8 + 1),
+        buf: Buf::copy_of(&[1; 512]),
+        durability: Durability::Volatile,
+    });
+    bench.settle();
+    let error = bench.answer(part).status.expect_err("nobody knows the rest of the block");
+    assert_eq!(error.kind, ErrorKind::Medium);
+    bench.write(5, 1, 8);
+    assert_eq!(bench.read(5, 1).expect("from RAM"), [8; BLOCK]);
+    bench.flush().expect("safe");
+    bench.check_parity();
+    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    assert_eq!(bench.read(5, 1).expect("read"), [8; BLOCK]);
+    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 0);
+}
+
+/// The list is full: then nothing more is promised.
+#[test]
+fn a_list_without_room_stops_writes() {
+    let mut bench = damaged();
+    let recorder = &mut bench.raid.array.as_mut().expect("active").recorder;
+    let full = (0..crate::raid::superblock::LOST_MAX as u64)
+        .map(|block| crate::raid::superblock::LostBlock { role: 2, block: 16 + block });
+    full.for_each(|lost| assert!(recorder.lose(lost)));
+    bench.write(21, 1, 9);
+    bench.flush().expect_err("it cannot be remembered what is lost");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "broken");
+}
