@@ -158,6 +158,7 @@ impl Array {
         };
         Array {
             cache: StripeCache::new(layout, config.cache_bytes),
+            journal_failed: config.journal && journal.is_none(),
             config,
             layout,
             regions,
@@ -169,7 +170,6 @@ impl Array {
             lost: recorder.lost().keys().filter_map(|lost| lost::place(&layout, lost)).collect(),
             recorder,
             journal,
-            journal_failed: false,
             requests: Slab::default(),
             operations: Slab::default(),
             flights: Slab::default(),

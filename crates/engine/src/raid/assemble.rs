@@ -29,8 +29,12 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     members.miss_absent()?;
     let geometry = members.geometry(&layout, below)?;
     let journal_port = Port(config.present.iter().filter(|present| **present).count() + config.spares);
-    let journal = config.journal.then(|| open(journal_port, &layout, &recorded, below)).transpose()?;
     let replays = recorded.active && recorded.journaled;
+    let needed = replays || config.journal_required;
+    let journal = match config.journal {
+        true => open(journal_port, &layout, &recorded, needed, below)?,
+        false => None,
+    };
     if replays
         && !geometry.read_only
         && let Some((port, slots)) = &journal
@@ -187,12 +191,14 @@ fn names(roles: u64) -> String {
     }
 }
 
+/// Gives the journal; none where it cannot be read and is not needed.
 fn open(
     port: Port,
     layout: &Layout,
     newest: &Superblock,
+    needed: bool,
     below: &mut dyn Ports,
-) -> Result<(Port, Slots), ActivateError> {
+) -> Result<Option<(Port, Slots)>, ActivateError> {
     let slots = Slots::new(layout, below.geometry(port).sectors);
     if slots.count < Slots::COUNT_MIN {
         return refuse(format!(
@@ -201,13 +207,13 @@ fn open(
         ));
     }
     let mut device = PortDevice { ports: below, port };
-    let fits = journal::fits(&mut device, &slots, newest.uuid)
-        .map_err(|e| ActivateError(format!("reading the journal: {e}")))?;
-    if !fits {
-        return refuse(format!(
+    match journal::fits(&mut device, &slots, newest.uuid) {
+        Ok(true) => Ok(Some((port, slots))),
+        Err(_) if !needed => Ok(None),
+        Err(error) => refuse(format!("reading the journal: {error}")),
+        Ok(false) => refuse(format!(
             "there is something else where its journal should be: name another device, or write zeroes over its first {} KiB",
             slots.header_bytes() / 1024
-        ));
+        )),
     }
-    Ok((port, slots))
 }

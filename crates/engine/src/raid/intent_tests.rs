@@ -155,6 +155,44 @@ fn a_journal_that_fails_is_recorded_before_the_next_write_and_the_bitmap_takes_i
     assert_eq!(bench.read(0, 1).expect("read"), [5; BLOCK]);
 }
 
+/// Members of which the journal is dead.
+struct WithoutJournal(Members);
+
+impl Ports for WithoutJournal {
+    fn geometry(&self, port: Port) -> Geometry {
+        self.0.geometry(port)
+    }
+
+    fn run(&mut self, port: Port, io: Io) -> IoResult {
+        match port.0 {
+            4 => IoResult::err(io.take_buf(), IoError::new(ErrorKind::Medium)),
+            _ => self.0.run(port, io),
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_refused_only_where_it_is_needed() {
+    let config = regions_of_a_stripe(true);
+    let required = RaidConfig { journal_required: true, ..config.clone() };
+    let starts = |stops: bool, config: &RaidConfig| {
+        let mut bench = Bench::new(config.clone());
+        bench.write(0, 1, 1);
+        bench.flush().expect("flushed");
+        if stops {
+            bench.stop();
+        }
+        let mut raid = RaidLayer::new(config.clone());
+        let started = raid.activate(&mut WithoutJournal(bench.members)).map_err(|error| error.to_string());
+        started.map(|()| raid.status(Nanos::ZERO)["journal_failed"] == true)
+    };
+    assert_eq!(starts(true, &config), Ok(true), "nothing is in it that counts");
+    let error = starts(false, &config).expect_err("it knows what was under way");
+    assert!(error.contains("reading the journal"), "{error}");
+    let error = starts(true, &required).expect_err("the user wants one");
+    assert!(error.contains("reading the journal"), "{error}");
+}
+
 #[test]
 fn where_the_user_wants_it_a_journal_that_fails_stops_writes() {
     let mut bench = Bench::new(RaidConfig { journal_required: true, ..regions_of_a_stripe(true) });
