@@ -83,7 +83,7 @@ fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
         let found = Superblock::read(&mut Memory(bench.members.0[port].0.clone())).expect("it has one").0;
         let lost: Vec<_> =
             found.lost.iter().map(|(lost, settled)| (lost.role, lost.block, *settled)).collect();
-        assert!(lost.contains(&(0, 5)), "member {port}: {lost:?}");
+        assert!(lost.contains(&(0, 5, false)), "member {port}: {lost:?}");
     }
 }
 

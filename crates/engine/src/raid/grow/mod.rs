@@ -204,6 +204,11 @@ impl<'b> Work<'_, 'b> {
     /// Takes the last member into an array that is at rest.
     fn begin(&mut self, id: u64) -> Result<(), GrowError> {
         at_rest(&self.superblock)?;
+        if !self.superblock.lost.is_empty() {
+            return refuse(
+                "some of its blocks could neither be read nor computed: write them first, or delete the files",
+            );
+        }
         let (before, named) = (self.superblock.members, self.members.len());
         if named != before + 1 {
             return refuse(format!(
