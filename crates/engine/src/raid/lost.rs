@@ -4,7 +4,10 @@
 //! puts zeroes in the place of what is lost, so that the parity can be computed anew and the rest of the row is safe again; that
 //! *settles* the lost blocks. Nothing is computed of those that are not settled.
 
+use std::collections::BTreeSet;
+
 use crate::LINE_SECTORS;
+use crate::layer::Outbox;
 use crate::raid::array::Array;
 use crate::raid::cache::Piece;
 use crate::raid::layout::{Chunk, Layout};
@@ -73,6 +76,36 @@ impl Array {
             self.lost.insert((unit, row, column));
         }
         true
+    }
+
+    /// What a new member cannot get, and what else is missing of these rows. They are counted from a unit on, each with a role.
+    pub fn lose_blocks(&mut self, first: u64, lost: &[(usize, usize)], out: &mut Outbox) {
+        for &(row, role) in lost {
+            let unit = first + (row / self.layout.rows) as u64;
+            let (row, column) = (row % self.layout.rows, self.layout.column(unit, role));
+            if column >= self.layout.shape.data {
+                continue;
+            }
+            if !self.recorder.lose(self.lost_block(unit, row, column)) {
+                // Nobody could tell what it has from what it has not.
+                if let Some(rebuild) = self.recorder.rebuilding() {
+                    self.member_failed(rebuild.role, out);
+                }
+                return;
+            }
+            if self.cache.status(unit, row, column) != Status::Dirty {
+                self.lost.insert((unit, row, column));
+            }
+        }
+        self.record(out);
+    }
+
+    /// The blocks of some rows that nothing may be computed of, by role and row.
+    pub fn unsettled(&self, first: u64, rows: usize) -> BTreeSet<(usize, usize)> {
+        let first = first * self.layout.rows as u64;
+        let unsettled = self.recorder.lost().iter().filter(|(_, settled)| !**settled);
+        let within = unsettled.filter(|(lost, _)| (first..first + rows as u64).contains(&lost.block));
+        within.map(|(lost, _)| (lost.role, (lost.block - first) as usize)).collect()
     }
 
     /// Puts zeroes in the place of what is lost of a row, to be written with the rest.

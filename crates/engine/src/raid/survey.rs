@@ -114,6 +114,11 @@ impl Survey<'_> {
         spans
     }
 
+    /// The roles of the members that did not give their block of a row.
+    pub fn missing(&self, row: usize) -> Vec<usize> {
+        (0..self.bytes.len()).filter(|&role| !self.has(role, row)).collect()
+    }
+
     fn has(&self, role: usize, row: usize) -> bool {
         self.bytes[role].is_some() && !self.unreadable.contains(&(role, row))
     }

@@ -72,6 +72,8 @@ impl Array {
     fn read_window(&mut self, key: u64, out: &mut Outbox) {
         let units = self.passes.windows.get_mut(key).units.clone();
         let rows = self.window_rows(&units);
+        let unsettled = self.unsettled(units.start, rows);
+        self.passes.windows.get_mut(key).unreadable = unsettled;
         for role in 0..self.ports.len() {
             if !self.is_gone(role, units.start) {
                 self.read_rows(key, role, 0..rows, out);
@@ -135,6 +137,12 @@ impl Array {
         let (units, bytes) = (window.units.clone(), std::mem::take(&mut window.bytes));
         let survey = Survey { layout: self.layout, kind, units, bytes, unreadable: &window.unreadable };
         let found = survey.carry_out();
+        let mut lost: Vec<(usize, usize)> = Vec::new();
+        if let Kind::Rebuild { .. } = kind {
+            for &row in &found.lost {
+                lost.extend(survey.missing(row).into_iter().map(|role| (row, role)));
+            }
+        }
         window.lost = found.lost;
         let regions = self.regions;
         let in_doubt = window
@@ -144,6 +152,7 @@ impl Array {
         let in_doubt: Vec<u64> = in_doubt.collect();
         self.passes.found(&found.findings, in_doubt);
         let first = self.passes.windows.get_mut(key).units.start;
+        self.lose_blocks(first, &lost, out);
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.
             if !self.is_in_use(role) || self.is_void() {
