@@ -3,11 +3,8 @@
 //!
 //! `cargo run --release -p dcd-sim --example rebuild_speed [DRIVE] [MEMBERS] [GiB of each member]`
 
-mod common;
-
 use std::error::Error;
 
-use common::{Shared, Timed};
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::raid::{Level, RaidConfig, RaidLayer, create};
 use dcd_engine::{
@@ -15,7 +12,7 @@ use dcd_engine::{
     RequestId, SECTOR_BYTES, Stack, StackBuilder,
 };
 use dcd_model::{Disk, DiskConfig, Drive, WriteCache, drive};
-use dcd_sim::{Progress, VirtualDriver};
+use dcd_sim::{MemDisk, Progress, VirtualDriver};
 
 /// Windows of a pass, and requests of the plain runs, that are under way together.
 const DEPTH: u64 = 4;
@@ -51,8 +48,8 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    fn device(&self) -> Shared {
-        Shared::new(Geometry { volatile_cache: false, ..Geometry::plain(self.sectors) })
+    fn device(&self) -> MemDisk {
+        MemDisk::instant(Geometry { volatile_cache: false, ..Geometry::plain(self.sectors) })
     }
 
     fn disk(&self) -> Box<Disk> {
@@ -70,7 +67,7 @@ impl Setup<'_> {
 
     /// MB/s of one disk that is read or written in ascending order.
     fn plain(&self, writes: bool) -> Result<f64, Box<dyn Error>> {
-        let mut driver = VirtualDriver::new(vec![Timed::new(&self.device(), Nanos::ZERO)]);
+        let mut driver = VirtualDriver::new(vec![self.device()]);
         let mut builder = StackBuilder::new();
         let device = builder.device(driver.geometries()[0]);
         let root = builder.layer("disk", self.disk(), &[device]);
@@ -101,14 +98,13 @@ impl Setup<'_> {
         let mut present = vec![true; self.members];
         present[self.members - 1] = false;
         let config = RaidConfig { level, present, spares: 1, ..RaidConfig::default() };
-        let mut devices: Vec<Shared> = (0..self.members).map(|_| self.device()).collect();
+        let mut devices: Vec<MemDisk> = (0..self.members).map(|_| self.device()).collect();
         let (spare, all) = devices.split_last_mut().ok_or("an array has members")?;
         let mut all: Vec<Option<&mut dyn BlockDevice>> =
             all.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
         all.push(None);
         let made = create(&mut all, &config, *b"rebuilt for time", true)?;
         make_spare(spare, &made, 7)?;
-        let devices = devices.iter().map(|device| Timed::new(device, Nanos::ZERO)).collect();
         let mut driver = VirtualDriver::new(devices);
         let mut builder = StackBuilder::new();
         let mut ports = Vec::new();
@@ -130,7 +126,7 @@ impl Setup<'_> {
 
 /// Lets a pass come to its end.
 fn run(
-    driver: &mut VirtualDriver<Timed>,
+    driver: &mut VirtualDriver<MemDisk>,
     stack: &mut Stack,
     array: LayerIndex,
     made: &dcd_engine::raid::Superblock,
