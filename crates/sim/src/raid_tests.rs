@@ -109,6 +109,22 @@ fn with_a_journal_a_crash_that_takes_members_loses_nothing() {
 }
 
 #[test]
+fn what_is_lost_is_rebuilt_on_a_spare_and_may_be_lost_again() {
+    for level in LEVELS {
+        let subject =
+            RaidSubject { journal: true, loses_members: true, spares: 2, ..RaidSubject::new(level) };
+        let without = explored(RaidSubject { spares: 0, ..subject }, 1500).counts.kinds["disks lost"];
+        let explored = explored(subject, 1500);
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        // More than the parity makes up for at a time: spares have taken over.
+        let lost = explored.counts.kinds["disks lost"];
+        assert!(lost > without + without / 2, "{lost}, and {without} without spares");
+    }
+}
+
+#[test]
 fn writes_that_no_bit_or_record_announces_are_caught() {
     for (canary, journal) in [(Canary::LateIntent, false), (Canary::SkipJournal, true)] {
         let subject = RaidSubject {
