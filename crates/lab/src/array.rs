@@ -1,7 +1,7 @@
 //! A modelled array behind one of the paper's three caches.
 
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::{CacheUnit, RaidConfig, RaidLayer, create};
+use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, LayerIndex, StackBuilder};
 use dcd_model::{Disk, DiskConfig, drive};
 use dcd_sim::VirtualDriver;
@@ -82,6 +82,8 @@ impl ArraySetup {
             strip_sectors: self.strip / dcd_engine::SECTOR_BYTES,
             present: vec![true; self.members],
             cache_bytes: self.cache,
+            // "We adopted the latter allocation scheme" (section III-G3): memory of the stripe size.
+            memory: CacheMemory::Unit,
             unit: if scheme == Scheme::Pbgc { CacheUnit::ParityBlockGroup } else { CacheUnit::Stripe },
             contiguity: (scheme == Scheme::MscCt).then_some(strides),
             // "The non-volatile storage."

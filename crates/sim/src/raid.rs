@@ -7,7 +7,9 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::offline::make_spare;
-use dcd_engine::raid::{CacheUnit, Canary, DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock, create};
+use dcd_engine::raid::{
+    CacheMemory, CacheUnit, Canary, DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock, create,
+};
 use dcd_engine::{
     BlockDevice, Buf, Control, Durability, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
     SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
@@ -90,6 +92,7 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         idle_full: Nanos::from_millis(1),
         pass_rate: rng.pick(&[64 << 10, 10 << 20]),
         pass_bytes: rng.pick(&[1, 512 << 10, 32 << 20]),
+        memory: rng.pick(&[CacheMemory::Row, CacheMemory::Row, CacheMemory::Unit]),
         ..RaidConfig::default()
     }
 }

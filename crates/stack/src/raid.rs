@@ -43,6 +43,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         pass_rate: fields.size("pass-rate")?.unwrap_or(d.pass_rate),
         cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),
         unit,
+        memory: fields.word("memory")?.unwrap_or(d.memory),
         contiguity,
         calibrated: fill != Some(Fill::None),
         non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),

@@ -104,6 +104,8 @@ cache-size = "64MiB"        RAM for stripes
 non-volatile = false        as in a write cache
 unit = "stripe"             what is locked, replaced and destaged as one: stripe, or
                             parity-block-group (as Linux md)
+memory = "row"              in what the cache takes its RAM: row, a row of blocks on all members, or
+                            unit, which is whole stripes (Baek and Park)
 fill = "measured"           the contiguity transform: gaps between reads for parity, and between
                             writes, are filled where the stride benchmark of a member has found
                             that it pays, once there is a result; none: they are not

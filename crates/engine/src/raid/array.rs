@@ -157,7 +157,7 @@ impl Array {
             _ => Passes::default(),
         };
         Array {
-            cache: StripeCache::new(layout, config.cache_bytes),
+            cache: StripeCache::new(layout, config.memory, config.cache_bytes),
             journal_failed: config.journal && journal.is_none(),
             config,
             layout,
@@ -323,9 +323,8 @@ impl Array {
 
     /// The unit that goes home next, if one is to go now.
     fn next_destage(&mut self, now: Nanos) -> Option<u64> {
-        // What is on its way counts as home: otherwise all would go at once, whatever the low mark says.
         let dirty = self.cache.dirty().len().saturating_sub(self.destages as usize);
-        let utilisation = dirty as f64 / self.cache.capacity() as f64;
+        let utilisation = self.cache.utilisation();
         let (high_mark, low_mark) =
             (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
         self.triggered = utilisation >= high_mark || (self.triggered && utilisation > low_mark);

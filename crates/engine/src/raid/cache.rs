@@ -1,8 +1,7 @@
 //! The stripe cache: what it has of each block, the order in which units are destaged and replaced, and their locks.
 //!
-//! A *unit* is a stripe (SC), or one parity block group (PBGC). A unit that holds anything has memory for all of its data
-//! blocks (Baek and Park, section III-G3), so that a column is one piece of memory. Units without memory are here while
-//! somebody holds their lock.
+//! A *unit* is a stripe (SC), or one parity block group (PBGC). Its memory comes in *pieces*: one for each row, or one for
+//! all of its rows (`CacheMemory`). Units without memory are here while somebody holds their lock.
 //!
 //! | a lock is        | by                                        | meanwhile                                      |
 //! |------------------|-------------------------------------------|------------------------------------------------|
@@ -15,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
+use crate::raid::config::CacheMemory;
 use crate::raid::layout::{Chunk, Layout};
 use crate::raid::matrix::Status;
 use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
@@ -46,9 +46,13 @@ pub struct Piece {
 pub struct Unit {
     /// Row by row.
     blocks: Vec<Block>,
-    /// Column by column; none while it holds nothing.
-    bytes: Option<Buf>,
+    /// The data blocks of some rows each, column by column; none where none of them is held.
+    pieces: Vec<Option<Buf>>,
+    /// How many of the pieces are there.
+    held: usize,
     dirty_blocks: usize,
+    /// On its way home.
+    leaving: bool,
     /// The stamp of the write that made it dirty, of the last write, and of the last use.
     since: u64,
     written: u64,
@@ -76,7 +80,7 @@ impl Unit {
     }
 
     pub const fn is_held(&self) -> bool {
-        self.bytes.is_some()
+        self.held > 0
     }
 
     pub const fn since(&self) -> u64 {
@@ -109,9 +113,12 @@ impl Unit {
 pub struct StripeCache {
     layout: Layout,
     units: BTreeMap<u64, Unit>,
-    /// How many units may hold memory, and how many do.
+    /// Rows of one piece of memory.
+    piece_rows: usize,
+    /// How many pieces there may be, how many there are, and how many of them no clean unit has, nor one that is on its way home.
     capacity: usize,
     held: usize,
+    dirty_held: usize,
     /// Dirty units by number, by the stamp that made them dirty, by their last write.
     dirty: BTreeSet<u64>,
     by_since: BTreeSet<(u64, u64)>,
@@ -124,15 +131,26 @@ pub struct StripeCache {
     seen_bytes: bool,
 }
 
-/// The bits of the sectors `first..first + count` of a column that lie in one of its rows.
-fn mask(first: u64, count: u64, row: usize) -> u8 {
-    let start = row as u64 * LINE_SECTORS;
-    let from = first.max(start) - start;
-    let to = (first + count).min(start + LINE_SECTORS).saturating_sub(start);
-    if from >= to {
-        return 0;
+/// What a chunk has of one row: sectors of one block.
+struct RowPart {
+    /// Sectors into the chunk, and into the block.
+    in_chunk: u64,
+    in_block: u64,
+    sectors: u64,
+}
+
+impl RowPart {
+    const fn mask(&self) -> u8 {
+        ((1u16 << (self.in_block + self.sectors)) - (1u16 << self.in_block)) as u8
     }
-    ((1u16 << to) - (1u16 << from)) as u8
+}
+
+/// The part of a chunk in one of its rows.
+fn part(chunk: Chunk, row: usize) -> RowPart {
+    let start = row as u64 * LINE_SECTORS;
+    let first = chunk.first.max(start);
+    let end = (chunk.first + chunk.sectors).min(start + LINE_SECTORS);
+    RowPart { in_chunk: first - chunk.first, in_block: first - start, sectors: end - first }
 }
 
 fn rows(chunk: Chunk) -> Range<usize> {
@@ -141,12 +159,19 @@ fn rows(chunk: Chunk) -> Range<usize> {
 }
 
 impl StripeCache {
-    pub fn new(layout: Layout, bytes: u64) -> StripeCache {
-        StripeCache {
+    pub fn new(layout: Layout, memory: CacheMemory, bytes: u64) -> StripeCache {
+        let piece_rows = match memory {
+            CacheMemory::Row => 1,
+            CacheMemory::Unit => layout.rows,
+        };
+        let units_bytes = bytes.max(layout.unit_bytes() as u64);
+        let cache = StripeCache {
             layout,
             units: BTreeMap::new(),
-            capacity: (bytes / layout.unit_bytes() as u64).max(1) as usize,
+            piece_rows,
+            capacity: 0,
             held: 0,
+            dirty_held: 0,
             dirty: BTreeSet::new(),
             by_since: BTreeSet::new(),
             by_written: BTreeSet::new(),
@@ -154,15 +179,28 @@ impl StripeCache {
             stamp: 0,
             carries_bytes: true,
             seen_bytes: false,
-        }
+        };
+        // Room for one unit at least, or its writes would wait for ever.
+        StripeCache { capacity: (units_bytes / cache.piece_bytes() as u64) as usize, ..cache }
     }
 
-    pub const fn capacity(&self) -> usize {
-        self.capacity
+    const fn piece_bytes(&self) -> usize {
+        self.piece_rows * self.layout.shape.data * BLOCK
     }
 
-    pub const fn held(&self) -> usize {
-        self.held
+    /// RAM that clean and dirty blocks may take.
+    pub const fn capacity_bytes(&self) -> u64 {
+        (self.capacity * self.piece_bytes()) as u64
+    }
+
+    pub const fn held_bytes(&self) -> u64 {
+        (self.held * self.piece_bytes()) as u64
+    }
+
+    /// The share of the RAM that has to be destaged before it can be used again. What is on its way home counts as home:
+    /// otherwise all would go at once, whatever the low mark says.
+    pub fn utilisation(&self) -> f64 {
+        self.dirty_held as f64 / self.capacity as f64
     }
 
     /// The numbers of the dirty units.
@@ -212,28 +250,46 @@ impl StripeCache {
     /// A unit, made where it is not there.
     pub fn unit(&mut self, unit: u64) -> &mut Unit {
         let cells = self.layout.rows * self.layout.shape.data;
-        self.units
-            .entry(unit)
-            .or_insert_with(|| Unit { blocks: vec![Block::default(); cells], ..Unit::default() })
+        let pieces = self.layout.rows / self.piece_rows;
+        self.units.entry(unit).or_insert_with(|| Unit {
+            blocks: vec![Block::default(); cells],
+            pieces: (0..pieces).map(|_| None).collect(),
+            ..Unit::default()
+        })
     }
 
-    /// Gives a unit memory; false where the cache is full of dirty units. `force`: beyond the capacity.
-    pub fn hold(&mut self, unit: u64, force: bool) -> bool {
-        if self.unit(unit).is_held() {
-            return true;
+    /// Makes room for a chunk; false where the cache is full of dirty units.
+    pub fn hold(&mut self, chunk: Chunk) -> bool {
+        let rows = rows(chunk);
+        let pieces = rows.start / self.piece_rows..rows.end.div_ceil(self.piece_rows);
+        let missing: Vec<usize> = {
+            let entry = self.unit(chunk.unit);
+            pieces.filter(|&piece| entry.pieces[piece].is_none()).collect()
+        };
+        while self.held + missing.len() > self.capacity {
+            if !self.evict(chunk.unit) {
+                return false;
+            }
         }
-        if self.held >= self.capacity && !self.evict(unit) && !force {
-            return false;
-        }
-        let bytes = self.buffer(self.layout.unit_bytes());
+        missing.into_iter().for_each(|piece| self.allocate(chunk.unit, piece));
+        true
+    }
+
+    fn allocate(&mut self, unit: u64, piece: usize) {
+        let bytes = self.buffer(self.piece_bytes());
         self.stamp += 1;
         let stamp = self.stamp;
         let entry = self.unit(unit);
-        entry.bytes = Some(bytes);
-        entry.used = stamp;
-        self.clean.insert((stamp, unit));
+        assert!(entry.pieces[piece].is_none(), "a piece of memory is given once");
+        entry.pieces[piece] = Some(bytes);
+        entry.held += 1;
+        let (first, dirty, leaving) = (entry.held == 1, entry.is_dirty(), entry.leaving);
+        if first {
+            entry.used = stamp;
+            self.clean.insert((stamp, unit));
+        }
+        self.dirty_held += usize::from(dirty && !leaving);
         self.held += 1;
-        true
     }
 
     /// Takes the memory of the least recently used unit that is clean and that nobody uses.
@@ -247,9 +303,9 @@ impl StripeCache {
     fn let_go(&mut self, unit: u64) {
         let entry = self.units.get_mut(&unit).expect("it is there");
         self.clean.remove(&(entry.used, unit));
-        entry.bytes = None;
+        entry.pieces.fill_with(|| None);
         entry.blocks.fill(Block::default());
-        self.held -= 1;
+        self.held -= std::mem::take(&mut entry.held);
         self.release(unit);
     }
 
@@ -278,53 +334,73 @@ impl StripeCache {
 
     /// Memory from the time before the first bytes came.
     pub fn materialise(&mut self, unit: u64) {
-        if let Some(bytes) = self.units.get_mut(&unit).and_then(|entry| entry.bytes.as_mut())
-            && bytes.is_blank()
-            && self.carries_bytes
-        {
+        let Some(entry) = self.units.get_mut(&unit).filter(|_| self.carries_bytes) else { return };
+        for bytes in entry.pieces.iter_mut().flatten().filter(|bytes| bytes.is_blank()) {
             *bytes = Buf::zeroed(bytes.len());
         }
     }
 
-    fn offset(&self, row: usize, column: usize) -> usize {
-        (column * self.layout.rows + row) * BLOCK
+    /// The piece of memory that has a block, and where in it.
+    const fn place(&self, row: usize, column: usize) -> (usize, usize) {
+        let in_piece = row % self.piece_rows;
+        (row / self.piece_rows, (column * self.piece_rows + in_piece) * BLOCK)
     }
 
     fn index(&self, row: usize, column: usize) -> usize {
         row * self.layout.shape.data + column
     }
 
-    /// Copies new data into a unit that is held.
+    /// Copies new data into a unit that holds the chunk's rows.
     pub fn write(&mut self, chunk: Chunk, source: &Buf, at: usize) {
         self.stamp += 1;
         let stamp = self.stamp;
-        let offset = self.offset(0, chunk.column) + chunk.first as usize * SECTOR;
-        let rows = rows(chunk);
-        let data = self.layout.shape.data;
         self.materialise(chunk.unit);
-        let entry = self.units.get_mut(&chunk.unit).expect("it is held");
-        let bytes = entry.bytes.as_mut().expect("it is held");
-        bytes.copy_from(offset, source, at, chunk.sectors as usize * SECTOR);
-        let was_dirty = entry.is_dirty();
-        for row in rows {
-            let block = &mut entry.blocks[row * data + chunk.column];
-            let mask = mask(chunk.first, chunk.sectors, row);
+        for row in rows(chunk) {
+            let part = part(chunk, row);
+            let (piece, offset) = self.place(row, chunk.column);
+            let index = self.index(row, chunk.column);
+            let entry = self.units.get_mut(&chunk.unit).expect("it is held");
+            let bytes = entry.pieces[piece].as_mut().expect("it is held");
+            let from = at + part.in_chunk as usize * SECTOR;
+            bytes.copy_from(
+                offset + part.in_block as usize * SECTOR,
+                source,
+                from,
+                part.sectors as usize * SECTOR,
+            );
+            let block = &mut entry.blocks[index];
             entry.dirty_blocks += usize::from(block.dirty == 0);
-            block.valid |= mask;
-            block.dirty |= mask;
+            block.valid |= part.mask();
+            block.dirty |= part.mask();
         }
-        if was_dirty {
-            self.by_written.remove(&(entry.written, chunk.unit));
+        self.written(chunk.unit, stamp);
+    }
+
+    fn written(&mut self, unit: u64, stamp: u64) {
+        let entry = self.units.get_mut(&unit).expect("it is held");
+        if self.dirty.contains(&unit) {
+            self.by_written.remove(&(entry.written, unit));
             entry.referenced = true;
         } else {
-            self.clean.remove(&(entry.used, chunk.unit));
+            self.clean.remove(&(entry.used, unit));
             entry.since = stamp;
             entry.referenced = false;
-            self.dirty.insert(chunk.unit);
-            self.by_since.insert((stamp, chunk.unit));
+            self.dirty.insert(unit);
+            self.by_since.insert((stamp, unit));
+            self.dirty_held += entry.held;
         }
         entry.written = stamp;
-        self.by_written.insert((stamp, chunk.unit));
+        self.by_written.insert((stamp, unit));
+    }
+
+    /// A dirty unit is on its way home, or does not get there.
+    pub fn leaves(&mut self, unit: u64, leaving: bool) {
+        let entry = self.units.get_mut(&unit).expect("it is there");
+        match (std::mem::replace(&mut entry.leaving, leaving), leaving) {
+            (false, true) => self.dirty_held -= entry.held,
+            (true, false) => self.dirty_held += entry.held,
+            _ => {}
+        }
     }
 
     /// A block of which nobody knows what it held becomes zeroes; what was written of it stays.
@@ -346,6 +422,9 @@ impl StripeCache {
         if !entry.is_dirty() {
             return;
         }
+        if !std::mem::take(&mut entry.leaving) {
+            self.dirty_held -= entry.held;
+        }
         for block in &mut entry.blocks {
             assert!(block.dirty == 0 || block.valid == WHOLE, "what goes home is whole");
             block.dirty = 0;
@@ -362,7 +441,7 @@ impl StripeCache {
     pub fn has(&self, chunk: Chunk) -> bool {
         self.units.get(&chunk.unit).is_some_and(|entry| {
             rows(chunk).all(|row| {
-                let mask = mask(chunk.first, chunk.sectors, row);
+                let mask = part(chunk, row).mask();
                 entry.blocks[self.index(row, chunk.column)].valid & mask == mask
             })
         })
@@ -375,7 +454,7 @@ impl StripeCache {
             entry.map_or(0, |entry| entry.blocks[self.index(row, chunk.column)].valid)
         };
         rows(chunk).filter(move |&row| {
-            let mask = mask(chunk.first, chunk.sectors, row);
+            let mask = part(chunk, row).mask();
             valid(row) & mask != mask
         })
     }
@@ -383,29 +462,33 @@ impl StripeCache {
     /// Puts what the cache has of a chunk over what a member gave, or over nothing.
     pub fn read(&mut self, chunk: Chunk, target: &mut Buf, at: usize) {
         self.touch(chunk.unit);
-        let entry = &self.units[&chunk.unit];
-        let Some(bytes) = &entry.bytes else { return };
-        let base = self.offset(0, chunk.column);
-        if self.has(chunk) {
-            let offset = base + chunk.first as usize * SECTOR;
-            return target.copy_from(at, bytes, offset, chunk.sectors as usize * SECTOR);
-        }
-        for sector in chunk.first..chunk.first + chunk.sectors {
-            let (row, bit) = ((sector / LINE_SECTORS) as usize, sector % LINE_SECTORS);
-            if entry.blocks[self.index(row, chunk.column)].valid >> bit & 1 == 1 {
-                let to = at + (sector - chunk.first) as usize * SECTOR;
-                target.copy_from(to, bytes, base + sector as usize * SECTOR, SECTOR);
+        for row in rows(chunk) {
+            let part = part(chunk, row);
+            let (piece, offset) = self.place(row, chunk.column);
+            let entry = &self.units[&chunk.unit];
+            let Some(bytes) = &entry.pieces[piece] else { continue };
+            let valid = entry.blocks[self.index(row, chunk.column)].valid;
+            let to = at + part.in_chunk as usize * SECTOR;
+            if valid & part.mask() == part.mask() {
+                let from = offset + part.in_block as usize * SECTOR;
+                target.copy_from(to, bytes, from, part.sectors as usize * SECTOR);
+                continue;
+            }
+            for sector in (0..part.sectors).filter(|sector| valid >> (part.in_block + sector) & 1 == 1) {
+                let from = offset + (part.in_block + sector) as usize * SECTOR;
+                target.copy_from(to + sector as usize * SECTOR, bytes, from, SECTOR);
             }
         }
     }
 
-    /// A read of a chunk has returned: whole blocks of which the cache has nothing are kept, where the unit has memory.
+    /// A read of a chunk has returned: whole blocks of which the cache has nothing are kept, where there is memory.
     pub fn keep(&mut self, chunk: Chunk, source: &Buf) {
         let Some(entry) = self.units.get(&chunk.unit).filter(|entry| entry.is_held()) else { return };
-        let whole = |row: &usize| mask(chunk.first, chunk.sectors, *row) == WHOLE;
-        let index = |row: &usize| self.index(*row, chunk.column);
+        let has_room = |row: &usize| entry.pieces[self.place(*row, chunk.column).0].is_some();
+        let is_empty = |row: &usize| entry.blocks[self.index(*row, chunk.column)].valid == 0;
+        let whole = |row: &usize| part(chunk, *row).mask() == WHOLE;
         let empty: Vec<usize> =
-            rows(chunk).filter(|row| whole(row) && entry.blocks[index(row)].valid == 0).collect();
+            rows(chunk).filter(|row| whole(row) && has_room(row) && is_empty(row)).collect();
         for row in empty {
             let at = (row as u64 * LINE_SECTORS - chunk.first) as usize * SECTOR;
             let block = if source.is_blank() { &[] } else { &source.bytes()[at..at + BLOCK] };
@@ -413,12 +496,16 @@ impl StripeCache {
         }
     }
 
-    /// Fills the sectors of a block that the cache lacks with what is on the disk; no bytes are zeroes.
+    /// Fills the sectors of a block that the cache lacks with what is on the disk; no bytes are zeroes. Takes memory beyond
+    /// the capacity where there is none for the block.
     pub fn fill(&mut self, unit: u64, row: usize, column: usize, source: &[u8]) {
-        let (index, offset) = (self.index(row, column), self.offset(row, column));
+        let (index, (piece, offset)) = (self.index(row, column), self.place(row, column));
+        if self.unit(unit).pieces[piece].is_none() {
+            self.allocate(unit, piece);
+        }
         self.materialise(unit);
         let entry = self.units.get_mut(&unit).expect("it is held");
-        let bytes = entry.bytes.as_mut().expect("it is held");
+        let bytes = entry.pieces[piece].as_mut().expect("it is held");
         let block = &mut entry.blocks[index];
         for sector in (0..LINE_SECTORS as usize).filter(|sector| block.valid >> sector & 1 == 0) {
             let at = offset + sector * SECTOR;
@@ -446,15 +533,16 @@ impl StripeCache {
 
     /// The bytes of a block that is in the cache.
     pub fn bytes(&self, unit: u64, row: usize, column: usize) -> &[u8] {
-        let offset = self.offset(row, column);
-        let bytes = self.units[&unit].bytes.as_ref().expect("it is held");
+        let (piece, offset) = self.place(row, column);
+        let bytes = self.units[&unit].pieces[piece].as_ref().expect("it is held");
         &bytes.bytes()[offset..offset + BLOCK]
     }
 
     /// Copies blocks of a column that are in the cache, for a write.
     pub fn copy_out(&self, unit: u64, row: usize, column: usize, target: &mut Buf, at: usize) {
-        let bytes = self.units[&unit].bytes.as_ref().expect("it is held");
-        target.copy_from(at, bytes, self.offset(row, column), BLOCK);
+        let (piece, offset) = self.place(row, column);
+        let bytes = self.units[&unit].pieces[piece].as_ref().expect("it is held");
+        target.copy_from(at, bytes, offset, BLOCK);
     }
 
     /// Numbers of the units that a policy for the second chance has passed over.
@@ -463,8 +551,11 @@ impl StripeCache {
     }
 
     pub fn check(&self) {
+        let count = |unit: &Unit| unit.pieces.iter().flatten().count();
+        assert_eq!(self.units.values().map(count).sum::<usize>(), self.held, "memory is counted");
+        let stays = self.units.values().filter(|unit| unit.is_dirty() && !unit.leaving);
+        assert_eq!(stays.map(count).sum::<usize>(), self.dirty_held, "memory of dirty units is counted");
         let held = self.units.values().filter(|unit| unit.is_held()).count();
-        assert_eq!(held, self.held, "memory is counted");
         let dirty = self.units.values().filter(|unit| unit.is_dirty()).count();
         assert!([self.dirty.len(), self.by_since.len(), self.by_written.len()] == [dirty; 3]);
         assert_eq!(self.clean.len(), held - dirty, "what is held is clean or dirty");
@@ -472,7 +563,16 @@ impl StripeCache {
             assert!(!unit.is_dirty() || self.by_since.contains(&(unit.since, *number)));
             assert_eq!(unit.blocks.iter().filter(|block| block.dirty != 0).count(), unit.dirty_blocks);
             assert!(unit.blocks.iter().all(|block| block.dirty & !block.valid == 0));
-            assert!(unit.is_held() || unit.blocks.iter().all(|block| block.valid == 0));
+            assert_eq!(unit.held, count(unit));
+            assert!(
+                !unit.leaving || (unit.is_dirty() && unit.exclusive),
+                "what is on its way home is locked"
+            );
+            let lies = |(index, block): (usize, &Block)| {
+                let row = index / self.layout.shape.data;
+                block.valid != 0 && unit.pieces[row / self.piece_rows].is_none()
+            };
+            assert!(!unit.blocks.iter().enumerate().any(lies), "what is valid has memory");
             assert!(!(unit.exclusive && unit.readers > 0), "a lock is shared or exclusive");
             let idle = unit.readers == 0 && !unit.exclusive;
             let awaited = !unit.waiting.is_empty() || unit.claimed.is_some();
@@ -482,64 +582,5 @@ impl StripeCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::raid::config::CacheUnit;
-    use crate::raid::matrix::Shape;
-
-    fn chunk(unit: u64, column: usize, first: u64, sectors: u64) -> Chunk {
-        Chunk { unit, column, first, sectors }
-    }
-
-    fn cache(units: u64) -> StripeCache {
-        let layout = Layout::new(Shape { data: 2, parity: 1 }, 32, 3200, CacheUnit::Stripe);
-        let mut cache = StripeCache::new(layout, units * layout.unit_bytes() as u64);
-        cache.saw(&Buf::zeroed(512));
-        cache
-    }
-
-    #[test]
-    fn sectors_make_blocks_partial_and_then_dirty() {
-        let mut cache = cache(2);
-        assert!(cache.hold(3, false));
-        let source = Buf::copy_of(&[7; 16 * 512]);
-        cache.write(chunk(3, 1, 6, 4), &source, 0);
-        assert_eq!(cache.status(3, 0, 1), Status::Partial);
-        assert_eq!(cache.status(3, 1, 1), Status::Partial);
-        assert!(cache.has(chunk(3, 1, 6, 4)) && !cache.has(chunk(3, 1, 5, 4)));
-        cache.write(chunk(3, 1, 0, 6), &source, 0);
-        assert_eq!(cache.status(3, 0, 1), Status::Dirty);
-        cache.fill(3, 1, 1, &[9; 4096]);
-        assert_eq!(cache.status(3, 1, 1), Status::Dirty);
-        let mut out = Buf::zeroed(16 * 512);
-        cache.read(chunk(3, 1, 0, 16), &mut out, 0);
-        assert_eq!((out.bytes()[10 * 512 - 1], out.bytes()[10 * 512]), (7, 9), "newer sectors are kept");
-        cache.check();
-        cache.is_home(3);
-        assert_eq!(cache.status(3, 0, 1), Status::Clean);
-        cache.check();
-    }
-
-    #[test]
-    fn a_full_cache_gives_up_what_is_clean_and_was_not_used_for_the_longest_time() {
-        let mut cache = cache(2);
-        let source = Buf::copy_of(&[7; 4096]);
-        for unit in [0, 1] {
-            assert!(cache.hold(unit, false));
-            cache.write(chunk(unit, 0, 0, 8), &source, 0);
-        }
-        assert!(!cache.hold(2, false), "all is dirty");
-        cache.release(2);
-        cache.is_home(1);
-        cache.is_home(0);
-        cache.read(chunk(1, 0, 0, 8), &mut Buf::zeroed(4096), 0);
-        assert!(cache.hold(2, false));
-        assert!(cache.has(chunk(1, 0, 0, 8)) && !cache.has(chunk(0, 0, 0, 8)));
-        cache.check();
-        assert!(cache.hold(3, true) && cache.hold(4, true), "an operation needs memory at once");
-        cache.check();
-        cache.trim();
-        assert_eq!(cache.held(), 2);
-        cache.check();
-    }
-}
+#[path = "cache_tests.rs"]
+mod tests;

@@ -63,6 +63,17 @@ pub enum Canary {
     SkipJournal,
 }
 
+/// In what the stripe cache takes its RAM (Baek and Park, section III-G3, name both).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheMemory {
+    /// A row of blocks: writes at random places take little of it.
+    #[default]
+    Row,
+    /// A whole unit, as in the paper: fewer allocations.
+    Unit,
+}
+
 /// Everything that can be set on an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -84,6 +95,7 @@ pub struct RaidConfig {
     /// RAM for stripe cache units.
     pub cache_bytes: u64,
     pub unit: CacheUnit,
+    pub memory: CacheMemory,
     /// None: what the superblocks have from the stride benchmark, if `calibrated`; otherwise SC or PBGC.
     pub contiguity: Option<Contiguity>,
     pub calibrated: bool,
@@ -121,6 +133,7 @@ impl Default for RaidConfig {
             pass_rate: 10 << 20,
             cache_bytes: 64 << 20,
             unit: CacheUnit::Stripe,
+            memory: CacheMemory::Row,
             contiguity: None,
             calibrated: true,
             non_volatile: false,

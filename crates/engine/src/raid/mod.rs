@@ -74,7 +74,7 @@ use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
 
 use array::Array;
 pub use array::Statistics;
-pub use config::{CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
+pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use layout::{Chunk, Layout};
 pub use offline::{CreateError, create};
 pub use superblock::{DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
@@ -140,7 +140,6 @@ impl Layer for RaidLayer {
         };
         let spares: Vec<usize> = array.spares.iter().map(|spare| spare.place).collect();
         let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
-        let unit_bytes = array.layout.unit_bytes() as u64;
         let recorded = array.recorder.recorded();
         serde_json::json!({
             "state": state,
@@ -168,9 +167,8 @@ impl Layer for RaidLayer {
             "journal_failed": array.journal_failed,
             "advice": array.advice(),
             "non_volatile": array.config.non_volatile,
-            "cache_bytes": array.cache.capacity() as u64 * unit_bytes,
-            "cache_units": array.cache.capacity(),
-            "held_units": array.cache.held(),
+            "cache_bytes": array.cache.capacity_bytes(),
+            "held_bytes": array.cache.held_bytes(),
             "dirty_units": array.cache.dirty().len(),
             "dirty_bytes": array.cache.dirty_blocks() as u64 * crate::LINE_BYTES,
             "statistics": array.statistics,

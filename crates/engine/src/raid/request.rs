@@ -223,7 +223,7 @@ impl Array {
             unit.waiting.push_back(piece);
             return true;
         }
-        if !self.cache.hold(number, false) {
+        if !self.cache.hold(piece.chunk) {
             self.cache.release(number);
             return false;
         }

@@ -99,11 +99,13 @@ impl Reads {
 impl Array {
     /// Locks a unit for an operation, and begins it.
     pub(super) fn start(&mut self, unit: u64, goal: Goal, out: &mut Outbox) {
-        self.cache.hold(unit, true);
         let entry = self.cache.unit(unit);
         assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
         (entry.exclusive, entry.wanted) = (true, false);
-        self.destages += u32::from(goal == Goal::Destage);
+        if goal == Goal::Destage {
+            self.destages += 1;
+            self.cache.leaves(unit, true);
+        }
         let operation = Operation {
             unit,
             goal,
@@ -396,6 +398,7 @@ impl Array {
             Goal::Destage => {}
         }
         if operation.goal == Goal::Destage {
+            self.cache.leaves(unit, false);
             self.destages -= 1;
             self.statistics.destages += 1;
             self.hand = unit + 1;

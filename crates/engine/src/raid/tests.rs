@@ -281,8 +281,13 @@ fn a_parity_block_group_cache_destages_row_by_row() {
 #[test]
 fn marks_decide_when_and_the_least_recently_written_goes_first() {
     let unit_bytes = 2 * STRIP * 512;
-    let marks =
-        RaidConfig { cache_bytes: 4 * unit_bytes, high_mark: 75, low_mark: 50, ..config(Level::Raid5, 3) };
+    let marks = RaidConfig {
+        cache_bytes: 4 * unit_bytes,
+        memory: CacheMemory::Unit,
+        high_mark: 75,
+        low_mark: 50,
+        ..config(Level::Raid5, 3)
+    };
     let mut bench = Bench::new(marks);
     let first = |stripe: u64| stripe * 2 * STRIP / 8;
     bench.write(first(1), 1, 1);
@@ -298,7 +303,12 @@ fn marks_decide_when_and_the_least_recently_written_goes_first() {
 #[test]
 fn writes_wait_for_room_and_for_the_lock() {
     let unit_bytes = 2 * STRIP * 512;
-    let small = RaidConfig { cache_bytes: unit_bytes, when: WhenPolicy::WhenFull, ..config(Level::Raid5, 3) };
+    let small = RaidConfig {
+        cache_bytes: unit_bytes,
+        memory: CacheMemory::Unit,
+        when: WhenPolicy::WhenFull,
+        ..config(Level::Raid5, 3)
+    };
     let mut bench = Bench::new(small);
     bench.write(0, 1, 1);
     let second = bench.write(2 * STRIP / 8, 1, 2);
