@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use common::{MIB, Place, Server, dcd, expect};
 
@@ -55,7 +56,12 @@ fn an_array_loses_a_member_and_no_data() {
     nbd.flush().unwrap();
     nbd.write(4096, &[9; 4096]).unwrap();
     nbd.disconnect().unwrap();
-    expect(&place.run("status", &[]), 0, "array: ");
+    // Until all parity is computed, no member can be spared.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !String::from_utf8_lossy(&place.run("status", &[]).stdout).contains("array: good") {
+        assert!(Instant::now() < deadline, "the parity is not computed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     expect(&server.stop(), 0, "");
 
     fs::remove_file(place.path("c.img")).unwrap();

@@ -263,6 +263,10 @@ fn larger_members_give_their_space() {
     let superblock = take(&mut disks).expect("there is more");
     assert_eq!(superblock.member_sectors, 9 * case.strip_sectors);
     assert_eq!(take(&mut disks), None, "it has all of it");
+    let mut some: Vec<Option<&mut dyn BlockDevice>> =
+        disks[..3].iter_mut().map(|disk| Some(disk as &mut dyn BlockDevice)).collect();
+    let refused = take_space(&mut some, &mut |_, _| ControlFlow::Continue(())).expect_err("one is not named");
+    assert!(refused.to_string().contains("all of its 4 members"), "{refused}");
     let old = case.sectors(case.members);
     let disks = served(case.config(case.members), disks, |array| {
         let sectors = array.geometry().sectors;

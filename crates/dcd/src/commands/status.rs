@@ -75,6 +75,10 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if let Some(percent) = layer["resynced_percent"].as_f64() {
         let _ = write!(words, ", {percent:.1} % of the parity computed");
     }
+    let pass = &layer["pass"];
+    if let (Some(kind), Some(percent)) = (pass["kind"].as_str().filter(|kind| *kind != "resync"), pass["percent"].as_f64()) {
+        let _ = write!(words, ", {kind} {percent:.1} %");
+    }
     let failed: Vec<String> =
         layer["failed_members"].as_array().into_iter().flatten().map(Value::to_string).collect();
     if !failed.is_empty() {
@@ -110,5 +114,8 @@ mod tests {
         assert!(
             line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, recording, ")
         );
+        let pass = json!({ "kind": "rebuild", "percent": 41.04 });
+        status["layers"]["disks"] = json!({ "state": "rebuilding", "failed_members": [2], "pass": pass });
+        assert!(line(&status).contains("disks: rebuilding, rebuild 41.0 %, without member 2, "));
     }
 }

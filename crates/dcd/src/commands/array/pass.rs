@@ -67,16 +67,28 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 /// Tells the array, and follows it until the pass is over; the status then.
 fn run(choice: &Choice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
     let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
+    let status = |client: &mut Client| -> Result<Value, Failure> {
+        let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        Ok(all["layers"][&choice.layer].clone())
+    };
+    let before = status(&mut client)?;
+    if has_nothing_to_do(command, &before) {
+        return Ok(before);
+    }
     tell(&mut client, choice, command)?;
     let mut follower = Follower::new(progress);
     loop {
-        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-        let layer = &status["layers"][&choice.layer];
-        if follower.is_over(layer)? {
-            return Ok(layer.clone());
+        let layer = status(&mut client)?;
+        if follower.is_over(&layer)? {
+            return Ok(layer);
         }
         std::thread::sleep(Duration::from_nanos(INTERVAL.0));
     }
+}
+
+/// No member is missing that could be rebuilt.
+fn has_nothing_to_do(command: ArrayCommand, layer: &Value) -> bool {
+    command == ArrayCommand::Rebuild && layer["failed_members"].as_array().is_some_and(Vec::is_empty)
 }
 
 fn tell(client: &mut Client, choice: &Choice, command: ArrayCommand) -> Result<(), Failure> {
@@ -199,10 +211,13 @@ impl dcd_io::Host for Foreground {
             return;
         }
         self.next = context.now() + INTERVAL;
+        let status = context.stack().layer(self.layer).status(context.now());
         if let Some(command) = self.command.take() {
+            if has_nothing_to_do(command, &status) {
+                return self.end(Ok(status), context);
+            }
             return context.control(self.layer, Control::Array(command));
         }
-        let status = context.stack().layer(self.layer).status(context.now());
         match self.follower.is_over(&status) {
             Ok(false) => {}
             Ok(true) => self.end(Ok(status), context),

@@ -133,6 +133,9 @@ pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Op
     if superblock.reshape.is_some() {
         return refuse("it gets another member: \"dcd array grow\" goes on with that first");
     }
+    if work.members.len() != superblock.members || work.copies.contains(&None) {
+        return refuse(format!("all of its {} members have to be named, and to be there", superblock.members));
+    }
     let strip = superblock.strip_sectors;
     let least = work.members.iter().flatten().map(|member| member.geometry().sectors).min().unwrap_or(0);
     let (first, end) = (superblock.member_sectors, least.saturating_sub(DATA_SECTOR) / strip * strip);

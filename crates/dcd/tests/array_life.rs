@@ -1,0 +1,255 @@
+//! The life of an array, as its administrator sees it: members fail, are replaced, are looked over, and become more.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use common::{MIB, Nbd, Place, Server, dcd, expect};
+use serde_json::Value;
+
+/// A stack file of an array: members and spares by name, "missing" among them; a blank line between kinds of devices.
+fn stack(place: &Place, members: &[&str], spares: &[&str], more: &str) {
+    let mut text =
+        "export = \"array\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n".to_owned();
+    for name in members.iter().chain(spares).filter(|name| **name != "missing") {
+        text += &format!("[device.{name}]\npath = \"{name}.img\"\n");
+    }
+    text += &format!(
+        "[layer.array]\nkind = \"raid\"\nof = {members:?}\nspares = {spares:?}\nstrip = \"64KiB\"\n{more}"
+    );
+    fs::write(place.stack(), text).unwrap();
+}
+
+fn disk(place: &Place, name: &str, mib: u64) {
+    File::create(place.path(&format!("{name}.img"))).unwrap().set_len(mib * MIB).unwrap();
+}
+
+fn array(place: &Place, command: &str, more: &[&str]) -> Output {
+    dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+}
+
+fn status(place: &Place) -> Value {
+    let output = array(place, "status", &["--json"]);
+    expect(&output, 0, "{");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn device(status: &Value, name: &str) -> String {
+    let devices = status["devices"].as_array().unwrap();
+    let found = devices.iter().find(|device| device["name"] == name);
+    found.unwrap_or_else(|| panic!("{name} is in {status}"))["state"].as_str().unwrap().to_owned()
+}
+
+fn pattern(block: u64) -> Vec<u8> {
+    (0..4096u64).map(|byte| (block.wrapping_mul(7919) + byte / 16) as u8).collect()
+}
+
+fn write_all(nbd: &mut Nbd, blocks: u64) {
+    for first in (0..blocks).step_by(64) {
+        let bytes: Vec<u8> = (first..(first + 64).min(blocks)).flat_map(pattern).collect();
+        nbd.write(first * 4096, &bytes).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+fn read_all(nbd: &mut Nbd, blocks: u64) {
+    for block in 0..blocks {
+        assert!(nbd.read(block * 4096, 4096).unwrap() == pattern(block), "block {block}");
+    }
+}
+
+/// Waits until a served array says so.
+fn wait_for(place: &Place, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = status(place);
+        if is_so(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{what} does not come: {status}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn good(place: &Place) -> Value {
+    wait_for(place, "a good state", |status| status["state"] == "good")
+}
+
+const JOURNAL: &str = "journal = \"journal\"\n[device.journal]\npath = \"journal.img\"\n";
+
+/// An array of four members that is full and served.
+fn full(place: &Place, mib: u64, spares: &[&str], more: &str) -> (Server, u64) {
+    for name in ["a", "b", "c", "d", "journal"].iter().chain(spares) {
+        disk(place, name, mib);
+    }
+    stack(place, &["a", "b", "c", "d"], spares, more);
+    expect(&array(place, "create", &[]), 0, "over 4 members");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    let blocks = nbd.bytes / 4096;
+    write_all(&mut nbd, blocks);
+    good(place);
+    nbd.disconnect().unwrap();
+    (server, blocks)
+}
+
+#[test]
+fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 48, &["e"], JOURNAL);
+    expect(&array(&place, "fail", &["nobody"]), 1, "there are: a, b, c, d");
+    expect(&array(&place, "add", &["e"]), 1, "it is served");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["c"]), 3, "member 2 is needed");
+    // Somewhere on the way.
+    std::thread::sleep(Duration::from_millis(60));
+    server.kill();
+    let offline = status(&place);
+    assert!(["rebuilding", "good"].contains(&offline["state"].as_str().unwrap()), "{offline}");
+    let server = place.serve();
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "spare 0 is member 1 now");
+    let now = status(&place);
+    assert_eq!(
+        (device(&now, "b"), device(&now, "e")),
+        ("replaced by spare 0".to_owned(), "in use".to_owned())
+    );
+    read_all(&mut place.nbd(), blocks);
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    let offline = status(&place);
+    assert!(device(&offline, "b").starts_with("stale"), "{offline}");
+    expect(&array(&place, "remove", &["e"]), 3, "is member 1, and in use");
+    expect(&array(&place, "remove", &["b"]), 0, "in no array any more");
+    // As the note says.
+    stack(&place, &["a", "e", "c", "d"], &[], JOURNAL);
+    expect(&dcd().args(["array", "assemble"]).arg(place.stack()).output().unwrap(), 0, "it would start");
+    fs::remove_file(place.path("a.img")).unwrap();
+    stack(&place, &["missing", "e", "c", "d"], &[], JOURNAL);
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_member_is_replaced_in_its_place_while_nothing_is_served() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 6, &[], "");
+    expect(&server.stop(), 0, "");
+    expect(&array(&place, "add", &["c"]), 3, "is member 2 already, and in use");
+    expect(&array(&place, "fail", &["2"]), 0, "member 2 is used no more");
+    assert_eq!(device(&status(&place), "c"), "failed");
+    expect(&array(&place, "fail", &["a"]), 3, "does not make up for more");
+    expect(&array(&place, "remove", &["c"]), 0, "(member 2) is in no array any more");
+    disk(&place, "new", 2);
+    stack(&place, &["a", "b", "new", "d"], &[], "");
+    expect(&array(&place, "add", &["new"]), 3, "too small");
+    disk(&place, "new", 6);
+    expect(&array(&place, "rebuild", &[]), 3, "dcd array add");
+    expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
+    expect(&array(&place, "rebuild", &[]), 0, "all members are whole");
+    let now = status(&place);
+    assert_eq!((now["state"].as_str(), device(&now, "new").as_str()), (Some("good"), "in use"));
+    fs::remove_file(place.path("a.img")).unwrap();
+    stack(&place, &["missing", "b", "new", "d"], &[], "");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_scrub_finds_and_repairs_what_has_rotted() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 6, &[], "");
+    expect(&server.stop(), 0, "");
+    let rot = || {
+        let file = File::options().write(true).open(place.path("c.img")).unwrap();
+        file.write_all_at(&[0x5a; 3], 3 * MIB + 777).unwrap();
+    };
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    rot();
+    expect(&array(&place, "scrub", &["--quiet"]), 4, "1 rows that did not match");
+    let server = place.serve();
+    expect(&array(&place, "scrub", &[]), 4, "--repair writes it anew");
+    expect(&array(&place, "scrub", &["--repair"]), 0, "1 rows that did not match");
+    expect(&array(&place, "scrub", &[]), 0, "0 rows that did not match");
+    expect(&array(&place, "status", &[]), 0, "scrubbed 0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    // RAID-5 cannot know which block it was; the parity fits again, and all other blocks are as they were.
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    let changed =
+        (0..blocks).filter(|block| nbd.read(block * 4096, 4096).unwrap() != pattern(*block)).count();
+    assert!(changed <= 1, "{changed} blocks have changed");
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn an_array_is_found_again_among_bare_devices() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 6, &["e"], "");
+    expect(&server.stop(), 0, "");
+    let find = |names: &[&str], more: &[&str]| {
+        let paths = names.iter().map(|name| place.path(&format!("{name}.img")));
+        dcd().args(["array", "assemble"]).args(paths).args(more).output().unwrap()
+    };
+    disk(&place, "blank", 6);
+    expect(&find(&["c", "a"], &[]), 3, "of its 4 members 1, 3 are not among the devices");
+    expect(&find(&["blank"], &[]), 1, "none of the devices is of an array");
+    let out = place.path("found.toml");
+    let found = find(&["d", "e", "blank", "a", "b"], &["--out", out.to_str().unwrap()]);
+    expect(&found, 0, "blank.img: it is no member of an array");
+    expect(&find(&["d", "a", "b"], &["--out", out.to_str().unwrap()]), 1, "exists");
+    let text = fs::read_to_string(&out).unwrap();
+    assert!(text.contains("of = [\"disk0\", \"disk1\", \"missing\", \"disk3\"]"), "{text}");
+    assert!(text.contains("spares = [\"spare0\"]") && text.contains("strip = \"64KiB\""), "{text}");
+    // It is served as it is; the spare takes the place of the member that is not there.
+    fs::write(place.stack(), text.replace("array.sock", "nbd.sock").replace("array.control", "control.sock"))
+        .unwrap();
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn an_array_grows_by_a_member_and_by_larger_ones() {
+    let place = Place::new();
+    disk(&place, "e", 6);
+    let (server, blocks) = full(&place, 6, &[], "");
+    expect(&array(&place, "grow", &[]), 1, "stop its server");
+    expect(&server.stop(), 0, "");
+    expect(&array(&place, "grow", &[]), 0, "nothing to gain");
+    stack(&place, &["a", "b", "c", "d"], &[], JOURNAL);
+    let server = place.serve();
+    place.nbd().write(0, &pattern(0)).unwrap();
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "b", "c", "d", "e"], &[], JOURNAL);
+    expect(&array(&place, "grow", &["--quiet"]), 0, "it has 20 MiB over 5 members now");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, 20 * MIB);
+    read_all(&mut nbd, blocks);
+    assert!(nbd.read(blocks * 4096, MIB as usize).unwrap().iter().all(|byte| *byte == 0));
+    nbd.disconnect().unwrap();
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    for name in ["a", "b", "c", "d", "e"] {
+        File::options()
+            .write(true)
+            .open(place.path(&format!("{name}.img")))
+            .unwrap()
+            .set_len(8 * MIB)
+            .unwrap();
+    }
+    expect(&array(&place, "grow", &["--quiet"]), 0, "it has 28 MiB over 5 members now");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, 28 * MIB);
+    read_all(&mut nbd, blocks);
+    nbd.disconnect().unwrap();
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+}
