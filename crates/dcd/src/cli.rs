@@ -278,7 +278,9 @@ Examples:
   dcd calibrate /dev/sdb --write-range 100GiB+256MiB
       writes, too: what is in these 256 MiB is overwritten
   dcd calibrate --drive cheetah-15k4 --json
-      a modelled drive, in virtual time")]
+      a modelled drive, in virtual time
+  dcd calibrate /dev/sdb --store disks.toml
+      an array of such disks fills these gaps from its next start on")]
 pub struct Calibrate {
     /// A block device or a file
     #[arg(value_name = "DEVICE", required_unless_present = "drive", conflicts_with = "drive")]
@@ -299,6 +301,12 @@ pub struct Calibrate {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',',
           default_values_t = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 40, 48, 64])]
     pub strides: Vec<u64>,
+    /// Store the result in the superblocks of the array of this stack file, which must not be served
+    #[arg(long, value_name = "STACK")]
+    pub store: Option<PathBuf>,
+    /// With --store: the raid layer, when the stack file has several
+    #[arg(long, value_name = "LAYER", requires = "store")]
+    pub layer: Option<String>,
     /// The result as JSON
     #[arg(long)]
     pub json: bool,

@@ -103,7 +103,7 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
     expect(&array(&place, "fail", &["nobody"]), 1, "there are: a, b, c, d");
     expect(&array(&place, "add", &["e"]), 1, "it is served");
     expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
-    expect(&array(&place, "fail", &["c"]), 3, "member 2 is needed");
+    expect(&array(&place, "fail", &["c"]), 3, "member 2 cannot be spared");
     // Somewhere on the way.
     std::thread::sleep(Duration::from_millis(60));
     server.kill();
@@ -139,6 +139,15 @@ fn a_member_is_replaced_in_its_place_while_nothing_is_served() {
     let (server, blocks) = full(&place, 6, &[], "");
     expect(&server.stop(), 0, "");
     expect(&array(&place, "add", &["c"]), 3, "is member 2 already, and in use");
+    let measured = dcd()
+        .arg("calibrate")
+        .arg(place.path("a.img"))
+        .args(["--span", "1MiB", "--strides", "2,4", "--store"])
+        .arg(place.stack())
+        .output()
+        .unwrap();
+    expect(&measured, 0, "Smax");
+    assert_eq!(status(&place)["calibrated"], true);
     expect(&array(&place, "fail", &["2"]), 0, "member 2 is used no more");
     assert_eq!(device(&status(&place), "c"), "failed");
     expect(&array(&place, "fail", &["a"]), 3, "does not make up for more");

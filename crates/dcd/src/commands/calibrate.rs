@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dcd_engine::raid::contiguity::Strides;
+use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::stride::{BLOCK_BYTES, Curve, Pass, StrideBench, THRESHOLD};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
 use dcd_io::{FileDevice, FileSpec};
@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use crate::attachment::{Record, Refusal, admit_plain};
 use crate::cli::Calibrate;
+use crate::cli_array::ArrayArgs;
+use crate::commands::array::store_calibration;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::Opener;
@@ -40,6 +42,11 @@ pub fn run(args: &Calibrate) -> Result<(), Failure> {
         println!("{}", as_json(args, &name, &reads, writes.as_ref()));
     } else {
         print!("{}", as_text(args, &name, &reads, writes.as_ref()));
+    }
+    if let Some(file) = &args.store {
+        let array = ArrayArgs { file: file.clone(), layer: args.layer.clone() };
+        let write = writes.map_or_else(Strides::default, |writes| writes.strides);
+        store_calibration(&array, &Contiguity { read: reads.strides, write })?;
     }
     Ok(())
 }

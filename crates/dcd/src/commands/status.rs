@@ -76,7 +76,9 @@ fn cache_words(name: &str, layer: &Value) -> String {
         let _ = write!(words, ", {percent:.1} % of the parity computed");
     }
     let pass = &layer["pass"];
-    if let (Some(kind), Some(percent)) = (pass["kind"].as_str().filter(|kind| *kind != "resync"), pass["percent"].as_f64()) {
+    if let (Some(kind), Some(percent)) =
+        (pass["kind"].as_str().filter(|kind| *kind != "resync"), pass["percent"].as_f64())
+    {
         let _ = write!(words, ", {kind} {percent:.1} %");
     }
     let failed: Vec<String> =

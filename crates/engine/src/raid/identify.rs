@@ -100,7 +100,7 @@ fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Supe
         if let Some(place) = devices.iter().position(foreign) {
             return refuse(format!(
                 "{what} {place} belongs to another array than most of its members: name the right device; if nothing on it is \
-                 needed, take it out of the other one with \"dcd array forget\" and add it here with \"dcd array add\""
+                 needed, add it here with \"dcd array add --force\""
             ));
         }
     }

@@ -1,12 +1,13 @@
-//! `dcd array fail`, `add` and `remove`: who is a member of an array.
+//! What the superblocks of an array say: `dcd array fail`, `add` and `remove`, and the result of `dcd calibrate`.
 
 use std::ops::ControlFlow;
 
-use dcd_engine::raid::offline::{forget, make_spare, mark_failed, replace};
+use dcd_engine::raid::contiguity::Contiguity;
+use dcd_engine::raid::offline::{self, forget, make_spare, mark_failed, replace};
 use serde_json::json;
 
 use crate::attachment::Refusal;
-use crate::cli_array::{ArrayAdd, ArrayFail, ArrayRemove};
+use crate::cli_array::{ArrayAdd, ArrayArgs, ArrayFail, ArrayRemove};
 use crate::commands::array::devices::{Devices, Found, Standing, may_overwrite, random_id, refused};
 use crate::commands::array::{Choice, place};
 use crate::failure::Failure;
@@ -139,6 +140,15 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let mut device = found.device.expect("it has a superblock");
     forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
     println!("\"{name}\" ({called}) is in no array any more: take it out of {}", choice.file.path.display());
+    Ok(())
+}
+
+/// Stores what the stride benchmark has found; the array takes it from its next start on.
+pub fn store_calibration(args: &ArrayArgs, calibration: &Contiguity) -> Result<(), Failure> {
+    let choice = Choice::load(args)?;
+    choice.not_served("store the result")?;
+    let mut devices = Devices::open(&choice)?;
+    offline::store_calibration(&mut devices.members(), calibration).map_err(refused)?;
     Ok(())
 }
 

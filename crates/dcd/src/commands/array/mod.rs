@@ -8,6 +8,8 @@ mod grow;
 mod pass;
 mod status;
 
+pub use change::store_calibration;
+
 use std::ops::ControlFlow;
 
 use dcd_serve::control::{Client, ClientError};

@@ -134,7 +134,10 @@ pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Op
         return refuse("it gets another member: \"dcd array grow\" goes on with that first");
     }
     if work.members.len() != superblock.members || work.copies.contains(&None) {
-        return refuse(format!("all of its {} members have to be named, and to be there", superblock.members));
+        return refuse(format!(
+            "all of its {} members have to be named, and to be there",
+            superblock.members
+        ));
     }
     let strip = superblock.strip_sectors;
     let least = work.members.iter().flatten().map(|member| member.geometry().sectors).min().unwrap_or(0);
