@@ -1,0 +1,69 @@
+//! An array whose members are disks with a log cache each: served, killed, without one member, simulated.
+
+mod common;
+
+use std::fs;
+
+use common::{Place, dcd, expect};
+
+const MEMBERS: u64 = 3;
+
+fn stack(place: &Place, of: &[&str]) {
+    let mut text = format!(
+        "export = \"array\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+         [layer.array]\nkind = \"raid\"\nof = {of:?}\nstrip = \"64KiB\"\n"
+    );
+    for member in of.iter().filter(|member| **member != "missing") {
+        text += &format!(
+            "[device.{member}-log]\npath = \"{member}-log.img\"\nsize = \"8MiB\"\n\
+             [device.{member}-disk]\npath = \"{member}-disk.img\"\nsize = \"4MiB\"\n\
+             [layer.{member}]\nkind = \"log-cache\"\nlog = \"{member}-log\"\ndata = \"{member}-disk\"\n"
+        );
+    }
+    fs::write(place.stack(), text).unwrap();
+}
+
+fn pattern(block: u64) -> Vec<u8> {
+    (0..4096u64).map(|byte| (block * 13 + byte / 32) as u8).collect()
+}
+
+#[test]
+fn an_array_stands_on_dcd() {
+    let place = Place::new();
+    stack(&place, &["a", "b", "c"]);
+    for member in ["a", "b", "c"] {
+        expect(&place.run("format", &["--layer", member]), 0, "4 MiB of data");
+    }
+    let create = dcd().args(["array", "create"]).arg(place.stack()).output().unwrap();
+    expect(&create, 0, "over 3 members");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    let blocks = nbd.bytes / 4096;
+    assert_eq!(nbd.bytes, (MEMBERS - 1) * 3 * common::MIB, "two members' worth, without their first MiB");
+    for block in 0..blocks {
+        nbd.write(block * 4096, &pattern(block)).unwrap();
+    }
+    nbd.flush().unwrap();
+    server.kill();
+    // Each member's log has what its disk lacks, so the kill has lost nothing that was flushed.
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for block in 0..blocks {
+        assert!(nbd.read(block * 4096, 4096).unwrap() == pattern(block), "block {block}");
+    }
+    nbd.disconnect().unwrap();
+    let scrub = dcd().args(["array", "scrub"]).arg(place.stack()).output().unwrap();
+    expect(&scrub, 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "missing", "c"]);
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for block in 0..blocks {
+        assert!(nbd.read(block * 4096, 4096).unwrap() == pattern(block), "block {block} without a member");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "b", "c"]);
+    let args = ["--workload", "random-writes", "--requests", "2000", "--json"];
+    expect(&place.run("simulate", &args), 0, "\"requests\"");
+}
