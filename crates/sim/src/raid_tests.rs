@@ -8,15 +8,17 @@ use crate::{ExploreConfig, Explored, FaultPlan, SweepConfig, explore, sweep_erro
 
 const LEVELS: [Level; 2] = [Level::Raid5, Level::Raid6];
 
-/// `dead` members fail from the beginning on.
-fn conforms(level: Level, seed: u64, dead: usize, journal: bool) {
+/// `dead` members fail from the beginning on, and so many of them are rebuilt on spares meanwhile.
+fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) {
     let mut rng = SimRng::new(mix(seed, 5));
-    let config = RaidConfig { non_volatile: rng.chance(200), journal, ..draw_config(&mut rng, level) };
+    let non_volatile = rng.chance(200);
+    let config = RaidConfig { non_volatile, journal, spares, ..draw_config(&mut rng, level) };
     let geometry = member_geometry(&config, 4096);
+    let count = config.present.len();
     let fresh = members(&config, geometry);
     let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
     for _ in 0..dead {
-        let lost = rng.below(disks.len() as u64) as usize;
+        let lost = rng.below(count as u64) as usize;
         disks[lost].set_faults(FaultPlan::dead());
     }
     if journal {
@@ -29,15 +31,22 @@ fn conforms(level: Level, seed: u64, dead: usize, journal: bool) {
     let target = stack.root();
     conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
     stack.run_blocking(&mut driver, target, Io::Flush).status.expect("flushed");
-    let status = stack.layer(LayerIndex(0)).status(Nanos::ZERO);
-    assert_eq!(status["state"], if dead == 0 { "good" } else { "degraded" });
-    if dead == 0 && !config.non_volatile {
-        check_parity(&config, driver.devices());
+    let status = |stack: &Stack| stack.layer(LayerIndex(0)).status(Nanos::ZERO);
+    while spares > 0 && status(&stack)["state"] != "good" {
+        assert_ne!(driver.step(&mut stack), crate::Progress::Idle, "{}", status(&stack));
+    }
+    let status = status(&stack);
+    assert_eq!(status["state"], if dead == 0 || spares > 0 { "good" } else { "degraded" });
+    if (dead == 0 || spares > 0) && !config.non_volatile {
+        let holder = |role: usize| status["holders"][role].as_u64().map(|place| count + place as usize);
+        let disks = driver.devices();
+        let members: Vec<&MemDisk> = (0..count).map(|role| &disks[holder(role).unwrap_or(role)]).collect();
+        check_parity(&config, &members);
     }
 }
 
 /// P and Q of every row are what its data says.
-fn check_parity(config: &RaidConfig, members: &[MemDisk]) {
+fn check_parity(config: &RaidConfig, members: &[&MemDisk]) {
     let count = config.present.len();
     let data = count - config.level.parity();
     let strip_bytes = (config.strip_sectors * SECTOR_BYTES) as usize;
@@ -63,14 +72,22 @@ fn check_parity(config: &RaidConfig, members: &[MemDisk]) {
 #[test]
 fn arrays_conform_with_any_settings() {
     for level in LEVELS {
-        (0..16).for_each(|seed| conforms(level, seed, 0, seed % 4 == 0));
+        (0..16).for_each(|seed| conforms(level, seed, 0, 0, seed % 4 == 0));
     }
 }
 
 #[test]
 fn degraded_arrays_conform_too() {
     for level in LEVELS {
-        (100..112).for_each(|seed| conforms(level, seed, level.parity(), seed % 4 == 0));
+        (100..112).for_each(|seed| conforms(level, seed, level.parity(), 0, seed % 4 == 0));
+    }
+}
+
+#[test]
+fn arrays_conform_while_spares_are_filled() {
+    for level in LEVELS {
+        let parity = level.parity();
+        (200..216).for_each(|seed| conforms(level, seed, parity, parity, seed % 4 == 0));
     }
 }
 

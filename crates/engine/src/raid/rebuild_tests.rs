@@ -197,6 +197,47 @@ fn a_write_beside_the_windows_goes_to_the_spare_below_them_and_not_above() {
     assert_eq!(bench.read(3 * 48, 1).expect("read"), [203; BLOCK]);
 }
 
+/// A start trusts what lies below the checkpoint, so it has to be durable by then.
+#[test]
+fn the_spare_is_flushed_before_the_superblocks_say_what_it_has() {
+    let mut bench = Bench::filled(RaidConfig { pass_bytes: 1, ..with_spares(Level::Raid5, 4, 1) });
+    bench.dead.push(1);
+    bench.write(16, 1, byte_of(16));
+    bench.flush().expect("flushed");
+    // What the spare has been given, and what of that a flush has covered that was sent afterwards.
+    let (mut written, mut covers, mut durable, mut checkpoints) = (0, None, 0, 0);
+    while !bench.is_good() {
+        bench.now += Nanos::from_secs(11);
+        bench.handle(Event::Wake);
+        let is_flush = |(port, _, io): &(Port, OpId, Io)| port.0 == 4 && matches!(io, Io::Flush);
+        if bench.open.iter().any(is_flush) {
+            covers.get_or_insert(written);
+        }
+        for (.., io) in &bench.open {
+            let Io::Write { at, buf, .. } = io else { continue };
+            if at.0 < DATA_SECTOR {
+                let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+                let has_role = superblock.member_ids[1] == 70;
+                let sectors = superblock.rebuilding.map_or(4 * STRIP, |rebuild| rebuild.sectors);
+                let sectors = if has_role { sectors } else { 0 };
+                assert!(
+                    sectors <= durable,
+                    "{sectors} sectors are said to be there, and {durable} are durable"
+                );
+                checkpoints += u64::from(sectors > 0);
+            }
+        }
+        let returning = bench.open.front();
+        let end = returning.and_then(|(port, _, io)| io.extent().filter(|_| port.0 == 4 && io.modifies()));
+        written = end.map_or(written, |extent| written.max(extent.end().0.saturating_sub(DATA_SECTOR)));
+        if returning.is_some_and(is_flush) {
+            durable = covers.take().expect("it was sent");
+        }
+        assert!(bench.returns(), "it never comes to its end");
+    }
+    assert!(checkpoints > 3, "{checkpoints}");
+}
+
 #[test]
 fn a_restart_goes_on_from_the_last_checkpoint() {
     let config = RaidConfig { pass_bytes: 1, journal: true, ..with_spares(Level::Raid5, 4, 1) };
