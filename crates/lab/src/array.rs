@@ -1,11 +1,16 @@
 //! A modelled array behind one of the paper's three caches.
 
+use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
+use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
-use dcd_engine::{BlockDevice, LayerIndex, StackBuilder};
-use dcd_model::{Disk, DiskConfig, drive};
+use dcd_engine::{BlockDevice, Extent, LINE_BYTES, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
+use dcd_model::ffs::{CpuCosts, FfsConfig};
+use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
 use dcd_sim::VirtualDriver;
+use dcd_sim::workloads::{self, Measured, Workload};
 
+use crate::elevator::Elevator;
 use crate::rig::{Medium, Rig};
 use crate::{LabError, Param, Settings};
 
@@ -36,15 +41,71 @@ impl Scheme {
 #[derive(Clone, Debug)]
 pub(crate) struct ArraySetup {
     pub drive: String,
-    /// Commands that a member gets to know at a time.
+    /// Commands that a member gets to know at a time; the others wait in the host's elevator.
     pub queue_depth: usize,
+    /// How long the elevator waits for another read after one, before writes go, with md.
+    pub anticipation: Nanos,
+    /// The members read on behind a read.
+    pub read_ahead: bool,
     pub members: usize,
     pub strip: u64,
     pub cache: u64,
-    /// Stripes, or parity block groups, destaged at a time.
+    /// Stripes destaged at a time; as much in parity block groups, which md lets go all together.
     pub depth: u32,
     /// Smax for reads and for writes, of MSC-CT.
     pub fill: (u64, u64),
+}
+
+/// What programs did on an array.
+pub(crate) struct Ran {
+    pub measured: Measured,
+    /// How long it took afterwards to bring home what the array's cache had.
+    pub home: Nanos,
+}
+
+impl Ran {
+    fn count(&self, name: &str) -> f64 {
+        let of = |phase: &workloads::Phase| {
+            let status = phase.layers.iter().find(|(layer, _)| layer == "array");
+            status.and_then(|(_, status)| status["statistics"][name].as_u64()).unwrap_or(0)
+        };
+        self.measured.phases.iter().map(of).sum::<u64>() as f64
+    }
+
+    /// Commands to members for destages.
+    pub fn commands(&self) -> f64 {
+        self.count("destage_reads") + self.count("destage_writes")
+    }
+
+    pub fn blocks_per_command(&self) -> f64 {
+        (self.count("destage_read_blocks") + self.count("destage_written_blocks")) / self.commands().max(1.0)
+    }
+}
+
+/// The paper's host (section IV-A) under ext3: two processors of 3 GHz, blocks of 4 KiB, groups of 128 MiB. What ext3 does
+/// that this file system does not: it journals, and writes no metadata synchronously; in front of a non-volatile cache
+/// neither takes long.
+fn host(page_cache: u64) -> FfsConfig {
+    FfsConfig {
+        block_bytes: 4096,
+        cluster_bytes: 128 << 10,
+        group_bytes: 128 << 20,
+        reserve_percent: 5,
+        buffer_cache_bytes: page_cache,
+        inodes_in_memory: 1 << 16,
+        names_in_memory: 1 << 16,
+        // The journal is committed every 5 s, and what is dirty is written first.
+        update_interval: Nanos::from_secs(5),
+        // Estimates: 1 us a call, 1 GB/s of copying.
+        cpu: CpuCosts {
+            system_call: Nanos::from_micros(1),
+            copy_per_kib: Nanos::from_micros(1),
+            name_change: Nanos::from_micros(10),
+            directory_block: Nanos::from_micros(1),
+            block_request: Nanos::from_micros(5),
+        },
+        ..FfsConfig::default()
+    }
 }
 
 const fn param(key: &'static str, default: &'static str, about: &'static str) -> Param {
@@ -54,11 +115,22 @@ const fn param(key: &'static str, default: &'static str, about: &'static str) ->
 /// The parameters of [`ArraySetup`].
 pub(crate) const DRIVE: Param = param("drive", "cheetah-15k4", "the members");
 pub(crate) const QUEUE_DEPTH: Param =
-    param("queue-depth", "32", "commands that a member gets to know at a time");
+    param("queue-depth", "1", "commands that a member gets to know at a time (one: section I-C, equation 1)");
+pub(crate) const ANTICIPATION: Param = param(
+    "anticipation",
+    "6ms",
+    "how long the host's scheduler keeps a member free for another read, with md",
+);
+pub(crate) const READ_AHEAD: Param = param(
+    "read-ahead",
+    "no",
+    "yes or no: the members read on behind a read (this drive does not, section I-C)",
+);
 pub(crate) const MEMBERS: Param = param("members", "5", "how many");
 pub(crate) const STRIP: Param = param("strip", "128KiB", "what a stripe has on each member");
 pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
-pub(crate) const DEPTH: Param = param("depth", "32", "stripes (or parity block groups) destaged at a time");
+pub(crate) const DEPTH: Param =
+    param("depth", "32", "stripes destaged at a time, or as much in parity block groups");
 pub(crate) const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
 pub(crate) const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
 
@@ -68,6 +140,8 @@ impl ArraySetup {
         Ok(ArraySetup {
             drive: settings.choices("drive", &names)?[0].to_owned(),
             queue_depth: settings.number("queue-depth")?,
+            anticipation: settings.span("anticipation")?,
+            read_ahead: settings.flag("read-ahead")?,
             members: settings.number("members")?,
             strip: settings.bytes("strip")?,
             cache: settings.bytes("cache")?,
@@ -88,13 +162,21 @@ impl ArraySetup {
             contiguity: (scheme == Scheme::MscCt).then_some(strides),
             // "The non-volatile storage."
             non_volatile: true,
-            destage_depth: self.depth,
+            destage_depth: match scheme {
+                Scheme::Pbgc => self.depth * (self.strip / LINE_BYTES) as u32,
+                Scheme::Sc | Scheme::MscCt => self.depth,
+            },
             ..RaidConfig::default()
         }
     }
 
     /// A new array whose parity is right, started.
     pub fn build(&self, scheme: Scheme) -> Result<Rig, LabError> {
+        self.build_part(scheme, None)
+    }
+
+    /// The same; of the array only the first so many bytes are used.
+    fn build_part(&self, scheme: Scheme, used: Option<u64>) -> Result<Rig, LabError> {
         let wrong = |error: &dyn std::fmt::Display| LabError::Setup(error.to_string());
         let drive = drive::builtin(&self.drive).map_err(|e| wrong(&e))?;
         let config = self.config(scheme);
@@ -105,17 +187,56 @@ impl ArraySetup {
         create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();
+        // "Our MSC driver shows the full throughput by repairing the problem" (section IV-E).
+        let anticipation = if scheme == Scheme::Pbgc { self.anticipation } else { Nanos::ZERO };
         let mut ports = Vec::new();
         for (index, geometry) in driver.geometries().into_iter().enumerate() {
             let device = builder.device(geometry);
-            let config = DiskConfig { queue_depth: Some(self.queue_depth), ..DiskConfig::default() };
+            let read_ahead = (!self.read_ahead).then_some(DiskReadAhead::None);
+            let config = DiskConfig { read_ahead, ..DiskConfig::default() };
             let disk = Disk::with_drive(drive.clone(), &config);
-            ports.push(builder.layer(&format!("disk{index}"), Box::new(disk), &[device]));
+            let disk = builder.layer(&format!("disk{index}"), Box::new(disk), &[device]);
+            let elevator = Box::new(Elevator::new(self.queue_depth, anticipation));
+            ports.push(builder.layer(&format!("elevator{index}"), elevator, &[disk]));
         }
         let root = builder.layer("array", Box::new(RaidLayer::new(config)), &ports);
+        let Target::Layer(array) = root else { unreachable!("a layer was added") };
+        // "The MSC driver, which includes a stripe prefetching scheme" (section III-G).
+        let root = match scheme {
+            Scheme::Pbgc => root,
+            Scheme::Sc | Scheme::MscCt => {
+                let bytes =
+                    (self.strip * (self.members as u64 - 1)).next_multiple_of(ReadAheadConfig::UNIT_BYTES);
+                let config = ReadAheadConfig { bytes, ..ReadAheadConfig::default() };
+                builder.layer("prefetching", Box::new(ReadAhead::new(config)), &[root])
+            }
+        };
+        let root = match used {
+            Some(bytes) => {
+                let part = Extent::new(Lba(0), bytes / SECTOR_BYTES);
+                builder.layer("part", Box::new(Slice::new(part)), &[root])
+            }
+            None => root,
+        };
         let mut stack = builder.finish(root);
         stack.activate(&mut driver).map_err(|e| wrong(&e))?;
-        let array = LayerIndex(stack.layer_count() - 1);
         Ok(Rig::new(stack, driver, Some(array)))
+    }
+
+    /// Runs programs in a new file system on the first `used` bytes of a new array.
+    pub fn run(
+        &self,
+        scheme: Scheme,
+        used: u64,
+        page_cache: u64,
+        workload: &Workload,
+        seed: u64,
+    ) -> Result<Ran, LabError> {
+        let mut rig = self.build_part(scheme, Some(used))?;
+        let ffs = host(page_cache);
+        let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, workload, seed)
+            .map_err(|error| LabError::Setup(error.to_string()))?;
+        let home = rig.drain();
+        Ok(Ran { measured, home })
     }
 }

@@ -18,6 +18,7 @@
 //! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
 //! | `strides` | the stride benchmark on a modelled drive |
 //! | `array` | a modelled RAID-5 behind the three caches of its paper |
+//! | `elevator` | the host's I/O scheduler above a modelled disk |
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
@@ -25,6 +26,7 @@ mod array;
 mod builtin;
 mod clients;
 mod configurations;
+mod elevator;
 mod experiment;
 pub mod experiments;
 mod findings;

@@ -6,6 +6,9 @@ mod bic_readahead;
 mod bic_segments;
 mod bic_size;
 mod bic_writecache;
+mod ct_aged;
+mod ct_bulk;
+mod ct_concurrent;
 mod ct_fragmented;
 mod ct_random;
 mod ct_stride;
@@ -56,6 +59,9 @@ pub const REGISTRY: &[&Experiment] = &[
     &ct_fragmented::EXPERIMENT,
     &ct_stride::EXPERIMENT,
     &ct_random::EXPERIMENT,
+    &ct_concurrent::EXPERIMENT,
+    &ct_aged::EXPERIMENT,
+    &ct_bulk::EXPERIMENT,
 ];
 
 /// The experiment of a name.

@@ -55,6 +55,11 @@ impl<'a, D: SimDevice> Host<'a, D> {
         Ok(Host { stack, driver, ffs, armed, outbox, phases: Vec::new() })
     }
 
+    /// The size of the device below the file system.
+    pub fn sectors(&self) -> u64 {
+        self.stack.geometry(self.stack.root()).sectors
+    }
+
     /// Runs programs together until all have ended, and measures that as a phase.
     pub fn phase(&mut self, name: &'static str, programs: &mut [&mut dyn Program]) -> Result<(), RunError> {
         reset_layers(self.stack, self.driver);

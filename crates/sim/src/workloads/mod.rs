@@ -11,12 +11,20 @@
 //! | [`Synthetic`]        | the five traces of Zhu and Hu, made to their Table 2                                   |
 //! | [`Streams`]          | N streams that read in order, on the device or in files                                |
 //! | [`RawWrites`]        | random writes of one size (Nightingale et al., Fig. 10)                                |
+//! | [`DBench`]           | clients of a file server (Baek and Park, section IV-C)                                 |
+//! | [`Aging`]            | writing files into a file system that has aged (Baek and Park, section IV-D)           |
+//! | [`SelfCopy`]         | copying files within a file system (Baek and Park, section IV-E)                       |
+//! | [`LargeFile`]        | one large file, written and read (Baek and Park, section IV-E)                         |
 
+pub mod aging;
+pub mod copy;
+pub mod dbench;
 mod host;
 pub mod measured;
 pub mod nuser;
 pub mod postmark;
 pub mod raw;
+mod steps;
 pub mod synthetic;
 pub mod tree;
 
@@ -25,6 +33,9 @@ use dcd_model::ffs::{FfsConfig, FfsConfigError, FsError};
 
 use crate::{SimDevice, VirtualDriver};
 
+pub use aging::Aging;
+pub use copy::{LargeFile, SelfCopy};
+pub use dbench::DBench;
 use host::Host;
 pub use measured::{Measured, Phase, Requests};
 pub use nuser::NUser;
@@ -40,6 +51,10 @@ pub enum Workload {
     Synthetic(Synthetic),
     Streams(Streams),
     RawWrites(RawWrites),
+    DBench(DBench),
+    Aging(Aging),
+    SelfCopy(SelfCopy),
+    LargeFile(LargeFile),
 }
 
 /// Why a run ended before its end.
@@ -78,6 +93,10 @@ pub fn run<D: SimDevice>(
         Workload::PostMark(postmark) => postmark.run(&mut host, seed),
         Workload::Synthetic(synthetic) => synthetic.run(&mut host, seed),
         Workload::Streams(streams) => streams.run_files(&mut host),
+        Workload::DBench(clients) => clients.run(&mut host, seed),
+        Workload::Aging(aging) => aging.run(&mut host, seed),
+        Workload::SelfCopy(copy) => copy.run(&mut host, seed),
+        Workload::LargeFile(file) => file.run(&mut host),
         Workload::RawWrites(_) => unreachable!("it needs no file system"),
     }
 }

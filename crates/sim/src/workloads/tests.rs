@@ -295,3 +295,53 @@ fn random_writes_cost_a_seek_and_a_revolution_each_however_small() {
     let ratio = bandwidth(8192) / bandwidth(1024);
     assert!((6.5..8.0).contains(&ratio), "{ratio}");
 }
+
+fn quick_writes(mean_bytes: u64, cycles: u32) -> Measured {
+    let aging = Aging { mean_bytes, fill_percent: 80, removed_percent: 20, cycles, measured_bytes: 8 * MIB };
+    let ffs = FfsConfig { buffer_cache_bytes: 4 * MIB, ..FfsConfig::default() };
+    on_barracuda(64 * MIB, &ffs, &Workload::Aging(aging), 3)
+}
+
+#[test]
+fn on_an_aged_file_system_the_same_files_need_more_requests() {
+    let count = |measured: &Measured| {
+        let requests = &measured.phase("write").requests;
+        assert!(requests.bytes_written > 7 * MIB, "{}", requests.bytes_written);
+        requests.writes.count()
+    };
+    let (new, aged) = (count(&quick_writes(128 << 10, 0)), count(&quick_writes(128 << 10, 10)));
+    assert!(aged > new * 5 / 4, "{new} and {aged}");
+}
+
+#[test]
+fn clients_of_a_file_server_write_what_they_should_and_the_same_twice() {
+    let load = DBench { clients: 3, files: 20, kept: 8, mean_bytes: 64 << 10 };
+    let ffs = FfsConfig { buffer_cache_bytes: 2 * MIB, ..FfsConfig::default() };
+    let run = || on_barracuda(64 * MIB, &ffs, &Workload::DBench(load), 5);
+    let (one, two) = (run(), run());
+    assert_eq!(one.trace_hash, two.trace_hash);
+    let calls = |measured: &Measured, kind| measured.files().op(kind).count();
+    assert_eq!([calls(&one, OpKind::Create), calls(&one, OpKind::Unlink)], [60, 60]);
+    assert_eq!(one.phase("clients").programs.len(), 3);
+    let few = DBench { clients: 1, ..load };
+    let few = on_barracuda(64 * MIB, &ffs, &Workload::DBench(few), 5);
+    assert!(few.phase("clients").elapsed < one.phase("clients").elapsed);
+}
+
+#[test]
+fn a_copy_reads_everything_once_and_writes_it_once() {
+    let copy = SelfCopy { files: 50, bytes: 4 * MIB, varied: true };
+    let ffs = FfsConfig { read_ahead: false, ..FfsConfig::default() };
+    let measured = on_barracuda(64 * MIB, &ffs, &Workload::SelfCopy(copy), 5);
+    let files = measured.phase("copy").files.as_ref().expect("there is a file system");
+    let bytes = |class| files.class(class).bytes;
+    // Whole fragments of 1 KiB, or blocks where a file is longer than the inode's own.
+    let (least, most) = (4 * MIB, 5 * MIB);
+    for class in [RequestClass::DataRead, RequestClass::DataWrite] {
+        assert!((least..most).contains(&bytes(class)), "{}", bytes(class));
+    }
+    let large = Workload::LargeFile(LargeFile { bytes: 6 * MIB });
+    let measured = on_barracuda(64 * MIB, &ffs, &large, 5);
+    assert!(measured.phase("write").requests.bytes_written >= 6 * MIB);
+    assert!(measured.phase("read").requests.bytes_read >= 6 * MIB, "the file was cold");
+}

@@ -1,0 +1,192 @@
+//! Writing files on a file system that has aged, on an array: by the mean file size, and by how far it has aged.
+
+use std::collections::BTreeMap;
+
+use dcd_sim::mix;
+use dcd_sim::workloads::{Aging, Workload};
+
+use crate::array::{
+    ANTICIPATION, ArraySetup, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MEMBERS, QUEUE_DEPTH, READ_AHEAD, STRIP,
+    Scheme,
+};
+use crate::findings::figure;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "ct-aged",
+    group: Group::D,
+    source: "Fig. 14, section IV-D",
+    title: "Writing files on an aged file system on a RAID-5",
+    about: "Files whose sizes have a normal distribution (deviation: a quarter of the mean) fill the file system up to 90 % of the \
+            device; then a fifth of them is removed and others take their place, again and again. Measured is the writing \
+            of files after the last removal, until all of it is on the disks. Everything is a tenth of the paper's: 1 GB instead of \
+            10 GB, and so are the array's cache and the page cache. The array and its disks are those of ct-random. The file \
+            system is the FFS of this project with the blocks of ext3: it looks for free space in its own way.",
+    params: &[
+        Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
+        Param {
+            key: "cycles",
+            default: "0,1,5,20,50",
+            about: "removals before the measured writing, at the first mean size",
+        },
+        Param { key: "aged", default: "50", about: "removals where the mean size varies" },
+        Param { key: "used", default: "1GiB", about: "the size of the device below the file system" },
+        Param { key: "fill", default: "90", about: "percent of it that files take up" },
+        Param { key: "removed", default: "20", about: "percent of the files that are removed at a time" },
+        Param { key: "cache", default: "51MiB", about: "RAM for stripes: a tenth of 512 MiB" },
+        Param { key: "page-cache", default: "40MiB", about: "the host's page cache, a tenth of ct-random's" },
+        DRIVE,
+        QUEUE_DEPTH,
+        ANTICIPATION,
+        READ_AHEAD,
+        MEMBERS,
+        STRIP,
+        DEPTH,
+        FILL_READS,
+        FILL_WRITES,
+    ],
+    plan,
+    conclude,
+};
+
+/// PBGC is not in the paper's figure.
+const SCHEMES: [Scheme; 2] = [Scheme::Sc, Scheme::MscCt];
+
+fn key(scheme: Scheme, mean: u64, cycles: u32) -> String {
+    format!("{} {mean} bytes, {cycles} cycles", scheme.name())
+}
+
+/// Mean sizes, cycles at the first of them, and cycles at all.
+fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u32>, u32), LabError> {
+    let means = settings.sizes("means")?;
+    if means.contains(&0) {
+        let problem = "a file has 1 byte at least".to_owned();
+        return Err(LabError::BadValue { key: "means".to_owned(), problem });
+    }
+    Ok((means, settings.numbers("cycles")?, settings.number("aged")?))
+}
+
+fn percent(settings: &Settings, key: &str) -> Result<u64, LabError> {
+    match settings.number(key)? {
+        percent @ 1..=95 => Ok(percent),
+        other => {
+            let problem = format!("{other} is not a percentage from 1 to 95");
+            Err(LabError::BadValue { key: key.to_owned(), problem })
+        }
+    }
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let setup = ArraySetup::read(settings)?;
+    let (means, cycles, aged) = cases(settings)?;
+    let (used, page_cache) = (settings.bytes("used")?, settings.bytes("page-cache")?);
+    let (fill_percent, removed_percent) = (percent(settings, "fill")?, percent(settings, "removed")?);
+    // As much as a removal makes room for, also where nothing was removed.
+    let measured_bytes = used / 100 * fill_percent / 100 * removed_percent;
+    let by_mean = means.iter().map(|mean| (*mean, aged));
+    let by_cycles = cycles.into_iter().map(|cycles| (means[0], cycles));
+    let mut points = BTreeMap::new();
+    for (mean_bytes, cycles) in by_mean.chain(by_cycles) {
+        for scheme in SCHEMES {
+            let aging = Aging { mean_bytes, fill_percent, removed_percent, cycles, measured_bytes };
+            points.insert(key(scheme, mean_bytes, cycles), (scheme, aging));
+        }
+    }
+    let seed = settings.seed;
+    let point = |(key, (scheme, aging)): (String, (Scheme, Aging))| {
+        let (setup, seed) = (setup.clone(), mix(seed, aging.mean_bytes ^ u64::from(aging.cycles) << 40));
+        Point::new(key, move || measure(&setup, scheme, used, page_cache, aging, seed))
+    };
+    Ok(points.into_iter().map(point).collect())
+}
+
+fn measure(
+    setup: &ArraySetup,
+    scheme: Scheme,
+    used: u64,
+    page_cache: u64,
+    aging: Aging,
+    seed: u64,
+) -> Result<Sample, LabError> {
+    let ran = setup.run(scheme, used, page_cache, &Workload::Aging(aging), seed)?;
+    let seconds = (ran.measured.phase("write").elapsed + ran.home).as_secs_f64();
+    let mut sample = Sample::default();
+    sample.set("mb_per_s", aging.measured_bytes as f64 / 1e6 / seconds);
+    sample.set("blocks", ran.blocks_per_command());
+    Ok(sample)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let (means, cycles, aged) = cases(settings)?;
+    let rate = |scheme, mean, cycles| samples.get(&key(scheme, mean, cycles), "mb_per_s");
+    let gain = |mean, cycles| rate(Scheme::MscCt, mean, cycles) / rate(Scheme::Sc, mean, cycles);
+    let columns = ["", "SC (MB/s)", "MSC-CT", "over SC", "blocks a command, SC", "MSC-CT"];
+    let row = |table: &mut Table, name: String, mean: u64, cycles: u32| {
+        let [sc, ct] = SCHEMES.map(|scheme| figure(rate(scheme, mean, cycles)));
+        let [b0, b1] = SCHEMES.map(|scheme| figure(samples.get(&key(scheme, mean, cycles), "blocks")));
+        table.row([name, sc, ct, format!("{:.2}x", gain(mean, cycles)), b0, b1]);
+    };
+    let mut by_mean = Table::new(format!("After {aged} removals, by the mean file size"), &columns);
+    means.iter().for_each(|mean| row(&mut by_mean, format!("{} KiB", mean >> 10), *mean, aged));
+    let first = means[0];
+    let mut by_cycles = Table::new(format!("Files of {} KiB, by removals", first >> 10), &columns);
+    cycles.iter().for_each(|cycles| row(&mut by_cycles, cycles.to_string(), first, *cycles));
+
+    let mut claims = Vec::new();
+    let (small, large) = (16 << 10, 2 << 20);
+    if means.contains(&small) {
+        let gain = gain(small, aged);
+        claims.push(Claim::range("aged, files of 16 KiB: MSC-CT over SC", "2.3x", gain, (1.7, 2.9), "x"));
+    }
+    if means.contains(&large) {
+        let gain = gain(large, aged);
+        claims.push(Claim::range("aged, files of 2 MiB: MSC-CT over SC", "1.06x", gain, (1.0, 1.15), "x"));
+    }
+    let gains: Vec<f64> = means.iter().map(|mean| gain(*mean, aged)).collect();
+    if let [first, .., last] = gains[..] {
+        claims.push(Claim::fact(
+            "aged: the smaller the files, the larger the gain",
+            "the smaller the file, the better the throughput",
+            format!("{first:.2}x to {last:.2}x"),
+            gains.windows(2).all(|pair| pair[0] >= pair[1]) && first > last,
+        ));
+    }
+    if cycles.contains(&1) && cycles.contains(&20) {
+        let loss = |scheme| 100.0 * (1.0 - rate(scheme, first, 20) / rate(scheme, first, 1));
+        let (sc, ct) = (loss(Scheme::Sc), loss(Scheme::MscCt));
+        // Read as throughput that is lost, or as time that is added: 86 % more time is 46 % less throughput.
+        claims.push(Claim::range(
+            "SC loses throughput from the first to the twentieth cycle",
+            "degraded by 86 %",
+            sc,
+            (35.0, 95.0),
+            " %",
+        ));
+        claims.push(Claim::range("MSC-CT loses", "only 17 %", ct, (0.0, 25.0), " %"));
+        claims.push(Claim::fact(
+            "MSC-CT loses less than SC",
+            "86 % against 17 %",
+            format!("{} % against {} %", figure(sc), figure(ct)),
+            ct < sc,
+        ));
+    }
+    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| Plot {
+        title: title.to_owned(),
+        x,
+        y: Axis::linear("MB/s"),
+        style: Style::Line,
+        series: SCHEMES.map(|scheme| Series::new(scheme.name(), points(scheme))).to_vec(),
+    };
+    let of_means =
+        |scheme| means.iter().map(|mean| ((mean >> 10) as f64, rate(scheme, *mean, aged))).collect();
+    let of_cycles =
+        |scheme| cycles.iter().map(|count| (f64::from(*count), rate(scheme, first, *count))).collect();
+    let plots = vec![
+        plot("Aged file system by the mean file size (Fig. 14a)", Axis::log("KiB"), &of_means),
+        plot("By ageing (Fig. 14b)", Axis::linear("removals"), &of_cycles),
+    ];
+    Ok(Findings { tables: vec![by_mean, by_cycles], plots, claims })
+}

@@ -1,0 +1,236 @@
+//! Clients of a file server on an array: by their number, and by the strip.
+
+use std::collections::BTreeMap;
+
+use dcd_sim::mix;
+use dcd_sim::workloads::{DBench, Workload};
+
+use crate::array::{
+    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MEMBERS, QUEUE_DEPTH, READ_AHEAD,
+    STRIP, Scheme,
+};
+use crate::findings::figure;
+use crate::{
+    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
+    Settings, Style, Table,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "ct-concurrent",
+    group: Group::D,
+    source: "Fig. 13, section IV-C",
+    title: "Concurrent sequential writes on a RAID-5",
+    about: "Clients of a file server, as DBench plays them: each makes files in a directory of its own, writes them from start to \
+            end, reads some of them, and removes the older ones. All runs write the same amount, whatever the number of \
+            clients. Throughput is that of what the clients write and read, as DBench counts it; what is in the caches \
+            at the end is not waited for (section IV-C). The array and its disks are those of ct-random; SC \
+            and MSC-CT prefetch stripes, as the paper's driver does (section III-G). The file system is \
+            the FFS of this project with the blocks and groups of ext3. DBench's list of calls is not stated: sizes and numbers of \
+            files are assumptions.",
+    params: &[
+        Param { key: "clients", default: "1,4,16,64,128,256", about: "how many clients" },
+        Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
+        Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
+        Param { key: "scale", default: "8", about: "the following and the caches are divided by this" },
+        Param { key: "bytes", default: "4GiB", about: "what all clients together write" },
+        Param { key: "kept", default: "24MiB", about: "files of each client" },
+        Param { key: "used", default: "10GiB", about: "the size of the file system" },
+        Param { key: "page-cache", default: "400MiB", about: "the host's page cache" },
+        Param { key: "file", default: "64KiB", about: "the mean size of a file" },
+        DRIVE,
+        QUEUE_DEPTH,
+        ANTICIPATION,
+        READ_AHEAD,
+        MEMBERS,
+        STRIP,
+        CACHE,
+        DEPTH,
+        FILL_READS,
+        FILL_WRITES,
+    ],
+    plan,
+    conclude,
+};
+
+fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
+    format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
+}
+
+/// What is measured: numbers of clients and strips.
+fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u64>, u64, u64), LabError> {
+    let clients: Vec<u64> = settings.numbers("clients")?;
+    let many: u64 = settings.number("strip-clients")?;
+    if clients.iter().chain([&many]).any(|count| *count == 0) {
+        let problem = "there is one client at least".to_owned();
+        return Err(LabError::BadValue { key: "clients".to_owned(), problem });
+    }
+    Ok((clients, settings.sizes("strips")?, many, settings.bytes("strip")?))
+}
+
+fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let scale: u64 = settings.number("scale")?;
+    if scale == 0 {
+        let problem = "it must be at least 1".to_owned();
+        return Err(LabError::BadValue { key: "scale".to_owned(), problem });
+    }
+    let scaled = |key| settings.bytes(key).map(|bytes| bytes / scale);
+    let whole = ArraySetup::read(settings)?;
+    let setup = ArraySetup { cache: whole.cache / scale, ..whole };
+    let (clients, strips, many, strip) = cases(settings)?;
+    let (bytes, kept, mean_bytes) = (scaled("bytes")?, scaled("kept")?, settings.bytes("file")?.max(1));
+    let (used, page_cache) = (scaled("used")?, scaled("page-cache")?);
+    let by_clients = clients.into_iter().map(|count| (count, strip));
+    let by_strip = strips.into_iter().map(|strip| (many, strip));
+    let mut points = BTreeMap::new();
+    for (clients, strip) in by_clients.chain(by_strip) {
+        for scheme in Scheme::ALL {
+            let setup = ArraySetup { strip, ..setup.clone() };
+            let files = (bytes / mean_bytes / clients).max(1) as u32;
+            let kept = (kept / mean_bytes) as u32;
+            let load = DBench { clients: clients as u32, files, kept, mean_bytes };
+            points.insert(key(scheme, clients, strip), (setup, scheme, load));
+        }
+    }
+    let seed = settings.seed;
+    let point = |(key, (setup, scheme, load)): (String, (ArraySetup, Scheme, DBench))| {
+        let seed = mix(seed, u64::from(load.clients));
+        Point::new(key, move || measure(&setup, scheme, used, page_cache, load, seed))
+    };
+    Ok(points.into_iter().map(point).collect())
+}
+
+fn measure(
+    setup: &ArraySetup,
+    scheme: Scheme,
+    used: u64,
+    page_cache: u64,
+    load: DBench,
+    seed: u64,
+) -> Result<Sample, LabError> {
+    let ran = setup.run(scheme, used, page_cache, &Workload::DBench(load), seed)?;
+    let phase = ran.measured.phase("clients");
+    let moved = 2 * u64::from(load.clients) * u64::from(load.files) * load.mean_bytes;
+    let mut sample = Sample::default();
+    sample.set("mb_per_s", moved as f64 / 1e6 / phase.elapsed.as_secs_f64());
+    sample.set("blocks", ran.blocks_per_command());
+    Ok(sample)
+}
+
+fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+    let (clients, strips, many, strip) = cases(settings)?;
+    let rate = |scheme, clients, strip| samples.get(&key(scheme, clients, strip), "mb_per_s");
+    let columns =
+        ["", "PBGC (MB/s)", "SC", "MSC-CT", "over SC", "over PBGC", "blocks a command, PBGC", "SC", "MSC-CT"];
+    let row = |table: &mut Table, name: String, clients: u64, strip: u64| {
+        let [pbgc, sc, ct] = Scheme::ALL.map(|scheme| rate(scheme, clients, strip));
+        let blocks = |scheme| figure(samples.get(&key(scheme, clients, strip), "blocks"));
+        let [b0, b1, b2] = Scheme::ALL.map(blocks);
+        let gains = [sc, pbgc].map(|other| format!("{:.2}x", ct / other));
+        let [over_sc, over_pbgc] = gains;
+        table.row([name, figure(pbgc), figure(sc), figure(ct), over_sc, over_pbgc, b0, b1, b2]);
+    };
+    let mut by_clients = Table::new(format!("Strips of {} KiB, by clients", strip >> 10), &columns);
+    clients.iter().for_each(|count| row(&mut by_clients, count.to_string(), *count, strip));
+    let mut by_strip = Table::new(format!("{many} clients, by the strip"), &columns);
+    strips.iter().for_each(|strip| row(&mut by_strip, format!("{} KiB", strip >> 10), many, *strip));
+    let claims = claims(&clients, &strips, many, strip, &rate);
+    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| Plot {
+        title: title.to_owned(),
+        x,
+        y: Axis::linear("MB/s"),
+        style: Style::Line,
+        series: Scheme::ALL.map(|scheme| Series::new(scheme.name(), points(scheme))).to_vec(),
+    };
+    let of_clients =
+        |scheme| clients.iter().map(|count| (*count as f64, rate(scheme, *count, strip))).collect();
+    let of_strips =
+        |scheme| strips.iter().map(|strip| ((strip >> 10) as f64, rate(scheme, many, *strip))).collect();
+    let plots = vec![
+        plot("Throughput by clients (Fig. 13a)", Axis::log("clients"), &of_clients),
+        plot("Throughput by the strip (Fig. 13b)", Axis::log("strip (KiB)"), &of_strips),
+    ];
+    Ok(Findings { tables: vec![by_clients, by_strip], plots, claims })
+}
+
+fn claims(
+    clients: &[u64],
+    strips: &[u64],
+    many: u64,
+    strip: u64,
+    rate: &dyn Fn(Scheme, u64, u64) -> f64,
+) -> Vec<Claim> {
+    let over = |scheme, clients, strip| rate(Scheme::MscCt, clients, strip) / rate(scheme, clients, strip);
+    let best = |gains: &[f64]| gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut claims = Vec::new();
+    if clients.contains(&1) {
+        let gain = over(Scheme::Sc, 1, strip);
+        claims.push(Claim::range("one client: MSC-CT over SC", "no gain", gain, (0.95, 1.08), "x"));
+    }
+    let others: Vec<u64> = clients.iter().copied().filter(|count| *count > 1).collect();
+    if !others.is_empty() {
+        let of = |scheme| others.iter().map(|count| over(scheme, *count, strip)).collect::<Vec<f64>>();
+        let (sc, pbgc) = (of(Scheme::Sc), of(Scheme::Pbgc));
+        claims.push(Claim::range(
+            "several clients: MSC-CT over SC, at best",
+            "1.3x",
+            best(&sc),
+            (1.1, 1.5),
+            "x",
+        ));
+        claims.push(Claim::range(
+            "several clients: MSC-CT over PBGC, at best",
+            "1.59x",
+            best(&pbgc),
+            (1.25, 2.0),
+            "x",
+        ));
+        claims.push(Claim::spread(
+            "several clients: MSC-CT over SC, any number",
+            "never slower",
+            &sc,
+            (0.99, f64::INFINITY),
+            "x",
+        ));
+    }
+    if let Some(least) = strips.iter().copied().find(|strip| *strip == 8 << 10) {
+        let gain = over(Scheme::Sc, many, least);
+        claims.push(Claim::range(
+            "strips of 8 KiB: MSC-CT over SC",
+            "no discontiguous region",
+            gain,
+            (0.97, 1.03),
+            "x",
+        ));
+    }
+    let gains: Vec<f64> = strips.iter().map(|strip| over(Scheme::Sc, many, *strip)).collect();
+    if let [first, .., last] = gains[..] {
+        claims.push(Claim::fact(
+            "the gain over SC grows with the strip",
+            "as the strip size increases, the gain by CT increases",
+            format!("{first:.2}x to {last:.2}x"),
+            last > first,
+        ));
+    }
+    let gains: Vec<f64> = strips.iter().map(|strip| over(Scheme::Pbgc, many, *strip)).collect();
+    if !gains.is_empty() {
+        claims.push(Claim::range(
+            "any strip: MSC-CT over PBGC, at best",
+            "1.8x",
+            best(&gains),
+            (1.4, 2.3),
+            "x",
+        ));
+        let sc: Vec<f64> = strips
+            .iter()
+            .map(|strip| rate(Scheme::Sc, many, *strip) / rate(Scheme::Pbgc, many, *strip))
+            .collect();
+        claims.push(Claim::spread(
+            "any strip: SC over PBGC",
+            "significantly faster in all cases",
+            &sc,
+            (1.0, f64::INFINITY),
+            "x",
+        ));
+    }
+    claims
+}

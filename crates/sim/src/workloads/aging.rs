@@ -1,0 +1,118 @@
+//! Writing files into a file system that has aged (Baek and Park, section IV-D): files with sizes around a mean fill it up
+//! to a share of its space; then a share of them is removed, and others take their place, again and again.
+
+use dcd_model::ffs::Op;
+
+use super::host::Host;
+use super::steps::{Step, Steps, write_file};
+use super::{Measured, RunError};
+use crate::{SimDevice, SimRng};
+
+/// What a program writes at a time.
+const PIECE: u64 = 64 << 10;
+/// Files in a directory.
+const DIRECTORY_FILES: u64 = 256;
+
+/// See the module's documentation. The defaults are the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aging {
+    /// Sizes have a normal distribution with this mean and a quarter of it as deviation.
+    pub mean_bytes: u64,
+    /// Percent of the device that files take up.
+    pub fill_percent: u64,
+    /// Percent of the files that are removed in each cycle.
+    pub removed_percent: u64,
+    /// Cycles before the one that is measured; none: a new file system is filled.
+    pub cycles: u32,
+    /// Bytes that the measured part writes at most.
+    pub measured_bytes: u64,
+}
+
+/// The files that are there: number and size.
+struct Files {
+    random: SimRng,
+    all: Vec<(u64, u64)>,
+    bytes: u64,
+    next: u64,
+    directories: u64,
+}
+
+fn directory(number: u64) -> u64 {
+    number / DIRECTORY_FILES
+}
+
+fn path(number: u64) -> String {
+    format!("/d{}/f{number}", directory(number))
+}
+
+impl Files {
+    /// A number and a size for another file.
+    fn draw(&mut self, mean: u64) -> (u64, u64) {
+        // Twelve even numbers have a sum with deviation 1 and mean 6.
+        let sum: f64 = (0..12).map(|_| self.random.below(1 << 20) as f64 / f64::from(1 << 20)).sum();
+        let bytes = (mean as f64 * (1.0 + (sum - 6.0) / 4.0)).max(1.0) as u64;
+        let number = self.next;
+        self.next += 1;
+        self.bytes += bytes;
+        self.all.push((number, bytes));
+        (number, bytes)
+    }
+
+    fn make_directory<D: SimDevice>(&mut self, host: &mut Host<D>, number: u64) -> Result<(), RunError> {
+        while self.directories <= directory(number) {
+            host.set_up(Op::Mkdir { path: format!("/d{}", self.directories) })?;
+            self.directories += 1;
+        }
+        Ok(())
+    }
+
+    /// Fills up in no time.
+    fn fill<D: SimDevice>(&mut self, host: &mut Host<D>, mean: u64, bytes: u64) -> Result<(), RunError> {
+        while self.bytes + mean <= bytes {
+            let (number, size) = self.draw(mean);
+            self.make_directory(host, number)?;
+            host.set_up_file(&path(number), size)?;
+        }
+        Ok(())
+    }
+
+    fn remove<D: SimDevice>(&mut self, host: &mut Host<D>, percent: u64) -> Result<(), RunError> {
+        for _ in 0..self.all.len() as u64 * percent / 100 {
+            let index = self.random.below(self.all.len() as u64) as usize;
+            let (number, bytes) = self.all.swap_remove(index);
+            self.bytes -= bytes;
+            host.set_up(Op::Unlink { path: path(number) })?;
+        }
+        Ok(())
+    }
+}
+
+impl Aging {
+    /// The phase "write": files take the place of those that were removed, and all of it is synced.
+    pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
+        let mut files =
+            Files { random: SimRng::new(seed), all: Vec::new(), bytes: 0, next: 0, directories: 0 };
+        let full = host.sectors() * dcd_engine::SECTOR_BYTES / 100 * self.fill_percent;
+        if self.cycles > 0 {
+            files.fill(host, self.mean_bytes, full)?;
+        }
+        for cycle in 0..self.cycles {
+            files.remove(host, self.removed_percent)?;
+            if cycle + 1 < self.cycles {
+                files.fill(host, self.mean_bytes, full)?;
+            }
+        }
+        let room = full.saturating_sub(files.bytes).min(self.measured_bytes);
+        let mut drawn = Vec::new();
+        let end = files.bytes + room;
+        while files.bytes + self.mean_bytes <= end {
+            let (number, bytes) = files.draw(self.mean_bytes);
+            files.make_directory(host, number)?;
+            drawn.push((number, bytes));
+        }
+        let writes = drawn.into_iter().flat_map(|(number, bytes)| write_file(path(number), bytes, PIECE));
+        let mut program = Steps::new(writes.chain(std::iter::once(Step::Sync)));
+        host.phase("write", &mut [&mut program])?;
+        Ok(host.take_measured())
+    }
+}
