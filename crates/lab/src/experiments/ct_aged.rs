@@ -20,8 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     group: Group::D,
     source: "Fig. 14, section IV-D",
     title: "Writing files on an aged file system on a RAID-5",
-    about: "Files whose sizes have a normal distribution (deviation: a quarter of the mean) fill the file system up to 90 % of the \
-            device; then a fifth of them is removed and others take their place, again and again. Measured is the writing \
+    about: "Files whose sizes have a normal distribution (deviation: a quarter of the mean) fill the file system up to 90 % of what it \
+            has for files; then a fifth of them is removed and others take their place, again and again. Measured is the writing \
             of files after the last removal, until all of it is on the disks. Everything is a tenth of the paper's: 1 GB instead of \
             10 GB, and so are the array's cache and the page cache. The array and its disks are those of ct-random. The file \
             system is the FFS of this project with the blocks of ext3: it looks for free space in its own way.",
@@ -34,7 +34,11 @@ pub const EXPERIMENT: Experiment = Experiment {
         },
         Param { key: "aged", default: "50", about: "removals where the mean size varies" },
         Param { key: "used", default: "1GiB", about: "the size of the device below the file system" },
-        Param { key: "fill", default: "90", about: "percent of it that files take up" },
+        Param {
+            key: "fill",
+            default: "83",
+            about: "percent of it that files take up: 90 % of what is left beside inodes and reserve",
+        },
         Param { key: "removed", default: "20", about: "percent of the files that are removed at a time" },
         Param { key: "cache", default: "51MiB", about: "RAM for stripes: a tenth of 512 MiB" },
         Param { key: "page-cache", default: "40MiB", about: "the host's page cache, a tenth of ct-random's" },

@@ -31,7 +31,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param { key: "clients", default: "1,4,16,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
-        Param { key: "scale", default: "8", about: "the following and the caches are divided by this" },
+        Param { key: "scale", default: "4", about: "the following and the caches are divided by this" },
         Param { key: "bytes", default: "4GiB", about: "what all clients together write" },
         Param { key: "kept", default: "24MiB", about: "files of each client" },
         Param { key: "used", default: "10GiB", about: "the size of the file system" },
