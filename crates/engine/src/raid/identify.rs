@@ -90,8 +90,11 @@ fn read(ports: &[Option<Port>], what: &str, below: &mut dyn Ports) -> Refusal<Ve
 /// The newest superblock of the array that most members are of. What a spare says counts where it has a role.
 fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Superblock> {
     let of = |device: &Device| device.superblock.uuid;
-    let votes = |device: &&Device| members.iter().flatten().filter(|other| of(other) == of(device)).count();
-    let Some(most) = members.iter().flatten().max_by_key(votes) else {
+    // A spare that has taken a role is a member.
+    let taken = || spares.iter().flatten().filter(|spare| spare.identity.role.is_some());
+    let voters = || members.iter().flatten().chain(taken());
+    let votes = |device: &&Device| voters().filter(|other| of(other) == of(device)).count();
+    let Some(most) = voters().max_by_key(votes) else {
         return refuse("none of its members can be read");
     };
     let uuid = of(most);

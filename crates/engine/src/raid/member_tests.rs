@@ -116,6 +116,28 @@ fn a_member_that_is_missing_is_replaced_without_being_asked() {
     assert_eq!(bench.raid.array().recorder.rebuilding(), Some(Rebuild { role: 1, sectors: 0 }));
 }
 
+/// All that is left of an array are devices that came as spares: they are its members now. The crash explorer found this.
+#[test]
+fn spares_that_have_taken_all_roles_are_the_array() {
+    let (config, mut members) = stopped(3, false);
+    let ids = [4, 5, 6].map(|port| superblock(&members, port).1.id);
+    let data = DATA_SECTOR as usize * 512;
+    for role in 0..3 {
+        let content = members.0[role].0[data..].to_vec();
+        members.0[4 + role].0[data..].copy_from_slice(&content);
+        put(&mut members, 4 + role, |superblock, identity| {
+            (superblock.generation, superblock.failed) = (1000, 0b1000);
+            superblock.member_ids[..3].copy_from_slice(&ids);
+            identity.role = Some(role);
+        });
+    }
+    members.0.drain(..4);
+    let mut bench = Bench::start(RaidConfig { present: vec![false; 4], ..config }, members).expect("active");
+    for block in 0..4 * 48 {
+        assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
+    }
+}
+
 /// The writes of the superblocks by which a spare takes a role are cut short after each of them.
 #[test]
 fn a_crash_while_a_spare_takes_a_role_leaves_it_free_or_in_that_role() {
