@@ -18,6 +18,7 @@ use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
+use super::streams::Streams;
 use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, ZeroRanges};
 use crate::layer::{ActivateError, BlockDevice, PortDevice, Ports};
 use crate::slab::Slab;
@@ -316,6 +317,7 @@ fn begin(
         ops: Slab::default(),
         readings: Slab::default(),
         arounds: Slab::default(),
+        streams: Streams::default(),
         pending: VecDeque::new(),
         waiters: Vec::new(),
         data_flush: DataFlush::default(),

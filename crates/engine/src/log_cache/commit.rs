@@ -53,6 +53,7 @@ impl Core {
 
     pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
         let ok = IoResult::ok(Buf::none());
+        self.streams.flush();
         if self.config.promise == Promise::Ordered && self.mode == Mode::Serving {
             self.end_flush_epoch(now);
             return self.finish(now, id, ok, out);

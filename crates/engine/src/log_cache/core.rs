@@ -11,6 +11,7 @@ use super::read::Reading;
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
+use super::streams::Streams;
 use super::table::{LookupTable, ZeroRanges};
 use super::write::Pending;
 use super::{LogCacheConfig, Promise};
@@ -118,6 +119,7 @@ pub struct Core {
     pub ops: Slab<Op>,
     pub readings: Slab<Reading>,
     pub arounds: Slab<Around>,
+    pub streams: Streams,
     pub pending: VecDeque<Pending>,
     pub waiters: Vec<Waiter>,
     pub data_flush: DataFlush,

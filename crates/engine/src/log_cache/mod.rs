@@ -6,6 +6,7 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read` | requests |
+//! | `streams` | what goes around the log with the large write before it |
 //! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a log that spins |
@@ -33,6 +34,7 @@ mod statistics;
 mod status;
 #[cfg(test)]
 mod steps;
+mod streams;
 pub mod table;
 #[cfg(test)]
 mod testing;

@@ -130,6 +130,37 @@ fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
     assert_eq!((steps.read(MIDDLE + 256), steps.read(MIDDLE)), (Some(5), Some(3)));
 }
 
+/// A kernel splits 512 KiB into 504 and 8; of such a stream nothing stays in the log.
+#[test]
+fn the_rest_of_a_large_write_goes_around_with_it() {
+    let mut steps = Steps::new(8, quiet());
+    for at in [0, 256] {
+        steps.write(MIDDLE + at, 240, 1);
+        steps.write(MIDDLE + at + 240, 16, 2);
+    }
+    assert_eq!(steps.core.statistics.arounds, 4);
+    assert_eq!((steps.at_home(MIDDLE + 240), steps.at_home(MIDDLE + 496)), (2, 2));
+    steps.write(MIDDLE + 512, 8, 3);
+    assert_eq!(steps.core.statistics.arounds, 4, "what follows a rest is no rest");
+    steps.sent.clear();
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush) && steps.sent.contains(&(DATA, Kind::Flush, None)));
+    // Durable, or behind a flush: a journal's commit record.
+    steps.write(MIDDLE + 1024, 128, 4);
+    let commit = steps.write_as(MIDDLE + 1152, 8, 4, Durability::Durable);
+    steps.write(MIDDLE + 2048, 128, 5);
+    steps.flush();
+    steps.write(MIDDLE + 2176, 8, 5);
+    // Some of the rest is in the log.
+    steps.write(MIDDLE + 3208, 8, 6);
+    steps.write(MIDDLE + 3072, 128, 7);
+    steps.write(MIDDLE + 3200, 16, 7);
+    assert!(steps.is_ok(commit));
+    assert_eq!((steps.core.statistics.arounds, steps.read(MIDDLE + 3208)), (7, Some(7)));
+    let mut steps = steps.restart(quiet());
+    assert_eq!((steps.read(MIDDLE + 1152), steps.read(MIDDLE + 240)), (Some(4), Some(2)));
+}
+
 #[test]
 fn rule_07_a_clean_copy_that_recovery_would_bring_back_is_invalidated_first() {
     let mut steps = Steps::new(8, quiet());

@@ -118,8 +118,11 @@ impl Core {
     /// Rule 7: nothing of the range is in the log and not home, nor on its way around it.
     fn may_go_around(&self, pending: &Pending) -> bool {
         let extent = pending.extent;
-        let bytes = extent.sectors * SECTOR_BYTES;
-        if pending.what != What::Data || self.config.bypass_bytes == 0 || bytes < self.config.bypass_bytes {
+        let rest = pending.durability == Durability::Volatile
+            && !self.is_always()
+            && self.streams.continues(extent.start)
+            && !self.table.contains_any(extent);
+        if pending.what != What::Data || !(self.is_large(extent) || rest) {
             return false;
         }
         let last = Line::of(Lba(extent.end().0 - 1));
@@ -129,6 +132,10 @@ impl Core {
             && !fingerprinted(Line::of(extent.start))
             && !fingerprinted(last)
             && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
+    }
+
+    const fn is_large(&self, extent: Extent) -> bool {
+        self.config.bypass_bytes > 0 && extent.sectors * SECTOR_BYTES >= self.config.bypass_bytes
     }
 
     /// Nothing of the extent is in the log and not home, nor would recovery bring anything of it home again.
@@ -173,6 +180,9 @@ impl Core {
             && (self.table.contains_dirty(extent) || self.ranges.contains_any(extent));
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
         let around = Around { id: pending.id, extent: pending.extent, seq: if through { seq } else { 0 } };
+        if self.is_large(extent) {
+            self.streams.note(extent);
+        }
         let key = self.arounds.insert(around);
         self.data_flush.started += 1;
         self.statistics.arounds += 1;
