@@ -73,10 +73,17 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 
 /// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
 /// the arm from the reads, so segments are large (8 buffers of 1 MB); what is overwritten in RAM is not written; and each
-/// reader is read ahead for, as a drive of that time has fewer segments than there are readers.
+/// reader is read ahead for, as a drive of that time has fewer segments than there are readers. Bursts end, so destaging
+/// competes with them only when the log is nearly full: what a slower burst makes the update daemon write would fill it.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
-        config: LogCacheConfig { promise, compact: true, ..LogCacheConfig::default() },
+        config: LogCacheConfig {
+            promise,
+            compact: true,
+            high_mark: 90,
+            low_mark: 80,
+            ..LogCacheConfig::default()
+        },
         log_bytes: LOG_BYTES,
         segment_bytes: 1 << 20,
         log_block_bytes: if promise == Promise::Ordered { 4096 } else { 512 },

@@ -35,6 +35,11 @@ const FACTOR: f64 = 2.0;
 /// Section 5.1.1: P_DiskMiss is always larger; P_miss at 32 MB.
 const DISK_MISS_PERCENT: f64 = 90.0;
 const MISS_PERCENT: f64 = 15.0;
+/// And of the two others "about" this; a quarter either way.
+const MISS_OTHERS: [(&str, f64); 2] = [("WEB", 45.0), ("PostMark", 96.0)];
+const ABOUT: f64 = 0.25;
+const POSTMARK_MISSES: &str = "writes of new files and appended data count as accesses, and miss nothing; and 32 MB hold a fifth of \
+                               the files' 164 MB, so that fewer than 96 % of the reads can miss";
 const MISS_BUFFER: u64 = 32 << 20;
 const SMALL: u64 = 512 << 10;
 const LARGE: u64 = 16 << 20;
@@ -138,8 +143,29 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     if buffers.contains(&MISS_BUFFER) {
         let desktop = names.iter().filter(|name| !["WEB", "PostMark"].contains(name));
         let misses: Vec<f64> = desktop.map(|name| percent(name, MISS_BUFFER, SMALL, "p_miss")).collect();
-        let claim = "P_miss with 32 MB of buffer cache, all but WEB and PostMark";
-        claims.push(Claim::spread(claim, "under 15 %", &misses, (0.0, MISS_PERCENT), " %"));
+        if !misses.is_empty() {
+            let claim = "P_miss with 32 MB of buffer cache, all but WEB and PostMark";
+            claims.push(Claim::spread(claim, "under 15 %", &misses, (0.0, MISS_PERCENT), " %"));
+        }
+        for (name, paper) in MISS_OTHERS.into_iter().filter(|(name, _)| names.contains(name)) {
+            let ours = percent(name, MISS_BUFFER, SMALL, "p_miss");
+            let accepted = (paper * (1.0 - ABOUT), (paper * (1.0 + ABOUT)).min(100.0));
+            let claim = format!("P_miss of {name} with 32 MB of buffer cache");
+            claims.push(
+                Claim::range(claim, format!("about {paper:.0} %"), ours, accepted, " %")
+                    .because(POSTMARK_MISSES),
+            );
+        }
+    }
+    let rises = |name: &&str| {
+        let at = |buffer| percent(name, buffer, SMALL, "p_disk_miss");
+        buffers.windows(2).all(|pair| at(pair[1]) >= at(pair[0]))
+    };
+    if buffers.len() > 1 {
+        let rising = names.iter().filter(|name| rises(name)).count();
+        let ours = format!("for {rising} of {} workloads", names.len());
+        let claim = "P_DiskMiss rises slightly as the buffer cache grows";
+        claims.push(Claim::fact(claim, "it rises", ours, rising == names.len()));
     }
     let buffer = buffers[0];
     let series = [("model", "model_ms"), ("simulated", "with_removals_ms")].map(|(title, what)| {

@@ -101,6 +101,17 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let slower = gains.iter().any(|gain| *gain < -NONE);
         claims.push(if slower { judged } else { judged.because(why) });
     }
+    // From the smallest buffer cache to the largest. The paper says so of "workloads like RES and INS".
+    let grows = |name: &&str| {
+        let ends = buffers.first().zip(buffers.last());
+        ends.is_some_and(|(small, large)| gain(name, *large, "on") > gain(name, *small, "on"))
+    };
+    if buffers.len() > 1 {
+        let growing = names.iter().filter(|name| grows(name)).count();
+        let claim = "the gain of write caching grows with the buffer cache";
+        let ours = format!("for {growing} of {} workloads", names.len());
+        claims.push(Claim::fact(claim, "it grows", ours, growing + 1 >= names.len()));
+    }
     let between = |name: &&str| {
         buffers.iter().all(|&buffer| {
             let (on, selective) = (gain(name, buffer, "on"), gain(name, buffer, "selective"));
