@@ -34,6 +34,15 @@ fn array(args: &[&str], place: &Place) -> std::process::Output {
     dcd().args(["array", "create"]).arg(place.stack()).args(args).output().unwrap()
 }
 
+/// Until all parity is computed, no member can be spared.
+fn wait_for_parity(place: &Place) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !String::from_utf8_lossy(&place.run("status", &[]).stdout).contains("array: good") {
+        assert!(Instant::now() < deadline, "the parity is not computed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn pattern(block: u64) -> Vec<u8> {
     (0..4096u64).map(|byte| (block * 7 + byte / 16) as u8).collect()
 }
@@ -56,12 +65,7 @@ fn an_array_loses_a_member_and_no_data() {
     nbd.flush().unwrap();
     nbd.write(4096, &[9; 4096]).unwrap();
     nbd.disconnect().unwrap();
-    // Until all parity is computed, no member can be spared.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !String::from_utf8_lossy(&place.run("status", &[]).stdout).contains("array: good") {
-        assert!(Instant::now() < deadline, "the parity is not computed");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for_parity(&place);
     expect(&server.stop(), 0, "");
 
     fs::remove_file(place.path("c.img")).unwrap();
@@ -101,6 +105,49 @@ fn dcd_stands_on_an_array() {
     server.kill();
     let server = place.serve();
     expect(&place.run("flush", &[]), 0, "");
+    let mut nbd = place.nbd();
+    for block in 0..200 {
+        assert!(nbd.read(block * 4096 * 11, 4096).unwrap() == pattern(block), "block {block}");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+/// No word of a journal in the file, and yet no write hole: it is before the log.
+#[test]
+fn below_a_log_cache_an_array_needs_no_word_of_a_journal() {
+    let place = Place::new();
+    stack(&place, &MEMBERS, true);
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let text = text
+        .replacen("[layer.journal]\nkind = \"slice\"\nof = \"ssd\"\nsize = \"4MiB\"\n", "", 1)
+        .replacen("journal = \"journal\"\n", "", 1)
+        .replacen("first = \"4MiB\"", "first = \"0\"", 1)
+        .replacen("size = \"12MiB\"", "size = \"80MiB\"", 1);
+    fs::write(place.stack(), text).unwrap();
+    expect(&array(&[], &place), 0, "over 4 members");
+    expect(&place.run("format", &[]), 0, "");
+    let server = place.serve();
+    wait_for_parity(&place);
+    let mut nbd = place.nbd();
+    for block in 0..200 {
+        nbd.write(block * 4096 * 11, &pattern(block)).unwrap();
+    }
+    nbd.flush().unwrap();
+    let status = dcd().args(["array", "status"]).arg(place.stack()).output().unwrap();
+    expect(&status, 0, "journal: yes");
+    expect(&place.run("flush", &[]), 0, "");
+    server.kill();
+    // It replays, with a member less.
+    fs::remove_file(place.path("b.img")).unwrap();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let text = text.replacen("\"a\", \"b\"", "\"a\", \"missing\"", 1).replacen(
+        "[device.b]\npath = \"b.img\"\nsize = \"4MiB\"\n",
+        "",
+        1,
+    );
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
     let mut nbd = place.nbd();
     for block in 0..200 {
         assert!(nbd.read(block * 4096 * 11, 4096).unwrap() == pattern(block), "block {block}");

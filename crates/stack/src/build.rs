@@ -228,10 +228,16 @@ impl StackFile {
         if sectors == 0 || sectors > rest {
             let below = crate::HumanBytes(below_sectors * SECTOR_BYTES);
             let end = crate::HumanBytes((first + sectors.max(1)) * SECTOR_BYTES);
+            let advice = if slice.implied {
+                "the log has the array's journal before it: make it larger, or say journal = \"none\" in the array and keep the \
+                 write hole"
+            } else {
+                "make it smaller"
+            };
             return Err(self.error(
                 spec.span.clone(),
                 format!(
-                    "layer \"{}\": needs {end} of \"{}\", which has {below}: make it smaller",
+                    "layer \"{}\": needs {end} of \"{}\", which has {below}: {advice}",
                     spec.name, slice.of.text
                 ),
             ));

@@ -105,6 +105,7 @@ impl StackFile {
         for (name, table) in fields.tables("layer")? {
             layers.push(read_layer(name, table, &dir)?);
         }
+        crate::write_hole::close(&devices, &mut layers);
         let serve = match fields.table("serve")? {
             Some(table) => read_serve(table, &dir)?,
             None => Serve::default(),
@@ -188,6 +189,7 @@ impl StackFile {
             return file;
         };
         file.layers.retain(|layer| layer.name != cache);
+        crate::write_hole::open_again(&mut file.layers, cache);
         let belows = file.layers.iter_mut().flat_map(|layer| layer.kind.below_mut());
         for below in belows.filter(|below| below.text == cache) {
             below.text.clone_from(&data.text);

@@ -28,6 +28,8 @@ pub struct SliceSpec {
     pub first_bytes: u64,
     /// None: to the end.
     pub size_bytes: Option<u64>,
+    /// The file does not name it: an array's journal, or the log beside it.
+    pub(crate) implied: bool,
 }
 
 /// A modelled disk over a device that holds its data.
@@ -69,6 +71,8 @@ pub struct RaidSpec {
     pub(crate) of: Vec<Located>,
     pub(crate) spares: Vec<Located>,
     pub(crate) journal: Option<Located>,
+    /// The file says that it has none.
+    pub(crate) hole_accepted: bool,
     pub config: RaidConfig,
 }
 
@@ -234,7 +238,7 @@ fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFi
     if first_bytes.checked_add(size_bytes.unwrap_or(0)).is_none() {
         return Err(fields.error_here("\"first\" and \"size\" together are past every device's end"));
     }
-    Ok(LayerKind::Slice(SliceSpec { of, first_bytes, size_bytes }))
+    Ok(LayerKind::Slice(SliceSpec { of, first_bytes, size_bytes, implied: false }))
 }
 
 fn read_fault(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {

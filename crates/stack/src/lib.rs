@@ -34,6 +34,7 @@ mod raid;
 mod reference;
 mod trace_file;
 mod units;
+mod write_hole;
 
 pub use build::{Built, DeviceOpener, ForClients, METER, Parts, RECORD};
 pub use error::StackFileError;

@@ -13,6 +13,9 @@ use crate::kinds::{LayerKind, RaidSpec};
 /// In the place of a member that is not there.
 const MISSING: &str = "missing";
 
+/// In the place of a journal, where there shall be none.
+const NO_JOURNAL: &str = "none";
+
 /// Where the strides that are filled come from, when the file does not say which.
 #[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -28,6 +31,8 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     let of: Vec<Located> = members.into_iter().filter(|member| member.text != MISSING).collect();
     let spares = fields.texts("spares")?;
     let journal = fields.text("journal")?;
+    let hole_accepted = journal.as_ref().is_some_and(|journal| journal.text == NO_JOURNAL);
+    let journal = journal.filter(|_| !hole_accepted);
     let d = RaidConfig::default();
     let unit = fields.word("unit")?.unwrap_or(d.unit);
     let fill: Option<Fill> = fields.word("fill")?;
@@ -96,7 +101,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
             "\"unit\": strides are filled within a stripe; leave out fill-reads and fill-writes",
         ));
     }
-    Ok(LayerKind::Raid(RaidSpec { of, spares, journal, config }))
+    Ok(LayerKind::Raid(RaidSpec { of, spares, journal, hole_accepted, config }))
 }
 
 /// What is wrong with the members alone.

@@ -94,7 +94,8 @@ spares = ["NAME"]           devices made ready with dcd array add: where a membe
 strip = "128KiB"            what a stripe has on each member
 journal = "NAME"            closes the write hole: what is about to be written is there first, so
                             that a crash that takes a member too loses nothing. A slice of an SSD;
-                            a few stripes are enough
+                            a few stripes are enough. Below a log cache, where nothing is said, it
+                            is the first 64 MiB of what the log is on; "none": no journal
 journal-required = false    true: when the journal fails, no more writes are taken; otherwise the
                             array goes on without it, and status says so
 pass-rate = "10MiB"         what a rebuild, a resync or a scrub moves in a second at each member

@@ -416,3 +416,70 @@ fn mistakes_in_an_array_are_named() {
         assert!(error.contains(complaint), "{new}: {error}");
     }
 }
+
+/// The stack above without a word of a journal.
+fn silent(journal: &str) -> String {
+    RAID.replacen("[layer.journal]\nkind = \"slice\"\nof = \"ssd\"\nsize = \"4MiB\"\n", "", 1)
+        .replacen("journal = \"journal\"", journal, 1)
+        .replacen("memory = \"8MiB\"", "memory = \"80MiB\"", 1)
+}
+
+#[test]
+fn an_array_below_a_log_cache_has_its_journal_before_the_log() {
+    let file = parse(&silent("")).unwrap();
+    let (layer, raid) = file.arrays().next().expect("an array");
+    assert_eq!(layer.kind.below_names(), ["a", "b", "d", "array.journal"]);
+    assert!(raid.config.journal);
+    let cache = file.log_caches().next().expect("a cache");
+    assert_eq!(cache.kind.below_names(), ["cache.log", "array"]);
+    let slices: Vec<_> = file
+        .layers
+        .iter()
+        .filter_map(|layer| match &layer.kind {
+            LayerKind::Slice(slice) => {
+                Some((layer.name.as_str(), slice.of.text.as_str(), slice.first_bytes, slice.size_bytes))
+            }
+            _ => None,
+        })
+        .collect();
+    let journal = 64 << 20;
+    assert!(slices.contains(&("array.journal", "log", 0, Some(journal))), "{slices:?}");
+    assert!(slices.contains(&("cache.log", "log", journal, None)), "{slices:?}");
+
+    let alone = file.without_cache("cache");
+    let (layer, raid) = alone.arrays().next().expect("an array");
+    assert_eq!(layer.kind.below_names(), ["a", "b", "d"]);
+    assert!(!raid.config.journal && alone.export == "array");
+    assert!(alone.layers.iter().all(|layer| !layer.name.contains('.')), "nothing of the log is asked for");
+}
+
+#[test]
+fn an_array_has_no_journal_that_the_file_does_not_want_or_that_would_be_on_the_array() {
+    let names = |text: &str| -> Vec<String> {
+        let file = parse(text).unwrap();
+        let layers: Vec<String> = file.layers.iter().map(|layer| layer.name.clone()).collect();
+        assert!(!file.arrays().next().expect("an array").1.config.journal);
+        layers
+    };
+    assert_eq!(names(&silent("journal = \"none\"")), ["log", "array", "cache"]);
+    let on_a_member = silent("")
+        .replacen("[device.ssd]\nmemory = \"80MiB\"\n", "", 1)
+        .replacen("of = \"ssd\"\nfirst = \"4MiB\"", "of = \"d\"\nfirst = \"2MiB\"", 1)
+        .replacen("\"missing\", \"d\"]", "\"missing\", \"rest\"]", 1);
+    let on_a_member = on_a_member + "[layer.rest]\nkind = \"slice\"\nof = \"d\"\nsize = \"2MiB\"\n";
+    assert_eq!(names(&on_a_member), ["log", "rest", "array", "cache"]);
+}
+
+#[test]
+fn a_log_that_is_too_small_for_the_journal_says_so() {
+    struct Memory;
+    impl DeviceOpener for Memory {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+            let DeviceSource::Memory { size } = device.source else { panic!("RAM") };
+            Ok(Geometry::plain(size / 512))
+        }
+    }
+    let small = silent("").replacen("memory = \"80MiB\"", "memory = \"32MiB\"", 1);
+    let Err(error) = parse(&small).unwrap().build(&mut Memory) else { panic!("32 MiB are not enough") };
+    assert!(error.to_string().contains("journal = \"none\""), "{error}");
+}
