@@ -199,7 +199,7 @@ impl Setup {
         let mut root = parts.data;
         let mut cache_index = None;
         if let (Some(cache), Some(log)) = (&self.cache, parts.log) {
-            let mut config = cache.config;
+            let mut config = cache.config.clone();
             if cache.spindle {
                 config.log_revolution = drive.revolution();
                 config.log_track_bytes = u64::from(drive.track_at(Lba(0)).sectors) * SECTOR_BYTES;

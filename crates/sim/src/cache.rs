@@ -7,7 +7,9 @@ use std::rc::Rc;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
-use dcd_engine::log_cache::{Canary, HowPolicy, LogCache, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
+use dcd_engine::log_cache::{
+    Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Strides, WhatPolicy, WhenPolicy,
+};
 use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
 use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
@@ -31,6 +33,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
         what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
         how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
+        contiguity: None,
         high_mark: rng.pick(&[50, 75, 90]),
         low_mark: rng.pick(&[5, 25, 45]),
         idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
@@ -102,7 +105,7 @@ fn builds(make: MakeCache, config: LogCacheConfig, log_sectors: u64) -> (Build, 
     let with_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
         let ports = ports(&mut builder, geometries, log_sectors);
-        let root = builder.layer("cache", make(config), &ports);
+        let root = builder.layer("cache", make(config.clone()), &ports);
         builder.finish(root)
     };
     let without_log = move |geometries: &[Geometry]| -> Stack {
@@ -127,18 +130,39 @@ pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
         let told = LogCacheConfig { ordered_destage: !plain, bypass_bytes: 0, ..config };
         Box::new(LogCache::new(told))
     });
-    rig_of(seed, promise, None, true, &make)
+    rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make)
+}
+
+/// The log cache with gaps between blocks that go home filled, by rules from the seed. It destages in every pause, an operation
+/// after the other, so that clients write over gaps that are on their way.
+pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<Canary>) -> Rig {
+    let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
+    let fill = |config: &mut LogCacheConfig, rng: &mut SimRng| {
+        let read = Strides::up_to(rng.pick(&[0, 30, 300, 300]));
+        let write = Strides::up_to(rng.pick(&[3, 30, 300, 300]));
+        config.contiguity = Some(Contiguity { read, write });
+        config.how = HowPolicy::Sorted;
+        config.bypass_bytes = rng.pick(&[1 << 10, 4 << 10, 16 << 10]);
+        config.when = WhenPolicy::Idle;
+        (config.idle_empty, config.idle_full) = (Nanos::from_micros(500), Nanos::from_micros(10));
+        config.destage_depth = rng.pick(&[1, 1, 4]);
+        config.ordered_destage = ordered_destage;
+    };
+    rig_of(seed, promise, canary, &fill, &make)
 }
 
 /// The log cache as `make` makes it, with settings from the seed.
 pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &MakeCache) -> Rig {
-    rig_of(seed, promise, canary, false, make)
+    rig_of(seed, promise, canary, &|_, _| {}, make)
 }
 
-fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, ordered: bool, make: &MakeCache) -> Rig {
+/// Changes what was drawn, with numbers of its own.
+type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
+
+fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, make: &MakeCache) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let mut config = draw_config(&mut rng, promise, canary);
-    config.ordered_destage |= ordered;
+    change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
     let geometry = data_geometry(&mut rng);
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
@@ -146,6 +170,8 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, ordered: bool, ma
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
+    let about = format!("{config:?}");
+    let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
     Rig {
@@ -153,14 +179,14 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, ordered: bool, ma
         base,
         build,
         build_after_log_failure: Some(bare),
-        data_alone: config.ordered_destage.then_some(data_place),
+        data_alone: ordered_destage.then_some(data_place),
         promise,
-        delay_max: config.delay_max + ORDERED_SLACK,
+        delay_max: delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
         upper_first: false,
         losses: None,
         about: format!(
-            "log cache, {log_about}, {}, {config:?}",
+            "log cache, {log_about}, {}, {about}",
             if logical { "logical (one disk)" } else { "physical (two disks)" }
         ),
     }

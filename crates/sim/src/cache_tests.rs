@@ -169,6 +169,32 @@ fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
     is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
 }
 
+/// `dcd-crash --fill --seed 4 --promise P --states N` does the same by hand.
+#[test]
+fn filled_gaps_change_nothing() {
+    for (promise, ordered, states) in [
+        (Promise::Flush, false, 1500),
+        (Promise::Always, false, 500),
+        (Promise::Ordered, false, 500),
+        (Promise::Flush, true, 500),
+    ] {
+        let config = ExploreConfig::new(EXPLORED, states);
+        let explored = explore(&config, &|seed| filling_rig(seed, promise, ordered, None), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        let paths = explored.counts.paths;
+        assert!(paths["gap_sectors"] > 500 && paths["gap_reads"] > 50, "{paths:?}");
+    }
+}
+
+#[test]
+fn rule_07_writes_around_the_log_over_a_gap_are_caught() {
+    let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(Canary::StaleGap));
+    let explored = explore(&ExploreConfig::new(EXPLORED, 3000), &subject, &mut |_| {});
+    assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
+}
+
 /// With ordered destage the data disk alone, the cache being lost, is what a plain disk could be after a crash; so it is after
 /// crashes, restarts and stops, too. (The first version brought an epoch home again after a crash, over a later one.)
 #[test]

@@ -248,7 +248,8 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
     let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
     let cached = subject.log_cache;
-    let build = move |geometries: &[Geometry]| stack(&config, cached.then_some(cache_config), geometries);
+    let build =
+        move |geometries: &[Geometry]| stack(&config, cached.then(|| cache_config.clone()), geometries);
     Rig {
         disks,
         base,

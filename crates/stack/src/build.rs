@@ -209,7 +209,7 @@ impl StackFile {
             }
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, log, .. } => {
-                let mut config = **config;
+                let mut config = (**config).clone();
                 self.know_spindle(&log.text, &mut config)?;
                 Ok((Box::new(LogCache::new(config)), below[1].sectors))
             }

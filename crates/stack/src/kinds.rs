@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
-use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::log_cache::{HowPolicy, LogCacheConfig};
 use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 use dcd_model::DiskConfig;
@@ -177,6 +177,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
         how: fields.word("how")?.unwrap_or(d.how),
+        contiguity: crate::raid::contiguity(fields)?,
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
         idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
@@ -196,6 +197,21 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         return Err(fields.error(
             span,
             format!("\"low-mark\" ({}) must be below \"high-mark\" ({})", config.low_mark, config.high_mark),
+        ));
+    }
+    let fills = config.contiguity.as_ref().is_some_and(|rules| rules.write.max > 1);
+    if fills && config.how != HowPolicy::Sorted {
+        let span = fields.value_span("how");
+        return Err(fields.error(
+            span,
+            "\"how\": only between sorted blocks are there gaps to fill; leave it out, or fill-writes",
+        ));
+    }
+    if !fills && config.contiguity.as_ref().is_some_and(|rules| rules.read.max > 1) {
+        let span = fields.value_span("fill-reads");
+        return Err(fields.error(
+            span,
+            "\"fill-reads\": what is read is written again; say with fill-writes how far that pays too",
         ));
     }
     Ok(LayerKind::LogCache { log, data, config: Box::new(config) })

@@ -110,7 +110,7 @@ fn members_complaint(config: &RaidConfig) -> Option<String> {
 }
 
 /// Smax for reads and writes, where either is given: the contiguity transform.
-fn contiguity(fields: &mut Fields<'_>) -> Result<Option<Contiguity>, StackFileError> {
+pub(crate) fn contiguity(fields: &mut Fields<'_>) -> Result<Option<Contiguity>, StackFileError> {
     let read = fields.number_in("fill-reads", 0..=4096)?;
     let write = fields.number_in("fill-writes", 0..=4096)?;
     if read.is_none() && write.is_none() {

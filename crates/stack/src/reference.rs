@@ -38,6 +38,11 @@ when = "idle"               idle: destage when the disk is idle; high-low: by th
 what = "oldest-first"       oldest-first, last-write-first, least-valid-first, and what a
                             write cache knows
 how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
+fill-writes = 0             gaps between sorted blocks are written too, with what is there, where the
+                            next block is less than so many blocks on and a disk without a queue
+                            would wait for a revolution (dcd calibrate finds it): from what is clean
+                            in the log, or as fill-reads says
+fill-reads = 0              gaps of such strides are read from the data disk for that
 high-mark = 75              percent of the log in use from which destaging does not wait
 low-mark = 50               percent at which high-low stops, and from which on the oldest go
                             home first whatever "what" says: they free the log's tail

@@ -4,6 +4,7 @@
 //!
 //! A policy is one type, registered in the table of its module.
 
+pub mod contiguity;
 pub mod how;
 pub mod stow;
 pub mod what;

@@ -289,9 +289,11 @@ fn begin(
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
         home.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
     }
+    let buffers = Buffers::new(config.segment_buffers, segment_bytes, block);
+    let rotation = Rotation::new(config.log_revolution, config.log_track_bytes);
     Core {
         now: Nanos::ZERO,
-        buffers: Buffers::new(config.segment_buffers, segment_bytes, block),
+        buffers,
         home,
         flush_epoch: superblock.flush_epoch,
         config,
@@ -305,7 +307,7 @@ fn begin(
         ring,
         head_sector: walked.end,
         head_is_fixed: true,
-        rotation: Rotation::new(config.log_revolution, config.log_track_bytes),
+        rotation,
         next_seq: walked.next_seq,
         written_seq: walked.next_seq - 1,
         durable_seq: walked.next_seq - 1,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
+pub use crate::destage::contiguity::{Contiguity, Strides};
 pub use crate::destage::how::HowPolicy;
 pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
@@ -30,10 +31,12 @@ pub enum Canary {
     IgnoreEpochs,
     /// Large writes go around the log without looking into it (breaks rule 7).
     BlindBypass,
+    /// Large writes go around the log without looking at the gaps that destaging fills (breaks rule 7).
+    StaleGap,
 }
 
 /// Everything that can be set on a log cache when it is started; what is fixed by formatting is in the superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogCacheConfig {
     pub promise: Promise,
@@ -46,6 +49,8 @@ pub struct LogCacheConfig {
     pub when: WhenPolicy,
     pub what: WhatPolicy,
     pub how: HowPolicy,
+    /// Which gaps between blocks that go home are read and written with them, where these are sorted; none: no gaps.
+    pub contiguity: Option<Contiguity>,
     /// Percent of the log in use from which destaging does not wait for idleness.
     pub high_mark: u8,
     /// Percent at which `high-low` stops, and from which on the oldest go home first whatever `what` is: they free the tail.
@@ -81,6 +86,7 @@ impl Default for LogCacheConfig {
             when: WhenPolicy::Idle,
             what: WhatPolicy::OldestFirst,
             how: HowPolicy::Sorted,
+            contiguity: None,
             high_mark: 75,
             low_mark: 50,
             idle_empty: Nanos::from_secs(1),

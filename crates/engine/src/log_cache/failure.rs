@@ -57,7 +57,10 @@ impl Core {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.home.is_idle() && self.durable_seq == self.next_seq - 1;
         let dirty = self.table.contains_dirty(pending.extent) || self.ranges.contains_any(pending.extent);
-        recorded && !self.is_going_around(pending.extent) && (!dirty || only_lost)
+        recorded
+            && !self.is_going_around(pending.extent)
+            && !self.is_filling(pending.extent)
+            && (!dirty || only_lost)
     }
 
     pub fn stop_without_log(&mut self, out: &mut Outbox) {

@@ -80,7 +80,7 @@ impl Layer for LogCache {
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.core = Some(Box::new(activate::activate(self.config, below)?));
+        self.core = Some(Box::new(activate::activate(self.config.clone(), below)?));
         Ok(())
     }
 

@@ -40,6 +40,9 @@ pub struct Statistics {
     pub destage_batches: u64,
     pub destage_writes: u64,
     pub destaged_sectors: u64,
+    /// What was written home again as it was, between dirty blocks, and reads of the data disk for it.
+    pub gap_sectors: u64,
+    pub gap_reads: u64,
     pub destage_errors: u64,
     pub log_read_errors: u64,
     pub last_error: Option<IoError>,

@@ -133,7 +133,7 @@ impl Steps {
     }
 
     /// Carries out all that is not to be held back.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         while let Some(index) = self.held.iter().position(|held| !(self.hold)(held.port, &held.io)) {
             self.carry_out(index);
         }

@@ -138,12 +138,13 @@ impl Core {
         self.config.bypass_bytes > 0 && extent.sectors * SECTOR_BYTES >= self.config.bypass_bytes
     }
 
-    /// Nothing of the extent is in the log and not home, nor would recovery bring anything of it home again.
+    /// Nothing of the extent is in the log and not home or on its way there, nor would recovery bring anything of it home again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
         !self.table.contains_dirty(extent)
             && !self.ranges.contains_any(extent)
             && !self.ranges_home.iter().any(|(_, home)| home.overlaps(extent))
             && !self.is_going_around(extent)
+            && !self.is_filling(extent)
     }
 
     pub fn is_going_around(&self, extent: Extent) -> bool {

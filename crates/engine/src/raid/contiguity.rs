@@ -4,39 +4,8 @@
 //!
 //! Reads come first: a block that was read can be written. Numbers in brackets are the paper's predicates.
 
-use serde::{Deserialize, Serialize};
-
+pub use crate::destage::contiguity::{Contiguity, Strides};
 use crate::raid::matrix::{Access, Grid, Ops, Shape, Status};
-
-/// For which stride distances a disk is faster with the gap filled. A stride distance is the difference of two positions
-/// in blocks: neighbours have 1.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Strides {
-    /// Smax: only shorter strides are filled. 0 or 1: none.
-    pub max: u64,
-    /// Sexcept: ranges, both ends included, that are not filled although they are shorter.
-    pub except: Vec<(u64, u64)>,
-}
-
-impl Strides {
-    pub const fn up_to(max: u64) -> Strides {
-        Strides { max, except: Vec::new() }
-    }
-
-    /// The rule for performance, (8) and (9).
-    pub fn allow(&self, stride: u64) -> bool {
-        stride < self.max && !self.except.iter().any(|&(first, last)| first <= stride && stride <= last)
-    }
-}
-
-/// Both rules for performance, as the stride benchmark finds them for a member.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Contiguity {
-    pub read: Strides,
-    pub write: Strides,
-}
 
 /// The gaps of a column, (4) and (5): pairs of rows for which `is` holds, with none between them and something left out.
 pub fn gaps(rows: usize, is: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {

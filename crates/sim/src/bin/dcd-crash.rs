@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
 use dcd_engine::raid::{self, Level};
-use dcd_sim::cache::{log_cache_rig, ordered_destage_rig};
+use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig};
 use dcd_sim::raid::{RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,6 +38,8 @@ enum CanaryName {
     IgnoreEpochs,
     /// Large writes go around the log without looking into it.
     BlindBypass,
+    /// Large writes go around the log over gaps that are on their way home.
+    StaleGap,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
     /// An array without a journal, and crashes that take members (with --raid).
@@ -104,8 +106,11 @@ struct Arguments {
     /// could be after a crash. (Otherwise this is done in one run of seven.)
     #[arg(long)]
     ordered_destage: bool,
+    /// Fills gaps between blocks that go home, by rules drawn from the seed.
+    #[arg(long)]
+    fill: bool,
     /// Explores an array in place of a cache, with members and settings drawn from the seed.
-    #[arg(long, value_enum, conflicts_with_all = ["promise", "ordered_destage"])]
+    #[arg(long, value_enum, conflicts_with_all = ["promise", "ordered_destage", "fill"])]
     raid: Option<LevelName>,
     /// The array has a journal.
     #[arg(long, requires = "raid", conflicts_with = "canary")]
@@ -154,12 +159,17 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
                 ..RaidSubject::new(level)
             },
         );
-        if arguments.canary == Some(CanaryName::LyingDisk) {
-            rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
-        }
+        lie(arguments, &mut rig);
         return rig;
     }
     let plain = arguments.canary == Some(CanaryName::PlainDestage);
+    let stale = (arguments.canary == Some(CanaryName::StaleGap)).then_some(Canary::StaleGap);
+    if arguments.fill || stale.is_some() {
+        let ordered = arguments.ordered_destage;
+        let mut rig = filling_rig(seed, arguments.promise.into(), ordered, stale);
+        lie(arguments, &mut rig);
+        return rig;
+    }
     if plain || arguments.ordered_destage {
         return ordered_destage_rig(seed, arguments.promise.into(), plain);
     }
@@ -171,10 +181,15 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         _ => None,
     };
     let mut rig = log_cache_rig(seed, arguments.promise.into(), bug);
+    lie(arguments, &mut rig);
+    rig
+}
+
+/// Disks that lie, where they are the bug.
+fn lie(arguments: &Arguments, rig: &mut Rig) {
     if arguments.canary == Some(CanaryName::LyingDisk) {
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
     }
-    rig
 }
 
 fn name<T: ValueEnum>(value: &T) -> String {
@@ -185,8 +200,9 @@ fn name<T: ValueEnum>(value: &T) -> String {
 fn replay_command(arguments: &Arguments, run: u64) -> String {
     let canary = arguments.canary.map(|canary| format!(" --canary {}", name(&canary))).unwrap_or_default();
     let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
+    let fill = if arguments.fill { " --fill" } else { "" };
     let Some(level) = arguments.raid else {
-        return format!("dcd-crash --promise {}{canary}{ordered} --run {run:#x}", name(&arguments.promise));
+        return format!("dcd-crash --promise {}{canary}{ordered}{fill} --run {run:#x}", name(&arguments.promise));
     };
     let flags = [
         (arguments.journal, " --journal"),

@@ -2,51 +2,19 @@
 //! flight. What to carry is chosen, and what came home is noted, in the parent module.
 
 use super::super::core::{Core, DATA, LOG, Mode, Op};
-use super::super::read::{byte_offset, masked_runs, piece_is_whole};
+use super::super::read::{byte_offset, piece_is_whole};
 use super::super::table::RangeKind;
-use super::room::Room;
-use super::{Item, Phase};
-use crate::destage::how;
+use super::Phase;
+use super::gaps::GapRead;
+use super::plan::{Group, Target};
 use crate::layer::{Durability, Io, IoResult, Outbox};
-use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
-
-/// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
-/// under the heads in any case, and a second request costs more than its transfer.
-const SPINNING_GAP_SECTORS: u64 = 128;
-
-/// Neighbours in the log, read together.
-pub struct Group {
-    extent: Extent,
-    segment: u32,
-    /// A stretch of the window's `order`.
-    first: u32,
-    count: u32,
-}
-
-impl Group {
-    fn items(&self) -> std::ops::Range<usize> {
-        self.first as usize..(self.first + self.count) as usize
-    }
-}
-
-/// Neighbours on the data disk, written together.
-pub struct Run {
-    start: Lba,
-    /// Where it lies in the window's memory.
-    at: usize,
-    blocks: std::ops::Range<usize>,
-}
-
-/// A block of a window, and the run it belongs to.
-pub struct Target {
-    item: u32,
-    block: u32,
-    run: u32,
-}
+use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 pub(super) enum Flight {
     Range,
     Read(Group),
+    /// For gaps, from the data disk.
+    Gaps(GapRead),
     /// These blocks of the window.
     Write(std::ops::Range<usize>),
     Flush,
@@ -76,78 +44,6 @@ impl Core {
         }
     }
 
-    /// Takes the next items that fit the memory, and plans what to read and what to write.
-    fn plan_window(&mut self) {
-        let home = &mut self.home;
-        let room = &mut home.room;
-        room.blocks.clear();
-        room.runs.clear();
-        room.targets.clear();
-        home.next_run = 0;
-        home.next_block = 0;
-        let first = home.next;
-        while let Some(Item { line, piece, .. }) = room.items.get(home.next).copied() {
-            let blocks = room.blocks.len();
-            masked_runs(line, piece.mask, |run| {
-                let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                room.blocks.push(how::Block { home: run, place, index: home.next as u32 });
-            });
-            if room.blocks.len() > room.blocks_max {
-                room.blocks.truncate(blocks);
-                break;
-            }
-            home.next += 1;
-        }
-        how::policy(self.config.how).order(&mut room.blocks);
-        let mut at = 0;
-        for blocks in how::merge(&room.blocks) {
-            let start = room.blocks[blocks.start].home.start;
-            let sectors = room.blocks[blocks.end - 1].home.end() - start;
-            let run = room.runs.len() as u32;
-            let of = |block: usize| Target { item: room.blocks[block].index, block: block as u32, run };
-            room.targets.extend(blocks.clone().map(of));
-            let in_line = (start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
-            room.runs.push(Run { start, at: at + in_line, blocks });
-            at += (in_line + (sectors * SECTOR_BYTES) as usize).next_multiple_of(LINE_BYTES as usize);
-        }
-        room.targets.sort_unstable_by_key(|target| target.item);
-        room.fill();
-        self.plan_groups(first);
-    }
-
-    /// What has to be read from the log for a window, in the log's order.
-    fn plan_groups(&mut self, first: usize) {
-        let gap =
-            if self.log.rotational { SPINNING_GAP_SECTORS } else { self.superblock.log_block_sectors() };
-        let Room { order, groups, items, .. } = &mut self.home.room;
-        order.clear();
-        order.extend(first as u32..self.home.next as u32);
-        order.sort_unstable_by_key(|&index| items[index as usize].piece.place);
-        groups.clear();
-        for (at, &index) in order.iter().enumerate() {
-            let piece = items[index as usize].piece;
-            let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
-            let segment = self.superblock.segment_of(place.0);
-            match groups.back_mut() {
-                Some(group)
-                    if group.segment == segment
-                        && place.0 <= group.extent.end().0 + gap
-                        && place.0 + sectors <= group.extent.start.0 + how::MERGE_SECTORS_MAX =>
-                {
-                    let end = group.extent.end().0.max(place.0 + sectors);
-                    group.extent.sectors = end - group.extent.start.0;
-                    group.count += 1;
-                }
-                _ => groups.push_back(Group {
-                    extent: Extent::new(place, sectors),
-                    segment,
-                    first: at as u32,
-                    count: 1,
-                }),
-            }
-        }
-    }
-
     pub(super) fn step_read(&mut self, out: &mut Outbox) {
         while self.home.flights.len() < self.config.destage_depth {
             let Some(group) = self.home.room.groups.pop_front() else { break };
@@ -159,7 +55,15 @@ impl Core {
             let buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
         }
-        if self.home.flights.is_empty() && self.home.room.groups.is_empty() {
+        while self.home.room.groups.is_empty() && self.home.flights.len() < self.config.destage_depth {
+            let Some(read) = self.home.room.gap_reads.pop_front() else { break };
+            let extent = read.extent;
+            let buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            self.statistics.gap_reads += 1;
+            self.send(Flight::Gaps(read), Io::Read { at: extent.start, buf }, out);
+        }
+        let room = &self.home.room;
+        if self.home.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
             self.home.phase = Phase::Write;
         }
     }
@@ -168,8 +72,8 @@ impl Core {
     /// the group to be read piece by piece. False where nothing is in RAM.
     fn take_from_ram(&mut self, group: &Group) -> bool {
         let place = |core: &Core, at: usize| {
-            let index = core.home.room.order[at];
-            core.home.room.items[index as usize].piece.place.0
+            let room = &core.home.room;
+            room.item(room.order[at]).piece.place.0
         };
         if !group.items().any(|at| self.buffers.holding(place(self, at)).is_some()) {
             return false;
@@ -191,7 +95,8 @@ impl Core {
 
     /// The group of one piece of a group.
     fn single(&self, group: &Group, at: usize) -> Group {
-        let piece = self.home.room.items[self.home.room.order[at] as usize].piece;
+        let room = &self.home.room;
+        let piece = room.item(room.order[at]).piece;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
         Group { extent, segment: group.segment, first: at as u32, count: 1 }
     }
@@ -201,19 +106,23 @@ impl Core {
         for at in group.items() {
             let room = &mut self.home.room;
             let index = room.order[at];
-            let piece = room.items[index as usize].piece;
+            let piece = room.item(index).piece;
             if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
-                self.lose_item(index as usize);
+                self.lose_item(index);
                 continue;
             }
+            let is_clean = index as usize >= room.items.len();
             let first = room.targets.partition_point(|target| target.item < index);
             let mut at = first;
-            while let Some(target) = room.targets.get(at).filter(|target| target.item == index) {
-                let block = room.blocks[target.block as usize];
-                let run = &room.runs[target.run as usize];
-                let to = run.at + byte_offset(run.start, block.home.start);
-                let from = byte_offset(start, Lba(block.place));
-                room.fill().copy_from(to, buf, from, (block.home.sectors * SECTOR_BYTES) as usize);
+            while let Some(&Target { home, place, run, .. }) =
+                room.targets.get(at).filter(|target| target.item == index)
+            {
+                let to = room.runs[run as usize].place_of(home.start);
+                let from = byte_offset(start, Lba(place));
+                room.fill().copy_from(to, buf, from, (home.sectors * SECTOR_BYTES) as usize);
+                if is_clean {
+                    room.came_from_log(home);
+                }
                 at += 1;
             }
         }
@@ -221,8 +130,8 @@ impl Core {
 
     /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again. One that was
     /// overwritten meanwhile is nobody's loss.
-    fn lose_item(&mut self, index: usize) {
-        let item = &mut self.home.room.items[index];
+    fn lose_item(&mut self, index: u32) {
+        let item = self.home.room.item_mut(index);
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
         if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
@@ -241,10 +150,12 @@ impl Core {
                 self.home.next_run += 1;
                 continue;
             };
-            let last = (first..blocks.end).find(|&block| bad(block)).unwrap_or(blocks.end);
+            let ends = |block: usize| bad(block) || !room.is_joined(block);
+            let last = (first + 1..blocks.end).find(|&block| ends(block)).unwrap_or(blocks.end);
             let at = room.blocks[first].home.start;
             let bytes = byte_offset(at, room.blocks[last - 1].home.end());
-            let buf = room.window(run.at + byte_offset(run.start, at), bytes);
+            let place = run.place_of(at);
+            let buf = room.window(place, bytes);
             self.home.next_block = last;
             self.statistics.destage_writes += 1;
             self.send(
@@ -258,6 +169,7 @@ impl Core {
                 self.home.phase = Phase::Read;
                 self.plan_window();
             } else {
+                self.home.room.clear_window();
                 self.home.phase = Phase::Flush;
             }
         }
@@ -280,7 +192,7 @@ impl Core {
         if let Err(error) = result.status {
             self.statistics.destage_errors += 1;
             self.statistics.last_error = Some(error);
-            if !matches!(flight, Flight::Read(_)) {
+            if !matches!(flight, Flight::Read(_) | Flight::Gaps(_)) {
                 self.home.errors += 1;
             }
         }
@@ -300,9 +212,17 @@ impl Core {
                             self.home.room.groups.push_back(single);
                         }
                     }
-                    Err(_) => self.lose_item(self.home.room.order[group.first as usize] as usize),
+                    Err(_) => self.lose_item(self.home.room.order[group.first as usize]),
                 }
                 self.home.room.give_back(result.buf);
+            }
+            Flight::Gaps(read) => {
+                let room = &mut self.home.room;
+                match result.status {
+                    Ok(()) => room.came_from_disk(&read, &result.buf),
+                    Err(_) => room.read_gaps_one_by_one(&read),
+                }
+                room.give_back(result.buf);
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
@@ -311,8 +231,11 @@ impl Core {
                 }
             }
             Flight::Write(blocks) => {
-                let sectors: u64 = self.home.room.blocks[blocks].iter().map(|block| block.home.sectors).sum();
+                let blocks = &self.home.room.blocks[blocks];
+                let sectors: u64 = blocks.iter().map(|block| block.home.sectors).sum();
+                let span = blocks[blocks.len() - 1].home.end() - blocks[0].home.start;
                 self.statistics.destaged_sectors += sectors;
+                self.statistics.gap_sectors += span - sectors;
             }
             Flight::Flush => {
                 if let Err(error) = result.status {

@@ -10,12 +10,17 @@
 //! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! This file chooses a batch and notes what came home; `carry` reads and writes its blocks, in the memory of `room`.
+//! This file chooses a batch and notes what came home; `plan` says what is read and written for a part of it (`gaps`: also
+//! what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
 
 mod carry;
+mod gaps;
+#[cfg(test)]
+mod gaps_tests;
 mod lost;
+mod plan;
 mod room;
 #[cfg(test)]
 mod tests;

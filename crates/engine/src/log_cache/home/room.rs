@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::Item;
-use super::carry::{Group, Run, Target};
+use super::gaps::{Gap, GapRead};
+use super::plan::{Group, Run, Target};
 use crate::destage::{how, what};
 use crate::log_cache::LogCacheConfig;
 use crate::log_cache::format::Superblock;
@@ -14,6 +15,9 @@ use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
 const BATCH_LINES_MAX: usize = 1 << 16;
 /// Log blocks before, between and after the pieces of a group.
 const GROUP_BLOCKS: u64 = 3;
+
+/// A piece of which every other sector was written again is so many runs.
+const RUNS_OF_PIECE_MAX: usize = LINE_SECTORS as usize / 2;
 
 /// Whole lines that fit the memory given for destaging.
 fn memory_lines(config: &LogCacheConfig) -> usize {
@@ -27,10 +31,15 @@ pub struct Room {
     /// Blocks in a window, at most: each takes a line of `runs` or less.
     pub blocks_max: usize,
     pub items: Vec<Item>,
+    /// Clean pieces that fill gaps of a window, and how many there are at most. They are counted on from the items.
+    pub clean: Vec<Item>,
+    pub clean_max: usize,
     pub blocks: Vec<how::Block>,
+    pub gaps: Vec<Gap>,
+    pub gap_reads: VecDeque<GapRead>,
     /// Where the pieces of a window go, by item.
     pub targets: Vec<Target>,
-    /// The items of a window in the order of the log; groups are stretches of it.
+    /// The pieces of a window in the order of the log; groups are stretches of it.
     pub order: Vec<u32>,
     pub groups: VecDeque<Group>,
     pub runs: Vec<Run>,
@@ -40,7 +49,7 @@ pub struct Room {
     /// What goes home in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
     /// in memory.
     memory: Buf,
-    /// Buffers for reading from the log.
+    /// Buffers for reads.
     reads: Vec<Buf>,
     read_bytes: usize,
 }
@@ -55,14 +64,21 @@ impl Room {
         let group_bytes = (how::MERGE_SECTORS_MAX + LINE_SECTORS) * SECTOR_BYTES
             + GROUP_BLOCKS * u64::from(superblock.log_block_bytes);
         let read_bytes = group_bytes.min(segment_bytes) as usize;
+        let gaps_max = if config.contiguity.is_some() { blocks_max } else { 0 };
+        let pieces_max = blocks_max + gaps_max;
         Room {
             items_max,
             blocks_max,
             items: Vec::with_capacity(items_max),
+            clean: Vec::with_capacity(gaps_max),
+            clean_max: gaps_max,
             blocks: Vec::with_capacity(blocks_max + LINE_SECTORS as usize),
-            targets: Vec::with_capacity(blocks_max),
-            order: Vec::with_capacity(blocks_max),
-            groups: VecDeque::with_capacity(blocks_max),
+            gaps: Vec::with_capacity(gaps_max),
+            // One for each, and one for each buffer that is filled by a long one.
+            gap_reads: VecDeque::with_capacity(2 * gaps_max),
+            targets: Vec::with_capacity(blocks_max + gaps_max * RUNS_OF_PIECE_MAX),
+            order: Vec::with_capacity(pieces_max),
+            groups: VecDeque::with_capacity(pieces_max),
             runs: Vec::with_capacity(blocks_max),
             parts: Vec::with_capacity(segments),
             chosen: vec![false; segments],
@@ -76,6 +92,38 @@ impl Room {
     pub fn batch_lines(config: &LogCacheConfig, spins: bool) -> usize {
         let lines = memory_lines(config);
         if spins { lines } else { lines.max(BATCH_LINES_MAX) }
+    }
+
+    /// A piece of the batch, or one that fills a gap.
+    pub fn item(&self, index: u32) -> &Item {
+        let index = index as usize;
+        self.items.get(index).unwrap_or_else(|| &self.clean[index - self.items.len()])
+    }
+
+    pub fn item_mut(&mut self, index: u32) -> &mut Item {
+        let (index, items) = (index as usize, self.items.len());
+        if index < items { &mut self.items[index] } else { &mut self.clean[index - items] }
+    }
+
+    /// The window is home, or begins anew.
+    pub fn clear_window(&mut self) {
+        self.blocks.clear();
+        self.runs.clear();
+        self.targets.clear();
+        self.order.clear();
+        self.groups.clear();
+        self.gaps.clear();
+        self.gap_reads.clear();
+        self.clean.clear();
+    }
+
+    pub const fn memory_bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whole lines that fit a buffer for reads.
+    pub const fn read_sectors(&self) -> u64 {
+        self.read_bytes as u64 / LINE_BYTES * LINE_SECTORS
     }
 
     /// The memory of the runs, to be filled.
@@ -93,7 +141,7 @@ impl Room {
         self.memory.window(at, bytes)
     }
 
-    /// A buffer for a read from the log.
+    /// A buffer for a read.
     pub fn read_buf(&mut self, bytes: usize) -> Buf {
         let mut buf = self.reads.pop().unwrap_or_else(|| Buf::zeroed(self.read_bytes.max(bytes)));
         buf.set_len(bytes);

@@ -1,0 +1,55 @@
+//! When it pays to fill a gap between two accesses: the rules for performance of the contiguity transform (Baek and Park,
+//! section III-D, predicates (8) and (9)). A disk that has to leave out a few blocks often misses the next one and waits for
+//! a revolution. The stride benchmark (`raid::stride`) finds the rules for a disk; the array and the log cache use them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LINE_SECTORS, Lba};
+
+/// For which stride distances a disk is faster with the gap filled. A stride distance is the difference of two positions
+/// in blocks: neighbours have 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Strides {
+    /// Smax: only shorter strides are filled. 0 or 1: none.
+    pub max: u64,
+    /// Sexcept: ranges, both ends included, that are not filled although they are shorter.
+    pub except: Vec<(u64, u64)>,
+}
+
+impl Strides {
+    pub const fn up_to(max: u64) -> Strides {
+        Strides { max, except: Vec::new() }
+    }
+
+    /// The rule for performance, (8) and (9).
+    pub fn allow(&self, stride: u64) -> bool {
+        stride < self.max && !self.except.iter().any(|&(first, last)| first <= stride && stride <= last)
+    }
+
+    /// The same for an access that ends at one sector and one that begins at another, of blocks of 4 KiB.
+    pub fn allow_between(&self, end: Lba, start: Lba) -> bool {
+        self.allow((start - end).div_ceil(LINE_SECTORS) + 1)
+    }
+}
+
+/// Both rules for performance, as the stride benchmark finds them for a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Contiguity {
+    pub read: Strides,
+    pub write: Strides,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_filled_where_its_stride_is_short_and_no_exception() {
+        let rule = Strides { max: 6, except: vec![(3, 4)] };
+        let between = |sectors: u64| rule.allow_between(Lba(80), Lba(80 + sectors));
+        assert_eq!([1, 8, 9, 24, 25, 32, 33].map(between), [true, true, false, false, true, true, false]);
+        assert!(!Strides::default().allow_between(Lba(0), Lba(1)));
+    }
+}

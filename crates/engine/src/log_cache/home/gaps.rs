@@ -1,0 +1,194 @@
+//! Gaps between blocks that go home: the contiguity transform (Baek and Park) for the data disk of a log cache.
+//!
+//! Where the rule for writes says that a disk writes two neighbours faster with what lies between them, that is written too,
+//! with the content it has at home: from clean copies in the log if they cover the gap, or else read from the data disk where
+//! the rule for reads allows it. So a gap changes nothing, as long as nobody else changes its sectors at home in between:
+//!
+//! - what is newer in the log goes home with a later batch, and makes no difference to the gap;
+//! - a write around the log that is under way leaves the gap unfilled, and none sets out over a gap (`is_filling`);
+//! - a discard or zeroes that are not home yet leave it unfilled;
+//! - the tail of the log does not pass what is read from it (`Home::hold`).
+//!
+//! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from home.
+
+use super::plan::Target;
+use super::room::Room;
+use super::{Core, Item, RETRY_FIRST};
+use crate::destage::contiguity::{Contiguity, Strides};
+use crate::destage::how::HowPolicy;
+use crate::log_cache::Canary;
+use crate::log_cache::core::Mode;
+use crate::log_cache::read::{byte_offset, masked_runs};
+use crate::log_cache::table::{Line, Piece};
+use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// Sectors between two blocks of a run, which are written with them if their content comes in time.
+pub struct Gap {
+    pub extent: Extent,
+    run: u32,
+    /// Sectors whose content has not come.
+    missing: u64,
+    /// It is read from the data disk.
+    is_read: bool,
+    /// Clean pieces of the window that belong to gaps before it.
+    clean: usize,
+}
+
+/// A read of the data disk for gaps: a stretch of the window's `gaps`.
+pub struct GapRead {
+    pub extent: Extent,
+    first: u32,
+    count: u32,
+}
+
+impl GapRead {
+    fn gaps(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
+
+impl Core {
+    /// The rules, where this batch may fill gaps.
+    pub(super) fn gap_rules(&self) -> Option<&Contiguity> {
+        let after_failure = self.home.retry > RETRY_FIRST;
+        let may = self.mode == Mode::Serving && self.config.how == HowPolicy::Sorted && !after_failure;
+        self.config.contiguity.as_ref().filter(|rules| may && rules.write.max > 1)
+    }
+
+    /// Whether the running batch writes the sectors again as they are: who changes them at home must wait.
+    pub fn is_filling(&self, extent: Extent) -> bool {
+        let gaps = &self.home.room.gaps;
+        let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
+        let filling = gaps.get(next).is_some_and(|gap| gap.extent.start < extent.end());
+        filling && self.config.canary != Some(Canary::StaleGap)
+    }
+
+    /// Makes a gap a part of the window's newest run, if it pays and its content can be had.
+    pub(super) fn add_gap(&mut self, extent: Extent) -> bool {
+        let Some(rules) = self.gap_rules() else { return false };
+        let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
+        let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
+        if !pays || self.ranges.contains_any(extent) || self.is_going_around(extent) {
+            return false;
+        }
+        let (run, clean) = (self.home.room.runs.len() as u32 - 1, self.home.room.clean.len());
+        let in_log = self.add_clean_pieces(extent, run);
+        if in_log || may_read {
+            let gap = Gap { extent, run, missing: extent.sectors, is_read: !in_log, clean };
+            self.home.room.gaps.push(gap);
+        }
+        in_log || may_read
+    }
+
+    /// Adds what the log has of a gap to what is read from it, if that is all of it.
+    fn add_clean_pieces(&mut self, extent: Extent, run: u32) -> bool {
+        let Core { home, ring, superblock, table, buffers, .. } = self;
+        let segment = |piece: &Piece| ring.number(superblock.segment_of(piece.place.0));
+        // What lies before the tail may be written again at any time.
+        let usable = |piece: &Piece| {
+            !piece.dirty && segment(piece) >= ring.tail() && buffers.holding(piece.place.0).is_none()
+        };
+        let room = &mut home.room;
+        let (clean, targets, hold) = (room.clean.len(), room.targets.len(), home.hold);
+        for line in Line::touching(extent).map(Line) {
+            let mut wanted = line.mask_of(extent);
+            for &piece in table.lookup(line).iter().filter(|piece| usable(piece)) {
+                let mask = piece.mask & wanted;
+                if mask == 0 || room.clean.len() >= room.clean_max {
+                    continue;
+                }
+                wanted &= !mask;
+                let item = (room.items.len() + room.clean.len()) as u32;
+                room.clean.push(Item { line, piece, failed: false });
+                masked_runs(line, mask, |home| {
+                    let place = piece.place_of((home.start.0 % LINE_SECTORS) as u8).0;
+                    room.targets.push(Target { item, home, place, run });
+                });
+                home.hold = home.hold.min(segment(&piece));
+            }
+            if wanted != 0 {
+                room.clean.truncate(clean);
+                room.targets.truncate(targets);
+                home.hold = hold;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads for the gaps that the log does not have: neighbours in a run are read together, where the rule says so.
+    pub(super) fn plan_gap_reads(&mut self) {
+        let Some(rule) = self.gap_rules().map(|rules| rules.read.clone()) else { return };
+        let sectors_max = self.home.room.read_sectors();
+        let Room { gaps, gap_reads, .. } = &mut self.home.room;
+        for (index, gap) in gaps.iter().enumerate().filter(|(_, gap)| gap.is_read) {
+            let run = |read: &GapRead| gaps[read.first as usize].run;
+            if let Some(read) = gap_reads.back_mut()
+                && run(read) == gap.run
+                && rule.allow_between(read.extent.end(), gap.extent.start)
+                && gap.extent.end() - read.extent.start <= sectors_max
+            {
+                read.extent.sectors = gap.extent.end() - read.extent.start;
+                read.count = index as u32 + 1 - read.first;
+                continue;
+            }
+            let mut rest = gap.extent;
+            while rest.sectors > 0 {
+                let extent = Extent::new(rest.start, rest.sectors.min(sectors_max));
+                gap_reads.push_back(GapRead { extent, first: index as u32, count: 1 });
+                rest = Extent::new(extent.end(), rest.sectors - extent.sectors);
+            }
+        }
+    }
+}
+
+impl Room {
+    /// Forgets the gaps that lie behind a sector.
+    pub(super) fn cut_gaps(&mut self, end: Lba) {
+        while let Some(gap) = self.gaps.pop_if(|gap| gap.extent.start >= end) {
+            self.clean.truncate(gap.clean);
+        }
+    }
+
+    /// Whether the blocks on both sides of a place are to be written in one go: nothing lies between them, or its content is
+    /// there.
+    pub(super) fn is_joined(&self, behind: usize) -> bool {
+        let (end, start) = (self.blocks[behind - 1].home.end(), self.blocks[behind].home.start);
+        end == start || self.gap_at(end).is_some_and(|gap| self.gaps[gap].missing == 0)
+    }
+
+    /// The gap that a sector is in.
+    fn gap_at(&self, sector: Lba) -> Option<usize> {
+        let gap = self.gaps.partition_point(|gap| gap.extent.end() <= sector);
+        self.gaps.get(gap).filter(|found| found.extent.contains(sector)).map(|_| gap)
+    }
+
+    /// A part of a gap has come from the log.
+    pub(super) fn came_from_log(&mut self, part: Extent) {
+        let gap = self.gap_at(part.start).expect("a clean piece is read for a gap");
+        self.gaps[gap].missing -= part.sectors;
+    }
+
+    /// Puts what was read from the data disk where it goes.
+    pub(super) fn came_from_disk(&mut self, read: &GapRead, buf: &Buf) {
+        for index in read.gaps() {
+            let gap = &self.gaps[index];
+            let Some(part) = gap.extent.intersection(read.extent).filter(|_| gap.is_read) else { continue };
+            let run = &self.runs[gap.run as usize];
+            let (to, from) = (run.place_of(part.start), byte_offset(read.extent.start, part.start));
+            self.fill().copy_from(to, buf, from, (part.sectors * SECTOR_BYTES) as usize);
+            self.gaps[index].missing -= part.sectors;
+        }
+    }
+
+    /// Alone, each gap may be readable.
+    pub(super) fn read_gaps_one_by_one(&mut self, read: &GapRead) {
+        for index in read.gaps().filter(|_| read.count > 1) {
+            let gap = &self.gaps[index];
+            if gap.is_read {
+                let alone = GapRead { extent: gap.extent, first: index as u32, count: 1 };
+                self.gap_reads.push_back(alone);
+            }
+        }
+    }
+}

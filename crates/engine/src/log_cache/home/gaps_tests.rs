@@ -1,0 +1,367 @@
+//! Gaps that are filled: what is written, from where, and every way in which somebody else may change them meanwhile.
+
+use proptest::prelude::*;
+
+use super::super::core::{DATA, LOG};
+use super::super::steps::{Kind, Steps, ZEROES, quiet};
+use super::super::{Contiguity, LogCacheConfig, Strides};
+use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Outbox, Port, Report};
+use crate::{Extent, Lba, Nanos};
+
+/// A place whose lines are not in the fingerprint, so that writes there may go around the log.
+const MIDDLE: u64 = 2176;
+
+fn filling(read: u64, write: u64) -> LogCacheConfig {
+    let contiguity = Contiguity { read: Strides::up_to(read), write: Strides::up_to(write) };
+    LogCacheConfig { contiguity: Some(contiguity), bypass_bytes: 8 << 10, ..quiet() }
+}
+
+fn steps(read: u64, write: u64) -> Steps {
+    Steps::new(40, filling(read, write))
+}
+
+/// Durable blocks of a line each, so many lines from `MIDDLE` on.
+fn write_lines(steps: &mut Steps, lines: &[u64], tag: u8) {
+    for line in lines {
+        let id = steps.write_as(MIDDLE + 8 * line, 8, tag, Durability::Durable);
+        assert!(steps.is_ok(id));
+    }
+}
+
+fn sent(steps: &Steps, kind: Kind) -> Vec<(u64, u64)> {
+    let found = steps.sent.iter().filter(|sent| (sent.0, sent.1) == (DATA, kind));
+    found.filter_map(|sent| sent.2.map(|e| (e.start.0.wrapping_sub(MIDDLE) / 8, e.sectors / 8))).collect()
+}
+
+fn tags(steps: &Steps, lines: std::ops::Range<u64>) -> Vec<u8> {
+    lines.map(|line| steps.at_home(MIDDLE + 8 * line + 7)).collect()
+}
+
+fn home_io(port: Port, io: &Io, write: bool) -> bool {
+    port == DATA && if write { matches!(io, Io::Write { .. }) } else { matches!(io, Io::Read { .. }) }
+}
+
+#[test]
+fn a_gap_is_read_and_written_where_both_rules_say_so() {
+    for (read, write, reads, writes) in [
+        (0, 0, vec![], vec![(0, 1), (2, 1), (5, 1)]),
+        (0, 9, vec![], vec![(0, 1), (2, 1), (5, 1)]),
+        (9, 0, vec![], vec![(0, 1), (2, 1), (5, 1)]),
+        (9, 3, vec![(1, 1)], vec![(0, 3), (5, 1)]),
+        // The block between the two gaps is read with them, and not used.
+        (9, 9, vec![(1, 4)], vec![(0, 6)]),
+        (3, 9, vec![(1, 1)], vec![(0, 3), (5, 1)]),
+    ] {
+        let mut steps = steps(read, write);
+        write_lines(&mut steps, &[5, 0, 2], 1);
+        steps.sent.clear();
+        steps.drain();
+        assert_eq!((sent(&steps, Kind::Read), sent(&steps, Kind::Write)), (reads, writes), "{read}, {write}");
+        assert_eq!(tags(&steps, 0..6), [1, 0, 1, 0, 0, 1]);
+        assert!(!steps.core.is_dirty());
+    }
+}
+
+#[test]
+fn reads_of_two_gaps_that_are_far_apart_are_not_joined() {
+    let mut steps = steps(3, 9);
+    write_lines(&mut steps, &[0, 2, 3, 4, 6], 1);
+    steps.sent.clear();
+    steps.drain();
+    assert_eq!((sent(&steps, Kind::Read), sent(&steps, Kind::Write)), (vec![(1, 1), (5, 1)], vec![(0, 7)]));
+}
+
+#[test]
+fn parts_of_lines_are_filled_too() {
+    let mut steps = steps(9, 9);
+    for sector in [0, 3, 7, 9] {
+        steps.write_as(MIDDLE + sector, 1, 1, Durability::Durable);
+    }
+    steps.sent.clear();
+    steps.drain();
+    let written: Vec<_> =
+        steps.sent.iter().filter(|sent| (sent.0, sent.1) == (DATA, Kind::Write)).map(|sent| sent.2).collect();
+    assert_eq!(written, [Some(Extent::new(Lba(MIDDLE), 10))]);
+    let home: Vec<u8> = (0..11).map(|sector| steps.at_home(MIDDLE + sector)).collect();
+    assert_eq!(home, [1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0]);
+}
+
+/// Blocks around a gap whose own content is in the log and clean, as an older block that cannot be read keeps the tail.
+fn with_clean_gap() -> Steps {
+    let mut steps = steps(0, 9);
+    steps.write_as(0, 8, 9, Durability::Durable);
+    write_lines(&mut steps, &[1, 3], 1);
+    steps.log().unreadable.extend(33..41);
+    steps.drain();
+    steps.control(Control::DrainCancel);
+    assert_eq!((tags(&steps, 0..5), steps.core.dirty_sectors()), (vec![0, 1, 0, 1, 0], 8));
+    steps.sent.clear();
+    steps
+}
+
+#[test]
+fn a_gap_is_filled_with_what_is_clean_in_the_log() {
+    let mut steps = with_clean_gap();
+    write_lines(&mut steps, &[0, 2], 2);
+    // What is at home is not asked for.
+    steps.data().unreadable.extend(MIDDLE..MIDDLE + 64);
+    steps.log().unreadable.clear();
+    steps.drain();
+    let home = sent(&steps, Kind::Write);
+    assert!(home.contains(&(0, 3)) && sent(&steps, Kind::Read).is_empty(), "{home:?}");
+    assert_eq!((tags(&steps, 0..5), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1, 0], 8));
+    assert!(!steps.core.is_dirty());
+}
+
+#[test]
+fn a_clean_copy_that_is_rotten_leaves_its_gap_unfilled() {
+    let mut steps = with_clean_gap();
+    let place = steps.core.table.lookup(super::Line((MIDDLE + 8) / 8))[0].place.0;
+    steps.log().bytes[place as usize * 512] ^= 1;
+    write_lines(&mut steps, &[0, 2], 2);
+    steps.log().unreadable.clear();
+    steps.drain();
+    assert_eq!(tags(&steps, 0..5), [2, 1, 2, 1, 0]);
+    assert_eq!((steps.core.statistics.gap_sectors, steps.core.is_dirty()), (0, false));
+}
+
+#[test]
+fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
+    let mut steps = with_clean_gap();
+    let (tail, line) = (steps.core.ring.tail(), super::Line((MIDDLE + 8) / 8));
+    let clean = steps.core.table.lookup(line)[0].place.0;
+    assert_eq!(steps.core.ring.number(steps.core.segment_of(clean)), tail);
+    write_lines(&mut steps, &[0, 2], 2);
+    // The block that keeps the tail is given up, so that it is not in the batch; then it is written again.
+    steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
+    steps.now += Nanos::from_secs(1 << 31);
+    steps.wait(1);
+    assert!(!steps.held.is_empty() && !steps.core.home.is_idle());
+    let again = steps.write_as(0, 8, 8, Durability::Durable);
+    assert!(steps.is_ok(again));
+    assert_eq!(steps.core.ring.tail(), tail);
+    steps.let_go();
+    steps.drain();
+    assert!(steps.core.ring.tail() > tail && !steps.core.is_dirty());
+    assert_eq!((tags(&steps, 0..4), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1], 8));
+}
+
+#[test]
+fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_on_its_way_home() {
+    for write in [false, true] {
+        let mut steps = steps(9, 9);
+        write_lines(&mut steps, &[0, 5], 1);
+        steps.hold = Box::new(move |port, io| home_io(port, io, write));
+        steps.control(Control::Drain);
+        assert_eq!(steps.held.len(), 1, "the gap is read, or written");
+        steps.control(Control::DrainCancel);
+        let over = steps.write_as(MIDDLE + 8, 32, 2, Durability::Durable);
+        assert!(steps.is_ok(over), "it goes through the log");
+        assert_eq!((steps.core.statistics.arounds, steps.core.dirty_sectors()), (0, 48));
+        let beside = steps.write(MIDDLE + 48, 32, 3);
+        assert_eq!((steps.core.statistics.arounds, steps.status(beside).is_some()), (1, !write));
+        steps.let_go();
+        steps.drain();
+        assert_eq!(tags(&steps, 0..7), [1, 2, 2, 2, 2, 1, 3]);
+    }
+}
+
+#[test]
+fn rule_07_a_gap_under_a_write_around_the_log_is_not_filled() {
+    let mut steps = steps(9, 9);
+    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    let around = steps.write(MIDDLE + 8, 32, 2);
+    assert_eq!((steps.held.len(), steps.core.statistics.arounds), (1, 1));
+    write_lines(&mut steps, &[0, 5, 7], 1);
+    steps.hold = Box::new(|port, io| home_io(port, io, true) && io.extent().is_some_and(|e| e.sectors == 32));
+    steps.sent.clear();
+    steps.drain();
+    assert_eq!(sent(&steps, Kind::Write), [(0, 1), (5, 3)]);
+    assert!(steps.status(around).is_none());
+    steps.let_go();
+    assert_eq!(tags(&steps, 0..8), [1, 2, 2, 2, 2, 1, 0, 1]);
+}
+
+#[test]
+fn a_gap_that_becomes_dirty_goes_home_as_it_was_and_stays_dirty() {
+    let mut steps = steps(9, 9);
+    write_lines(&mut steps, &[0, 2], 1);
+    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    steps.control(Control::Drain);
+    assert_eq!(steps.held.len(), 1);
+    write_lines(&mut steps, &[1], 2);
+    steps.send(Io::Discard { extent: Extent::new(Lba(MIDDLE + 12), 2) });
+    // The batch ends, and of the next one no write.
+    steps.hold = Box::new(|port, io| home_io(port, io, true) && io.extent().is_some_and(|e| e.sectors < 24));
+    steps.settle();
+    assert_eq!((tags(&steps, 0..3), steps.core.dirty_sectors()), (vec![1, 0, 1], 6));
+    assert_eq!([9, 12, 14].map(|at| steps.read(MIDDLE + at)), [Some(2), Some(ZEROES), Some(2)]);
+    steps.let_go();
+    steps.drain();
+    let home = [9, 12, 14].map(|at| steps.at_home(MIDDLE + at));
+    assert_eq!((home, steps.core.is_dirty()), ([2, ZEROES, 2], false));
+}
+
+#[test]
+fn a_gap_over_a_discard_or_zeroes_is_not_filled() {
+    let mut steps = steps(9, 9);
+    write_lines(&mut steps, &[0, 2, 4], 1);
+    let zeroes = Extent::new(Lba(MIDDLE + 12), 1);
+    steps.send(Io::WriteZeroes { extent: zeroes, unmap: false, durability: Durability::Durable });
+    steps.sent.clear();
+    steps.drain();
+    assert_eq!(sent(&steps, Kind::Write), [(0, 1), (2, 3)]);
+    assert_eq!([11, 12, 13].map(|at| steps.at_home(MIDDLE + at)), [0, ZEROES, 0]);
+}
+
+#[test]
+fn a_gap_that_cannot_be_read_is_left_out_and_its_neighbours_are_not() {
+    let mut steps = steps(9, 9);
+    write_lines(&mut steps, &[0, 2, 4, 6], 1);
+    steps.data().unreadable.insert(MIDDLE + 28);
+    steps.sent.clear();
+    steps.drain();
+    assert_eq!(sent(&steps, Kind::Write), [(0, 3), (4, 3)]);
+    assert_eq!((tags(&steps, 0..7), steps.core.is_dirty()), (vec![1, 0, 1, 0, 1, 0, 1], false));
+}
+
+#[test]
+fn a_gap_that_cannot_be_written_keeps_no_data_from_home() {
+    let mut steps = steps(9, 9);
+    write_lines(&mut steps, &[0, 2, 4], 1);
+    steps.data().unwritable.insert(MIDDLE + 12);
+    steps.drain();
+    assert_eq!((tags(&steps, 0..5), steps.core.is_dirty()), (vec![1, 0, 1, 0, 1], false));
+    assert_eq!(steps.reports, [Report::Drained]);
+}
+
+#[test]
+fn nothing_is_filled_after_the_log_has_failed_and_writes_wait_for_a_gap_that_is() {
+    let mut steps = steps(9, 9);
+    write_lines(&mut steps, &[0, 5], 1);
+    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    steps.control(Control::Drain);
+    assert_eq!(steps.held.len(), 1, "the gap is written");
+    let now = steps.now;
+    steps.core.log_failed(now, IoError::new(ErrorKind::Medium), &mut Outbox::default());
+    steps.control(Control::LogFailureRecorded);
+    let over = steps.write(MIDDLE + 8, 8, 2);
+    assert_eq!((steps.held.len(), steps.status(over)), (1, None), "it waits for the gap");
+    steps.let_go();
+    assert!(steps.is_ok(over));
+    assert_eq!(tags(&steps, 0..6), [1, 2, 0, 0, 0, 1]);
+}
+
+#[test]
+fn ordered_destage_keeps_its_epochs_apart_with_gaps_filled() {
+    let mut steps = Steps::new(40, LogCacheConfig { ordered_destage: true, ..filling(9, 9) });
+    for (lines, tag) in [([0, 2], 1), ([1, 2], 2)] {
+        for line in lines {
+            steps.write(MIDDLE + 8 * line, 8, tag);
+        }
+        steps.flush();
+    }
+    steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Flush));
+    steps.control(Control::Drain);
+    // The first epoch is written and not flushed. What lies in its gap is of the second.
+    assert_eq!((tags(&steps, 0..3), steps.core.statistics.gap_sectors), (vec![1, 0, 1], 8));
+    steps.let_go();
+    steps.wait(10);
+    assert_eq!((tags(&steps, 0..3), steps.core.is_dirty()), (vec![1, 2, 2], false));
+}
+
+#[test]
+fn more_gaps_than_the_memory_holds_take_more_windows() {
+    let config = LogCacheConfig { destage_memory: 16 * 4096, ..filling(9, 9) };
+    let mut steps = Steps::new(40, config);
+    let lines: Vec<u64> = (0..40).map(|n| 4 * n).collect();
+    write_lines(&mut steps, &lines, 1);
+    for line in &lines {
+        // Lines of several pieces: none may be torn between two windows.
+        steps.write_as(MIDDLE + 8 * line + 3, 2, 2, Durability::Durable);
+    }
+    steps.sent.clear();
+    steps.drain();
+    let written = sent(&steps, Kind::Write);
+    assert!(written.iter().all(|(_, lines)| *lines <= 16), "{written:?}");
+    assert_eq!(written.len(), 10, "four blocks and three gaps are 13 lines, a fifth does not fit: {written:?}");
+    for line in 0..157 {
+        let expected = if line % 4 == 0 { [1, 2] } else { [0, 0] };
+        assert_eq!([0, 4].map(|at| steps.at_home(MIDDLE + 8 * line + at)), expected, "line {line}");
+    }
+}
+
+/// What may happen to a cache that destages, on 64 sectors.
+#[derive(Clone, Debug)]
+enum Act {
+    Write { at: u64, sectors: u64, durable: bool },
+    Discard { at: u64, sectors: u64 },
+    Flush,
+    /// One of the operations that are held back is carried out.
+    CarryOut(usize),
+    Drain(bool),
+    Wait,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let place = (0..64u64, 1..33u64).prop_map(|(at, sectors)| (at, sectors.min(64 - at)));
+    let small = (0..64u64, 1..5u64).prop_map(|(at, sectors)| (at, sectors.min(64 - at)));
+    let act = prop_oneof![
+        4 => (small, any::<bool>()).prop_map(|((at, sectors), durable)| Act::Write { at, sectors, durable }),
+        3 => (place.clone(), any::<bool>()).prop_map(|((at, sectors), durable)| Act::Write { at, sectors, durable }),
+        1 => place.prop_map(|(at, sectors)| Act::Discard { at, sectors }),
+        2 => Just(Act::Flush),
+        12 => (0..8usize).prop_map(Act::CarryOut),
+        3 => any::<bool>().prop_map(Act::Drain),
+        1 => Just(Act::Wait),
+    ];
+    prop::collection::vec(act, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_happens_meanwhile_home_is_right(
+        acts in acts(),
+        read in 0..12u64,
+        write in 2..12u64,
+        bypass in 1..9u64,
+        segments in 6..20u32,
+    ) {
+        let bypass_bytes = bypass * 512;
+        let mut steps = Steps::new(segments, LogCacheConfig { bypass_bytes, ..filling(read, write) });
+        // The log answers at once, the data disk when a test says so, in any order.
+        steps.hold = Box::new(|port, _| port == DATA);
+        let mut expected = vec![0u8; 64];
+        for (number, act) in acts.iter().enumerate() {
+            let tag = number as u8 + 1;
+            match *act {
+                Act::Write { at, sectors, durable } => {
+                    let durability = if durable { Durability::Durable } else { Durability::Volatile };
+                    steps.write_as(MIDDLE + at, sectors, tag, durability);
+                    expected[at as usize..(at + sectors) as usize].fill(tag);
+                }
+                Act::Discard { at, sectors } => {
+                    steps.send(Io::Discard { extent: Extent::new(Lba(MIDDLE + at), sectors) });
+                    expected[at as usize..(at + sectors) as usize].fill(ZEROES);
+                }
+                Act::Flush => drop(steps.flush()),
+                Act::CarryOut(index) if !steps.held.is_empty() => {
+                    let index = index % steps.held.len();
+                    steps.carry_out(index);
+                    steps.settle();
+                }
+                Act::CarryOut(_) => {}
+                Act::Drain(true) => steps.control(Control::Drain),
+                Act::Drain(false) => steps.control(Control::DrainCancel),
+                Act::Wait => steps.wait(1),
+            }
+        }
+        steps.let_go();
+        steps.drain();
+        prop_assert!(!steps.core.is_dirty());
+        let home: Vec<u8> = (0..64).map(|at| steps.at_home(MIDDLE + at)).collect();
+        prop_assert_eq!(home, expected);
+    }
+}

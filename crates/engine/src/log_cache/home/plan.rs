@@ -1,0 +1,188 @@
+//! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they go home.
+
+use super::super::core::Core;
+use super::super::read::masked_runs;
+use super::room::Room;
+use super::{Item, Line};
+use crate::destage::how;
+use crate::{Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
+/// under the heads in any case, and a second request costs more than its transfer.
+const SPINNING_GAP_SECTORS: u64 = 128;
+
+/// Neighbours in the log, read together.
+pub struct Group {
+    pub extent: Extent,
+    pub segment: u32,
+    /// A stretch of the window's `order`.
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Group {
+    pub fn items(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
+
+/// Neighbours on the data disk, written together, with the gaps between them that are filled.
+pub struct Run {
+    pub start: Lba,
+    sectors: u64,
+    /// Where it lies in the window's memory.
+    at: usize,
+    pub blocks: std::ops::Range<usize>,
+}
+
+impl Run {
+    fn end(&self) -> Lba {
+        self.start + self.sectors
+    }
+
+    /// Where a sector lies in the window's memory.
+    pub fn place_of(&self, sector: Lba) -> usize {
+        self.at + ((sector - self.start) * SECTOR_BYTES) as usize
+    }
+
+    /// The end of its lines in the window's memory.
+    fn memory_end(&self) -> usize {
+        self.place_of(self.end()).next_multiple_of(LINE_BYTES as usize)
+    }
+}
+
+/// Sectors that an item brings, and the run they belong to.
+pub struct Target {
+    pub item: u32,
+    pub home: Extent,
+    /// Where they are in the log.
+    pub place: u64,
+    pub run: u32,
+}
+
+impl Core {
+    /// Takes the next items that fit the memory, and plans what to read and what to write.
+    pub(super) fn plan_window(&mut self) {
+        self.home.room.clear_window();
+        self.home.next_run = 0;
+        self.home.next_block = 0;
+        let first = self.home.next;
+        self.take_blocks();
+        how::policy(self.config.how).order(&mut self.home.room.blocks);
+        self.plan_runs(first);
+        self.plan_gap_reads();
+        self.home.room.targets.sort_unstable_by_key(|target| target.item);
+        self.home.room.fill();
+        self.plan_groups(first);
+    }
+
+    fn take_blocks(&mut self) {
+        let home = &mut self.home;
+        let room = &mut home.room;
+        while let Some(Item { line, piece, .. }) = room.items.get(home.next).copied() {
+            let blocks = room.blocks.len();
+            masked_runs(line, piece.mask, |run| {
+                let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
+                room.blocks.push(how::Block { home: run, place, index: home.next as u32 });
+            });
+            if room.blocks.len() > room.blocks_max {
+                room.blocks.truncate(blocks);
+                break;
+            }
+            home.next += 1;
+        }
+    }
+
+    fn plan_runs(&mut self, first: usize) {
+        for block in 0..self.home.room.blocks.len() {
+            let home = self.home.room.blocks[block].home;
+            let joined = self.joins_run(home);
+            let room = &mut self.home.room;
+            if joined {
+                let run = room.runs.last_mut().expect("it joins one");
+                run.sectors = home.end() - run.start;
+                run.blocks.end = block + 1;
+            } else {
+                let in_line = (home.start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
+                let at = room.runs.last().map_or(0, Run::memory_end) + in_line;
+                let run = Run { start: home.start, sectors: home.sectors, at, blocks: block..block + 1 };
+                room.runs.push(run);
+            }
+            if room.runs.last().is_some_and(|run| run.memory_end() > room.memory_bytes()) {
+                return self.cut_window(first, Line::of(home.start));
+            }
+            let (item, place) = (room.blocks[block].index, room.blocks[block].place);
+            let run = room.runs.len() as u32 - 1;
+            room.targets.push(Target { item, home, place, run });
+        }
+    }
+
+    /// Whether a block continues the newest run, with a gap before it if that is filled.
+    fn joins_run(&mut self, home: Extent) -> bool {
+        let Some(run) = self.home.room.runs.last() else { return false };
+        let end = run.end();
+        if home.start < end || home.end() - run.start > how::MERGE_SECTORS_MAX {
+            return false;
+        }
+        home.start == end || self.add_gap(Extent::new(end, home.start - end))
+    }
+
+    /// The memory is full, of gaps too: the blocks from this line on go with the next window.
+    fn cut_window(&mut self, first: usize, line: Line) {
+        let (home, room) = (&mut self.home.next, &mut self.home.room);
+        *home = first + room.items[first..*home].partition_point(|item| item.line < line);
+        room.cut(line.start());
+    }
+
+    /// What has to be read from the log for a window, in the log's order.
+    fn plan_groups(&mut self, first: usize) {
+        let gap =
+            if self.log.rotational { SPINNING_GAP_SECTORS } else { self.superblock.log_block_sectors() };
+        let room = &mut self.home.room;
+        let clean = room.items.len() as u32..(room.items.len() + room.clean.len()) as u32;
+        let mut order = std::mem::take(&mut room.order);
+        order.clear();
+        order.extend((first as u32..self.home.next as u32).chain(clean));
+        order.sort_unstable_by_key(|&index| room.item(index).piece.place);
+        for (at, &index) in order.iter().enumerate() {
+            let piece = room.item(index).piece;
+            let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
+            let segment = self.superblock.segment_of(place.0);
+            match room.groups.back_mut() {
+                Some(group)
+                    if group.segment == segment
+                        && place.0 <= group.extent.end().0 + gap
+                        && place.0 + sectors <= group.extent.start.0 + how::MERGE_SECTORS_MAX =>
+                {
+                    let end = group.extent.end().0.max(place.0 + sectors);
+                    group.extent.sectors = end - group.extent.start.0;
+                    group.count += 1;
+                }
+                _ => room.groups.push_back(Group {
+                    extent: Extent::new(place, sectors),
+                    segment,
+                    first: at as u32,
+                    count: 1,
+                }),
+            }
+        }
+        room.order = order;
+    }
+}
+
+impl Room {
+    /// Forgets what the window has from a sector on.
+    fn cut(&mut self, sector: Lba) {
+        let blocks = self.blocks.partition_point(|block| block.home.start < sector);
+        self.blocks.truncate(blocks);
+        while self.runs.last().is_some_and(|run| run.start >= sector) {
+            self.runs.pop();
+        }
+        let Some(run) = self.runs.last_mut() else { unreachable!("a window has room for a line") };
+        run.blocks.end = blocks;
+        run.sectors = self.blocks[blocks - 1].home.end() - run.start;
+        let end = run.end();
+        self.targets.retain(|target| target.home.start < end);
+        self.cut_gaps(end);
+    }
+}
