@@ -8,7 +8,7 @@ mod rig;
 use std::sync::atomic::Ordering;
 
 use counting::{ALLOCATED, LARGEST, PEAK};
-use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::log_cache::{Contiguity, LogCacheConfig, Strides};
 use dcd_engine::*;
 use rig::{Ram, Rig};
 
@@ -21,8 +21,9 @@ const GROWN_MAX: usize = 64 << 10;
 const SINGLE_MAX: usize = 16 << 10;
 
 /// Fills half of the log: three in four writes are of whole lines, the rest of two sectors.
-fn filled() -> Rig {
+fn filled(contiguity: Option<Contiguity>) -> Rig {
     let config = LogCacheConfig {
+        contiguity,
         high_mark: 100,
         idle_empty: Nanos::MAX,
         idle_full: Nanos::MAX,
@@ -44,9 +45,8 @@ fn filled() -> Rig {
     rig
 }
 
-#[test]
-fn rule_14_bringing_data_home_asks_for_no_memory() {
-    let mut rig = filled();
+fn drained(contiguity: Option<Contiguity>) {
+    let mut rig = filled(contiguity);
     assert_eq!(rig.count("destage_batches"), 0, "everything is in the log");
     let before = ALLOCATED.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -55,10 +55,18 @@ fn rule_14_bringing_data_home_asks_for_no_memory() {
     let grown = PEAK.load(Ordering::Relaxed) - before;
     let largest = LARGEST.load(Ordering::Relaxed);
     println!(
-        "{} batches: {grown} bytes more at once, {largest} bytes in one piece",
-        rig.count("destage_batches")
+        "{} batches, {} sectors in gaps: {grown} bytes more at once, {largest} bytes in one piece",
+        rig.count("destage_batches"),
+        rig.count("gap_sectors")
     );
     assert!(rig.count("destaged_sectors") > WRITES * 6, "all of it went home");
     assert!(grown <= GROWN_MAX, "{grown} bytes more than before");
     assert!(largest <= SINGLE_MAX, "{largest} bytes in one piece");
+}
+
+#[test]
+fn rule_14_bringing_data_home_asks_for_no_memory() {
+    drained(None);
+    // Most blocks are less than 100 lines apart, so that the memory is full of gaps.
+    drained(Some(Contiguity { read: Strides::up_to(100), write: Strides::up_to(100) }));
 }

@@ -3,6 +3,9 @@
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
+use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
+use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides};
 use dcd_engine::testing::{conformance, conformance_read_only};
 use dcd_engine::{Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
 use dcd_sim::{Latency, MemDisk, VirtualDriver};
@@ -62,5 +65,25 @@ fn a_disk_that_is_read_ahead_conforms() {
         let layer = ReadAhead::new(ReadAheadConfig { streams: 3, bytes: 32 << 10 });
         let root = builder.layer("read-ahead", Box::new(layer), &[device]);
         stack_conforms(builder.finish(root), vec![MemDisk::new(geometry, LATENCY, seed)], seed);
+    }
+}
+
+#[test]
+fn a_log_cache_that_fills_gaps_conforms() {
+    for (seed, geometry) in (0..).zip(geometries()) {
+        // The log is so small that it goes around many times.
+        let log_geometry = Geometry::plain(FIRST_SEGMENT_SECTOR + 16 * 128);
+        let mut disks =
+            vec![MemDisk::new(log_geometry, LATENCY, seed), MemDisk::new(geometry, LATENCY, seed)];
+        let [log, data] = &mut disks[..] else { unreachable!("two disks") };
+        let options = FormatOptions { segment_bytes: 64 << 10, ..FormatOptions::new([1; 16], [2; 16]) };
+        format(log, data, &options).expect("formatted");
+        let strides = || Strides::up_to(50);
+        let contiguity = Some(Contiguity { read: strides(), write: strides() });
+        let config = LogCacheConfig { contiguity, idle_empty: Nanos::from_micros(100), ..Default::default() };
+        let mut builder = StackBuilder::new();
+        let ports = [builder.device(log_geometry), builder.device(geometry)];
+        let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
+        stack_conforms(builder.finish(root), disks, seed);
     }
 }

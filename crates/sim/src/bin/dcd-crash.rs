@@ -202,7 +202,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
     let fill = if arguments.fill { " --fill" } else { "" };
     let Some(level) = arguments.raid else {
-        return format!("dcd-crash --promise {}{canary}{ordered}{fill} --run {run:#x}", name(&arguments.promise));
+        return format!(
+            "dcd-crash --promise {}{canary}{ordered}{fill} --run {run:#x}",
+            name(&arguments.promise)
+        );
     };
     let flags = [
         (arguments.journal, " --journal"),

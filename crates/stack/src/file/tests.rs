@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dcd_engine::log_cache::Promise;
+use dcd_engine::log_cache::{Contiguity, Promise, Strides};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Lba, Nanos};
 
 use super::*;
@@ -58,9 +58,20 @@ fn a_logical_dcd_is_read_whole() {
     assert_eq!(config.promise, Promise::Ordered);
     assert_eq!(config.delay_max, Nanos::from_millis(250));
     assert_eq!(config.bypass_bytes, 0);
+    assert_eq!(config.contiguity, None);
     assert_eq!(config.high_mark, 75, "what is not said is the default");
     assert_eq!(file.bottom_device("data").unwrap().name, "file");
     assert!(file.bottom_device("cache").is_none(), "a cache stands on two things");
+}
+
+#[test]
+fn a_log_cache_fills_gaps_as_the_file_says() {
+    let file = parse(&LOGICAL.replace("bypass = 0", "fill-writes = 12\nfill-reads = 3")).unwrap();
+    let LayerKind::LogCache { config, .. } = &file.layer("cache").unwrap().kind else {
+        panic!("a log cache")
+    };
+    let contiguity = Contiguity { read: Strides::up_to(3), write: Strides::up_to(12) };
+    assert_eq!(config.contiguity, Some(contiguity));
 }
 
 #[test]
@@ -94,6 +105,14 @@ fn every_mistake_is_named_with_its_place_and_a_way_out() {
         ("data = \"data\"", "data = \"data\"\nhigh-mark = 101", "101", "from 1 to 100"),
         ("data = \"data\"", "data = \"data\"\nlow-mark = 90", "90", "below \"high-mark\""),
         ("data = \"data\"", "data = \"data\"\nordered-destage = \"yes\"", "\"yes", "true or false"),
+        ("data = \"data\"", "data = \"data\"\nfill-writes = 5000", "5000", "from 0 to 4096"),
+        ("data = \"data\"", "data = \"data\"\nfill-reads = 9", "9\npromise", "say with fill-writes"),
+        (
+            "data = \"data\"",
+            "data = \"data\"\nhow = \"as-it-comes\"\nfill-writes = 9",
+            "\"as-it",
+            "between sorted blocks",
+        ),
         ("export = \"cache\"", "export = \"cash\"", "\"cash", "did you mean \"cache\"?"),
         ("export = \"cache\"", "", "\n", "\"export\" is missing"),
         ("[device.file]", "[device.cache]", "cache]\nkind", "the name \"cache\" is taken"),

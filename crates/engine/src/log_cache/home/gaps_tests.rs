@@ -284,18 +284,29 @@ fn more_gaps_than_the_memory_holds_take_more_windows() {
     steps.drain();
     let written = sent(&steps, Kind::Write);
     assert!(written.iter().all(|(_, lines)| *lines <= 16), "{written:?}");
-    assert_eq!(written.len(), 10, "four blocks and three gaps are 13 lines, a fifth does not fit: {written:?}");
+    assert_eq!(
+        written.len(),
+        10,
+        "four blocks and three gaps are 13 lines, a fifth does not fit: {written:?}"
+    );
     for line in 0..157 {
         let expected = if line % 4 == 0 { [1, 2] } else { [0, 0] };
         assert_eq!([0, 4].map(|at| steps.at_home(MIDDLE + 8 * line + at)), expected, "line {line}");
     }
 }
 
-/// What may happen to a cache that destages, on 64 sectors.
+/// What may happen to a cache that destages, on 128 sectors.
 #[derive(Clone, Debug)]
 enum Act {
-    Write { at: u64, sectors: u64, durable: bool },
-    Discard { at: u64, sectors: u64 },
+    Write {
+        at: u64,
+        sectors: u64,
+        durable: bool,
+    },
+    Discard {
+        at: u64,
+        sectors: u64,
+    },
     Flush,
     /// One of the operations that are held back is carried out.
     CarryOut(usize),
@@ -303,37 +314,42 @@ enum Act {
     Wait,
 }
 
+const SPACE: u64 = 128;
+
+fn extent(sectors: std::ops::Range<u64>) -> impl Strategy<Value = (u64, u64)> {
+    (0..SPACE, sectors).prop_map(|(at, sectors)| (at, sectors.min(SPACE - at)))
+}
+
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let place = (0..64u64, 1..33u64).prop_map(|(at, sectors)| (at, sectors.min(64 - at)));
-    let small = (0..64u64, 1..5u64).prop_map(|(at, sectors)| (at, sectors.min(64 - at)));
+    let write = |((at, sectors), durable)| Act::Write { at, sectors, durable };
     let act = prop_oneof![
-        4 => (small, any::<bool>()).prop_map(|((at, sectors), durable)| Act::Write { at, sectors, durable }),
-        3 => (place.clone(), any::<bool>()).prop_map(|((at, sectors), durable)| Act::Write { at, sectors, durable }),
-        1 => place.prop_map(|(at, sectors)| Act::Discard { at, sectors }),
+        6 => (extent(1..9), any::<bool>()).prop_map(write),
+        4 => (extent(9..33), any::<bool>()).prop_map(write),
+        1 => extent(1..33).prop_map(|(at, sectors)| Act::Discard { at, sectors }),
         2 => Just(Act::Flush),
-        12 => (0..8usize).prop_map(Act::CarryOut),
-        3 => any::<bool>().prop_map(Act::Drain),
+        10 => (0..8usize).prop_map(Act::CarryOut),
+        3 => Just(Act::Drain(true)),
+        1 => Just(Act::Drain(false)),
         1 => Just(Act::Wait),
     ];
-    prop::collection::vec(act, 1..80)
+    prop::collection::vec(act, 20..120)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn whatever_happens_meanwhile_home_is_right(
         acts in acts(),
-        read in 0..12u64,
-        write in 2..12u64,
-        bypass in 1..9u64,
+        read in 3..20u64,
+        write in 3..20u64,
         segments in 6..20u32,
     ) {
-        let bypass_bytes = bypass * 512;
-        let mut steps = Steps::new(segments, LogCacheConfig { bypass_bytes, ..filling(read, write) });
+        let config = LogCacheConfig { bypass_bytes: 9 * 512, ..filling(read, write) };
+        let mut steps = Steps::new(segments, config);
         // The log answers at once, the data disk when a test says so, in any order.
         steps.hold = Box::new(|port, _| port == DATA);
-        let mut expected = vec![0u8; 64];
+        let mut expected = vec![0u8; SPACE as usize];
         for (number, act) in acts.iter().enumerate() {
             let tag = number as u8 + 1;
             match *act {
@@ -361,7 +377,7 @@ proptest! {
         steps.let_go();
         steps.drain();
         prop_assert!(!steps.core.is_dirty());
-        let home: Vec<u8> = (0..64).map(|at| steps.at_home(MIDDLE + at)).collect();
+        let home: Vec<u8> = (0..SPACE).map(|at| steps.at_home(MIDDLE + at)).collect();
         prop_assert_eq!(home, expected);
     }
 }
