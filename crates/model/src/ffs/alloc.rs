@@ -42,9 +42,17 @@ impl Allocator {
         }
     }
 
-    /// True where so much can be taken without touching the reserve.
+    /// True where so much can be taken without touching the reserve, all of it in whole blocks: with a small reserve, what is
+    /// free in the end is fragments.
     pub fn has_room(&self, frags: u64, inodes: u64) -> bool {
-        self.free_frags >= frags + self.reserve_frags && self.free_inodes >= inodes
+        let mut whole = 0;
+        let mut groups = self.groups.iter();
+        while whole < frags
+            && let Some(group) = groups.next()
+        {
+            whole += u64::from(group.free_blocks * BLOCK_FRAGMENTS);
+        }
+        self.free_frags >= frags + self.reserve_frags && whole >= frags && self.free_inodes >= inodes
     }
 
     pub fn free_frags(&self) -> u64 {

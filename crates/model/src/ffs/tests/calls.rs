@@ -269,3 +269,26 @@ fn fsync_waits_for_data_inode_and_device() {
     let sizes: Vec<&str> = log.iter().map(|line| line.split_once('+').map_or("", |(_, size)| size)).collect();
     assert_eq!(sizes, ["48", "16", ""], "three blocks of data, the inode, a flush: {log:?}");
 }
+
+/// Without a reserve the last space is fragments, of which no block can be made.
+#[test]
+fn a_file_system_without_a_reserve_fills_up_and_says_so() {
+    let config = FfsConfig { reserve_percent: 0, ..small() };
+    let mut bench = Bench::new(config, 4 * MIB);
+    let mut files = 0;
+    let full = loop {
+        let path = format!("/file{files}");
+        let made = bench.call(Op::Create { path });
+        let Ok(Done::Opened(file)) = made else { break made };
+        // Fragments of all sizes, and now and then a block.
+        let written = bench.call(Op::Write { file, offset: 0, bytes: 1024 * (1 + files % 9) });
+        bench.close(file);
+        if written.is_err() {
+            break written;
+        }
+        files += 1;
+    };
+    assert_eq!(full, Err(FsError::NoSpace));
+    assert!(files > 300, "{files} files of 5 KiB in 4 MiB");
+    assert!(bench.ffs.free_bytes() < 400 << 10);
+}
