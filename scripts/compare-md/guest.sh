@@ -49,10 +49,13 @@ since() { awk "BEGIN { printf \"%.3f\", $(now) - $1 }"; }
 
 # fio says how long its requests took, flush and all: its own start takes a second here. The requests are the same for every setup
 # of a round.
+workload_number=0
 measure() { # WORKLOAD fio's arguments
     local workload=$1
     shift
-    fio --name=job --filename="$device" --direct=1 --ioengine=libaio --randseed="$ROUND" --end_fsync=1 --minimal "$@" \
+    # Otherwise all would read and write the same places, and what is read be in every cache.
+    workload_number=$((workload_number + 1))
+    fio --name=job --filename="$device" --direct=1 --ioengine=libaio --randrepeat=0 --randseed="$ROUND$workload_number" --end_fsync=1 --minimal "$@" \
         > /tmp/fio.log 2>&1 || die "fio $*: $(tail -c 300 /tmp/fio.log)"
     # Milliseconds of reads and of writes.
     note "$workload" "$(awk -F';' '/^3;/ { printf "%.3f", ($9 > $50 ? $9 : $50) / 1000 }' /tmp/fio.log)"

@@ -122,6 +122,7 @@ what = "least-recently-written"
 high-mark = 95              percent of the stripes in RAM that are dirty from which they go home
 low-mark = 85               percent at which that ends
 destage-depth = 32          stripes that are destaged at a time
+flush-depth = 128           the same while clients wait for a flush alone
 idle-empty = "1s"           for idle, as in a log cache
 idle-full = "1ms"
 

@@ -134,8 +134,9 @@ pub(super) struct Array {
     flushing: u32,
     pub foreground: u64,
     pub last_activity: Nanos,
-    /// Destages under way.
+    /// Destages under way, and how many blocks were dirty when they began.
     pub destages: u32,
+    pub destaged_blocks: usize,
     /// Where a sweep goes on.
     pub hand: u64,
     /// Destaging has begun at the high mark and not reached the low one.
@@ -183,6 +184,7 @@ impl Array {
             foreground: 0,
             last_activity: Nanos::ZERO,
             destages: 0,
+            destaged_blocks: 0,
             hand: 0,
             triggered: false,
             stopped: false,
@@ -309,11 +311,19 @@ impl Array {
     /// Whether a dirty unit may be destaged now; readers that are in the way keep others out from now on.
     pub fn can_destage(&mut self, unit: u64) -> bool {
         let unit = self.cache.unit(unit);
-        if unit.exclusive || unit.claimed.is_some() || unit.fetch.is_some() {
+        if !unit.may_leave() {
             return false;
         }
         unit.wanted = unit.readers > 0;
         !unit.wanted
+    }
+
+    /// Disks that know of more commands find shorter ways. Only where these keep no other client waiting, and take little RAM.
+    fn may_go_deeper(&self) -> bool {
+        let whole = self.config.destage_depth as usize * self.layout.rows * self.layout.shape.data;
+        self.destages < self.config.flush_depth
+            && self.destaged_blocks < whole / 4
+            && self.clients_wait_for_home_alone()
     }
 
     /// Asks for an alarm at a time, unless there is an earlier one.
@@ -328,11 +338,15 @@ impl Array {
         let (high_mark, low_mark) =
             (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
         self.triggered = utilisation >= high_mark || (self.triggered && utilisation > low_mark);
-        if dirty == 0 || self.broken || self.destages >= self.config.destage_depth {
+        let room = self.destages < self.config.destage_depth;
+        if dirty == 0 || self.broken || !(room || self.may_go_deeper()) {
             return None;
         }
         if let Some(unit) = self.wanted_by_waiters() {
             return Some(unit);
+        }
+        if !room {
+            return None;
         }
         if !self.stalled.is_empty() && self.destages == 0 {
             return self.choose();

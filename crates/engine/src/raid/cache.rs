@@ -104,6 +104,11 @@ impl Unit {
             || !self.waiting.is_empty()
     }
 
+    /// Nobody is in the way of its destage but readers at members.
+    pub const fn may_leave(&self) -> bool {
+        !self.exclusive && self.claimed.is_none() && self.fetch.is_none()
+    }
+
     fn is_idle(&self) -> bool {
         self.readers == 0 && !self.is_locked()
     }

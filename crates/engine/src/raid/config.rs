@@ -108,6 +108,8 @@ pub struct RaidConfig {
     pub low_mark: u8,
     /// Units destaged at a time.
     pub destage_depth: u32,
+    /// The same while clients wait for nothing but a flush, of units with few dirty blocks.
+    pub flush_depth: u32,
     /// For the idle policy: see the log cache.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
@@ -142,6 +144,7 @@ impl Default for RaidConfig {
             high_mark: 95,
             low_mark: 85,
             destage_depth: 32,
+            flush_depth: 128,
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
             pass_bytes: 32 << 20,

@@ -218,3 +218,15 @@ fn a_new_array_is_in_doubt_everywhere_and_goes_on_where_it_was() {
     let bench = Bench::start(config, bench.members).expect("active");
     assert!(bench.raid.array().recorder.in_doubt().len() <= 2);
 }
+
+#[test]
+fn a_flush_marks_all_that_it_brings_home_at_once() {
+    let mut bench = Bench::new(RaidConfig { destage_depth: 1, flush_depth: 1, ..regions_of_a_stripe(false) });
+    for stripe in [0, 1, 3] {
+        bench.write(48 * stripe, 1, 1);
+    }
+    assert!(marked(&bench.members, 0).is_empty(), "nothing is written yet");
+    bench.flush().expect("flushed");
+    assert_eq!(bench.raid.statistics().superblocks, 1);
+    assert_eq!(marked(&bench.members, 0), [0, 1, 3]);
+}

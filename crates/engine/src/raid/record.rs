@@ -238,11 +238,25 @@ impl Array {
     /// Operations may write to a unit; otherwise it is being recorded that they will.
     pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
         let region = self.regions.of_unit(unit);
-        self.recorder.begin(region, self.journal.is_some());
+        let journaled = self.journal.is_some();
+        if !journaled && !self.recorder.wanted.in_doubt.contains(region) && self.flush_waits() {
+            self.begin_all_dirty();
+        }
+        self.recorder.begin(region, journaled);
         let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
         let may = self.recorder.may_write(region) || late;
         self.record(out);
         may
+    }
+
+    /// What a flush brings home is recorded at once, and not region by region while all wait.
+    fn begin_all_dirty(&mut self) {
+        let mut next = 0;
+        while let Some(&unit) = self.cache.dirty().range(next..).next() {
+            let region = self.regions.of_unit(unit);
+            self.recorder.begin(region, false);
+            next = self.regions.units(region).end;
+        }
     }
 
     /// The parity of a unit may be wrong.

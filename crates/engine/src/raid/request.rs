@@ -325,10 +325,32 @@ impl Array {
         if self.cache.by_since().next().is_none_or(|(since, _)| since > whole) {
             return None;
         }
-        let hand = self.hand;
-        let ahead: Vec<u64> =
-            self.cache.dirty().range(hand..).chain(self.cache.dirty().range(..hand)).copied().collect();
-        ahead.into_iter().find(|&unit| self.is_behind(unit, whole) && self.can_destage(unit))
+        let (hand, dirty) = (self.hand, self.cache.dirty());
+        let mut read = Vec::new();
+        let mut found = None;
+        for &unit in dirty.range(hand..).chain(dirty.range(..hand)) {
+            match self.cache.get(unit).filter(|entry| entry.since() <= whole && entry.may_leave()) {
+                Some(entry) if entry.readers > 0 => read.push(unit),
+                Some(_) => {
+                    found = Some(unit);
+                    break;
+                }
+                None => {}
+            }
+        }
+        read.into_iter().for_each(|unit| self.cache.unit(unit).wanted = true);
+        found
+    }
+
+    /// Everything up to a stamp is to be home.
+    pub(super) fn flush_waits(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.units.is_none())
+    }
+
+    /// Some wait for what is dirty to be home, and nobody for anything else.
+    pub(super) fn clients_wait_for_home_alone(&self) -> bool {
+        let clients = self.waiters.iter().filter(|waiter| matches!(waiter.who, WaitingFor::Request(_)));
+        self.flush_waits() && clients.count() as u64 == self.foreground
     }
 
     /// Dirty since a stamp, or for longer.

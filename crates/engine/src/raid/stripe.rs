@@ -55,6 +55,8 @@ struct Reads {
 pub(super) struct Operation {
     pub unit: u64,
     goal: Goal,
+    /// That were dirty when it began.
+    blocks: usize,
     pub phase: Phase,
     work: Option<Work>,
     pub writes: Vec<(Run, Buf)>,
@@ -102,13 +104,17 @@ impl Array {
         let entry = self.cache.unit(unit);
         assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
         (entry.exclusive, entry.wanted) = (true, false);
+        let mut blocks = 0;
         if goal == Goal::Destage {
             self.destages += 1;
+            blocks = entry.dirty_blocks();
+            self.destaged_blocks += blocks;
             self.cache.leaves(unit, true);
         }
         let operation = Operation {
             unit,
             goal,
+            blocks,
             phase: Phase::Reading,
             work: None,
             writes: Vec::new(),
@@ -400,6 +406,7 @@ impl Array {
         if operation.goal == Goal::Destage {
             self.cache.leaves(unit, false);
             self.destages -= 1;
+            self.destaged_blocks -= operation.blocks;
             self.statistics.destages += 1;
             self.hand = unit + 1;
         }

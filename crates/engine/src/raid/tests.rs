@@ -545,3 +545,31 @@ fn an_administrator_fails_a_member_that_the_others_make_up_for() {
     let mut unsynced = Bench::over(config(Level::Raid5, 4), false);
     assert!(why(&mut unsynced, 1).expect("no parity").contains("not computed yet"));
 }
+
+/// Deep queues make short ways, as long as they keep nobody waiting and carry little.
+#[test]
+fn a_flush_alone_brings_home_more_sparse_units_at_a_time() {
+    let destages = |blocks: usize, reads: bool| {
+        let mut bench =
+            Bench::new(RaidConfig { destage_depth: 1, flush_depth: 3, ..config(Level::Raid5, 4) });
+        (0..4).for_each(|stripe| {
+            bench.write(48 * stripe, blocks, 1);
+        });
+        if reads {
+            bench.ask(Io::Read { at: Lba((144 + 40) * 8), buf: Buf::zeroed(BLOCK) });
+        }
+        bench.ask(Io::Flush);
+        let before = bench.raid.array().destages;
+        if reads {
+            bench.returns();
+        }
+        let after = bench.raid.array().destages;
+        bench.settle();
+        assert_eq!((bench.raid.array().cache.dirty().len(), bench.raid.array().destaged_blocks), (0, 0));
+        bench.check_parity();
+        (before, after)
+    };
+    assert_eq!(destages(1, false), (3, 3));
+    assert_eq!(destages(1, true), (1, 3), "a client reads");
+    assert_eq!(destages(12, false), (1, 1), "a quarter of a stripe is not little");
+}
