@@ -283,6 +283,36 @@ pub struct Geometry {
     /// Seeks cost time: a spinning disk.
     pub rotational: bool,
     pub read_only: bool,
+    /// The stripes of an array; none for a disk.
+    pub stripes: Option<Stripes>,
+}
+
+/// The stripes of an array: one that is written as a whole costs no reads for its parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stripes {
+    /// Sectors of data in a stripe.
+    pub sectors: u64,
+    /// Where the first whole stripe begins.
+    pub first: u64,
+}
+
+impl Stripes {
+    /// The stripe that a sector is in, if all of it is on the device in that direction.
+    pub const fn around(&self, sector: Lba) -> Option<Extent> {
+        match sector.0.checked_sub(self.first) {
+            Some(behind) => {
+                let start = self.first + behind / self.sectors * self.sectors;
+                Some(Extent::new(Lba(start), self.sectors))
+            }
+            None => None,
+        }
+    }
+
+    /// The same as they look from a slice that begins at this sector.
+    pub const fn behind(&self, sector: u64) -> Stripes {
+        let within = (sector % self.sectors + self.sectors - self.first) % self.sectors;
+        Stripes { sectors: self.sectors, first: (self.sectors - within) % self.sectors }
+    }
 }
 
 impl Geometry {
@@ -297,6 +327,7 @@ impl Geometry {
             fast_zeroes: false,
             rotational: false,
             read_only: false,
+            stripes: None,
         }
     }
 }
@@ -376,5 +407,27 @@ pub trait Layer {
     /// True while work goes on that nobody has asked for by a request and that is not finished (destaging).
     fn is_busy(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_an_array_knows_where_its_stripes_are() {
+        for first in [0, 8, 40] {
+            let stripes = Stripes { sectors: 48, first };
+            for cut in (0..150).step_by(8) {
+                let seen = stripes.behind(cut);
+                assert!(seen.first < 48);
+                for sector in first + cut..first + cut + 100 {
+                    let whole = stripes.around(Lba(sector)).expect("behind the first");
+                    let from = seen.around(Lba(sector - cut));
+                    let expected = whole.start.0.checked_sub(cut).map(|start| Extent::new(Lba(start), 48));
+                    assert_eq!(from, expected, "first {first}, cut {cut}, sector {sector}");
+                }
+            }
+        }
     }
 }

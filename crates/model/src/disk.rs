@@ -393,6 +393,7 @@ impl Layer for Disk {
             fast_zeroes: false,
             rotational: true,
             read_only: below.read_only,
+            stripes: None,
         });
         Ok(())
     }

@@ -4,7 +4,11 @@
 //! is drained. The floor is the same set of blocks, sorted by address with neighbours merged, written to the same disk with as
 //! many writes in flight, and flushed: no cache can bring them home in less.
 //!
-//! `cargo run --release -p dcd-sim --example destage`
+//! With `gaps` it brings home a log on its own device with and without the contiguity transform: blocks at random places of a
+//! region of which they are a half, a quarter or a sixteenth, with one operation in flight at a drive without a queue and with
+//! 32. The rules are what the stride benchmark finds on the same modelled drive.
+//!
+//! `cargo run --release -p dcd-sim --example destage [gaps]`
 
 #[allow(dead_code)] // Each program uses a part of it.
 mod common;
@@ -14,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
-use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
+use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides, WhenPolicy};
+use dcd_engine::raid::stride::{Pass, StrideBench, THRESHOLD};
 use dcd_engine::{
     Buf, Control, Durability, Extent, Geometry, Io, LayerIndex, Lba, Nanos, Pump, Report, RequestId,
     SECTOR_BYTES, Stack, StackBuilder, Target,
@@ -29,6 +34,8 @@ const DATA_SECTORS: u64 = 4096 * MIB;
 const LOG_SECTORS: u64 = FIRST_SEGMENT_SECTOR + 256 * MIB;
 /// A log on its own device: a small solid-state disk.
 const LOG_LATENCY: Nanos = Nanos::from_micros(100);
+/// The longest stride that is measured.
+const STRIDE_MAX: u64 = 40;
 /// Writes asked for at once while the log is filled.
 const FILLING: u64 = 64;
 
@@ -40,14 +47,14 @@ struct Bench {
     cache: LayerIndex,
 }
 
-fn spindle(builder: &mut StackBuilder, drive: &Drive, sectors: u64) -> Target {
+fn spindle(builder: &mut StackBuilder, drive: &Drive, sectors: u64, queue_depth: Option<usize>) -> Target {
     let device = builder.device(Geometry::plain(sectors));
-    let disk = Disk::with_drive(drive.clone(), &DiskConfig::default());
+    let disk = Disk::with_drive(drive.clone(), &DiskConfig { queue_depth, ..DiskConfig::default() });
     builder.layer("spindle", Box::new(disk), &[device])
 }
 
 /// A formatted cache over a log device and a disk, or over two slices of one disk.
-fn cached(drive: &Drive, own_device: bool, destage_memory: usize) -> Bench {
+fn cached(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: LogCacheConfig) -> Bench {
     let mut builder = StackBuilder::new();
     let mut driver_devices: Vec<Box<dyn SimDevice>> = Vec::new();
     let mut device = |sectors, latency| {
@@ -59,10 +66,10 @@ fn cached(drive: &Drive, own_device: bool, destage_memory: usize) -> Bench {
         let log = device(LOG_SECTORS, LOG_LATENCY);
         device(DATA_SECTORS, Nanos::ZERO);
         let port = builder.device(Geometry::plain(LOG_SECTORS));
-        ([port, spindle(&mut builder, drive, DATA_SECTORS)], log)
+        ([port, spindle(&mut builder, drive, DATA_SECTORS, queue_depth)], log)
     } else {
         let whole = device(LOG_SECTORS + DATA_SECTORS, Nanos::ZERO);
-        let disk = spindle(&mut builder, drive, LOG_SECTORS + DATA_SECTORS);
+        let disk = spindle(&mut builder, drive, LOG_SECTORS + DATA_SECTORS, queue_depth);
         let mut slice = |name, first, sectors| {
             let slice = Slice::new(Extent::new(Lba(first), sectors));
             builder.layer(name, Box::new(slice), &[disk])
@@ -72,12 +79,7 @@ fn cached(drive: &Drive, own_device: bool, destage_memory: usize) -> Bench {
     let mut log = Front { device: log, sectors: LOG_SECTORS };
     let mut data = StandIn { sectors: DATA_SECTORS };
     format(&mut log, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
-    let config = LogCacheConfig {
-        when: WhenPolicy::WhenFull,
-        bypass_bytes: 0,
-        destage_memory,
-        ..LogCacheConfig::default()
-    };
+    let config = LogCacheConfig { when: WhenPolicy::WhenFull, bypass_bytes: 0, ..config };
     let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
     let Target::Layer(cache) = root else { unreachable!("a cache is a layer") };
     let mut stack = builder.finish(root);
@@ -86,15 +88,16 @@ fn cached(drive: &Drive, own_device: bool, destage_memory: usize) -> Bench {
     Bench { stack, driver, cache }
 }
 
-/// Writes random blocks until the log is full, but for what would make it destage; the blocks that are in it.
-fn fill(bench: &mut Bench) -> BTreeSet<u64> {
+/// Writes random blocks of a region until so much of the log is used, or all of it but for what would make it destage; the
+/// blocks that are in it.
+fn fill(bench: &mut Bench, region: u64, log_sectors: u64) -> BTreeSet<u64> {
     let mut rng = SimRng::new(7);
     let mut blocks = BTreeSet::new();
     let mut asked = 0;
-    let room = (LOG_SECTORS - 4 * MIB) * SECTOR_BYTES;
+    let room = log_sectors.min(LOG_SECTORS - 4 * MIB) * SECTOR_BYTES;
     while bench.stack.layer(bench.cache).status(Nanos::ZERO)["used_bytes"].as_u64() < Some(room) {
         let writes = (0..FILLING).map(|_| {
-            let block = rng.below(DATA_SECTORS / 8);
+            let block = rng.below(region / 8);
             blocks.insert(block);
             Io::Write { at: Lba(block * 8), buf: Buf::blank(4096), durability: Durability::Volatile }
         });
@@ -137,7 +140,7 @@ fn operations(stack: &Stack) -> u64 {
 /// Writes the blocks sorted, `depth` at a time, and flushes.
 fn sorted(drive: &Drive, blocks: &BTreeSet<u64>, first: u64, depth: usize) -> (Nanos, u64) {
     let mut builder = StackBuilder::new();
-    let root = spindle(&mut builder, drive, first + DATA_SECTORS);
+    let root = spindle(&mut builder, drive, first + DATA_SECTORS, None);
     let mut stack = builder.finish(root);
     let device = Shared::new(Geometry::plain(first + DATA_SECTORS));
     let mut driver: Driver = VirtualDriver::new(vec![Box::new(Timed::new(&device, Nanos::ZERO))]);
@@ -173,7 +176,82 @@ fn sorted(drive: &Drive, blocks: &BTreeSet<u64>, first: u64, depth: usize) -> (N
     (driver.now(), count)
 }
 
+/// What the stride benchmark says of a drive.
+fn rules(drive: &Drive, queue_depth: usize) -> Contiguity {
+    let span = 4 * MIB;
+    let rule = |writes: bool| {
+        let passes = (1..=STRIDE_MAX).map(|stride| {
+            let at = Extent::new(Lba(stride * 2 * span), span);
+            Pass::strided(writes, at, stride)
+        });
+        let mut builder = StackBuilder::new();
+        let disk = spindle(&mut builder, drive, DATA_SECTORS, Some(queue_depth));
+        let root = builder.layer("strides", Box::new(StrideBench::new(passes)), &[disk]);
+        let mut stack = builder.finish(root);
+        let device = Shared::new(Geometry::plain(DATA_SECTORS));
+        let mut driver: Driver = VirtualDriver::new(vec![Box::new(Timed::new(&device, Nanos::ZERO))]);
+        stack.activate(&mut driver).expect("a disk starts");
+        let times: Vec<f64> = (1..=STRIDE_MAX)
+            .map(|_| {
+                let begun = driver.now();
+                stack.run_blocking(&mut driver, root, Io::Flush).status.expect("a pass");
+                driver.now().since(begun).as_secs_f64()
+            })
+            .collect();
+        let curve: Vec<_> = (1..=STRIDE_MAX).zip(times.iter().map(|time| time / times[0])).collect();
+        Strides::from_curve(&curve, THRESHOLD)
+    };
+    Contiguity { read: rule(false), write: rule(true) }
+}
+
+fn gaps() {
+    println!(
+        "{:<17} {:>5} {:>6} {:>6} {:>8} {:>9} {:>9} {:>9} {:>10} {:>8} {:>6}",
+        "drive",
+        "depth",
+        "reads<",
+        "writes<",
+        "of 16",
+        "seconds",
+        "writes",
+        "filled",
+        "writes",
+        "reads",
+        "ratio"
+    );
+    for name in DRIVES {
+        for depth in [1, 32] {
+            let (drive, note) = drive_for(name, (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
+            let contiguity = rules(&drive, depth);
+            for region in [2, 4, 16] {
+                let run = |contiguity: Option<Contiguity>| {
+                    let config =
+                        LogCacheConfig { destage_depth: depth, contiguity, ..LogCacheConfig::default() };
+                    let mut bench = cached(&drive, true, Some(depth), config);
+                    fill(&mut bench, region * 64 * MIB, 64 * MIB);
+                    let (time, _) = drain(&mut bench);
+                    let status = bench.stack.layer(bench.cache).status(Nanos::ZERO);
+                    let count = |name: &str| status["statistics"][name].as_u64().unwrap_or(0);
+                    (time.as_secs_f64(), count("destage_writes"), count("gap_reads"))
+                };
+                let (plain, writes, _) = run(None);
+                let (filled, fewer, reads) = run(Some(contiguity.clone()));
+                println!(
+                    "{name:<17} {depth:>5} {:>6} {:>7} {:>8} {plain:>9.1} {writes:>9} {filled:>9.1} {fewer:>10} {reads:>8} {:>5.2}x{note}",
+                    contiguity.read.max,
+                    contiguity.write.max,
+                    16 / region,
+                    plain / filled,
+                );
+            }
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == "gaps") {
+        return gaps();
+    }
     let depth = LogCacheConfig::default().destage_depth;
     println!(
         "{:<17} {:<18} {:>8} {:>7} {:>9} {:>11} {:>9} {:>11} {:>6}",
@@ -182,8 +260,9 @@ fn main() {
     for name in DRIVES {
         for (own_device, mib) in [(true, 16), (false, 16), (false, 64), (false, 256)] {
             let (drive, note) = drive_for(name, (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
-            let mut bench = cached(&drive, own_device, mib << 20);
-            let blocks = fill(&mut bench);
+            let config = LogCacheConfig { destage_memory: mib << 20, ..LogCacheConfig::default() };
+            let mut bench = cached(&drive, own_device, None, config);
+            let blocks = fill(&mut bench, DATA_SECTORS, LOG_SECTORS);
             let first = if own_device { 0 } else { LOG_SECTORS };
             let (floor, floor_operations) = sorted(&drive, &blocks, first, depth);
             let (time, operations) = drain(&mut bench);

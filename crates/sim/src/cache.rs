@@ -32,6 +32,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         bypass_bytes: rng.pick(&[0, 16 << 10, 16 << 10, 64 << 10]),
         when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
         what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
+        full_stripes_first: true,
         how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
         contiguity: None,
         high_mark: rng.pick(&[50, 75, 90]),

@@ -176,6 +176,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         bypass_bytes: fields.size("bypass")?.unwrap_or(d.bypass_bytes),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
+        full_stripes_first: fields.flag("full-stripes-first")?.unwrap_or(d.full_stripes_first),
         how: fields.word("how")?.unwrap_or(d.how),
         contiguity: crate::raid::contiguity(fields)?,
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),

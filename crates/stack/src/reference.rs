@@ -37,6 +37,8 @@ when = "idle"               idle: destage when the disk is idle; high-low: by th
                             one-threshold, two-thresholds, asap, when-full, linear
 what = "oldest-first"       oldest-first, last-write-first, least-valid-first, and what a
                             write cache knows
+full-stripes-first = true   over an array: stripes that are dirty as a whole go home first and
+                            together, so that the array need not read for their parity
 how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
 fill-writes = 0             gaps between sorted blocks are written too, with what is there, where the
                             next block is less than so many blocks on and a disk without a queue

@@ -64,7 +64,8 @@ impl Layer for Slice {
 
     fn geometry(&self) -> Geometry {
         let below = self.below.expect("geometry is asked for after activation");
-        Geometry { sectors: self.extent.sectors, ..below }
+        let stripes = below.stripes.map(|stripes| stripes.behind(self.extent.start.0));
+        Geometry { sectors: self.extent.sectors, stripes, ..below }
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {

@@ -48,6 +48,8 @@ pub struct LogCacheConfig {
     pub bypass_bytes: u64,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
+    /// Where the data disk is an array: stripes that are dirty as a whole go home first, and together.
+    pub full_stripes_first: bool,
     pub how: HowPolicy,
     /// Which gaps between blocks that go home are read and written with them, where these are sorted; none: no gaps.
     pub contiguity: Option<Contiguity>,
@@ -85,6 +87,7 @@ impl Default for LogCacheConfig {
             bypass_bytes: 64 << 10,
             when: WhenPolicy::Idle,
             what: WhatPolicy::OldestFirst,
+            full_stripes_first: true,
             how: HowPolicy::Sorted,
             contiguity: None,
             high_mark: 75,

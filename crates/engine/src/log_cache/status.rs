@@ -16,6 +16,7 @@ impl Core {
             // Zeroes are one entry in the log.
             fast_zeroes: true,
             rotational: self.data.rotational,
+            stripes: self.data.stripes,
             read_only: self.data.read_only,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::format::*;
+use crate::layer::Stripes;
 use crate::{BlockDevice, Buf, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 
 /// A device in RAM, with sectors that cannot be read or written, and a count of writes after which the power is off.
@@ -15,6 +16,7 @@ pub struct Ram {
     pub logical_block_bytes: u32,
     pub fast_zeroes: bool,
     pub rotational: bool,
+    pub stripes: Option<Stripes>,
     /// Modifying operations and flushes that still work.
     pub operations_left: u64,
     pub operations: u64,
@@ -29,6 +31,7 @@ impl Ram {
             logical_block_bytes: 512,
             fast_zeroes: false,
             rotational: false,
+            stripes: None,
             operations_left: u64::MAX,
             operations: 0,
         }
@@ -78,6 +81,7 @@ impl BlockDevice for Ram {
             logical_block_bytes: self.logical_block_bytes,
             fast_zeroes: self.fast_zeroes,
             rotational: self.rotational,
+            stripes: self.stripes,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }
     }

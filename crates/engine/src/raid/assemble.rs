@@ -1,6 +1,6 @@
 //! How an array starts: who of its members can be used, what a crash has left.
 
-use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports};
+use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports, Stripes};
 use crate::raid::array::{Array, Start};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
@@ -133,8 +133,11 @@ impl Members<'_> {
     }
 
     fn geometry(&self, layout: &Layout, below: &dyn Ports) -> Result<Geometry, ActivateError> {
-        let mut geometry =
-            Geometry { physical_block_bytes: LINE_BYTES as u32, ..Geometry::plain(layout.sectors()) };
+        let mut geometry = Geometry {
+            physical_block_bytes: LINE_BYTES as u32,
+            stripes: Some(Stripes { sectors: layout.stripe_sectors(), first: 0 }),
+            ..Geometry::plain(layout.sectors())
+        };
         let needed = DATA_SECTOR + layout.stripes * layout.strip_sectors;
         for role in 0..self.now.members {
             let Some(port) = self.in_use(role) else { continue };

@@ -48,6 +48,11 @@ impl Layout {
         self.stripes * self.strip_sectors * self.shape.data as u64
     }
 
+    /// Sectors of data in a stripe.
+    pub const fn stripe_sectors(&self) -> u64 {
+        self.strip_sectors * self.shape.data as u64
+    }
+
     pub const fn units_per_stripe(&self) -> u64 {
         self.strip_sectors / self.column_sectors()
     }

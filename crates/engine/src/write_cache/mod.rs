@@ -251,6 +251,9 @@ impl Layer for WriteCache {
         let block_bytes = self.config.block_bytes;
         let mut geometry = below.geometry(Port(0));
         geometry.sectors = 0;
+        if self.maps.len() > 1 {
+            geometry.stripes = None;
+        }
         let mut first_sector = 0;
         for (port, map) in std::mem::take(&mut self.maps).into_iter().enumerate() {
             let this = below.geometry(Port(port));

@@ -26,6 +26,7 @@ impl MemoryDevice {
             fast_zeroes: true,
             rotational: false,
             read_only: false,
+            stripes: None,
         };
         MemoryDevice { geometry, chunks: BTreeMap::new() }
     }

@@ -223,6 +223,7 @@ fn measure(
         fast_zeroes: found.discards && !spec.read_only,
         rotational: found.rotational,
         read_only: spec.read_only,
+        stripes: None,
     };
     let traits = FileTraits {
         block: block as usize,

@@ -65,13 +65,15 @@ fn a_logical_dcd_is_read_whole() {
 }
 
 #[test]
-fn a_log_cache_fills_gaps_as_the_file_says() {
-    let file = parse(&LOGICAL.replace("bypass = 0", "fill-writes = 12\nfill-reads = 3")).unwrap();
+fn a_log_cache_destages_as_the_file_says() {
+    let file =
+        parse(&LOGICAL.replace("bypass = 0", "fill-writes = 12\nfill-reads = 3\nfull-stripes-first = false"))
+            .unwrap();
     let LayerKind::LogCache { config, .. } = &file.layer("cache").unwrap().kind else {
         panic!("a log cache")
     };
     let contiguity = Contiguity { read: Strides::up_to(3), write: Strides::up_to(12) };
-    assert_eq!(config.contiguity, Some(contiguity));
+    assert_eq!((&config.contiguity, config.full_stripes_first), (&Some(contiguity), false));
 }
 
 #[test]

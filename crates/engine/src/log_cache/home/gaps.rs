@@ -13,7 +13,7 @@
 
 use super::plan::Target;
 use super::room::Room;
-use super::{Core, Item, RETRY_FIRST};
+use super::{Core, Item};
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::destage::how::HowPolicy;
 use crate::log_cache::Canary;
@@ -50,8 +50,9 @@ impl GapRead {
 impl Core {
     /// The rules, where this batch may fill gaps.
     pub(super) fn gap_rules(&self) -> Option<&Contiguity> {
-        let after_failure = self.home.retry > RETRY_FIRST;
-        let may = self.mode == Mode::Serving && self.config.how == HowPolicy::Sorted && !after_failure;
+        let may = self.mode == Mode::Serving
+            && self.config.how == HowPolicy::Sorted
+            && !self.home.is_after_failure();
         self.config.contiguity.as_ref().filter(|rules| may && rules.write.max > 1)
     }
 

@@ -10,7 +10,7 @@
 //! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! This file chooses a batch and notes what came home; `plan` says what is read and written for a part of it (`gaps`: also
+//! This file chooses a batch (`stripes`: whole stripes of an array) and notes what came home; `plan` says what is read and written for a part of it (`gaps`: also
 //! what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
@@ -22,13 +22,16 @@ mod gaps_tests;
 mod lost;
 mod plan;
 mod room;
+mod stripes;
+#[cfg(test)]
+mod stripes_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
 use super::config::{LogCacheConfig, WhatPolicy};
-use super::core::{Core, DATA, Mode, Op, Stop};
+use super::core::{Chain, Core, DATA, Mode, Op, Stop};
 use super::format::Superblock;
 use super::ordered::Ordered;
 use super::table::{Line, Piece, RangeKind, RangePart};
@@ -72,6 +75,14 @@ struct Item {
     line: Line,
     piece: Piece,
     failed: bool,
+}
+
+/// What of a cache may go home.
+struct Eligible {
+    /// The log has failed, so that also what only RAM has goes home.
+    failed: bool,
+    /// A request over several records that is not durable as a whole: nothing of it goes home.
+    chain: Option<Chain>,
 }
 
 /// The state of destaging.
@@ -166,6 +177,11 @@ impl Home {
         self.phase = Phase::Flush;
     }
 
+    /// The batch before this one failed.
+    fn is_after_failure(&self) -> bool {
+        self.retry > RETRY_FIRST
+    }
+
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }
@@ -216,9 +232,12 @@ impl Core {
     /// What goes home first. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
     /// mark on, the oldest go first whatever the policy is: in another order much would go home and nothing be free.
     fn what(&self) -> &'static dyn what::What {
+        what::policy(if self.is_short() { WhatPolicy::OldestFirst } else { self.config.what })
+    }
+
+    fn is_short(&self) -> bool {
         let short = self.ring.utilisation() >= f64::from(self.config.low_mark) / 100.0;
-        let oldest_first = short || self.home.pressure == Pressure::Full;
-        what::policy(if oldest_first { WhatPolicy::OldestFirst } else { self.config.what })
+        short || self.home.pressure == Pressure::Full
     }
 
     /// Goes on with destaging as far as it may; runs after every event.
@@ -420,32 +439,54 @@ impl Core {
     }
 
     fn choose_items(&mut self, failed: bool) {
-        self.choose_segments(failed);
-        let chain = if failed { None } else { self.volatile_chain() };
-        let chained = |place: u64| {
-            chain.is_some_and(|chain| {
-                self.superblock.segment_of(place) == self.ring.index(chain.segment) && place >= chain.sector
-            })
-        };
-        let mut behind_around = false;
+        let rule = Eligible { failed, chain: if failed { None } else { self.volatile_chain() } };
         let mut items = std::mem::take(&mut self.home.room.items);
         items.clear();
+        if !failed && !self.is_short() && !self.home.is_after_failure() {
+            self.choose_full_stripes(&rule, &mut items);
+        }
+        if items.is_empty() {
+            self.choose_segments(failed);
+            self.choose_pieces(&rule, &mut items);
+            self.complete_stripes(&rule, &mut items);
+        }
+        self.home.room.items = items;
+        self.sort_items();
+    }
+
+    /// Everything in the segments of the batch that may go home.
+    fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
+        let mut behind_around = false;
         self.table.scan(0, usize::MAX, |line, piece| {
-            let place = piece.place.0;
-            let eligible = piece.dirty
-                && self.home.room.chosen[self.superblock.segment_of(place) as usize]
-                && !self.home.lost.is_lost(line, piece.place)
-                && !chained(place)
-                && (failed || self.buffers.holding(place).is_none());
-            if eligible && (self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())) {
+            let eligible = self.is_in_chosen(&piece) && self.may_go_home(line, &piece, rule);
+            if eligible && self.waits_for_others(line) {
                 behind_around = true;
             } else if eligible && items.len() < self.home.room.items_max {
                 items.push(Item { line, piece, failed: false });
             }
         });
         self.home.behind_around |= behind_around;
-        self.home.room.items = items;
-        self.sort_items();
+    }
+
+    fn is_in_chosen(&self, piece: &Piece) -> bool {
+        self.home.room.chosen[self.segment_of(piece.place.0) as usize]
+    }
+
+    fn may_go_home(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
+        let place = piece.place.0;
+        let is_chained = |chain: Chain| {
+            let segment = self.ring.number(self.segment_of(place));
+            segment > chain.segment || segment == chain.segment && place >= chain.sector
+        };
+        piece.dirty
+            && !self.home.lost.is_lost(line, piece.place)
+            && !rule.chain.is_some_and(is_chained)
+            && (rule.failed || self.buffers.holding(place).is_none())
+    }
+
+    /// An older write around the log, or an older range, has to be home before a line.
+    fn waits_for_others(&self, line: Line) -> bool {
+        self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
     }
 
     fn sort_items(&mut self) {

@@ -69,7 +69,7 @@ impl Room {
         Room {
             items_max,
             blocks_max,
-            items: Vec::with_capacity(items_max),
+            items: Vec::with_capacity(items_max + LINE_SECTORS as usize),
             clean: Vec::with_capacity(gaps_max),
             clean_max: gaps_max,
             blocks: Vec::with_capacity(blocks_max + LINE_SECTORS as usize),

@@ -1,0 +1,75 @@
+//! Whole stripes of an array go home together, and first: the array writes such a stripe without a read for its parity.
+//!
+//! Where space is short the oldest segments are chosen all the same, as only they free the tail; then what the cache has of a
+//! stripe that is dirty as a whole goes along with the part that is in them.
+
+use super::{Core, Eligible, Item};
+use crate::layer::Stripes;
+use crate::log_cache::table::{Line, Piece};
+use crate::{Extent, LINE_SECTORS};
+
+impl Core {
+    /// The stripes of the data disk, where they are told apart by lines.
+    fn stripes(&self) -> Option<Stripes> {
+        let in_lines = |stripes: &Stripes| {
+            stripes.first.is_multiple_of(LINE_SECTORS) && stripes.sectors.is_multiple_of(LINE_SECTORS)
+        };
+        self.data.stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
+    }
+
+    /// Chooses every stripe that is dirty as a whole, as far as there is room.
+    pub(super) fn choose_full_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
+        let Some(stripes) = self.stripes() else { return };
+        self.table.scan(0, usize::MAX, |line, _| {
+            // A line of several pieces is met several times; only the first one of a stripe counts.
+            let is_known = items
+                .last()
+                .is_some_and(|item: &Item| stripes.around(item.line.start()) == stripes.around(line.start()));
+            if let Some(stripe) = stripes.around(line.start())
+                && stripe.start == line.start()
+                && !is_known
+            {
+                self.add_full_stripe(stripe, rule, |_| true, items);
+            }
+        });
+    }
+
+    /// Adds what is missing of the stripes that items are in, where these are dirty as a whole.
+    pub(super) fn complete_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
+        let Some(stripes) = self.stripes() else { return };
+        items.sort_unstable_by_key(|item| item.line);
+        let mut last = None;
+        for index in 0..items.len() {
+            let stripe = stripes.around(items[index].line.start());
+            if let Some(stripe) = stripe.filter(|_| stripe != last) {
+                self.add_full_stripe(stripe, rule, |piece| !self.is_in_chosen(piece), items);
+            }
+            last = stripe;
+        }
+    }
+
+    /// Adds the pieces of a stripe that are `wanted`, if all of it may go home and there is room for them.
+    fn add_full_stripe(
+        &self,
+        stripe: Extent,
+        rule: &Eligible,
+        wanted: impl Fn(&Piece) -> bool,
+        items: &mut Vec<Item>,
+    ) {
+        let before = items.len();
+        for line in Line::touching(stripe).map(Line) {
+            let mut covered = 0;
+            for &piece in self.table.lookup(line).iter() {
+                if self.may_go_home(line, &piece, rule) && !self.waits_for_others(line) {
+                    covered |= piece.mask;
+                    if wanted(&piece) {
+                        items.push(Item { line, piece, failed: false });
+                    }
+                }
+            }
+            if covered != u8::MAX || items.len() > self.home.room.items_max {
+                return items.truncate(before);
+            }
+        }
+    }
+}
