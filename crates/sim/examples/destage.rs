@@ -5,7 +5,7 @@
 //! many writes in flight, and flushed: no cache can bring them home in less.
 //!
 //! With `gaps` it brings home a log on its own device with and without the contiguity transform: blocks at random places of a
-//! region of which they are a half, a quarter or a sixteenth, with one operation in flight at a drive without a queue and with
+//! region that has two, four or sixteen times as many, with one operation in flight at a drive without a queue and with
 //! 32. The rules are what the stride benchmark finds on the same modelled drive.
 //!
 //! `cargo run --release -p dcd-sim --example destage [gaps]`
