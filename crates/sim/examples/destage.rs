@@ -211,7 +211,7 @@ fn gaps() {
         "depth",
         "reads<",
         "writes<",
-        "of 16",
+        "region",
         "seconds",
         "writes",
         "filled",
@@ -240,7 +240,7 @@ fn gaps() {
                     "{name:<17} {depth:>5} {:>6} {:>7} {:>8} {plain:>9.1} {writes:>9} {filled:>9.1} {fewer:>10} {reads:>8} {:>5.2}x{note}",
                     contiguity.read.max,
                     contiguity.write.max,
-                    16 / region,
+                    format!("x{region}"),
                     plain / filled,
                 );
             }
