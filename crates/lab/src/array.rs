@@ -4,8 +4,8 @@ use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
-use dcd_engine::{BlockDevice, Extent, LINE_BYTES, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
-use dcd_model::ffs::{CpuCosts, FfsConfig};
+use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
+use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
 use dcd_sim::VirtualDriver;
 use dcd_sim::workloads::{self, Measured, Workload};
@@ -43,15 +43,19 @@ pub(crate) struct ArraySetup {
     pub drive: String,
     /// Commands that a member gets to know at a time; the others wait in the host's elevator.
     pub queue_depth: usize,
-    /// How long the elevator waits for another read after one, before writes go, with md.
+    /// How long the elevator waits for another read after one, before writes go.
     pub anticipation: Nanos,
     /// The members read on behind a read.
     pub read_ahead: bool,
     pub members: usize,
     pub strip: u64,
+    /// Strips that are prefetched at a time, with a stripe cache.
+    pub prefetch: u64,
     pub cache: u64,
-    /// Stripes destaged at a time; as much in parity block groups, which md lets go all together.
+    /// Stripes destaged at a time, with strips of 128 KiB; with others as much of each member.
     pub depth: u32,
+    /// Parity block groups destaged at a time.
+    pub rows: u32,
     /// Smax for reads and for writes, of MSC-CT.
     pub fill: (u64, u64),
 }
@@ -83,14 +87,16 @@ impl Ran {
 }
 
 /// The paper's host (section IV-A) under ext3: two processors of 3 GHz, blocks of 4 KiB, groups of 128 MiB. What ext3 does
-/// that this file system does not: it journals, and writes no metadata synchronously; in front of a non-volatile cache
-/// neither takes long.
-fn host(page_cache: u64) -> FfsConfig {
+/// that this file system does not: it journals, which in front of a non-volatile cache does not take long.
+fn host(page_cache: u64, read_ahead: u64) -> FfsConfig {
     FfsConfig {
         block_bytes: 4096,
         cluster_bytes: 128 << 10,
         group_bytes: 128 << 20,
         reserve_percent: 5,
+        placement: Placement::Ext3,
+        synchronous_metadata: false,
+        read_ahead_bytes: u32::try_from(read_ahead).ok(),
         buffer_cache_bytes: page_cache,
         inodes_in_memory: 1 << 16,
         names_in_memory: 1 << 16,
@@ -108,6 +114,11 @@ fn host(page_cache: u64) -> FfsConfig {
     }
 }
 
+/// Linux 2.6 reads so far ahead where a device does not ask for more.
+const HOST_READ_AHEAD: u64 = 128 << 10;
+/// The strips to which `depth` refers.
+const DEPTH_STRIP: u64 = 128 << 10;
+
 const fn param(key: &'static str, default: &'static str, about: &'static str) -> Param {
     Param { key, default, about }
 }
@@ -116,11 +127,8 @@ const fn param(key: &'static str, default: &'static str, about: &'static str) ->
 pub(crate) const DRIVE: Param = param("drive", "cheetah-15k4", "the members");
 pub(crate) const QUEUE_DEPTH: Param =
     param("queue-depth", "1", "commands that a member gets to know at a time (one: section I-C, equation 1)");
-pub(crate) const ANTICIPATION: Param = param(
-    "anticipation",
-    "6ms",
-    "how long the host's scheduler keeps a member free for another read, with md",
-);
+pub(crate) const ANTICIPATION: Param =
+    param("anticipation", "6ms", "how long the host's scheduler keeps a member free for another read");
 pub(crate) const READ_AHEAD: Param = param(
     "read-ahead",
     "no",
@@ -128,9 +136,19 @@ pub(crate) const READ_AHEAD: Param = param(
 );
 pub(crate) const MEMBERS: Param = param("members", "5", "how many");
 pub(crate) const STRIP: Param = param("strip", "128KiB", "what a stripe has on each member");
+/// "When a single sequential read is detected ... the prefetching size is set to a multiple of stripe size"; otherwise a strip
+/// (Baek and Park, US 7,822,920).
+pub(crate) const PREFETCH: Param = param("prefetch", "1", "strips prefetched at a time, with a stripe cache");
 pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
 pub(crate) const DEPTH: Param =
-    param("depth", "32", "stripes destaged at a time, or as much in parity block groups");
+    param("depth", "32", "stripes destaged at a time, with strips of 128KiB; as much with others");
+/// Linux lets a block device's queue have 128 requests of a kind, and md's one thread waits at the first that is full. A row
+/// with one dirty block reads from two of five members.
+pub(crate) const MD_ROWS: Param = param(
+    "rows",
+    "320",
+    "parity block groups destaged at a time: what fills a member's queue of 128 requests",
+);
 pub(crate) const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
 pub(crate) const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
 
@@ -144,10 +162,31 @@ impl ArraySetup {
             read_ahead: settings.flag("read-ahead")?,
             members: settings.number("members")?,
             strip: settings.bytes("strip")?,
+            prefetch: settings.number::<u64>("prefetch")?.max(1),
             cache: settings.bytes("cache")?,
             depth: settings.number("depth")?,
+            rows: settings.number("rows")?,
             fill: (settings.number("fill-reads")?, settings.number("fill-writes")?),
         })
+    }
+
+    const fn stripe_bytes(&self) -> u64 {
+        self.strip * (self.members as u64 - 1)
+    }
+
+    /// As much of the members with any strip.
+    fn stripes_at_a_time(&self) -> u32 {
+        let stripes = u64::from(self.depth) * DEPTH_STRIP / self.strip.max(1);
+        u32::try_from(stripes.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// What the host reads ahead of a reader of a file: two stripes with md, which asks for that, and otherwise the 128 KiB
+    /// of Linux 2.6.
+    fn host_read_ahead(&self, scheme: Scheme) -> u64 {
+        match scheme {
+            Scheme::Pbgc => (2 * self.stripe_bytes()).max(HOST_READ_AHEAD),
+            Scheme::Sc | Scheme::MscCt => HOST_READ_AHEAD,
+        }
     }
 
     fn config(&self, scheme: Scheme) -> RaidConfig {
@@ -163,8 +202,8 @@ impl ArraySetup {
             // "The non-volatile storage."
             non_volatile: true,
             destage_depth: match scheme {
-                Scheme::Pbgc => self.depth * (self.strip / LINE_BYTES) as u32,
-                Scheme::Sc | Scheme::MscCt => self.depth,
+                Scheme::Pbgc => self.rows,
+                Scheme::Sc | Scheme::MscCt => self.stripes_at_a_time(),
             },
             ..RaidConfig::default()
         }
@@ -187,8 +226,6 @@ impl ArraySetup {
         create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();
-        // "Our MSC driver shows the full throughput by repairing the problem" (section IV-E).
-        let anticipation = if scheme == Scheme::Pbgc { self.anticipation } else { Nanos::ZERO };
         let mut ports = Vec::new();
         for (index, geometry) in driver.geometries().into_iter().enumerate() {
             let device = builder.device(geometry);
@@ -196,7 +233,7 @@ impl ArraySetup {
             let config = DiskConfig { read_ahead, ..DiskConfig::default() };
             let disk = Disk::with_drive(drive.clone(), &config);
             let disk = builder.layer(&format!("disk{index}"), Box::new(disk), &[device]);
-            let elevator = Box::new(Elevator::new(self.queue_depth, anticipation));
+            let elevator = Box::new(Elevator::new(self.queue_depth, self.anticipation));
             ports.push(builder.layer(&format!("elevator{index}"), elevator, &[disk]));
         }
         let root = builder.layer("array", Box::new(RaidLayer::new(config)), &ports);
@@ -205,8 +242,7 @@ impl ArraySetup {
         let root = match scheme {
             Scheme::Pbgc => root,
             Scheme::Sc | Scheme::MscCt => {
-                let bytes =
-                    (self.strip * (self.members as u64 - 1)).next_multiple_of(ReadAheadConfig::UNIT_BYTES);
+                let bytes = (self.prefetch * self.strip).next_multiple_of(ReadAheadConfig::UNIT_BYTES);
                 let config = ReadAheadConfig { bytes, ..ReadAheadConfig::default() };
                 builder.layer("prefetching", Box::new(ReadAhead::new(config)), &[root])
             }
@@ -233,7 +269,7 @@ impl ArraySetup {
         seed: u64,
     ) -> Result<Ran, LabError> {
         let mut rig = self.build_part(scheme, Some(used))?;
-        let ffs = host(page_cache);
+        let ffs = host(page_cache, self.host_read_ahead(scheme));
         let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, workload, seed)
             .map_err(|error| LabError::Setup(error.to_string()))?;
         let home = rig.drain();

@@ -1,14 +1,20 @@
-//! The host's I/O scheduler above one disk, as Linux 2.6 had it (the anticipatory scheduler): requests wait in ascending
-//! order, neighbours are joined, and few commands are at the drive at a time.
+//! The host's I/O scheduler above one disk, as Linux 2.6 had it: the anticipatory scheduler (Iyer and Druschel 2001; the
+//! kernel's `as-iosched`, with its defaults). Requests wait in ascending order, neighbours are joined, and a number of
+//! commands are at the drive at a time. All reads count as those of one process: it is one driver that sends them.
 //!
 //! | rule                | here                                                                                      |
 //! |---------------------|-------------------------------------------------------------------------------------------|
 //! | plugging            | what comes to an empty queue waits until all that comes at the same instant is there      |
 //! | merging             | waiting requests of one kind that touch become one, up to 512 KiB                         |
-//! | one-way elevator    | the next command is the one behind the last; after the last one, the first one            |
+//! | one-way elevator    | the next command is the one ahead of the last, or one behind it that is nearer by more    |
+//! |                     | than half; after the last one, the first one                                              |
+//! | expiry              | every 125 ms (reads) or 250 ms (writes) the oldest goes next, if it has waited as long    |
 //! | batches             | reads go together and writes go together; a batch ends when nothing of it waits, or when  |
 //! |                     | its time is over and the other kind waits; the drive is empty between two batches         |
-//! | anticipation        | after the last read the drive is kept free for another one, so long, before writes go     |
+//! | anticipation        | after the last read the drive is kept free for another one, so long, before writes go; not|
+//! |                     | where the next read used to take longer to come (the mean of a decaying history)          |
+//!
+//! The kernel's counting of the writes of a batch is left out: it aims at the time that is used here.
 //!
 //! Studies of timing only: requests that carry bytes are not joined.
 
@@ -27,10 +33,37 @@ const JOINED_SECTORS_MAX: u64 = 1024;
 const READ_BATCH: Nanos = Nanos::from_millis(500);
 const WRITE_BATCH: Nanos = Nanos::from_millis(125);
 
-/// What waits at one place: requests that lie one behind the other.
+/// How long a request waits until it may go out of turn: `read_expire` and `write_expire`.
+const EXPIRE: [Nanos; 2] = [Nanos::from_millis(125), Nanos::from_millis(250)];
+/// How far behind the last command one may lie that goes before those ahead.
+const BACK_SECTORS_MAX: u64 = 1 << 20;
+/// The longest time between two reads that counts.
+const THINK_MAX: Nanos = Nanos::from_millis(20);
+
+/// What waits at one place: requests that lie one behind the other, the oldest since then.
 struct Waiting {
     requests: Vec<Request>,
     extent: Extent,
+    since: Nanos,
+}
+
+/// How long the next read took to come after the last had ended: each weighs an eighth of what came before it together.
+#[derive(Default)]
+struct Think {
+    samples: f64,
+    total_ms: f64,
+}
+
+impl Think {
+    fn add(&mut self, time: Nanos) {
+        self.samples = (7.0 * self.samples + 1.0) / 8.0;
+        self.total_ms = (7.0 * self.total_ms + time.min(THINK_MAX).as_millis_f64()) / 8.0;
+    }
+
+    /// Whether a read is worth waiting for so long.
+    fn is_within(&self, span: Nanos) -> bool {
+        self.total_ms <= self.samples * span.as_millis_f64()
+    }
 }
 
 /// See the module's documentation.
@@ -39,8 +72,9 @@ pub(crate) struct Elevator {
     depth: usize,
     /// How long it waits for another read; none: it does not.
     anticipation: Nanos,
-    /// Until then it waits for one.
-    waits_until: Nanos,
+    /// When the last read ended.
+    last_read: Option<Nanos>,
+    think: Think,
     /// What waits, by its first sector: reads, and writes.
     queues: [BTreeMap<u64, Waiting>; 2],
     /// Flushes, and what cannot be sorted: they go when everything before them is over.
@@ -50,6 +84,10 @@ pub(crate) struct Elevator {
     next_op: u64,
     writes: bool,
     batch_ends: Nanos,
+    /// The batch is over, and the next one begins when the drive is empty.
+    turning: bool,
+    /// When it was last looked for what has expired.
+    looked: [Nanos; 2],
     head: u64,
     plugged: Option<Nanos>,
     received: u64,
@@ -62,13 +100,16 @@ impl Elevator {
         Elevator {
             depth: depth.max(1),
             anticipation,
-            waits_until: Nanos::ZERO,
+            last_read: None,
+            think: Think::default(),
             queues: [BTreeMap::new(), BTreeMap::new()],
             apart: VecDeque::new(),
             under_way: BTreeMap::new(),
             next_op: 0,
             writes: false,
             batch_ends: READ_BATCH,
+            turning: false,
+            looked: [Nanos::ZERO; 2],
             head: 0,
             plugged: None,
             received: 0,
@@ -82,10 +123,14 @@ impl Elevator {
         if self.is_empty() && self.under_way.is_empty() {
             self.plugged = Some(now);
         }
-        self.sort(request);
+        if let (Io::Read { .. }, Some(ended)) = (&request.io, self.last_read) {
+            let reads = !self.queues[0].is_empty() || (!self.writes && !self.under_way.is_empty());
+            self.think.add(if reads { Nanos::ZERO } else { now.since(ended) });
+        }
+        self.sort(now, request);
     }
 
-    fn sort(&mut self, request: Request) {
+    fn sort(&mut self, now: Nanos, request: Request) {
         let extent = request.io.extent();
         let sorted = self.apart.is_empty() && matches!(request.io, Io::Read { .. } | Io::Write { .. });
         let Some(extent) = extent.filter(|_| sorted) else { return self.apart.push_back(request) };
@@ -93,7 +138,7 @@ impl Elevator {
         if queue.contains_key(&extent.start.0) {
             return self.apart.push_back(request);
         }
-        join(queue, Waiting { requests: vec![request], extent });
+        join(queue, Waiting { requests: vec![request], extent, since: now });
     }
 
     fn is_empty(&self) -> bool {
@@ -113,23 +158,86 @@ impl Elevator {
                 return;
             }
             let (this, other) = (usize::from(self.writes), usize::from(!self.writes));
-            if !waits[this] || (waits[other] && now >= self.batch_ends) {
-                let expired = waits[this];
-                if !self.under_way.is_empty() || (!self.writes && !expired && now < self.waits_until) {
+            let expired = waits[0] && waits[1] && now >= self.batch_ends;
+            if self.turning || !waits[this] || expired {
+                if !self.under_way.is_empty() {
+                    self.turning = true;
                     return;
                 }
-                self.writes = !self.writes;
+                if !self.turning && !expired && now < self.waits_until() {
+                    return;
+                }
+                self.turning = false;
+                if waits[other] {
+                    self.turn(now);
+                    continue;
+                }
             }
-            if !waits[this] || !waits[other] || now >= self.batch_ends {
-                self.batch_ends = now + if self.writes { WRITE_BATCH } else { READ_BATCH };
+            if !waits[other] {
+                self.batch_ends = now + self.batch();
             }
-            let queue = &mut self.queues[usize::from(self.writes)];
-            let next = queue.range(self.head..).next().or_else(|| queue.first_key_value());
-            let Some(start) = next.map(|(start, _)| *start) else { continue };
-            let waiting = queue.remove(&start).expect("it was found");
-            self.head = waiting.extent.end().0;
-            self.send(waiting.requests, out);
+            let start = self.next_start(now);
+            self.go(start, out);
         }
+    }
+
+    const fn batch(&self) -> Nanos {
+        if self.writes { WRITE_BATCH } else { READ_BATCH }
+    }
+
+    /// Until when the drive is kept free for another read.
+    fn waits_until(&self) -> Nanos {
+        match self.last_read {
+            Some(ended) if !self.writes && self.think.is_within(self.anticipation) => {
+                ended + self.anticipation
+            }
+            _ => Nanos::ZERO,
+        }
+    }
+
+    /// Begins a batch of the other kind; one of reads begins with the oldest.
+    fn turn(&mut self, now: Nanos) {
+        self.writes = !self.writes;
+        self.batch_ends = now + self.batch();
+        if !self.writes {
+            self.looked[0] = now;
+            self.head = self.oldest().map_or(self.head, |(start, _)| start);
+        }
+    }
+
+    /// Of the kind whose turn it is: where it begins, and since when it waits.
+    fn oldest(&self) -> Option<(u64, Nanos)> {
+        let queue = &self.queues[usize::from(self.writes)];
+        queue.iter().map(|(start, waiting)| (*start, waiting.since)).min_by_key(|(_, since)| *since)
+    }
+
+    /// Where the next command of the kind begins whose turn it is.
+    fn next_start(&mut self, now: Nanos) -> u64 {
+        let kind = usize::from(self.writes);
+        if now.since(self.looked[kind]) >= EXPIRE[kind] {
+            self.looked[kind] = now;
+            let expired = self.oldest().filter(|(_, since)| now.since(*since) > EXPIRE[kind]);
+            if let Some((start, _)) = expired {
+                return start;
+            }
+        }
+        let queue = &self.queues[kind];
+        let key = |(start, _): (&u64, &Waiting)| *start;
+        let behind = queue.range(..self.head).next_back().map(key);
+        let behind = behind.filter(|start| self.head - start <= BACK_SECTORS_MAX);
+        let ahead = queue.range(self.head..).next().map(key);
+        match (ahead, behind) {
+            (Some(ahead), Some(behind)) if 2 * (self.head - behind) < ahead - self.head => behind,
+            (Some(ahead), _) => ahead,
+            (None, Some(behind)) => behind,
+            (None, None) => *queue.first_key_value().expect("something of the kind waits").0,
+        }
+    }
+
+    fn go(&mut self, start: u64, out: &mut Outbox) {
+        let waiting = self.queues[usize::from(self.writes)].remove(&start).expect("it was found");
+        self.head = waiting.extent.end().0;
+        self.send(waiting.requests, out);
     }
 
     fn send(&mut self, mut requests: Vec<Request>, out: &mut Outbox) {
@@ -157,13 +265,13 @@ impl Elevator {
     }
 
     fn completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
-        if !self.writes {
-            self.waits_until = now + self.anticipation;
-        }
         let ended = self.under_way.remove(&op).expect("a command ends once");
+        if !self.writes {
+            self.last_read = Some(now);
+        }
         if self.under_way.is_empty() {
             // What came behind a flush has its turn now.
-            std::mem::take(&mut self.apart).into_iter().for_each(|request| self.sort(request));
+            std::mem::take(&mut self.apart).into_iter().for_each(|request| self.sort(now, request));
         }
         if let [(id, _)] = ended[..] {
             return out.reply(id, result);
@@ -193,6 +301,7 @@ fn join(queue: &mut BTreeMap<u64, Waiting>, mut waiting: Waiting) {
     if let Some(start) = before.filter(|(_, before)| fits(before, &waiting)).map(|(start, _)| *start) {
         let mut before = queue.remove(&start).expect("it was found");
         before.extent.sectors += waiting.extent.sectors;
+        before.since = before.since.min(waiting.since);
         before.requests.append(&mut waiting.requests);
         waiting = before;
     }
@@ -201,6 +310,7 @@ fn join(queue: &mut BTreeMap<u64, Waiting>, mut waiting: Waiting) {
     {
         let mut after = queue.remove(&waiting.extent.end().0).expect("it was found");
         waiting.extent.sectors += after.extent.sectors;
+        waiting.since = waiting.since.min(after.since);
         waiting.requests.append(&mut after.requests);
     }
     queue.insert(waiting.extent.start.0, waiting);
@@ -219,7 +329,7 @@ impl Layer for Elevator {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let waits = self.under_way.is_empty() && !self.writes && !self.queues[1].is_empty();
-        self.plugged.or(waits.then_some(self.waits_until))
+        self.plugged.or(waits.then(|| self.waits_until()))
     }
 
     fn check(&self) {
@@ -243,117 +353,5 @@ impl Layer for Elevator {
 }
 
 #[cfg(test)]
-mod tests {
-    use dcd_engine::Command;
-
-    use super::*;
-
-    fn request(id: u64, writes: bool, at: u64) -> Event {
-        let (at, buf) = (Lba(at), Buf::blank(4096));
-        let io = match writes {
-            true => Io::Write { at, buf, durability: Durability::Durable },
-            false => Io::Read { at, buf },
-        };
-        Event::Request(Request { id: RequestId(id), io })
-    }
-
-    /// What was sent: whether it writes, its first sector, its sectors.
-    fn sent(out: &mut Outbox) -> Vec<(OpId, bool, u64, u64)> {
-        let submitted = |command| match command {
-            Command::Submit { op, io, .. } => {
-                let extent = io.extent().unwrap();
-                Some((op, io.modifies(), extent.start.0, extent.sectors))
-            }
-            _ => None,
-        };
-        out.commands.drain(..).filter_map(submitted).collect()
-    }
-
-    fn end(elevator: &mut Elevator, now: u64, op: OpId, bytes: usize, out: &mut Outbox) -> Vec<u64> {
-        let result = IoResult::ok(Buf::blank(bytes));
-        elevator.handle(Nanos::from_millis(now), Event::Completed { op, result }, out);
-        elevator.check();
-        let replied = |command: &Command| match command {
-            Command::Reply { id, result } => {
-                assert_eq!(result.buf.len(), 4096);
-                Some(id.0)
-            }
-            _ => None,
-        };
-        out.commands.iter().filter_map(replied).collect()
-    }
-
-    #[test]
-    fn neighbours_are_joined_and_the_rest_goes_up_one_at_a_time() {
-        let (mut elevator, mut out) = (Elevator::new(1, Nanos::ZERO), Outbox::default());
-        for (id, at) in [(1, 80), (2, 8), (3, 16), (4, 0), (5, 40)] {
-            elevator.handle(Nanos::ZERO, request(id, true, at), &mut out);
-        }
-        assert!(out.commands.is_empty(), "all of one instant is gathered first");
-        elevator.handle(Nanos::ZERO, Event::Wake, &mut out);
-        let first = sent(&mut out);
-        assert_eq!(first, [(OpId(0), true, 0, 24)]);
-        assert_eq!(end(&mut elevator, 1, OpId(0), 3 * 4096, &mut out), [4, 2, 3]);
-        assert_eq!(sent(&mut out), [(OpId(1), true, 40, 8)]);
-        elevator.handle(Nanos::from_millis(1), request(6, true, 24), &mut out);
-        end(&mut elevator, 2, OpId(1), 4096, &mut out);
-        assert_eq!(sent(&mut out), [(OpId(2), true, 80, 8)], "on the way up");
-        end(&mut elevator, 3, OpId(2), 4096, &mut out);
-        assert_eq!(sent(&mut out), [(OpId(3), true, 24, 8)], "and again from the first one");
-    }
-
-    #[test]
-    fn reads_and_writes_take_turns_and_the_drive_is_empty_between_them() {
-        let (mut elevator, mut out) = (Elevator::new(2, Nanos::ZERO), Outbox::default());
-        for (id, writes, at) in [(1, false, 0), (2, false, 100), (3, true, 50), (4, false, 200)] {
-            elevator.handle(Nanos::ZERO, request(id, writes, at), &mut out);
-        }
-        elevator.handle(Nanos::ZERO, Event::Wake, &mut out);
-        let kinds = |sent: Vec<(OpId, bool, u64, u64)>| sent.iter().map(|s| (s.1, s.2)).collect::<Vec<_>>();
-        assert_eq!(kinds(sent(&mut out)), [(false, 0), (false, 100)]);
-        let late = READ_BATCH.0 / 1_000_000 + 1;
-        end(&mut elevator, late, OpId(0), 4096, &mut out);
-        assert_eq!(kinds(sent(&mut out)), [], "the batch is over, but a read is still at the drive");
-        end(&mut elevator, late, OpId(1), 4096, &mut out);
-        assert_eq!(kinds(sent(&mut out)), [(true, 50)]);
-        end(&mut elevator, late, OpId(2), 4096, &mut out);
-        assert_eq!(kinds(sent(&mut out)), [(false, 200)]);
-    }
-
-    #[test]
-    fn after_a_read_writes_wait_for_another_one() {
-        let (mut elevator, mut out) = (Elevator::new(1, Nanos::from_millis(6)), Outbox::default());
-        elevator.handle(Nanos::ZERO, request(1, false, 0), &mut out);
-        elevator.handle(Nanos::ZERO, request(2, true, 100), &mut out);
-        elevator.handle(Nanos::ZERO, Event::Wake, &mut out);
-        sent(&mut out);
-        end(&mut elevator, 2, OpId(0), 4096, &mut out);
-        assert_eq!(sent(&mut out), [], "another read may come");
-        assert_eq!(elevator.next_deadline(), Some(Nanos::from_millis(8)));
-        elevator.handle(Nanos::from_millis(5), request(3, false, 50), &mut out);
-        assert_eq!(sent(&mut out), [(OpId(1), false, 50, 8)], "and did");
-        end(&mut elevator, 7, OpId(1), 4096, &mut out);
-        sent(&mut out);
-        elevator.handle(Nanos::from_millis(13), Event::Wake, &mut out);
-        assert_eq!(sent(&mut out), [(OpId(2), true, 100, 8)]);
-        end(&mut elevator, 15, OpId(2), 4096, &mut out);
-        assert_eq!(elevator.next_deadline(), None);
-    }
-
-    #[test]
-    fn a_flush_goes_after_what_came_before_it_and_before_what_came_after() {
-        let (mut elevator, mut out) = (Elevator::new(4, Nanos::ZERO), Outbox::default());
-        elevator.handle(Nanos::ZERO, request(1, true, 0), &mut out);
-        let flush = Request { id: RequestId(2), io: Io::Flush };
-        elevator.handle(Nanos::ZERO, Event::Request(flush), &mut out);
-        elevator.handle(Nanos::ZERO, request(3, true, 8), &mut out);
-        elevator.handle(Nanos::ZERO, Event::Wake, &mut out);
-        assert_eq!(sent(&mut out), [(OpId(0), true, 0, 8)]);
-        end(&mut elevator, 1, OpId(0), 4096, &mut out);
-        assert!(matches!(out.commands.last(), Some(Command::Submit { io: Io::Flush, .. })));
-        out.commands.clear();
-        let result = IoResult::ok(Buf::none());
-        elevator.handle(Nanos::from_millis(2), Event::Completed { op: OpId(1), result }, &mut out);
-        assert_eq!(sent(&mut out), [(OpId(2), true, 8, 8)]);
-    }
-}
+#[path = "elevator_tests.rs"]
+mod tests;

@@ -6,8 +6,8 @@ use dcd_sim::mix;
 use dcd_sim::workloads::{Aging, Workload};
 
 use crate::array::{
-    ANTICIPATION, ArraySetup, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MEMBERS, QUEUE_DEPTH, READ_AHEAD, STRIP,
-    Scheme,
+    ANTICIPATION, ArraySetup, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH, QUEUE_DEPTH,
+    READ_AHEAD, STRIP, Scheme,
 };
 use crate::findings::figure;
 use crate::{
@@ -24,7 +24,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             has for files; then a fifth of them is removed and others take their place, again and again. Measured is the writing \
             of files after the last removal, until all of it is on the disks. Everything is a tenth of the paper's: 1 GB instead of \
             10 GB, and so are the array's cache and the page cache. The array and its disks are those of ct-random. The file \
-            system is the FFS of this project with the blocks of ext3: it looks for free space in its own way.",
+            system is the FFS of this project with the blocks and the placement of ext3: it looks for free space in its own way.",
     params: &[
         Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
         Param {
@@ -48,7 +48,9 @@ pub const EXPERIMENT: Experiment = Experiment {
         READ_AHEAD,
         MEMBERS,
         STRIP,
+        PREFETCH,
         DEPTH,
+        MD_ROWS,
         FILL_READS,
         FILL_WRITES,
     ],

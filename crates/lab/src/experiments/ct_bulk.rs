@@ -7,8 +7,8 @@ use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
 use dcd_sim::{SimRng, mix};
 
 use crate::array::{
-    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MEMBERS, QUEUE_DEPTH, READ_AHEAD,
-    STRIP, Scheme,
+    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH,
+    QUEUE_DEPTH, READ_AHEAD, STRIP, Scheme,
 };
 use crate::findings::figure;
 use crate::{
@@ -24,12 +24,13 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "Files are copied within a file system, from a cold start until the copy is on the disks: one of 2.13 GB (video), 154 of \
             682 MB in all (music), 25 628 of 458 MB in all (sources), each divided by `scale` as the caches are. One large \
             file is written and read. At the block level, requests of a stripe, aligned to stripes, several in flight. \
-            The array and its disks are those of ct-random, with stripes of 512 KiB as stated, except that the disks read on behind \
-            reads: what this drive does not do is to read on over gaps. SC and MSC-CT prefetch stripes, as the \
-            paper's driver does (section III-G). With PBGC the host's scheduler waits for another read before it writes, which the \
-            paper's driver avoids (section IV-E). The file system is the FFS of this project with the blocks and groups of ext3, \
-            which does not leave out blocks between files as ext3's preallocation does. How many requests were in flight at the \
-            block level is not stated. The making of a file system is left out: the model's takes no time.",
+            The array and its disks are those of ct-random, with stripes of 512 KiB as stated, but a member gets up to 32 commands \
+            at a time, as the kernel's driver for the paper's host adapter has it: none of these requests is a fragment. SC and \
+            MSC-CT prefetch stripes, as the paper's driver does (section III-G; for one reader several at a time, as its \
+            authors' patent US 7,822,920 says: four, with which the one large file is read as fast as the table says); md has the host read \
+            two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups and the \
+            placement of ext3, without its journal. How many requests were in flight at the block level is not stated. The making \
+            of a file system is left out: the model's takes no time.",
     params: &[
         Param { key: "scale", default: "4", about: "files, file system and caches are divided by this" },
         Param { key: "used", default: "10GiB", about: "the size of the file system, before that" },
@@ -37,13 +38,15 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param { key: "in-flight", default: "4", about: "requests in flight at the block level" },
         Param { key: "page-cache", default: "400MiB", about: "the host's page cache, before that" },
         DRIVE,
-        QUEUE_DEPTH,
+        Param { default: "32", about: "commands that a member gets to know at a time", ..QUEUE_DEPTH },
         ANTICIPATION,
-        Param { default: "yes", about: "yes or no: the members read on behind a read", ..READ_AHEAD },
+        READ_AHEAD,
         MEMBERS,
         STRIP,
+        Param { default: "16", ..PREFETCH },
         CACHE,
         DEPTH,
+        MD_ROWS,
         FILL_READS,
         FILL_WRITES,
     ],
@@ -51,11 +54,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     conclude,
 };
 
-const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext3 allocates in advance and leaves unused between files; this \
-     file system leaves none, so what is written is contiguous, and there is nothing to transform";
-const BOTH_READ_ON: &str = "PBGC takes about what md took, but SC gains less over it: the drive's own read-ahead already does for PBGC what the \
-     prefetching of stripes does. Where drives do not read on (--set read-ahead=no), SC gains 2.3x with music and 3.2x with \
-     sources; the paper's figures lie between the two";
+const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext3 allocates in advance and leaves unused between files. From Linux 2.6.10 \
+     on ext3 only reserves them in memory, and gives them up when a file is closed: the next file of one program begins where the \
+     last one ends, what is written is contiguous, and there is nothing to transform";
+const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 5 ms for each; md took 1.1 ms, less than \
+     such a disk needs for one read. Where disks read on (--set read-ahead=yes) PBGC takes 9.4 s, and MSC-CT gains 2.0x; but then \
+     nothing is left of the gains in the other rows";
+const HOST_READS_ON: &str = "md has the host read two stripes ahead in a file, which keeps all disks as busy as the prefetching of stripes does, and the \
+     scheduler soon stops to wait for a reader that thinks for long; what is left is the writing";
 
 /// What is measured, and the paper's figures for PBGC, SC and MSC-CT: seconds, or MB/s.
 const ROWS: [(&str, bool, [f64; 3]); 9] = [
@@ -223,23 +229,21 @@ fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabErro
     );
     let gain = over(ct, pbgc, "src self-copy", true);
     claims.push(
-        Claim::range("sources: MSC-CT over PBGC", "2.17x", gain, (1.6, 2.8), "x").because(BOTH_READ_ON),
+        Claim::range("sources: MSC-CT over PBGC", "2.17x", gain, (1.6, 2.8), "x")
+            .because(EACH_FILE_A_REVOLUTION),
     );
     let gain = over(sc, pbgc, "video self-copy", true);
-    claims.push(Claim::range("video: SC over PBGC", "1.45x", gain, (1.1, 1.8), "x"));
+    claims.push(Claim::range("video: SC over PBGC", "1.45x", gain, (1.1, 1.8), "x").because(HOST_READS_ON));
     let gain = over(sc, pbgc, "music self-copy", true);
-    claims.push(Claim::range("music: SC over PBGC", "1.96x", gain, (1.4, 2.5), "x").because(BOTH_READ_ON));
+    claims.push(Claim::range("music: SC over PBGC", "1.96x", gain, (1.4, 2.5), "x"));
     let gains: Vec<f64> = ROWS.iter().map(|(row, seconds, _)| over(sc, pbgc, row, *seconds)).collect();
-    claims.push(
-        Claim::spread(
-            "SC over PBGC, in every row",
-            "significantly faster in all cases",
-            &gains,
-            (1.0, f64::INFINITY),
-            "x",
-        )
-        .because(BOTH_READ_ON),
-    );
+    claims.push(Claim::spread(
+        "SC over PBGC, in every row",
+        "significantly faster in all cases",
+        &gains,
+        (1.0, f64::INFINITY),
+        "x",
+    ));
     let (read, write) = (get(sc, "bulky random read (block)"), get(sc, "bulky random write (block)"));
     claims.push(Claim::range("bulky random reads, SC", "85 MB/s", read, (60.0, 110.0), " MB/s"));
     claims.push(Claim::range("bulky random writes, SC", "94 MB/s", write, (66.0, 122.0), " MB/s"));

@@ -6,8 +6,8 @@ use dcd_sim::mix;
 use dcd_sim::workloads::{DBench, Workload};
 
 use crate::array::{
-    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MEMBERS, QUEUE_DEPTH, READ_AHEAD,
-    STRIP, Scheme,
+    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH,
+    QUEUE_DEPTH, READ_AHEAD, STRIP, Scheme,
 };
 use crate::findings::figure;
 use crate::{
@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             clients. Throughput is that of what the clients write and read, as DBench counts it; what is in the caches \
             at the end is not waited for (section IV-C). The array and its disks are those of ct-random; SC \
             and MSC-CT prefetch stripes, as the paper's driver does (section III-G). The file system is \
-            the FFS of this project with the blocks and groups of ext3. DBench's list of calls is not stated: sizes and numbers of \
+            the FFS of this project with the blocks, the groups and the placement of ext3. DBench's list of calls is not stated: sizes and numbers of \
             files are assumptions.",
     params: &[
         Param { key: "clients", default: "1,4,16,64,128,256", about: "how many clients" },
@@ -43,14 +43,22 @@ pub const EXPERIMENT: Experiment = Experiment {
         READ_AHEAD,
         MEMBERS,
         STRIP,
+        PREFETCH,
         CACHE,
         DEPTH,
+        MD_ROWS,
         FILL_READS,
         FILL_WRITES,
     ],
     plan,
     conclude,
 };
+
+const FEW_FRAGMENTS: &str = "most of what these clients write lies in rows: a command of SC has many blocks as it is, so that little is left for the \
+     transform, and half of the time goes to reading files, which no scheme makes faster. How much of DBench's list, which is not \
+     stated, is fragments decides this figure";
+const TWO_ROWS: &str = "with strips of 8 KiB a stripe is two rows: hardly more than a parity block group, and nothing is prefetched that md's host \
+     does not read ahead as well";
 
 fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
     format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
@@ -213,24 +221,24 @@ fn claims(
     }
     let gains: Vec<f64> = strips.iter().map(|strip| over(Scheme::Pbgc, many, *strip)).collect();
     if !gains.is_empty() {
-        claims.push(Claim::range(
-            "any strip: MSC-CT over PBGC, at best",
-            "1.8x",
-            best(&gains),
-            (1.4, 2.3),
-            "x",
-        ));
+        claims.push(
+            Claim::range("any strip: MSC-CT over PBGC, at best", "1.8x", best(&gains), (1.4, 2.3), "x")
+                .because(FEW_FRAGMENTS),
+        );
         let sc: Vec<f64> = strips
             .iter()
             .map(|strip| rate(Scheme::Sc, many, *strip) / rate(Scheme::Pbgc, many, *strip))
             .collect();
-        claims.push(Claim::spread(
-            "any strip: SC over PBGC",
-            "significantly faster in all cases",
-            &sc,
-            (1.0, f64::INFINITY),
-            "x",
-        ));
+        claims.push(
+            Claim::spread(
+                "any strip: SC over PBGC",
+                "significantly faster in all cases",
+                &sc,
+                (1.0, f64::INFINITY),
+                "x",
+            )
+            .because(TWO_ROWS),
+        );
     }
     claims
 }

@@ -19,9 +19,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "Fragmented writes over the same span as contiguous ones",
     about: "Blocks of 4 KiB in ascending order, the distances between them exponential and at most 32 blocks, 32 to 64 \
             outstanding, sent 32 at a time; the drive's write cache is off. Times are those over the time of writing the whole \
-            span in one piece.",
+            span in one piece. Judged are the disks of before the paper, those with measured times for commands among them; a \
+            disk of 2018 is shown beside them.",
     params: &[
-        Param { key: "drives", default: "cheetah-15k4,atlas-10k,nearline-2018", about: "the disks" },
+        Param {
+            key: "drives",
+            default: "cheetah-15k4,atlas-10k,barracuda-st32171w,nearline-2018",
+            about: "the disks",
+        },
         Param { key: "means", default: "2,3,4,6,8,12,16", about: "mean stride distances, in blocks" },
         Param { key: "span", default: "64MiB", about: "the span" },
     ],
@@ -32,6 +37,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// "The maximum stride distance is limited up to 32 blocks."
 const DISTANCE_MAX: u64 = 32;
 pub(super) const ARRAY_DRIVE: &str = "cheetah-15k4";
+/// Disks that the paper, of 2007, can say nothing about.
+const LATER: [&str; 2] = ["nearline-2018", "smr-2014"];
 
 /// Blocks of a span, with distances that are exponential with a mean and at most a maximum, in blocks.
 pub(super) fn blocks(span: Extent, mean: f64, most: u64, seed: u64) -> Vec<Lba> {
@@ -138,19 +145,16 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             normalised.windows(2).all(|pair| pair[1] < pair[0]),
         ));
     }
-    let slower = drives.iter().filter(|drive| at_small(drive) > 1.0).count();
-    claims.push(
-        Claim::fact(
-            "so it is on various disks, at the smallest mean distance",
+    let judged: Vec<&&str> = drives.iter().filter(|drive| !LATER.contains(drive)).collect();
+    let slower = judged.iter().filter(|drive| at_small(drive) > 1.0).count();
+    if !judged.is_empty() {
+        claims.push(Claim::fact(
+            "so it is on various disks of that time, at the smallest mean distance",
             "all of them",
-            format!("{slower} of {}", drives.len()),
-            slower == drives.len(),
-        )
-        .because(
-            "the drive files of the others name no time for which a drive that takes in commands sets out for none; the model \
-             then has each queued command ready when its block passes",
-        ),
-    );
+            format!("{slower} of {}", judged.len()),
+            slower == judged.len(),
+        ));
+    }
     let plot = Plot {
         title: "Writes with exponential stride distances (Fig. 1)".to_owned(),
         x: Axis::linear("mean stride distance (blocks)"),

@@ -4,7 +4,7 @@
 //! followed by others at doubling distances, then by all in turn.
 
 use super::bitmap::GroupMap;
-use super::config::{BLOCK_FRAGMENTS, FfsConfig};
+use super::config::{BLOCK_FRAGMENTS, FfsConfig, Placement};
 use super::layout::{Frag, GroupIndex, Ino, Layout};
 
 pub(crate) struct Allocator {
@@ -13,6 +13,7 @@ pub(crate) struct Allocator {
     cluster_blocks: u32,
     /// A file leaves a group after so many blocks, so that it does not fill it (4.4BSD: what one indirect block holds).
     pub blocks_per_group_max: u32,
+    placement: Placement,
     reserve_frags: u64,
     free_frags: u64,
     free_inodes: u64,
@@ -35,6 +36,7 @@ impl Allocator {
             groups,
             cluster_blocks: config.cluster_blocks(),
             blocks_per_group_max: config.block_bytes / 4,
+            placement: config.placement,
             reserve_frags: free_frags * u64::from(config.reserve_percent) / 100,
             free_frags,
             free_inodes,
@@ -151,11 +153,15 @@ impl Allocator {
         }
     }
 
-    /// A new file's inode in its directory's group; a new directory's in a group with few directories and more free inodes
-    /// than most.
+    /// A new file's inode in its directory's group; a new directory's where the placement has it.
     pub fn take_inode(&mut self, directory: Ino, is_directory: bool) -> Option<Ino> {
-        let preferred =
-            if is_directory { self.directory_group() } else { self.layout.group_of_inode(directory) };
+        let home = self.layout.group_of_inode(directory);
+        let stays = self.placement == Placement::Ext3 && directory != Ino::ROOT;
+        let preferred = match is_directory {
+            true if stays => self.group_near(home).unwrap_or_else(|| self.directory_group()),
+            true => self.directory_group(),
+            false => home,
+        };
         let ino = self.by_preference(preferred, |this, group| {
             let index = this.groups[group.0 as usize].take_inode(is_directory)?;
             Some(Ino(group.0 * this.layout.inodes_per_group + index))
@@ -180,6 +186,26 @@ impl Allocator {
         self.map(self.layout.group_of_inode(ino)).is_inode_free(ino.0 % self.layout.inodes_per_group)
     }
 
+    /// The first group from a directory's own on that has room for another directory beside it: not more directories than a
+    /// sixteenth of a group's inodes above the mean, and at most a quarter of a group's inodes and space below it.
+    fn group_near(&self, home: GroupIndex) -> Option<GroupIndex> {
+        let groups = self.layout.groups;
+        let mean = |sum: u64| sum / u64::from(groups);
+        let inodes = u64::from(self.layout.inodes_per_group);
+        let directories = self.groups.iter().map(|map| u64::from(map.directories)).sum();
+        let directories_max = mean(directories) + inodes / 16;
+        let inodes_min = mean(self.free_inodes).saturating_sub(inodes / 4);
+        let frags_min = mean(self.free_frags).saturating_sub(u64::from(self.layout.group_frags) / 4);
+        let has_room = |group: &u32| {
+            let map = &self.groups[*group as usize];
+            u64::from(map.directories) < directories_max
+                && u64::from(map.free_inodes) >= inodes_min.max(1)
+                && u64::from(map.free_blocks * BLOCK_FRAGMENTS) >= frags_min
+        };
+        (0..groups).map(|step| (home.0 + step) % groups).find(has_room).map(GroupIndex)
+    }
+
+    /// A group with few directories and more free inodes than most.
     fn directory_group(&self) -> GroupIndex {
         let mean = self.free_inodes / u64::from(self.layout.groups);
         let eligible = self.groups.iter().enumerate().filter(|(_, map)| u64::from(map.free_inodes) >= mean);

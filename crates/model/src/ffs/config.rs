@@ -55,6 +55,20 @@ impl Default for CpuCosts {
     }
 }
 
+/// Where things are put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// 4.4BSD's: the end of a small file lies in fragments, every directory goes to a group with few, and a large file
+    /// changes the group now and then.
+    #[default]
+    Bsd,
+    /// As ext3 of Linux 2.6: files have whole blocks; only directories of the root are spread, the others stay in the group of
+    /// their parent as long as that has about its share of space, inodes and directories (Orlov's allocator); a file
+    /// goes on where it is.
+    Ext3,
+}
+
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -79,8 +93,13 @@ pub struct FfsConfig {
     pub inodes_in_memory: u32,
     /// Names kept in the name cache.
     pub names_in_memory: u32,
-    /// Read the next cluster of a file that is read in order.
+    pub placement: Placement,
+    /// Calls that change names wait until the metadata is on the disk; otherwise it is written later.
+    pub synchronous_metadata: bool,
+    /// Read on in a file that is read in order.
     pub read_ahead: bool,
+    /// The most that is read ahead of a reader: a cluster, if absent.
+    pub read_ahead_bytes: Option<u32>,
     /// Reading changes the time of access, so that the inode is written in the end.
     pub access_times: bool,
     /// The update daemon writes all that is dirty in the course of this time.
@@ -105,7 +124,10 @@ impl Default for FfsConfig {
             buffer_cache_bytes: 16 << 20,
             inodes_in_memory: 1024,
             names_in_memory: 1024,
+            placement: Placement::Bsd,
+            synchronous_metadata: true,
             read_ahead: true,
+            read_ahead_bytes: None,
             access_times: true,
             update_interval: Nanos::from_secs(30),
             update_slices: 1,
@@ -140,6 +162,11 @@ impl FfsConfig {
 
     pub(crate) const fn cluster_blocks(&self) -> u32 {
         self.cluster_bytes / self.block_bytes
+    }
+
+    /// The most blocks that are read ahead of a reader.
+    pub(crate) fn read_ahead_blocks(&self) -> u32 {
+        self.read_ahead_bytes.map_or(self.cluster_blocks(), |bytes| (bytes / self.block_bytes).max(1))
     }
 
     pub(crate) fn validate(&self) -> Result<(), FfsConfigError> {

@@ -174,22 +174,38 @@ impl Ffs {
 
     /// Asks for the blocks behind `block` when the reader comes near the end of what was asked for.
     fn read_ahead(&mut self, id: ProcessId, file: Ino, block: u32, last: u32) {
-        let cluster = self.volume.config.cluster_blocks();
+        let (cluster, most) = (self.volume.config.cluster_blocks(), self.volume.config.read_ahead_blocks());
         let inode = self.volume.inodes.get_mut(file);
         let window = inode.window;
         let start = inode.ahead.max(block + 1);
         if start > block + (window / 2).max(1) || start as usize >= inode.blocks.len() {
             return;
         }
-        inode.window = (window * 2).min(cluster);
+        inode.window = (window * 2).min(most);
         inode.ahead = start + window;
-        let at = inode.blocks[start as usize];
-        if !at.is_none() && self.cache.find(at).is_none() {
-            // No room is no reason to wait: nobody has asked for these blocks yet.
-            let class = if start <= last { RequestClass::DataRead } else { RequestClass::ReadAhead };
-            let read = self.read_row(Some(id), file, start, window, class).unwrap_or(0);
-            self.volume.inodes.get_mut(file).ahead = start + read.max(1);
+        // A request moves a cluster at most.
+        let mut next = start;
+        for _ in 0..window.div_ceil(cluster) {
+            let wanted = (start + window).saturating_sub(next);
+            let read = self.read_ahead_row(id, file, next, wanted, last);
+            if read == 0 {
+                return;
+            }
+            next += read;
         }
+    }
+
+    /// Asks for a row of blocks that nobody waits for, and says how far it got; nothing where they are in memory or not there.
+    fn read_ahead_row(&mut self, id: ProcessId, file: Ino, start: u32, wanted: u32, last: u32) -> u32 {
+        let at = self.volume.inodes.get(file).blocks.get(start as usize).copied();
+        if wanted == 0 || at.is_none_or(|at| at.is_none() || self.cache.find(at).is_some()) {
+            return 0;
+        }
+        // No room is no reason to wait: nobody has asked for these blocks yet.
+        let class = if start <= last { RequestClass::DataRead } else { RequestClass::ReadAhead };
+        let read = self.read_row(Some(id), file, start, wanted, class).unwrap_or(0).max(1);
+        self.volume.inodes.get_mut(file).ahead = start + read;
+        read
     }
 
     /// Reads blocks that lie in a row and are not in memory, from `block` on, at most `wanted` and a cluster. Says how many.

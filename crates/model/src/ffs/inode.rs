@@ -61,6 +61,8 @@ pub(crate) struct Shape {
     pub direct_blocks: u32,
     /// Addresses in an indirect block.
     pub addresses: u32,
+    /// The last block of a small file has as many fragments as it needs.
+    pub fragments: bool,
 }
 
 impl Shape {
@@ -71,6 +73,9 @@ impl Shape {
     /// The fragments that `block` needs in a file of so many bytes.
     pub fn frags_of(&self, bytes: u64, block: u32) -> u32 {
         let start = u64::from(block) * self.block_bytes;
+        if !self.fragments {
+            return if bytes > start { BLOCK_FRAGMENTS } else { 0 };
+        }
         if block >= self.direct_blocks || bytes >= start + self.block_bytes {
             return BLOCK_FRAGMENTS;
         }
@@ -164,7 +169,7 @@ impl InodeTable {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { block_bytes: 8192, direct_blocks: 12, addresses: 2048 };
+    const SHAPE: Shape = Shape { block_bytes: 8192, direct_blocks: 12, addresses: 2048, fragments: true };
 
     #[test]
     fn only_the_end_of_a_small_file_is_in_fragments() {
@@ -177,6 +182,8 @@ mod tests {
             "behind the direct blocks there are whole blocks only"
         );
         assert_eq!(SHAPE.blocks(8193), 2);
+        let whole = Shape { fragments: false, ..SHAPE };
+        assert_eq!([0, 1, 2].map(|block| whole.frags_of(9900, block)), [8, 8, 0]);
     }
 
     #[test]

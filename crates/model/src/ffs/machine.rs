@@ -448,13 +448,16 @@ impl Ffs {
             record.push(Recorded::Changed { at, effect });
         }
         self.cache.set_dirty(slot);
-        match mode {
-            WriteMode::Delayed => Stepped::Over,
-            WriteMode::Sync => {
-                self.write_sync(id, slot);
-                Stepped::OverAfter(Wait::Buffer(slot))
-            }
+        let waits = match mode {
+            WriteMode::Delayed => false,
+            WriteMode::Sync => true,
+            WriteMode::Ordered => self.volume.config.synchronous_metadata,
+        };
+        if !waits {
+            return Stepped::Over;
         }
+        self.write_sync(id, slot);
+        Stepped::OverAfter(Wait::Buffer(slot))
     }
 
     fn release(&mut self, at: Frag, frags: u32) -> Stepped {

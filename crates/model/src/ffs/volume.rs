@@ -4,7 +4,7 @@
 //! lists of inodes and names in memory.
 
 use super::alloc::Allocator;
-use super::config::{FfsConfig, FfsConfigError};
+use super::config::{FfsConfig, FfsConfigError, Placement};
 use super::directory::Directory;
 use super::inode::{InodeTable, Shape};
 use super::layout::{Ino, Layout};
@@ -49,6 +49,7 @@ impl Volume {
             block_bytes: u64::from(config.block_bytes),
             direct_blocks: config.direct_blocks,
             addresses: config.block_bytes / 4,
+            fragments: config.placement == Placement::Bsd,
         };
         let mut volume = Volume {
             config,
@@ -62,10 +63,12 @@ impl Volume {
         };
         volume.allocator.claim_root();
         let first = volume.allocator.layout.first_data(volume.allocator.layout.group_of_inode(Ino::ROOT));
-        let at = volume.allocator.take_frags(first, 1).expect("an empty file system has room");
+        let bytes = u64::from(super::config::DIRECTORY_CHUNK);
+        let frags = shape.frags_of(bytes, 0);
+        let at = volume.allocator.take_frags(first, frags).expect("an empty file system has room");
         let root = volume.inodes.insert(Ino::ROOT, Some(Box::new(Directory::new(Ino::ROOT))));
         root.links = 2;
-        root.bytes = u64::from(super::config::DIRECTORY_CHUNK);
+        root.bytes = bytes;
         root.blocks.push(at);
         Ok(volume)
     }

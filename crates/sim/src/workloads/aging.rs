@@ -10,6 +10,8 @@ use crate::{SimDevice, SimRng};
 
 /// What a program writes at a time.
 const PIECE: u64 = 64 << 10;
+/// What a file takes up is whole blocks.
+const BLOCK: u64 = 4 << 10;
 /// Files in a directory.
 const DIRECTORY_FILES: u64 = 256;
 
@@ -24,7 +26,7 @@ pub struct Aging {
     pub removed_percent: u64,
     /// Cycles before the one that is measured; none: a new file system is filled.
     pub cycles: u32,
-    /// Bytes that the measured part writes at most.
+    /// Bytes of blocks that the measured part writes at most.
     pub measured_bytes: u64,
 }
 
@@ -53,7 +55,7 @@ impl Files {
         let bytes = (mean as f64 * (1.0 + (sum - 6.0) / 4.0)).max(1.0) as u64;
         let number = self.next;
         self.next += 1;
-        self.bytes += bytes;
+        self.bytes += bytes.next_multiple_of(BLOCK);
         self.all.push((number, bytes));
         (number, bytes)
     }
@@ -80,7 +82,7 @@ impl Files {
         for _ in 0..self.all.len() as u64 * percent / 100 {
             let index = self.random.below(self.all.len() as u64) as usize;
             let (number, bytes) = self.all.swap_remove(index);
-            self.bytes -= bytes;
+            self.bytes -= bytes.next_multiple_of(BLOCK);
             host.set_up(Op::Unlink { path: path(number) })?;
         }
         Ok(())

@@ -35,11 +35,13 @@ impl SelfCopy {
 
     /// The phase "copy": from a cold start until all of the copy is synced.
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        let path = |tree: &str, number: u64| format!("/{tree}{}/f{number}", number / DIRECTORY_FILES);
+        let path = |tree: &str, number: u64| format!("/{tree}/d{}/f{number}", number / DIRECTORY_FILES);
         let sizes = self.sizes(seed);
-        for directory in 0..=self.files.saturating_sub(1) / DIRECTORY_FILES {
-            host.set_up(Op::Mkdir { path: format!("/from{directory}") })?;
-            host.set_up(Op::Mkdir { path: format!("/to{directory}") })?;
+        for tree in ["from", "to"] {
+            host.set_up(Op::Mkdir { path: format!("/{tree}") })?;
+            for directory in 0..=self.files.saturating_sub(1) / DIRECTORY_FILES {
+                host.set_up(Op::Mkdir { path: format!("/{tree}/d{directory}") })?;
+            }
         }
         for (number, bytes) in sizes.iter().enumerate() {
             host.set_up_file(&path("from", number as u64), *bytes)?;

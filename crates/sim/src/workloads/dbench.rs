@@ -38,7 +38,7 @@ struct Client {
 
 impl Client {
     fn path(&self, number: u32) -> String {
-        format!("/client{}/file{number}", self.directory)
+        format!("/clients/client{}/file{number}", self.directory)
     }
 
     /// A number and a size for another file.
@@ -68,8 +68,9 @@ impl DBench {
     /// The phase "clients".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
         let mut random = SimRng::new(seed);
+        host.set_up(Op::Mkdir { path: "/clients".to_owned() })?;
         for client in 0..self.clients {
-            host.set_up(Op::Mkdir { path: format!("/client{client}") })?;
+            host.set_up(Op::Mkdir { path: format!("/clients/client{client}") })?;
         }
         let client = |directory| Client {
             random: random.fork(),

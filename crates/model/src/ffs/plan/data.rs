@@ -1,7 +1,7 @@
 //! Plans for what files hold: reading, writing, growing by fragments, indirect blocks, and giving it all back.
 
 use super::super::buffers::Content;
-use super::super::config::BLOCK_FRAGMENTS;
+use super::super::config::{BLOCK_FRAGMENTS, Placement};
 use super::super::layout::{Frag, Ino};
 use super::super::op::{Done, FsError};
 use super::super::record::Effect;
@@ -133,7 +133,8 @@ impl Planner<'_> {
         let Some(before) = before.filter(|before| !before.is_none()) else {
             return allocator.layout.first_data(home);
         };
-        let starts_section = block >= shape.direct_blocks
+        let starts_section = volume.config.placement == Placement::Bsd
+            && block >= shape.direct_blocks
             && ((block - shape.direct_blocks).is_multiple_of(shape.addresses)
                 || block.is_multiple_of(allocator.blocks_per_group_max));
         if starts_section {
@@ -181,7 +182,7 @@ impl Planner<'_> {
                 let at = taken.expect("there was room before the call began");
                 self.volume.inodes.get_mut(file).indirects[index] = at;
                 self.put_maps_of(at);
-                self.put_indirect(file, at, true, WriteMode::Sync);
+                self.put_indirect(file, at, true, WriteMode::Ordered);
                 if let Some(above) = leaf {
                     self.put_indirect(file, above, false, WriteMode::Delayed);
                 }
@@ -204,7 +205,7 @@ impl Planner<'_> {
     /// Frees an inode that nothing leads to any more, with everything that it holds. The inode is written first, so that
     /// what it held is not used by another before the disk knows.
     pub(super) fn free_inode(&mut self, ino: Ino) {
-        self.put_inode(ino, WriteMode::Sync, Effect::None);
+        self.put_inode(ino, WriteMode::Ordered, Effect::None);
         self.volume.forget_inode(ino);
         let inode = self.volume.inodes.remove(ino);
         for at in inode.indirects.iter().filter(|at| !at.is_none()) {

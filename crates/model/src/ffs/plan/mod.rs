@@ -34,6 +34,8 @@ use super::volume::{Resolved, Volume, components};
 pub(crate) enum WriteMode {
     /// The call waits for it (`bwrite`).
     Sync,
+    /// The same, so that the disk always has names and inodes in order; later, where metadata is not synchronous.
+    Ordered,
     /// The update daemon, a sync or lack of room writes it (`bdwrite`).
     Delayed,
 }

@@ -48,7 +48,7 @@ impl Planner<'_> {
         let inode = self.volume.inodes.get_mut(ino);
         inode.links = 1;
         inode.opens = 1;
-        self.put_inode(ino, WriteMode::Sync, self.inode_effect(ino));
+        self.put_inode(ino, WriteMode::Ordered, self.inode_effect(ino));
         self.enter(parent, name, ino);
         Ok(Done::Opened(ino))
     }
@@ -71,7 +71,7 @@ impl Planner<'_> {
         let block = (after - 1) / self.volume.shape.block_bytes;
         let fresh = self.need_block(directory, block as u32, Content::Directory);
         self.put_entry(directory, chunk, fresh, effect);
-        self.put_inode(directory, WriteMode::Sync, Effect::None);
+        self.put_inode(directory, WriteMode::Ordered, Effect::None);
     }
 
     fn entry_effect(&self, directory: Ino, name: &str, to: Option<Ino>) -> Effect {
@@ -85,7 +85,7 @@ impl Planner<'_> {
         let block = (u64::from(chunk) * u64::from(DIRECTORY_CHUNK) / shape.block_bytes) as u32;
         let inode = self.volume.inodes.get(directory);
         let (at, frags) = (inode.blocks[block as usize], inode.frags_of(block, &shape));
-        let mode = WriteMode::Sync;
+        let mode = WriteMode::Ordered;
         self.update(Update { at, frags, content: Content::Directory, owner: directory, fills, mode, effect });
     }
 
@@ -149,13 +149,13 @@ impl Planner<'_> {
         let Resolved { parent, name, .. } = self.walk_to_new(path)?;
         let ino = self.new_inode(parent, Some(Box::new(Directory::new(parent))));
         self.volume.inodes.get_mut(ino).links = 2;
-        self.put_inode(ino, WriteMode::Sync, self.inode_effect(ino));
+        self.put_inode(ino, WriteMode::Ordered, self.inode_effect(ino));
         self.volume.inodes.get_mut(parent).links += 1;
-        self.put_inode(parent, WriteMode::Sync, Effect::None);
+        self.put_inode(parent, WriteMode::Ordered, Effect::None);
         self.resize(ino, u64::from(DIRECTORY_CHUNK), Content::Directory);
         self.need_block(ino, 0, Content::Directory);
         self.put_entry(ino, 0, true, Effect::None);
-        self.put_inode(ino, WriteMode::Sync, Effect::None);
+        self.put_inode(ino, WriteMode::Ordered, Effect::None);
         self.enter(parent, name, ino);
         Ok(Done::Nothing)
     }
@@ -194,7 +194,7 @@ impl Planner<'_> {
         }
         self.require_room(1)?;
         self.volume.inodes.get_mut(ino).links += 1;
-        self.put_inode(ino, WriteMode::Sync, Effect::None);
+        self.put_inode(ino, WriteMode::Ordered, Effect::None);
         match goal.target {
             None => self.enter(goal.parent, goal.name, ino),
             Some(target) => {
@@ -218,7 +218,7 @@ impl Planner<'_> {
     /// A directory's `..` leads elsewhere.
     fn change_parent(&mut self, ino: Ino, from: Ino, to: Ino) {
         self.volume.inodes.get_mut(to).links += 1;
-        self.put_inode(to, WriteMode::Sync, Effect::None);
+        self.put_inode(to, WriteMode::Ordered, Effect::None);
         self.volume.directory_mut(ino).parent = to;
         self.put_entry(ino, 0, false, Effect::None);
         self.volume.inodes.get_mut(from).links -= 1;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod crash;
+mod ext3;
 mod random;
 
 use std::collections::VecDeque;

@@ -1,0 +1,104 @@
+//! What is otherwise where files are placed as ext3 places them, and where metadata may wait.
+
+use super::*;
+
+fn ext3() -> FfsConfig {
+    FfsConfig { placement: Placement::Ext3, ..small() }
+}
+
+fn group_of(bench: &Bench, path: &str) -> super::super::layout::GroupIndex {
+    let volume = &bench.ffs.volume;
+    let ino = volume.resolve(path).unwrap().target.unwrap();
+    volume.allocator.layout.group_of_inode(ino)
+}
+
+#[test]
+fn files_have_whole_blocks_and_lie_one_behind_the_other() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    let (a, b) = (bench.create("/a", 1000), bench.create("/b", 9000));
+    let blocks = |bench: &Bench, file| bench.ffs.volume.inodes.get(file).blocks.clone();
+    let first = blocks(&bench, a)[0];
+    assert_eq!(blocks(&bench, b), [first.plus(8), first.plus(16)]);
+    bench.call(Op::Append { file: a, bytes: 2000 }).unwrap();
+    assert_eq!(blocks(&bench, a), [first], "it grows where it is");
+    bench.close(a);
+    bench.call(Op::Sync).unwrap();
+    bench.call(Op::Unlink { path: "/a".into() }).unwrap();
+    let other = bench.create("/c", 100);
+    assert_eq!(blocks(&bench, other), [first]);
+}
+
+#[test]
+fn only_directories_of_the_root_are_spread() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    for path in ["/a", "/b", "/a/1", "/a/2", "/a/2/x"] {
+        bench.call(Op::Mkdir { path: path.into() }).unwrap();
+    }
+    let group = group_of(&bench, "/a");
+    assert_ne!(group_of(&bench, "/b"), group);
+    assert_eq!(["/a/1", "/a/2", "/a/2/x"].map(|path| group_of(&bench, path)), [group; 3]);
+}
+
+#[test]
+fn a_directory_leaves_a_group_that_has_its_share_of_directories() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    bench.call(Op::Mkdir { path: "/a".into() }).unwrap();
+    let inodes = bench.ffs.volume.allocator.layout.inodes_per_group;
+    for number in 0..inodes / 4 {
+        bench.ffs.set_up(&Op::Mkdir { path: format!("/a/{number}") }).unwrap();
+    }
+    let home = group_of(&bench, "/a");
+    let near = (0..inodes / 4).filter(|number| group_of(&bench, &format!("/a/{number}")) == home).count();
+    assert!((inodes as usize / 16..inodes as usize / 8).contains(&near), "{near} of {}", inodes / 4);
+}
+
+#[test]
+fn a_large_file_goes_on_where_it_is() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    let file = bench.create("/large", 300_000);
+    let inode = bench.ffs.volume.inodes.get(file);
+    let before = inode.blocks[11];
+    assert_eq!((inode.indirects[0], inode.blocks[12]), (before.plus(8), before.plus(16)));
+}
+
+#[test]
+fn names_may_be_written_later_but_not_what_is_synced() {
+    let config = FfsConfig { synchronous_metadata: false, ..small() };
+    let mut bench = Bench::new(config, 16 * MIB);
+    let file = bench.create("/first", 3000);
+    bench.take_log();
+    bench.call(Op::Mkdir { path: "/d".into() }).unwrap();
+    let other = bench.create("/d/a", 200_000);
+    bench.close(other);
+    bench.call(Op::Unlink { path: "/d/a".into() }).unwrap();
+    let log = bench.take_log();
+    assert!(log.iter().all(|line| !line.starts_with("write!")), "{log:?}");
+    bench.call(Op::Fsync { file }).unwrap();
+    let log = bench.take_log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("write!")).count(), 1, "{log:?}");
+}
+
+#[test]
+fn a_host_may_read_further_ahead_than_a_request_is_long() {
+    let config = FfsConfig {
+        cluster_bytes: 16 << 10,
+        read_ahead_bytes: Some(64 << 10),
+        placement: Placement::Ext3,
+        ..small()
+    };
+    let mut bench = Bench::new(config, 16 * MIB);
+    let file = bench.create("/a", 256 << 10);
+    bench.close(file);
+    bench.call(Op::Remount).unwrap();
+    bench.call(Op::Open { path: "/a".into() }).unwrap();
+    bench.take_log();
+    let mut most = 0;
+    for offset in (0..256 << 10).step_by(8192) {
+        bench.call(Op::Read { file, offset, bytes: 8192 }).unwrap();
+        most = most.max(bench.requests.len());
+    }
+    let log = bench.take_log();
+    let sizes: Vec<u64> = log.iter().filter_map(|line| line.split_once('+')?.1.parse().ok()).collect();
+    assert!(sizes.iter().all(|sectors| *sectors <= 32), "{log:?}");
+    assert!(most >= 4, "64 KiB in requests of 16 KiB: {most}");
+}
