@@ -55,7 +55,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const FEW_FRAGMENTS: &str = "most of what these clients write lies in rows: a command of SC has many blocks as it is, so that little is left for the \
-     transform, and half of the time goes to reading files, which no scheme makes faster. How much of DBench's list, which is not \
+     transform, and half of what they move is read, to which no transform applies. How much of DBench's list, which is not \
      stated, is fragments decides this figure";
 const TWO_ROWS: &str = "with strips of 8 KiB a stripe is two rows: hardly more than a parity block group, and nothing is prefetched that md's host \
      does not read ahead as well";
