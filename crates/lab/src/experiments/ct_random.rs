@@ -62,6 +62,9 @@ pub const EXPERIMENT: Experiment = Experiment {
 const ALL_SORTED: &str = "so few pages all wait in the page cache before any is written back, and reach the array in one ascending sweep, \
      as dense in each stripe as the sweeps of more writes";
 
+const MORE_TO_SORT: &str = "so far from each other both write the same blocks, and the scheduler has more to sort of 320 parity block groups than of 32 \
+     stripes: with --set rows=160 it is 1.05x";
+
 /// Requests that the host has in flight: a block device's queue.
 const QUEUE: usize = 128;
 /// The longest request that the host joins from neighbours, in pages.
@@ -280,7 +283,9 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     if workspaces.contains(&8) {
         let (pbgc, sc, ct) = (rate(Scheme::Pbgc, 8), rate(Scheme::Sc, 8), rate(Scheme::MscCt, 8));
         claims.push(Claim::range("8 GB: MSC-CT over SC", "2.08x", ct / sc, (1.55, 2.6), "x"));
-        claims.push(Claim::range("8 GB: SC over PBGC", "1.10x", sc / pbgc, (0.95, 1.25), "x"));
+        claims.push(
+            Claim::range("8 GB: SC over PBGC", "1.10x", sc / pbgc, (0.95, 1.25), "x").because(MORE_TO_SORT),
+        );
     }
     let gains: Vec<f64> =
         workspaces.iter().map(|gib| rate(Scheme::MscCt, *gib) / rate(Scheme::Sc, *gib)).collect();
