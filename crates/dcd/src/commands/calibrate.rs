@@ -224,7 +224,7 @@ fn as_text(args: &Calibrate, name: &str, reads: &Measured, writes: Option<&Measu
         Some(writes) => line("writes", writes),
         None => text.push_str("writes: not measured; --write-range names a range that may be overwritten\n"),
     }
-    text.push_str("\nIn the stack file of an array of such disks (kind = \"raid\"):\n");
+    text.push_str("\nIn the stack file, for an array of such disks (kind = \"raid\") or a log cache before one (kind = \"log-cache\"):\n");
     text.push_str(&format!("fill-reads = {}\n", reads.strides.max));
     if let Some(writes) = writes {
         text.push_str(&format!("fill-writes = {}\n", writes.strides.max));
