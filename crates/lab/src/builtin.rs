@@ -170,6 +170,7 @@ fn sample(phase: &Phase) -> Sample {
     let removals = files.op(OpKind::Unlink).sum() as f64 / 1e6;
     sample.set("with_removals_ms", files.file_response().as_millis_f64() + removals / calls.max(1.0));
     sample.set("p_miss", count(&waited[..2]) / calls.max(1.0));
+    sample.set("block_miss", files.data.miss_rate());
     sample
 }
 

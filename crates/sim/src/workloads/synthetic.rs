@@ -106,7 +106,7 @@ pub const WEB: Profile = Profile {
     scale: 150.0,
     programs: 4,
     files: 3_200,
-    skew: 1.0,
+    skew: 0.85,
     large_bytes: 280_000.0,
     scattered: 1.0,
     row: 1,
