@@ -16,10 +16,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "FSRT = T_hit + P_miss x (overhead + size / BusTR + P_DiskMiss x (seek + rotation + size / DiskTR)). The rates of \
             misses and the mean sizes are measured in the simulation; mean seek, rotation and rates are the drive's. P_miss is \
             the number of disk reads for a read or write of a program; the blocks that the buffer cache was asked for and did not \
-            have are beside it, and what section 5.1.1 says of P_miss is judged by these, as they are the cache's miss rate. In the model's FSRT each write of metadata that a call \
-            waits for is a miss too; beside it is the simulated time with the removal of files. P_DiskMiss is of all requests \
-            to the disk, and a write is a miss (section 4.3). The five traces are fitted to what section 5.1.1 says of P_miss and \
-            P_DiskMiss, so for them those claims say that the fit holds at all sizes and seeds, and no more.",
+            have are beside it, and what section 5.1.1 says of P_miss is judged by these, as they are the cache's miss rate. In \
+            the model's FSRT each write of metadata that a call waits for is a miss too; beside it is the simulated time with \
+            the removal of files. P_DiskMiss is of all requests to the disk, and a write is a miss (section 4.3). The five traces are fitted \
+            to what section 5.1.1 says of P_miss and P_DiskMiss, so for them those claims say that the fit holds at all sizes and seeds, and no more.",
     params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
     plan,
     conclude,
@@ -39,8 +39,8 @@ const MISS_PERCENT: f64 = 15.0;
 /// And of the two others "about" this; a quarter either way.
 const MISS_OTHERS: [(&str, f64); 2] = [("WEB", 45.0), ("PostMark", 96.0)];
 const ABOUT: f64 = 0.25;
-const POSTMARK_MISSES: &str = "32 MB hold a fifth of the files' 164 MB, so that fewer than 96 % of the blocks can miss"; and 32 MB hold a fifth of \
-                               the files' 164 MB, so that fewer than 96 % of the reads can miss";
+const POSTMARK_MISSES: &str =
+    "32 MB hold a fifth of the files' 164 MB, so that fewer than 96 % of the blocks can miss";
 const MISS_BUFFER: u64 = 32 << 20;
 const SMALL: u64 = 512 << 10;
 const LARGE: u64 = 16 << 20;
