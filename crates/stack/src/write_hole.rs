@@ -7,19 +7,16 @@ use crate::file::DeviceSpec;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
 
 /// The journal, at the beginning of what the log is on. The same for all arrays, so that the log stays where it is when an
-/// array grows; room for two stripes of the widest array, which is what a journal needs.
-pub(crate) const JOURNAL_BYTES: u64 = 64 << 20;
+/// array grows: a hundred stripes of five members with strips of 128 KiB. An array with stripes too large for it says so.
+const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// The layers that are added for the log cache `cache`, under names that show where they belong.
-struct Names {
-    journal: String,
-    log: String,
+/// The layers that are added have names that show where they belong.
+fn journal_of(array: &str) -> String {
+    format!("{array}.journal")
 }
 
-impl Names {
-    fn new(array: &str, cache: &str) -> Names {
-        Names { journal: format!("{array}.journal"), log: format!("{cache}.log") }
-    }
+fn log_of(cache: &str) -> String {
+    format!("{cache}.log")
 }
 
 /// Gives each array without a journal that stands below a log cache one.
@@ -71,15 +68,14 @@ fn needed<'a>(layers: &'a [LayerSpec], name: &'a str) -> Vec<&'a str> {
 }
 
 fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
-    let names = Names::new(&layers[array].name, &layers[cache].name);
+    let (journal, own_log) = (journal_of(&layers[array].name), log_of(&layers[cache].name));
     let span = layers[cache].span.clone();
     let LayerKind::LogCache { log, .. } = &mut layers[cache].kind else { unreachable!("it is one") };
-    let of = std::mem::replace(log, Located { text: names.log.clone(), ..log.clone() });
+    let of = std::mem::replace(log, Located { text: own_log.clone(), ..log.clone() });
     let LayerKind::Raid(raid) = &mut layers[array].kind else { unreachable!("it is one") };
-    raid.journal = Some(Located { text: names.journal.clone(), span: span.clone() });
+    raid.journal = Some(Located { text: journal.clone(), span: span.clone() });
     raid.config.journal = true;
-    for (name, first_bytes, size_bytes) in
-        [(names.journal, 0, Some(JOURNAL_BYTES)), (names.log, JOURNAL_BYTES, None)]
+    for (name, first_bytes, size_bytes) in [(journal, 0, Some(JOURNAL_BYTES)), (own_log, JOURNAL_BYTES, None)]
     {
         let slice = SliceSpec { of: of.clone(), first_bytes, size_bytes, implied: true };
         layers.push(LayerSpec { name, kind: LayerKind::Slice(slice), span: span.clone() });
@@ -88,7 +84,7 @@ fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
 
 /// Takes the journal away again that [`close`] gave the array below a cache: the log's device is gone.
 pub(crate) fn open_again(layers: &mut Vec<LayerSpec>, cache: &str) {
-    let log = Names::new("", cache).log;
+    let log = log_of(cache);
     let implied = |layer: &&LayerSpec| matches!(&layer.kind, LayerKind::Slice(slice) if slice.implied);
     let Some(of) = layers.iter().filter(implied).find(|layer| layer.name == log).and_then(of) else { return };
     let gone: Vec<String> = layers
