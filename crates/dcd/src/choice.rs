@@ -60,6 +60,19 @@ impl Choice {
         self.file.bottom_device(&self.log).is_none() || self.file.bottom_device(&self.data).is_none()
     }
 
+    /// True where the data disk is an array, or lies on one.
+    pub fn is_over_array(&self) -> bool {
+        let mut names = vec![self.data.as_str()];
+        while let Some(name) = names.pop() {
+            let Some(layer) = self.file.layer(name) else { continue };
+            if matches!(layer.kind, LayerKind::Raid(_)) {
+                return true;
+            }
+            names.extend(layer.kind.below_names());
+        }
+        false
+    }
+
     /// The log's path, or its name where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
         self.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)

@@ -280,14 +280,21 @@ Examples:
   dcd calibrate --drive cheetah-15k4 --json
       a modelled drive, in virtual time
   dcd calibrate /dev/sdb --store disks.toml
-      an array of such disks fills these gaps from its next start on")]
+      an array of such disks fills these gaps from its next start on
+  dcd calibrate /dev/sdb --write-range 100GiB+256MiB --json > sdb.json
+  dcd calibrate --from sdb.json --store disk.toml
+      a log cache before this disk does; its disk is measured before dcd format")]
 pub struct Calibrate {
     /// A block device or a file
-    #[arg(value_name = "DEVICE", required_unless_present = "drive", conflicts_with = "drive")]
+    #[arg(value_name = "DEVICE", required_unless_present_any = ["drive", "from"],
+          conflicts_with_all = ["drive", "from"])]
     pub device: Option<PathBuf>,
     /// A modelled drive in place of a device: its name, or the path of a drive file
     #[arg(long, value_name = "DRIVE")]
     pub drive: Option<String>,
+    /// Measure nothing: what an earlier run has printed with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["drive", "span", "strides"])]
+    pub from: Option<PathBuf>,
     /// Measure writes, too: everything in this range of the device is overwritten
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range, requires = "device")]
     pub write_range: Option<(u64, u64)>,
@@ -301,10 +308,11 @@ pub struct Calibrate {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',',
           default_values_t = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 40, 48, 64])]
     pub strides: Vec<u64>,
-    /// Store the result in the superblocks of the array of this stack file, which must not be served
+    /// Store the result in the superblocks of the array of this stack file, or else of the log of its log cache; it must not be
+    /// served
     #[arg(long, value_name = "STACK")]
     pub store: Option<PathBuf>,
-    /// With --store: the raid layer, when the stack file has several
+    /// With --store: the raid or log-cache layer, when the stack file has several
     #[arg(long, value_name = "LAYER", requires = "store")]
     pub layer: Option<String>,
     /// The result as JSON

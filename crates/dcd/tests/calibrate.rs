@@ -86,3 +86,93 @@ fn what_would_do_harm_or_make_no_sense_is_refused() {
     expect(&calibrate(&data, &[]), 0, "");
     assert!(place.bare() == original(16 * MIB));
 }
+
+/// What a served cache says of the gaps that it fills.
+fn filled(place: &Place) -> Value {
+    let output = place.run("status", &["--json"]);
+    let status = json(&output);
+    status["layers"]["cache"].clone()
+}
+
+fn from(place: &Place, file: &str, more: &[&str]) -> Output {
+    dcd().args(["calibrate", "--from"]).arg(place.path(file)).args(more).output().unwrap()
+}
+
+#[test]
+fn a_log_cache_uses_what_is_stored_in_its_log() {
+    let place = Place::new();
+    let stack = place.stack();
+    let store = ["--store", stack.to_str().unwrap()];
+    let drive = ["calibrate", "--drive", "cheetah-15k4", "--json"];
+    let output = dcd().args(drive).args(QUICK).output().unwrap();
+    let found = json(&output);
+    fs::write(place.path("found.json"), &output.stdout).unwrap();
+    expect(&from(&place, "found.json", &store), 3, "no dcd log");
+    place.format();
+    let server = place.serve();
+    assert_eq!((&filled(&place)["calibrated"], &filled(&place)["fills"]), (&false.into(), &Value::Null));
+    let mut nbd = place.nbd();
+    nbd.write(8 << 20, &[7; 4096]).unwrap();
+    nbd.flush().unwrap();
+    expect(&from(&place, "found.json", &store), 1, "in use");
+    server.kill();
+    // The log of a cache that was killed, and is dirty.
+    expect(&from(&place, "found.json", &store), 0, "stored in the log of \"cache\": its next start uses it");
+    expect(&place.run("check", &[]), 0, "stride benchmark: Smax");
+    let server = place.serve();
+    let status = filled(&place);
+    assert_eq!(status["calibrated"], true);
+    assert_eq!(status["fills"]["write"]["max"], found["write"]["max"], "{status}");
+    assert_eq!(place.nbd().read(8 << 20, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+    for (line, fills) in [("fill = \"none\"", Value::Null), ("fill-writes = 9", 9.into())] {
+        place.write_stack(line);
+        let server = place.serve();
+        let status = filled(&place);
+        assert_eq!(
+            (&status["calibrated"], &status["fills"]["write"]["max"]),
+            (&true.into(), &fills),
+            "{line}"
+        );
+        expect(&server.stop(), 0, "");
+    }
+    expect(&place.run("detach", &[]), 0, "detached");
+    expect(&from(&place, "found.json", &store), 3, "was detached");
+}
+
+#[test]
+fn what_is_no_result_or_has_no_place_is_refused() {
+    let place = Place::new();
+    let output = dcd().args(["calibrate", "--drive", "cheetah-15k4", "--json"]).args(QUICK).output().unwrap();
+    let good: Value = json(&output);
+    let write = |change: fn(&mut Value)| {
+        let mut found = good.clone();
+        change(&mut found);
+        fs::write(place.path("found.json"), found.to_string()).unwrap();
+        from(&place, "found.json", &[])
+    };
+    expect(&write(|_| {}), 0, "Smax 32");
+    expect(&write(|found| found["write"]["max"] = 7.into()), 1, "do not follow from its curve");
+    expect(&write(|found| found["threshold"] = 1.5.into()), 1, "its threshold 1.2");
+    expect(&write(|found| *found = Value::Null), 1, "name a file with what");
+    expect(&write(|found| found["write"] = Value::Null), 0, "writes: not measured");
+    place.format();
+    let stack = place.stack();
+    let store =
+        |more: &[&str]| from(&place, "found.json", &[&["--store", stack.to_str().unwrap()], more].concat());
+    expect(
+        &store(&["--layer", "cash"]),
+        1,
+        "no layer called \"cash\" fills gaps; choose with --layer: cache",
+    );
+    expect(&store(&[]), 0, "it fills no gaps");
+    fs::write(
+        &stack,
+        "export = \"cache\"\n[device.log]\npath = \"log.img\"\n[device.data]\npath = \"data.img\"\n\
+         [device.b]\nmemory = \"16MiB\"\n[device.c]\nmemory = \"16MiB\"\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disks\"\n\
+         [layer.disks]\nkind = \"raid\"\nof = [\"data\", \"b\", \"c\"]\n",
+    )
+    .unwrap();
+    expect(&store(&["--layer", "cache"]), 3, "store it there: --layer disks");
+}

@@ -35,6 +35,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         full_stripes_first: true,
         how: rng.pick(&[HowPolicy::Sorted, HowPolicy::AsItComes]),
         contiguity: None,
+        calibrated: true,
         high_mark: rng.pick(&[50, 75, 90]),
         low_mark: rng.pick(&[5, 25, 45]),
         idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),

@@ -12,6 +12,7 @@ use dcd_model::DiskConfig;
 
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
+use crate::raid::{Filling, filling};
 
 /// One layer: its name, and what it is.
 #[derive(Clone, Debug)]
@@ -167,6 +168,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
     let log = fields.required_text("log", "log")?;
     let data = fields.required_text("data", "data")?;
     let d = LogCacheConfig::default();
+    let Filling { contiguity, calibrated } = filling(fields)?;
     let config = LogCacheConfig {
         promise: fields.word("promise")?.unwrap_or(d.promise),
         delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
@@ -178,7 +180,8 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         what: fields.word("what")?.unwrap_or(d.what),
         full_stripes_first: fields.flag("full-stripes-first")?.unwrap_or(d.full_stripes_first),
         how: fields.word("how")?.unwrap_or(d.how),
-        contiguity: crate::raid::contiguity(fields)?,
+        contiguity,
+        calibrated,
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
         idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),

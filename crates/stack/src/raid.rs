@@ -16,7 +16,7 @@ const MISSING: &str = "missing";
 /// In the place of a journal, where there shall be none.
 const NO_JOURNAL: &str = "none";
 
-/// Where the strides that are filled come from, when the file does not say which.
+/// Where the strides that are filled come from, when the file does not say which. `Measured` is the default.
 #[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Fill {
@@ -35,8 +35,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     let journal = journal.filter(|_| !hole_accepted);
     let d = RaidConfig::default();
     let unit = fields.word("unit")?.unwrap_or(d.unit);
-    let fill: Option<Fill> = fields.word("fill")?;
-    let contiguity = contiguity(fields)?;
+    let Filling { contiguity, calibrated } = filling(fields)?;
     let config = RaidConfig {
         level: fields.word("level")?.unwrap_or(d.level),
         strip_sectors: fields.size("strip")?.map_or(d.strip_sectors, |bytes| bytes.div_ceil(SECTOR_BYTES)),
@@ -50,7 +49,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         unit,
         memory: fields.word("memory")?.unwrap_or(d.memory),
         contiguity,
-        calibrated: fill != Some(Fill::None),
+        calibrated,
         non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
@@ -75,12 +74,6 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         let span = fields.value_span("low-mark");
         let advice = format!("\"low-mark\": it must be below \"high-mark\" ({})", config.high_mark);
         return Err(fields.error(span, advice));
-    }
-    if let (Some(_), Some(_)) = (fill, &config.contiguity) {
-        let span = fields.value_span("fill");
-        return Err(
-            fields.error(span, "\"fill\": leave it out where fill-reads or fill-writes say what is filled")
-        );
     }
     if config.pass_rate == 0 {
         let span = fields.value_span("pass-rate");
@@ -110,15 +103,31 @@ fn members_complaint(config: &RaidConfig) -> Option<String> {
     RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.complaint()
 }
 
-/// Smax for reads and writes, where either is given: the contiguity transform.
-pub(crate) fn contiguity(fields: &mut Fields<'_>) -> Result<Option<Contiguity>, StackFileError> {
+/// The contiguity transform, as an array or a log cache is told to do it.
+pub(crate) struct Filling {
+    /// Smax for reads and writes, where either is given.
+    pub contiguity: Option<Contiguity>,
+    /// Where neither is: what the stride benchmark has found.
+    pub calibrated: bool,
+}
+
+pub(crate) fn filling(fields: &mut Fields<'_>) -> Result<Filling, StackFileError> {
+    let fill: Option<Fill> = fields.word("fill")?;
     let read = fields.number_in("fill-reads", 0..=4096)?;
     let write = fields.number_in("fill-writes", 0..=4096)?;
+    let calibrated = fill != Some(Fill::None);
     if read.is_none() && write.is_none() {
-        return Ok(None);
+        return Ok(Filling { contiguity: None, calibrated });
+    }
+    if fill.is_some() {
+        let span = fields.value_span("fill");
+        return Err(
+            fields.error(span, "\"fill\": leave it out where fill-reads or fill-writes say what is filled")
+        );
     }
     let strides = |max: Option<u64>| Strides::up_to(max.unwrap_or(0));
-    Ok(Some(Contiguity { read: strides(read), write: strides(write) }))
+    let contiguity = Some(Contiguity { read: strides(read), write: strides(write) });
+    Ok(Filling { contiguity, calibrated })
 }
 
 /// The size of an array over members of these sizes.

@@ -40,10 +40,12 @@ what = "oldest-first"       oldest-first, last-write-first, least-valid-first, a
 full-stripes-first = true   over an array: stripes that are dirty as a whole go home first and
                             together, so that the array need not read for their parity
 how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
-fill-writes = 0             gaps between sorted blocks are written too, with what is there, where the
-                            next block is less than so many blocks on and a disk without a queue
-                            would wait for a revolution (dcd calibrate finds it): from what is clean
-                            in the log, or as fill-reads says
+fill = "measured"           gaps between sorted blocks are written too, with what is there, where the
+                            stride benchmark has found that the data disk would wait for a
+                            revolution, once dcd calibrate --store has put its result into the log;
+                            an array below does so itself, and gets none. none: they are not
+fill-writes = 0             in place of fill: they are written where the next block is less than so
+                            many blocks on: from what is clean in the log, or as fill-reads says
 fill-reads = 0              gaps of such strides are read from the data disk for that
 high-mark = 75              percent of the log in use from which destaging does not wait
 low-mark = 50               percent at which high-low stops, and from which on the oldest go

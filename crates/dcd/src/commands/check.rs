@@ -45,6 +45,10 @@ fn describe(report: &CheckReport) -> String {
             }
         }
     }
+    if let Some(found) = &report.calibration {
+        let (reads, writes) = (found.read.max, found.write.max);
+        text.push_str(&format!("stride benchmark: Smax {reads} for reads, {writes} for writes\n"));
+    }
     text.push_str(&format!(
         "{} records, {} of them home; {} of data and {} of zeroes are not home\n",
         report.records,

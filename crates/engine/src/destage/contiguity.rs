@@ -3,8 +3,13 @@
 //! a revolution. The stride benchmark (`raid::stride`) finds the rules for a disk; the array and the log cache use them.
 
 use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{LINE_SECTORS, Lba};
+
+/// What a superblock has room for: ranges of Sexcept for reads, and as many for writes.
+pub const EXCEPT_MAX: usize = 64;
 
 /// For which stride distances a disk is faster with the gap filled. A stride distance is the difference of two positions
 /// in blocks: neighbours have 1.
@@ -39,6 +44,64 @@ impl Strides {
 pub struct Contiguity {
     pub read: Strides,
     pub write: Strides,
+}
+
+impl Contiguity {
+    /// Whether a superblock has room for it.
+    pub fn is_storable(&self) -> bool {
+        [&self.read, &self.write].iter().all(|strides| strides.except.len() <= EXCEPT_MAX)
+    }
+}
+
+/// [`Strides`] as superblocks have them.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct StridesBytes {
+    max: U32,
+    ranges: U32,
+    except: [[U32; 2]; EXCEPT_MAX],
+}
+
+impl StridesBytes {
+    fn new(strides: &Strides) -> StridesBytes {
+        let number = |n: u64| U32::new(u32::try_from(n).unwrap_or(u32::MAX));
+        let mut bytes = StridesBytes::new_zeroed();
+        bytes.max = number(strides.max);
+        bytes.ranges = number(strides.except.len().min(EXCEPT_MAX) as u64);
+        for (range, (first, last)) in bytes.except.iter_mut().zip(&strides.except) {
+            *range = [number(*first), number(*last)];
+        }
+        bytes
+    }
+
+    fn strides(&self) -> Option<Strides> {
+        let ranges = self.except.get(..self.ranges.get() as usize)?;
+        let except = ranges.iter().map(|[first, last]| (u64::from(first.get()), u64::from(last.get())));
+        Some(Strides { max: u64::from(self.max.get()), except: except.collect() })
+    }
+}
+
+/// [`Contiguity`] as superblocks have it: what the stride benchmark has found.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ContiguityBytes {
+    read: StridesBytes,
+    write: StridesBytes,
+}
+
+impl ContiguityBytes {
+    /// Ranges that there is no room for are left out: see [`Contiguity::is_storable`].
+    pub fn new(contiguity: &Contiguity) -> ContiguityBytes {
+        ContiguityBytes {
+            read: StridesBytes::new(&contiguity.read),
+            write: StridesBytes::new(&contiguity.write),
+        }
+    }
+
+    /// None where it counts more ranges than there is room for.
+    pub fn contiguity(&self) -> Option<Contiguity> {
+        Some(Contiguity { read: self.read.strides()?, write: self.write.strides()? })
+    }
 }
 
 #[cfg(test)]

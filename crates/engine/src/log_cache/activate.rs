@@ -1,8 +1,8 @@
 //! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
 //!
 //! Nothing is written before everything has been read and checked; then both disks are flushed (after a kill, what was read
-//! may still be volatile: records of the log, and on the data disk what went around it), and one superblock makes the new
-//! epoch real. A crash anywhere repeats it with the same outcome.
+//! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
+//! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,7 +12,9 @@ use super::commit::DataFlush;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::home::Home;
-use super::offline::{check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock};
+use super::offline::{
+    OfflineError, check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock,
+};
 use super::ordered::{Cursor, Ordered};
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
@@ -143,20 +145,22 @@ fn refuse(error: impl std::fmt::Display) -> ActivateError {
 }
 
 /// Reads, checks, recovers, and begins a new epoch.
-pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, ActivateError> {
+pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, ActivateError> {
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
     let mut superblock = read_superblock(&mut device).map_err(refuse)?;
     if superblock.state == State::Detached {
-        return Err(ActivateError(
-            "this log was detached from its data disk: `dcd format` attaches it again".to_owned(),
-        ));
+        return Err(refuse(OfflineError::Detached));
     }
     check_sizes(&superblock, log, Some(data)).map_err(refuse)?;
     if config.segment_buffers < 2 {
         return Err(ActivateError(
             "segment-buffers must be at least 2: one is filled while one is written".to_owned(),
         ));
+    }
+    // An array below fills gaps itself: what was measured of a disk says nothing of it.
+    if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
+        config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
     let mut replay = Replay {
@@ -201,7 +205,6 @@ pub fn activate(config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, A
     superblock.fingerprint.clone_from(&actual);
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
-    device.flush().map_err(refuse)?;
     write_superblock(&mut device, &mut superblock).map_err(refuse)?;
     Ok(begin(config, superblock, (log, data), (table, ranges, range_id), ring, &walked))
 }

@@ -1,7 +1,8 @@
 //! Starting on logs that were made by hand.
 
 use super::*;
-use crate::layer::{Geometry, Io, IoResult, Port};
+use crate::layer::{Geometry, Io, IoResult, Port, Stripes};
+use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
 use crate::log_cache::testing::{Log, Part, Ram};
 use crate::{BlockDevice, SECTOR_BYTES};
 
@@ -69,4 +70,36 @@ fn a_dirty_log_is_as_full_as_it_was() {
     let core = started(log, LogCacheConfig::default());
     assert_eq!((core.ring.live(), core.dirty_sectors()), (2, 6 * 8));
     assert_eq!(core.dirty_sectors() * SECTOR_BYTES, 6 * 4096);
+}
+
+#[test]
+fn a_calibration_in_the_log_is_used_unless_the_user_knows_better_or_an_array_is_below() {
+    let strides = |read, write| Contiguity { read: Strides::up_to(read), write: Strides::up_to(write) };
+    let (stored, named) = (strides(3, 9), strides(0, 5));
+    let plain = LogCacheConfig::default();
+    let told = LogCacheConfig { contiguity: Some(named.clone()), ..plain.clone() };
+    let not_told = LogCacheConfig { calibrated: false, ..plain.clone() };
+    let unsorted = LogCacheConfig { how: HowPolicy::AsItComes, ..plain.clone() };
+    let array = Some(Stripes { sectors: 64, first: 0 });
+    for (calibration, config, stripes, used) in [
+        (None, &plain, None, None),
+        (Some(stored.clone()), &plain, None, Some(stored.clone())),
+        (Some(stored.clone()), &told, None, Some(named.clone())),
+        (None, &told, None, Some(named)),
+        (Some(stored.clone()), &not_told, None, None),
+        (Some(stored.clone()), &unsorted, None, None),
+        (Some(strides(9, 1)), &plain, None, None),
+        (Some(stored.clone()), &plain, array, None),
+    ] {
+        let mut log = Log::new(4, 512);
+        log.superblock.calibration.clone_from(&calibration);
+        log.store_superblock();
+        let mut data = Ram::new(log.superblock.data_sectors);
+        data.stripes = stripes;
+        let mut devices = Two([log.device, data]);
+        let core = activate(config.clone(), &mut devices).expect("it starts");
+        assert_eq!(core.config.contiguity, used);
+        assert_eq!(core.status(Nanos::ZERO)["calibrated"], calibration.is_some());
+        assert_eq!(read_superblock(&mut devices.0[0]).unwrap().calibration, calibration, "it stays there");
+    }
 }

@@ -51,8 +51,10 @@ pub struct LogCacheConfig {
     /// Where the data disk is an array: stripes that are dirty as a whole go home first, and together.
     pub full_stripes_first: bool,
     pub how: HowPolicy,
-    /// Which gaps between blocks that go home are read and written with them, where these are sorted; none: no gaps.
+    /// Which gaps between blocks that go home are read and written with them, where these are sorted.
+    /// None: what the superblock has from the stride benchmark, if `calibrated`; otherwise no gaps.
     pub contiguity: Option<Contiguity>,
+    pub calibrated: bool,
     /// Percent of the log in use from which destaging does not wait for idleness.
     pub high_mark: u8,
     /// Percent at which `high-low` stops, and from which on the oldest go home first whatever `what` is: they free the tail.
@@ -90,6 +92,7 @@ impl Default for LogCacheConfig {
             full_stripes_first: true,
             how: HowPolicy::Sorted,
             contiguity: None,
+            calibrated: true,
             high_mark: 75,
             low_mark: 50,
             idle_empty: Nanos::from_secs(1),
@@ -103,5 +106,12 @@ impl Default for LogCacheConfig {
             accept_damage: false,
             canary: None,
         }
+    }
+}
+
+impl LogCacheConfig {
+    /// Whether gaps are ever filled by these rules: only between sorted blocks are there any.
+    pub fn may_fill(&self, rules: &Contiguity) -> bool {
+        self.how == HowPolicy::Sorted && rules.write.max > 1
     }
 }

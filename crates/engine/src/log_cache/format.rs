@@ -6,6 +6,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// The version of everything on the log device. Another version is refused by name.
@@ -66,7 +67,13 @@ pub struct SuperblockBytes {
     pub fingerprint_known: [u8; FINGERPRINT_BLOCKS / 8],
     pub fingerprint: [U32; FINGERPRINT_BLOCKS],
     pub live_seq: U64,
-    pub reserved1: [u8; SUPERBLOCK_BYTES - 144 - FINGERPRINT_BLOCKS / 8 - 4 * FINGERPRINT_BLOCKS],
+    pub calibrated: U32,
+    pub calibration: ContiguityBytes,
+    pub reserved1: [u8; SUPERBLOCK_BYTES
+        - 148
+        - FINGERPRINT_BLOCKS / 8
+        - 4 * FINGERPRINT_BLOCKS
+        - size_of::<ContiguityBytes>()],
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -115,6 +122,8 @@ pub struct Superblock {
     pub live_seq: u64,
     /// CRC32C of each 4 KiB block of the data disk's first and last MiB, where it is known.
     pub fingerprint: Vec<Option<u32>>,
+    /// What the stride benchmark has found of the data disk: which gaps are filled on the way home, if the user does not say.
+    pub calibration: Option<Contiguity>,
 }
 
 impl Superblock {
@@ -144,6 +153,10 @@ impl Superblock {
                 bytes.fingerprint[index] = (*crc).into();
             }
         }
+        if let Some(calibration) = &self.calibration {
+            bytes.calibrated = 1.into();
+            bytes.calibration = ContiguityBytes::new(calibration);
+        }
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         bytes
     }
@@ -168,6 +181,11 @@ impl Superblock {
             3 => State::Detached,
             _ => return Err(SuperblockError::Field("state")),
         };
+        let calibration = match bytes.calibrated.get() {
+            0 => None,
+            1 => Some(bytes.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
+            _ => return Err(SuperblockError::Field("calibration")),
+        };
         let known = |i: usize| bytes.fingerprint_known[i / 8] & (1 << (i % 8)) != 0;
         let superblock = Superblock {
             state,
@@ -189,6 +207,7 @@ impl Superblock {
             fingerprint: (0..FINGERPRINT_BLOCKS)
                 .map(|i| known(i).then(|| bytes.fingerprint[i].get()))
                 .collect(),
+            calibration,
         };
         superblock.validate()?;
         Ok(superblock)
@@ -458,6 +477,7 @@ fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::destage::contiguity::Strides;
 
     pub fn superblock() -> Superblock {
         Superblock {
@@ -478,6 +498,10 @@ mod tests {
             flush_epoch: 9,
             live_seq: 1,
             fingerprint: (0..FINGERPRINT_BLOCKS as u32).map(|i| (i % 3 != 0).then_some(i * 77)).collect(),
+            calibration: Some(Contiguity {
+                read: Strides { max: 7, except: (0..64).map(|n| (n, n + 3)).collect() },
+                write: Strides { max: 12, except: vec![(3, 4)] },
+            }),
         }
     }
 
@@ -491,6 +515,32 @@ mod tests {
             block[bit / 8] ^= 1 << (bit % 8);
             assert!(Superblock::decode(&block).is_err(), "bit {bit}");
             block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    /// Logs from before there was a calibration have zeroes there.
+    #[test]
+    fn a_superblock_without_a_calibration_is_zero_behind_the_live_sequence_number() {
+        let plain = Superblock { calibration: None, ..superblock() };
+        let bytes = plain.encode();
+        assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
+        assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_calibration_out_of_range_is_refused() {
+        let spoilt = |at: usize, value: u32| {
+            let mut block = superblock().encode().as_bytes().to_vec();
+            block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            block[12..16].fill(0);
+            let crc = crc32c::crc32c(&block);
+            block[12..16].copy_from_slice(&crc.to_le_bytes());
+            Superblock::decode(&block)
+        };
+        // The flag, and how many ranges there are for reads and for writes.
+        for (at, good, bad) in [(2256, 1, 2), (2264, 64, 65), (2784, 1, u32::MAX)] {
+            assert_eq!(spoilt(at, good), Ok(superblock()));
+            assert_eq!(spoilt(at, bad), Err(SuperblockError::Field("calibration")), "byte {at}");
         }
     }
 

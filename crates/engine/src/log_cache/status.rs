@@ -54,6 +54,8 @@ impl Core {
             "table_bytes": self.table.memory_bytes(),
             "ring_bytes": self.ring.memory_bytes(),
             "buffers_bytes": self.buffers.count() as u64 * segment,
+            "calibrated": self.superblock.calibration.is_some(),
+            "fills": self.config.contiguity,
             "statistics": self.statistics,
         })
     }

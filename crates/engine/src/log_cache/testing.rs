@@ -142,6 +142,7 @@ impl Log {
             flush_epoch: 0,
             live_seq: 1,
             fingerprint: vec![None; FINGERPRINT_BLOCKS],
+            calibration: None,
         };
         let mut log = Log {
             device: Ram::new(log_sectors),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::destage::contiguity::EXCEPT_MAX;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
 use crate::raid::superblock::{
-    COPY_SECTORS, DATA_SECTOR, EXCEPT_MAX, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock,
-    SuperblockError,
+    COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
 use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 
@@ -275,8 +275,7 @@ pub fn store_calibration(
     members: &mut [Option<&mut dyn BlockDevice>],
     calibration: &Contiguity,
 ) -> Result<Superblock, ChangeError> {
-    let mut ranges = [&calibration.read, &calibration.write].into_iter().map(|strides| strides.except.len());
-    if ranges.any(|ranges| ranges > EXCEPT_MAX) {
+    if !calibration.is_storable() {
         return Err(ChangeError::TooManyRanges);
     }
     let superblock = newest(members)?;

@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::destage::contiguity::ContiguityBytes;
 use crate::raid::bitmap::{BITMAP_BYTES, Bitmap};
 use crate::raid::config::{Level, MEMBERS_MAX, STRIP_SECTORS_MAX};
-use crate::raid::contiguity::{Contiguity, Strides};
+use crate::raid::contiguity::Contiguity;
 use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_SECTORS, Lba};
 
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
@@ -23,8 +24,6 @@ pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
 /// Where the first stripe begins on each member: at 1 MiB, as partitions do.
 pub const DATA_SECTOR: u64 = 2048;
-/// What a calibration may leave out, in ranges of strides for reads and for writes.
-pub const EXCEPT_MAX: usize = 64;
 
 /// The id of no member: nobody has the role.
 pub const NOBODY: u64 = 0;
@@ -36,14 +35,6 @@ const MAGIC: [u8; 8] = *b"DCDRAID\0";
 const VERSION: u16 = 2;
 /// In the place of a role: the one of a spare, or that none is rebuilt.
 const NO_ROLE: u32 = u32::MAX;
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct StridesBytes {
-    max: U32,
-    ranges: U32,
-    except: [[U32; 2]; EXCEPT_MAX],
-}
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -68,8 +59,7 @@ struct Bytes {
     rebuilt_sectors: U64,
     rebuilding: U32,
     region_stripes: U32,
-    read: StridesBytes,
-    write: StridesBytes,
+    calibration: ContiguityBytes,
     member_ids: [U64; MEMBERS_MAX],
     reshape_from: U32,
     reshape_kept: U32,
@@ -175,25 +165,6 @@ pub enum SuperblockError {
     Io(IoError),
 }
 
-impl StridesBytes {
-    fn new(strides: &Strides) -> StridesBytes {
-        let number = |n: u64| U32::new(u32::try_from(n).unwrap_or(u32::MAX));
-        let mut bytes = StridesBytes::new_zeroed();
-        bytes.max = number(strides.max);
-        bytes.ranges = number(strides.except.len().min(EXCEPT_MAX) as u64);
-        for (range, (first, last)) in bytes.except.iter_mut().zip(&strides.except) {
-            *range = [number(*first), number(*last)];
-        }
-        bytes
-    }
-
-    fn strides(&self) -> Option<Strides> {
-        let ranges = self.except.get(..self.ranges.get() as usize)?;
-        let except = ranges.iter().map(|[first, last]| (u64::from(first.get()), u64::from(last.get())));
-        Some(Strides { max: u64::from(self.max.get()), except: except.collect() })
-    }
-}
-
 impl Superblock {
     /// As UUIDs are written.
     pub fn uuid_text(&self) -> String {
@@ -233,9 +204,9 @@ impl Superblock {
             (bytes.reshape_kept, bytes.reshaped_sectors) = (u32::from(kept).into(), sectors.into());
         }
         bytes.region_stripes = (self.region_stripes as u32).into();
-        if let Some(Contiguity { read, write }) = &self.calibration {
+        if let Some(calibration) = &self.calibration {
             bytes.calibrated = 1;
-            (bytes.read, bytes.write) = (StridesBytes::new(read), StridesBytes::new(write));
+            bytes.calibration = ContiguityBytes::new(calibration);
         }
         for (place, id) in bytes.member_ids.iter_mut().zip(&self.member_ids) {
             *place = (*id).into();
@@ -328,9 +299,8 @@ impl Bytes {
                 return Err(SuperblockError::Field(field));
             }
         }
-        let strides = |bytes: &StridesBytes| bytes.strides().ok_or(SuperblockError::Field("calibration"));
         let calibration = match self.calibrated {
-            1 => Some(Contiguity { read: strides(&self.read)?, write: strides(&self.write)? }),
+            1 => Some(self.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
             _ => None,
         };
         let lost = |entry: &U64| {
@@ -371,6 +341,7 @@ impl Bytes {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::raid::contiguity::Strides;
 
     pub fn sample() -> Superblock {
         let mut in_doubt = Bitmap::default();

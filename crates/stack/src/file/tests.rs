@@ -74,6 +74,7 @@ fn a_log_cache_destages_as_the_file_says() {
     };
     let contiguity = Contiguity { read: Strides::up_to(3), write: Strides::up_to(12) };
     assert_eq!((&config.contiguity, config.full_stripes_first), (&Some(contiguity), false));
+    assert!(config.calibrated, "what is stored in the log counts, if the file does not say");
 }
 
 #[test]
@@ -109,6 +110,12 @@ fn every_mistake_is_named_with_its_place_and_a_way_out() {
         ("data = \"data\"", "data = \"data\"\nordered-destage = \"yes\"", "\"yes", "true or false"),
         ("data = \"data\"", "data = \"data\"\nfill-writes = 5000", "5000", "from 0 to 4096"),
         ("data = \"data\"", "data = \"data\"\nfill-reads = 9", "9\npromise", "say with fill-writes"),
+        (
+            "data = \"data\"",
+            "data = \"data\"\nfill = \"none\"\nfill-writes = 9",
+            "\"none",
+            "leave it out where fill-reads",
+        ),
         (
             "data = \"data\"",
             "data = \"data\"\nhow = \"as-it-comes\"\nfill-writes = 9",

@@ -15,7 +15,6 @@ use super::plan::Target;
 use super::room::Room;
 use super::{Core, Item};
 use crate::destage::contiguity::{Contiguity, Strides};
-use crate::destage::how::HowPolicy;
 use crate::log_cache::Canary;
 use crate::log_cache::core::Mode;
 use crate::log_cache::read::{byte_offset, masked_runs};
@@ -50,10 +49,8 @@ impl GapRead {
 impl Core {
     /// The rules, where this batch may fill gaps.
     pub(super) fn gap_rules(&self) -> Option<&Contiguity> {
-        let may = self.mode == Mode::Serving
-            && self.config.how == HowPolicy::Sorted
-            && !self.home.is_after_failure();
-        self.config.contiguity.as_ref().filter(|rules| may && rules.write.max > 1)
+        let may = self.mode == Mode::Serving && !self.home.is_after_failure();
+        self.config.contiguity.as_ref().filter(|rules| may && self.config.may_fill(rules))
     }
 
     /// Whether the running batch writes the sectors again as they are: who changes them at home must wait.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::superblock::{check_sizes, live_superblock, read_copies};
 use super::{Newest, OfflineError, Progress, Totals, compare_fingerprint, read_fingerprint, uuid};
+use crate::destage::contiguity::Contiguity;
 use crate::log_cache::format::{Header, State, Superblock};
 use crate::log_cache::recover::{Damage, Visitor, WalkOptions, Walked, walk};
 use crate::{BlockDevice, SECTOR_BYTES};
@@ -35,6 +36,8 @@ pub struct CheckReport {
     pub segment_bytes: u32,
     pub log_block_bytes: u32,
     pub data_bytes: u64,
+    /// What the stride benchmark has found of the data disk, if it was stored.
+    pub calibration: Option<Contiguity>,
     pub records: u64,
     pub records_home: u64,
     /// Records of a request that was not complete when the log ended.
@@ -163,6 +166,7 @@ fn report(
         segment_bytes: superblock.segment_bytes,
         log_block_bytes: superblock.log_block_bytes,
         data_bytes: superblock.data_sectors * SECTOR_BYTES,
+        calibration: superblock.calibration.clone(),
         records: walked.records,
         records_home: walked.records_home,
         records_dropped: walked.records_dropped,

@@ -106,6 +106,7 @@ fn plan(
         flush_epoch: 0,
         live_seq: 1,
         fingerprint: Vec::new(),
+        calibration: None,
     })
 }
 

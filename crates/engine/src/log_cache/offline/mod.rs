@@ -20,11 +20,14 @@ pub use fingerprint::{compare_fingerprint, read_fingerprint};
 pub use format::{FormatOptions, format};
 pub use newest::{Content, Newest, Piece, Totals};
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
-pub use superblock::{check_sizes, live_superblock, read_copies, read_superblock, write_superblock};
+pub use superblock::{
+    check_sizes, live_superblock, read_copies, read_superblock, store_calibration, write_superblock,
+};
 
 use super::format::{State, SuperblockError};
 use super::recover::RecoverError;
 use crate::IoError;
+use crate::destage::contiguity::EXCEPT_MAX;
 
 /// Data moves in pieces of at most this many sectors (1 MiB).
 const CHUNK_SECTORS: u64 = 2048;
@@ -92,6 +95,10 @@ pub enum OfflineError {
          device or smaller segments"
     )]
     TooSmall { found: u64, needed: u64, segment_bytes: u32 },
+    #[error("the result leaves out more than {EXCEPT_MAX} ranges of strides: measure fewer of them")]
+    TooManyRanges,
+    #[error("the log was detached from its data disk: `dcd format` attaches it again")]
+    Detached,
     #[error("{0}")]
     Options(&'static str),
     #[error("the {0} is read only")]

@@ -3,7 +3,8 @@
 use zerocopy::IntoBytes;
 
 use super::{OfflineError, uuid};
-use crate::log_cache::format::{SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, Superblock, SuperblockError};
+use crate::destage::contiguity::Contiguity;
+use crate::log_cache::format::{SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError};
 use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 
 /// Both copies as they are on the device.
@@ -53,16 +54,40 @@ pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, OfflineE
 }
 
 /// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is
-/// what it was, so that trying again cannot touch the live copy.
+/// what it was, so that trying again cannot touch the live copy. That is flushed before: a server that was killed may have left
+/// it in the device's cache, and it is the only good one while the other is written.
 pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), OfflineError> {
     let mut next = superblock.clone();
     next.generation += 1;
     let copy = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+    log.flush().map_err(OfflineError::io("flushing the log device"))?;
     log.write(copy, Buf::copy_of(next.encode().as_bytes()))
         .map_err(OfflineError::io("writing the superblock"))?;
     log.flush().map_err(OfflineError::io("flushing the log device"))?;
     *superblock = next;
     Ok(())
+}
+
+/// Stores what the stride benchmark has found of the data disk; nothing else changes. The log may be dirty, and may have been
+/// left by a crash, but nobody may serve it meanwhile.
+pub fn store_calibration(
+    log: &mut dyn BlockDevice,
+    calibration: &Contiguity,
+) -> Result<Superblock, OfflineError> {
+    if !calibration.is_storable() {
+        return Err(OfflineError::TooManyRanges);
+    }
+    if log.geometry().read_only {
+        return Err(OfflineError::ReadOnly("log device"));
+    }
+    let mut superblock = read_superblock(log)?;
+    check_sizes(&superblock, log.geometry(), None)?;
+    if superblock.state == State::Detached {
+        return Err(OfflineError::Detached);
+    }
+    superblock.calibration = Some(calibration.clone());
+    write_superblock(log, &mut superblock)?;
+    Ok(superblock)
 }
 
 /// Refuses devices that cannot be those that were formatted.

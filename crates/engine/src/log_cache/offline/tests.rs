@@ -1,6 +1,7 @@
 //! The tools on logs that were made by hand, and on devices that fail.
 
 use super::*;
+use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, Kind, SUPERBLOCK_SECTORS, State, Superblock};
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
@@ -163,6 +164,67 @@ fn the_live_copy_is_the_newer_valid_one() {
             }
         }
     }
+}
+
+fn calibration() -> Contiguity {
+    Contiguity { read: Strides { max: 7, except: vec![(3, 4)] }, write: Strides::up_to(12) }
+}
+
+#[test]
+fn a_calibration_is_stored_and_nothing_else_changes() {
+    for state in [State::Active, State::Stopped] {
+        let (mut log, expected) = busy_log();
+        log.superblock.state = state;
+        if state == State::Stopped {
+            log.superblock.durable_seq = log.seq;
+        }
+        log.store_superblock();
+        let before = log.superblock.clone();
+        let stored = store_calibration(&mut log.device, &calibration()).unwrap();
+        let generation = before.generation + 1;
+        assert_eq!(stored, Superblock { calibration: Some(calibration()), generation, ..before });
+        assert_eq!(read_superblock(&mut log.device).unwrap(), stored);
+        assert_eq!(check(&mut log.device, None, &mut quiet).unwrap().calibration, Some(calibration()));
+        let mut data = old_disk();
+        rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
+        assert_home(&data, &expected, &[]);
+        let rescued = read_superblock(&mut log.device).unwrap();
+        assert_eq!(rescued.calibration, Some(calibration()), "a rescue keeps it");
+    }
+}
+
+#[test]
+fn storing_a_calibration_may_be_cut_anywhere() {
+    for operations in 0..4 {
+        let (mut log, expected) = busy_log();
+        log.device.operations_left = operations;
+        let done = store_calibration(&mut log.device, &calibration()).is_ok();
+        assert_eq!(done, operations == 3, "a flush, a write, a flush");
+        log.device.operations_left = u64::MAX;
+        let found = read_superblock(&mut log.device).unwrap();
+        assert!(!done || found.calibration.is_some());
+        assert_eq!(Superblock { calibration: None, generation: 1, ..found }, log.superblock);
+        let mut data = old_disk();
+        rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
+        assert_home(&data, &expected, &[]);
+    }
+}
+
+#[test]
+fn a_calibration_that_cannot_be_stored_is_refused() {
+    let (mut log, _) = busy_log();
+    let except = (0..65).map(|n| (10 * n, 10 * n)).collect();
+    let long = Contiguity { write: Strides { max: 900, except }, ..calibration() };
+    let refused = store_calibration(&mut log.device, &long).unwrap_err();
+    assert!(refused.to_string().contains("more than 64 ranges"), "{refused}");
+    let refused = store_calibration(&mut Ram::new(1000), &calibration()).unwrap_err();
+    assert!(matches!(refused, OfflineError::NotFormatted));
+    log.superblock.state = State::Detached;
+    log.store_superblock();
+    let before = log.device.operations;
+    let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
+    assert!(matches!(refused, OfflineError::Detached), "{refused}");
+    assert_eq!(log.device.operations, before, "nothing was written");
 }
 
 #[test]

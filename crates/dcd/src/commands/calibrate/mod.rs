@@ -1,34 +1,61 @@
 //! `dcd calibrate`: the stride benchmark on a device, or on a modelled drive in virtual time.
 
+mod result;
+mod store;
+
 use std::path::Path;
 
-use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::stride::{BLOCK_BYTES, Curve, Pass, StrideBench, THRESHOLD};
+use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, StrideBench, THRESHOLD};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
 use dcd_io::{FileDevice, FileSpec};
 use dcd_model::{Drive, drive};
 use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
-use serde_json::{Value, json};
 
 use crate::attachment::{Record, Refusal, admit_plain};
 use crate::cli::Calibrate;
-use crate::cli_array::ArrayArgs;
-use crate::commands::array::store_calibration;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::Opener;
+
+use result::{Found, Measured};
+use store::Target;
 
 /// Shorter passes say nothing.
 const SPAN_MIN: u64 = 1 << 20;
 
 pub fn run(args: &Calibrate) -> Result<(), Failure> {
     check(args)?;
-    let (name, reads, writes) = match (&args.device, &args.drive) {
-        (Some(path), _) => {
+    // What cannot be stored need not be measured.
+    let target = match &args.store {
+        Some(file) => Some(Target::choose(file, args.layer.as_deref())?),
+        None => None,
+    };
+    let found = found(args)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&found).expect("a result is plain data"));
+    } else {
+        print!("{found}");
+    }
+    match target {
+        Some(target) => {
+            let told = target.store(&found.contiguity())?;
+            if !args.json {
+                println!("\n{told}");
+            }
+        }
+        None if !args.json => print!("{}", found.what_to_do()),
+        None => {}
+    }
+    Ok(())
+}
+
+fn found(args: &Calibrate) -> Result<Found, Failure> {
+    let (device, read, write) = match (&args.device, &args.drive, &args.from) {
+        (Some(path), ..) => {
             let (reads, writes) = of_device(args, path)?;
             (path.display().to_string(), reads, writes)
         }
-        (None, Some(name)) => {
+        (_, Some(name), _) => {
             let drive = load_drive(name)?;
             let whole = Extent::new(Lba(0), drive.sectors());
             let times = |writes| {
@@ -36,19 +63,10 @@ pub fn run(args: &Calibrate) -> Result<(), Failure> {
             };
             (name.clone(), times(false)?, Some(times(true)?))
         }
-        (None, None) => unreachable!("the parser wants one of them"),
+        (.., Some(path)) => return Found::load(path),
+        (None, None, None) => unreachable!("the parser wants one of them"),
     };
-    if args.json {
-        println!("{}", as_json(args, &name, &reads, writes.as_ref()));
-    } else {
-        print!("{}", as_text(args, &name, &reads, writes.as_ref()));
-    }
-    if let Some(file) = &args.store {
-        let array = ArrayArgs { file: file.clone(), layer: args.layer.clone() };
-        let write = writes.map_or_else(Strides::default, |writes| writes.strides);
-        store_calibration(&array, &Contiguity { read: reads.strides, write })?;
-    }
-    Ok(())
+    Ok(Found { device, block_bytes: BLOCK_BYTES, span_bytes: args.span, threshold: THRESHOLD, read, write })
 }
 
 fn check(args: &Calibrate) -> Result<(), Failure> {
@@ -84,19 +102,10 @@ fn passes(args: &Calibrate, writes: bool, region: Extent) -> Vec<Pass> {
     strides.enumerate().map(|(index, stride)| Pass::strided(writes, at(index), stride)).collect()
 }
 
-/// What was found for reads, or for writes.
-struct Measured {
-    bytes_per_second: f64,
-    curve: Curve,
-    strides: Strides,
-}
-
 fn measured(args: &Calibrate, times: &[Nanos]) -> Measured {
     let contiguous = times[0].as_secs_f64();
     let over = times[1..].iter().map(|time| time.as_secs_f64() / contiguous);
-    let curve: Curve = args.strides.iter().copied().zip(over).collect();
-    let strides = Strides::from_curve(&curve, THRESHOLD);
-    Measured { bytes_per_second: args.span as f64 / contiguous, curve, strides }
+    Measured::new(args.span as f64 / contiguous, args.strides.iter().copied().zip(over).collect())
 }
 
 fn load_drive(name: &str) -> Result<Drive, Failure> {
@@ -181,53 +190,4 @@ fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
             "leave the option out to measure reads alone, or say --force",
         ))),
     }
-}
-
-fn as_json(args: &Calibrate, name: &str, reads: &Measured, writes: Option<&Measured>) -> Value {
-    let part = |measured: &Measured| {
-        json!({
-            "contiguous_bytes_per_second": measured.bytes_per_second,
-            "curve": measured.curve,
-            "max": measured.strides.max,
-            "except": measured.strides.except,
-        })
-    };
-    json!({
-        "device": name,
-        "block_bytes": BLOCK_BYTES,
-        "span_bytes": args.span,
-        "threshold": THRESHOLD,
-        "read": part(reads),
-        "write": writes.map(part),
-    })
-}
-
-fn as_text(args: &Calibrate, name: &str, reads: &Measured, writes: Option<&Measured>) -> String {
-    let mut text = format!(
-        "{name}: blocks of 4 KiB over spans of {}; times over that of the contiguous pass\n\nstride    read   write\n",
-        HumanBytes(args.span)
-    );
-    for (index, (stride, read)) in reads.curve.iter().enumerate() {
-        let write = writes.map_or("-".to_owned(), |writes| format!("{:.2}", writes.curve[index].1));
-        text.push_str(&format!("{stride:>6} {read:>7.2} {write:>7}\n"));
-    }
-    text.push('\n');
-    let mut line = |what: &str, measured: &Measured| {
-        let Strides { max, except } = &measured.strides;
-        let ranges: Vec<String> = except.iter().map(|(first, last)| format!("{first} to {last}")).collect();
-        let except = if ranges.is_empty() { "none".to_owned() } else { ranges.join(", ") };
-        let rate = measured.bytes_per_second / 1e6;
-        text.push_str(&format!("{what}: {rate:.1} MB/s contiguous, Smax {max}, Sexcept {except}\n"));
-    };
-    line("reads", reads);
-    match writes {
-        Some(writes) => line("writes", writes),
-        None => text.push_str("writes: not measured; --write-range names a range that may be overwritten\n"),
-    }
-    text.push_str("\nIn the stack file, for an array of such disks (kind = \"raid\") or a log cache before one (kind = \"log-cache\"):\n");
-    text.push_str(&format!("fill-reads = {}\n", reads.strides.max));
-    if let Some(writes) = writes {
-        text.push_str(&format!("fill-writes = {}\n", writes.strides.max));
-    }
-    text
 }

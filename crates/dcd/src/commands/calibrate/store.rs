@@ -1,0 +1,99 @@
+//! Where the result is stored: in the superblocks of an array, or of a log.
+
+use std::path::Path;
+
+use dcd_engine::log_cache::offline;
+use dcd_engine::raid::contiguity::Contiguity;
+use dcd_stack::StackFile;
+
+use crate::attachment::Refusal;
+use crate::choice::Choice;
+use crate::cli_array::ArrayArgs;
+use crate::commands::array::store_calibration;
+use crate::failure::Failure;
+use crate::opening::{open_log, refused};
+
+/// A layer that fills gaps on the disks that it stands on.
+pub enum Target {
+    Array(ArrayArgs),
+    Log(Box<Choice>),
+}
+
+impl Target {
+    /// The layer that is named, or the only array, or the only log cache. A log cache over an array is none: the array fills the
+    /// gaps of its members.
+    pub fn choose(path: &Path, layer: Option<&str>) -> Result<Target, Failure> {
+        let file = StackFile::load(path)?;
+        let arrays: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
+        let caches: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
+        let over_array = |cache: &str| Choice::of(file.clone(), Some(cache)).is_ok_and(|c| c.is_over_array());
+        let caches_of_disks = caches.iter().filter(|cache| !over_array(cache));
+        let all: Vec<&str> = arrays.iter().chain(caches_of_disks).copied().collect();
+        let path = path.display();
+        let unnamed = if arrays.is_empty() { all.as_slice() } else { arrays.as_slice() };
+        let name = match (layer, unnamed) {
+            (Some(name), _) if all.contains(&name) => name,
+            (Some(name), _) if caches.contains(&name) => {
+                return Err(Failure::Refused(Refusal::new(
+                    format!(
+                        "the data disk of \"{name}\" is an array, which fills the gaps of its members itself"
+                    ),
+                    format!("store it there: --layer {}", arrays.join(" or --layer ")),
+                )));
+            }
+            (None, [only]) => only,
+            (None, []) => {
+                return Err(Failure::Failed(format!(
+                    "{path}: there is no layer in it that fills gaps: no raid, and no log-cache"
+                )));
+            }
+            (wanted, _) => {
+                let wrong = wanted.map_or("several layers fill gaps".to_owned(), |wanted| {
+                    format!("no layer called \"{wanted}\" fills gaps")
+                });
+                return Err(Failure::Failed(format!(
+                    "{path}: {wrong}; choose with --layer: {}",
+                    all.join(", ")
+                )));
+            }
+        };
+        if arrays.contains(&name) {
+            return Ok(Target::Array(ArrayArgs { file: file.path.clone(), layer: Some(name.to_owned()) }));
+        }
+        let name = name.to_owned();
+        Ok(Target::Log(Box::new(Choice::of(file, Some(&name))?)))
+    }
+
+    /// Stores it; returns what to tell the user.
+    pub fn store(&self, found: &Contiguity) -> Result<String, Failure> {
+        match self {
+            Target::Array(array) => {
+                store_calibration(array, found)?;
+                Ok("stored in the array: its next start uses it, unless the stack file says what to fill"
+                    .to_owned())
+            }
+            Target::Log(choice) => {
+                let name = &choice.layer;
+                if choice.file.bottom_device(&choice.log).is_none() {
+                    return Err(Failure::Refused(Refusal::new(
+                        format!(
+                            "the log of \"{name}\" does not lie on one device, and is only there while it is served"
+                        ),
+                        "name the numbers in the stack file instead: fill-reads and fill-writes",
+                    )));
+                }
+                let mut log = open_log(choice)?;
+                offline::store_calibration(&mut log, found).map_err(refused)?;
+                Ok(match found.write.max {
+                    0 | 1 => format!(
+                        "stored in the log of \"{name}\": it fills no gaps, as the writes of such a disk gain nothing, or were not \
+                         measured"
+                    ),
+                    _ => format!(
+                        "stored in the log of \"{name}\": its next start uses it, unless the stack file says what to fill"
+                    ),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `dcd calibrate --store` on the log of a server that was killed, and a power cut at any point of it: a superblock is left, and
+//! none that is older than the one that was durable before.
+
+use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::offline::{
+    FormatOptions, OfflineError, format, read_superblock, store_calibration, write_superblock,
+};
+use dcd_engine::log_cache::{Contiguity, Strides};
+use dcd_engine::{BlockDevice, ErrorKind, Geometry, Io, IoError, IoResult};
+use dcd_sim::{CutStyle, Latency, MemDisk, SimRng};
+
+/// A disk whose power goes after so many writes and flushes.
+struct Cut<'a> {
+    disk: &'a mut MemDisk,
+    left: u64,
+}
+
+impl BlockDevice for Cut<'_> {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        if !matches!(io, Io::Read { .. }) {
+            if self.left == 0 {
+                return IoResult::err(io.take_buf(), IoError::new(ErrorKind::PowerCut));
+            }
+            self.left -= 1;
+        }
+        self.disk.run(io)
+    }
+}
+
+fn disk(sectors: u64, seed: u64) -> MemDisk {
+    MemDisk::new(Geometry::plain(sectors), Latency::INSTANT, seed)
+}
+
+/// A log as a killed server leaves it: its newest superblock has been written, and not flushed.
+fn killed(seed: u64) -> (MemDisk, Superblock, Superblock) {
+    let (mut log, mut data) = (disk(32 + 4 * 32, seed), disk(4096, seed));
+    let options = FormatOptions { segment_bytes: 16 << 10, ..FormatOptions::new([1; 16], [2; 16]) };
+    let mut durable = format(&mut log, &mut data, &options).expect("it is formatted");
+    durable.state = State::Active;
+    write_superblock(&mut log, &mut durable).expect("it is written");
+    let mut newest = durable.clone();
+    newest.epoch += 1;
+    // A flush and a write, but not the flush behind them.
+    let mut cut = Cut { disk: &mut log, left: 2 };
+    write_superblock(&mut cut, &mut newest).expect_err("the last flush fails");
+    newest.generation += 1;
+    let mut rng = SimRng::new(seed);
+    (log.killed(&mut rng), durable, newest)
+}
+
+#[test]
+fn a_cut_leaves_a_superblock_that_is_not_older_than_the_durable_one() {
+    let calibration = Contiguity { read: Strides::up_to(4), write: Strides::up_to(9) };
+    let mut stored = 0;
+    for seed in 0..64 {
+        for left in 0..=3 {
+            let (mut log, durable, newest) = killed(seed);
+            let done = store_calibration(&mut Cut { disk: &mut log, left }, &calibration).is_ok();
+            for style in CutStyle::ALL {
+                let mut found = log.power_cut(style, &mut SimRng::new(seed));
+                let found: Result<Superblock, OfflineError> = read_superblock(&mut found);
+                let found = found.unwrap_or_else(|e| panic!("seed {seed}, {left} done, {style:?}: {e}"));
+                let with = Superblock {
+                    calibration: Some(calibration.clone()),
+                    generation: newest.generation + 1,
+                    ..newest.clone()
+                };
+                let may = [&durable, &newest, &with];
+                assert!(may.contains(&&found), "seed {seed}, {left} done, {style:?}: {}", found.generation);
+                assert!(!done || found == with, "what was stored stays");
+                stored += u64::from(found == with);
+            }
+        }
+    }
+    assert!(stored > 64 * CutStyle::ALL.len() as u64, "some cuts leave it");
+}
