@@ -9,7 +9,7 @@ use dcd_model::ffs::{Done, Ino, Op};
 use super::host::{Host, Program};
 use super::tree::Tree;
 use super::{Measured, RunError};
-use crate::SimDevice;
+use crate::{SimDevice, SimRng};
 
 /// tar reads and writes records of 20 blocks.
 const TAR_RECORD: u64 = 20 * 512;
@@ -17,6 +17,8 @@ const TAR_RECORD: u64 = 20 * 512;
 const TAR_HEADER: u64 = 512;
 /// cp reads and writes what the file system calls its best size: a block.
 const COPY_BYTES: u64 = 8 << 10;
+/// A command comes up to this later, so that each run has it at another time of the update daemon and the spindle.
+const TYPING: Nanos = Nanos::from_secs(5);
 const ARCHIVE: &str = "/archive.tar";
 
 /// See the module's documentation.
@@ -51,7 +53,8 @@ impl Default for NUser {
 impl NUser {
     /// The phases "untar", "copy" and "remove".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        let tree = Tree::new(seed);
+        let tree = Tree::apache();
+        let mut rng = SimRng::new(seed);
         if self.archive_on_disk {
             let headers = (tree.files() + tree.directories.len()) as u64 * TAR_HEADER;
             host.set_up_file(ARCHIVE, tree.bytes() + headers)?;
@@ -59,9 +62,9 @@ impl NUser {
         for user in 0..self.users {
             host.set_up(Op::Mkdir { path: format!("/user{user}") })?;
         }
-        self.phase(host, "untar", &tree, untar)?;
-        self.phase(host, "copy", &tree, copy)?;
-        self.phase(host, "remove", &tree, remove)?;
+        self.phase(host, "untar", &tree, &mut rng, untar)?;
+        self.phase(host, "copy", &tree, &mut rng, copy)?;
+        self.phase(host, "remove", &tree, &mut rng, remove)?;
         Ok(host.take_measured())
     }
 
@@ -70,10 +73,12 @@ impl NUser {
         host: &mut Host<D>,
         name: &'static str,
         tree: &Tree,
+        rng: &mut SimRng,
         write: fn(&NUser, &Tree, u32) -> Vec<Call>,
     ) -> Result<(), RunError> {
         let between = if self.cold { Op::Remount } else { Op::Sync };
-        host.script(vec![between, Op::Think { time: self.pause }])?;
+        let time = self.pause + Nanos(rng.below(TYPING.0));
+        host.script(vec![between, Op::Think { time }])?;
         let mut users: Vec<User> = (0..self.users).map(|user| User::new(write(self, tree, user))).collect();
         let mut programs: Vec<&mut dyn Program> = users.iter_mut().map(|user| user as _).collect();
         host.phase(name, &mut programs)

@@ -1,23 +1,17 @@
 //! The tree of the DCD paper's benchmark (Nightingale et al. 1999, section 4.1): the sources of Apache 1.3.3, 31
-//! directories with 508 files of 9.9 KB on average, 4.9 MB in all.
+//! subdirectories with 508 files of 9.9 KB on average, 4.9 MB in all.
 //!
-//! The paper's tree is not to be had; this one has its numbers. How many files lie in each directory is an estimate with
-//! one hold: of the requests of a remove the paper saw 15 % of 2 KB and 35 % of 1 KB (section 4.2.2). Those are writes of
-//! directories, so three files in ten are in directories of more than 1 KB, which is some fifty names.
+//! `apache-1.3.3.tree` lists the directories, their files and their bytes. Names are those of the repository of Apache 1.3
+//! (`apache/httpd`), without what came after 1.3.3 (October 1998). Bytes are those of a version in that repository, where
+//! one could be had of the years about 1998 (sources in C mostly of January 1999; `CHANGES` is exact: what stands from
+//! "Changes with Apache 1.3.3" on in a later one). Those with a `~` are estimates, a third of all bytes: what is small, and
+//! pictures, of which only the kind is known. So they come to 4.84 MB, and all are made larger by 6.4 % to have the
+//! paper's sum. Which files are left out to have the paper's number is a choice among small ones.
 
-use crate::SimRng;
-
-/// Files in each directory.
-const FILES: [usize; 31] = [
-    53, 52, 51, 40, 36, 32, 28, 24, 22, 20, 18, 16, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 4, 3, 3, 2, 2, 1,
-    1, 1,
-];
-/// 9.9 KB: the sum over all files is exactly their number times this.
-pub const MEAN_BYTES: u64 = 9_900;
-/// No file is smaller than this, as sources seldom are.
-const SMALLEST_BYTES: u64 = 200;
-/// Directories that others may lie in.
-const PARENTS: u64 = 12;
+/// A line is a directory (`.` is the root), or an indented name and its bytes.
+const LISTED: &str = include_str!("apache-1.3.3.tree");
+/// 508 files of 9.9 KB.
+const BYTES: u64 = 5_149_901;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeDirectory {
@@ -41,28 +35,40 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The same for the same seed.
-    pub fn new(seed: u64) -> Tree {
-        let mut rng = SimRng::new(seed);
-        let mut counts = FILES;
-        for last in (1..counts.len()).rev() {
-            counts.swap(last, rng.below(last as u64 + 1) as usize);
-        }
-        let mut sizes = sizes(&mut rng, counts.iter().sum()).into_iter();
+    pub fn apache() -> Tree {
         let mut directories: Vec<TreeDirectory> = Vec::new();
-        for (index, count) in counts.into_iter().enumerate() {
-            let path = if index == 0 {
-                String::new()
-            } else {
-                let parent = rng.below((index as u64).min(PARENTS)) as usize;
-                directories[parent].directories.push(index);
-                format!("{}/dir{index:02}", directories[parent].path)
-            };
-            let file = |(number, bytes)| TreeFile { name: format!("file{number:03}.c"), bytes };
-            let files = sizes.by_ref().take(count).enumerate().map(file).collect();
-            directories.push(TreeDirectory { path, directories: Vec::new(), files });
+        for line in LISTED.lines() {
+            if let Some(file) = line.strip_prefix("  ") {
+                let (name, bytes) = file.split_once(' ').expect("a name and its bytes");
+                let bytes = bytes.trim_start_matches('~').parse().expect("a number");
+                let directory = directories.last_mut().expect("a directory before its files");
+                directory.files.push(TreeFile { name: name.to_owned(), bytes });
+                continue;
+            }
+            let path = line.trim_start_matches('.').to_owned();
+            if let Some((parent, _)) = path.rsplit_once('/') {
+                let inner = directories.len();
+                let parent = directories.iter_mut().find(|directory| directory.path == parent);
+                parent.expect("parents come first").directories.push(inner);
+            }
+            directories.push(TreeDirectory { path, directories: Vec::new(), files: Vec::new() });
         }
-        Tree { directories }
+        let mut tree = Tree { directories };
+        tree.scale();
+        tree
+    }
+
+    /// Makes all files larger, so that their sum is the paper's. The largest gets what rounding leaves.
+    fn scale(&mut self) {
+        let listed = self.bytes();
+        let files = self.directories.iter_mut().flat_map(|directory| &mut directory.files);
+        let mut files: Vec<&mut TreeFile> = files.collect();
+        for file in &mut files {
+            file.bytes = file.bytes * BYTES / listed;
+        }
+        let sum: u64 = files.iter().map(|file| file.bytes).sum();
+        let largest = files.into_iter().max_by_key(|file| file.bytes).expect("there are files");
+        largest.bytes += BYTES - sum;
     }
 
     pub fn files(&self) -> usize {
@@ -74,32 +80,31 @@ impl Tree {
     }
 }
 
-/// Exponential: most files are small, and a few are many times the mean.
-fn sizes(rng: &mut SimRng, count: usize) -> Vec<u64> {
-    let weights: Vec<f64> = (0..count).map(|_| rng.exponential()).collect();
-    let sum: f64 = weights.iter().sum();
-    let spread = (count as u64 * (MEAN_BYTES - SMALLEST_BYTES)) as f64;
-    let mut sizes: Vec<u64> =
-        weights.iter().map(|weight| SMALLEST_BYTES + (weight / sum * spread) as u64).collect();
-    // What rounding left out.
-    let total: u64 = sizes.iter().sum();
-    sizes[0] += count as u64 * MEAN_BYTES - total;
-    sizes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_tree_has_the_papers_numbers() {
-        let tree = Tree::new(1);
-        assert_eq!((tree.directories.len(), tree.files(), tree.bytes()), (31, 508, 508 * 9_900));
-        let large: usize = tree.directories.iter().map(|d| d.files.len()).filter(|files| *files > 49).sum();
-        assert!((140..165).contains(&large), "{large} files in directories of 2 KB");
+        let tree = Tree::apache();
+        // The root and its 31 subdirectories.
+        assert_eq!((tree.directories.len(), tree.files()), (32, 508));
+        let kilobytes = tree.bytes() as f64 / 1024.0;
+        assert!((kilobytes / 508.0 - 9.9).abs() < 0.001, "a mean of {} KB", kilobytes / 508.0);
+        assert_eq!(format!("{:.1}", kilobytes / 1024.0), "4.9", "MB in all");
         let inside: usize = tree.directories.iter().map(|d| d.directories.len()).sum();
-        assert_eq!(inside, 30, "every directory but the root is in one other");
-        assert_eq!(tree, Tree::new(1));
-        assert_ne!(tree, Tree::new(2));
+        assert_eq!(inside, 31, "every directory but the root is in one other");
+    }
+
+    #[test]
+    fn most_files_are_small_and_a_few_have_much_of_all_bytes() {
+        let tree = Tree::apache();
+        let mut sizes: Vec<u64> =
+            tree.directories.iter().flat_map(|d| &d.files).map(|file| file.bytes).collect();
+        sizes.sort_unstable();
+        assert!(sizes[254] < 5_000, "half are smaller than {}", sizes[254]);
+        let large: u64 = sizes.iter().filter(|bytes| **bytes >= 64 << 10).sum();
+        let share = large * 100 / tree.bytes();
+        assert!((20..40).contains(&share), "{share} % of the bytes in files of 64 KB and more");
     }
 }
