@@ -153,7 +153,7 @@ fn claims(samples: &Samples, inside: &str) -> Vec<Claim> {
         )
         .because(
             "a third of them take less, as the drive serves the nearest in its queue first, and a quarter more; with --set \
-             queue=fcfs it is 68 %",
+             queue=fcfs it is 69 %",
         ),
         share(
             "writes with the paper's cache that take less than 25 ms",
@@ -172,8 +172,8 @@ fn claims(samples: &Samples, inside: &str) -> Vec<Claim> {
         )
         .because(
             "the drive's buffer has 3 segments, which is its maker's default, and the users' reads take turns, so that a \
-             segment is given away before its user comes back. With --set segments=6 (a host may choose 1 to 16) it is 40 %, \
-             and the mean read takes 6.75 ms; with --set users=1 and 3 segments it is 77 %",
+             segment is given away before its user comes back. With --set segments=6 (a host may choose 1 to 16) it is 42 %, \
+             and the mean read takes 7.35 ms; with --set users=1 and 3 segments it is 70 %",
         ),
         share(
             "reads on the plain disk that take less than 1 ms",

@@ -146,9 +146,11 @@ pub struct FfsConfigError {
 }
 
 impl FfsConfig {
-    /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files most.
+    /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files most. Before version 8 a cluster was 7 blocks
+    /// there (`maxcontig`), as early machines of Sun could not move more than 64 KB at a time.
     pub fn ultra_1() -> FfsConfig {
         FfsConfig {
+            cluster_bytes: 56 << 10,
             buffer_cache_bytes: 96 << 20,
             update_slices: 6,
             cpu: CpuCosts::ULTRA_1,
