@@ -1,5 +1,7 @@
 //! A modelled array behind one of the paper's three caches.
 
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
@@ -201,6 +203,10 @@ impl ArraySetup {
             contiguity: (scheme == Scheme::MscCt).then_some(strides),
             // "The non-volatile storage."
             non_volatile: true,
+            when: WhenPolicy::HighLow,
+            what: WhatPolicy::LeastRecentlyWritten,
+            high_mark: 95,
+            low_mark: 85,
             destage_depth: match scheme {
                 Scheme::Pbgc => self.rows,
                 Scheme::Sc | Scheme::MscCt => self.stripes_at_a_time(),

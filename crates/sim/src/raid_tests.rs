@@ -156,6 +156,12 @@ fn writes_that_no_bit_or_record_announces_are_caught() {
 }
 
 #[test]
+fn a_write_during_a_destage_that_counts_as_home_is_caught() {
+    let subject = RaidSubject { canary: Some(Canary::LateWrite), ..RaidSubject::new(Level::Raid5) };
+    explored(subject, 5_000).violation.expect("caught");
+}
+
+#[test]
 fn below_a_log_cache_it_loses_nothing_either() {
     for level in LEVELS {
         let subject =

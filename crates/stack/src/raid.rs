@@ -16,6 +16,9 @@ const MISSING: &str = "missing";
 /// In the place of a journal, where there shall be none.
 const NO_JOURNAL: &str = "none";
 
+/// What nothing forces home may stay until it is most of the RAM (Baek and Park, section IV).
+const NON_VOLATILE_HIGH_MARK: u8 = 95;
+
 /// Where the strides that are filled come from, when the file does not say which. `Measured` is the default.
 #[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -36,6 +39,10 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     let d = RaidConfig::default();
     let unit = fields.word("unit")?.unwrap_or(d.unit);
     let Filling { contiguity, calibrated } = filling(fields)?;
+    let non_volatile = fields.flag("non-volatile")?.unwrap_or(d.non_volatile);
+    let high_mark = if non_volatile { NON_VOLATILE_HIGH_MARK } else { d.high_mark };
+    let high_mark = fields.number_in("high-mark", 1..=100)?.map_or(high_mark, |n| n as u8);
+    let low_mark = high_mark.saturating_sub(10).max(high_mark / 2);
     let config = RaidConfig {
         level: fields.word("level")?.unwrap_or(d.level),
         strip_sectors: fields.size("strip")?.map_or(d.strip_sectors, |bytes| bytes.div_ceil(SECTOR_BYTES)),
@@ -50,11 +57,11 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         memory: fields.word("memory")?.unwrap_or(d.memory),
         contiguity,
         calibrated,
-        non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
+        non_volatile,
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
-        high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
-        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
+        high_mark,
+        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(low_mark, |n| n as u8),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
         flush_depth: fields.number_in("flush-depth", 1..=1024)?.map_or(d.flush_depth, |n| n as u32),
         idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),

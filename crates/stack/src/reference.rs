@@ -121,10 +121,11 @@ fill = "measured"           the contiguity transform: gaps between reads for par
                             that it pays, once there is a result; none: they are not
 fill-reads = 0              in place of fill: they are filled where the next block is less than so
 fill-writes = 0             many blocks on
-when = "high-low"           as in a write cache
-what = "least-recently-written"
-high-mark = 95              percent of the stripes in RAM that are dirty from which they go home
-low-mark = 85               percent at which that ends
+when = "idle"               as in a log cache
+what = "wow"                as in a write cache
+high-mark = 10              percent of that RAM that is dirty from which it goes home whatever the
+                            load; 95 where it is non-volatile
+low-mark = 5                percent at which that ends, for high-low; 10 below high-mark, or half of it
 destage-depth = 32          stripes that are destaged at a time
 flush-depth = 128           the same while clients wait for a flush alone
 idle-empty = "1s"           for idle, as in a log cache

@@ -380,6 +380,9 @@ impl Array {
             let order: Vec<u64> = self.cache.by_written().take(self.operations.len() + 1).collect();
             return order.into_iter().find(|&unit| self.can_destage(unit));
         }
+        if matches!(self.config.what, WhatPolicy::CScan | WhatPolicy::Wow | WhatPolicy::Stow) {
+            return self.sweep(self.config.what != WhatPolicy::CScan);
+        }
         let units: Vec<u64> = self.cache.dirty().iter().copied().collect();
         let units: Vec<u64> = units.into_iter().filter(|&unit| self.can_destage(unit)).collect();
         let count = self.layout.units();
@@ -400,6 +403,26 @@ impl Array {
             self.cache.pass_over(unit);
         }
         Some(chosen.best)
+    }
+
+    /// The next dirty unit in the direction of rising addresses, and round again. With a second chance, one that was written
+    /// again is passed over once.
+    fn sweep(&mut self, chances: bool) -> Option<u64> {
+        let mut passed = None;
+        let mut ranges = vec![0..self.hand, self.hand..u64::MAX];
+        while let Some(range) = ranges.pop() {
+            let Some(&unit) = self.cache.dirty().range(range.clone()).next() else { continue };
+            ranges.push(unit + 1..range.end);
+            if !self.can_destage(unit) {
+                continue;
+            }
+            if !chances || !self.cache.unit(unit).referenced {
+                return Some(unit);
+            }
+            self.cache.pass_over(unit);
+            passed = passed.or(Some(unit));
+        }
+        passed
     }
 
     pub fn check(&self) {

@@ -9,7 +9,11 @@
 //! | shared           | reads of clients that go to members       | writes into the cache, and further reads       |
 //! | wanted           | a destage that waits for those reads      | what the cache has is read; all else waits     |
 //! | claimed          | a pass that waits for whoever has it      | the same                                       |
-//! | exclusive        | a destage, a recovery, a pass             | the same                                       |
+//! | exclusive        | a recovery, a pass                        | the same                                       |
+//! | leaving          | a destage                                 | all but what is *pinned*                       |
+//!
+//! A destage pins the blocks that its plan counts on until it has computed the parity: clean ones, and those that it reads. What
+//! is written to the others meanwhile goes home with it, or stays dirty for the next one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -30,6 +34,10 @@ struct Block {
     valid: u8,
     /// Newer than on the disk.
     dirty: u8,
+    /// Has to stay as it is until a destage has computed the parity.
+    pinned: bool,
+    /// A destage writes what it is now.
+    going: bool,
 }
 
 /// A part of a client's request that waits for a lock.
@@ -53,6 +61,8 @@ pub struct Unit {
     dirty_blocks: usize,
     /// On its way home.
     leaving: bool,
+    /// The stamp of the first write since it left.
+    late: Option<u64>,
     /// The stamp of the write that made it dirty, of the last write, and of the last use.
     since: u64,
     written: u64,
@@ -95,9 +105,9 @@ impl Unit {
         self.dirty_blocks
     }
 
-    /// New reads at members and writes have to wait.
-    pub fn is_locked(&self) -> bool {
-        self.exclusive
+    /// New reads at members and writes have to wait, wherever they go.
+    fn is_closed(&self) -> bool {
+        self.exclusive && !self.leaving
             || self.wanted
             || self.claimed.is_some()
             || self.fetch.is_some()
@@ -110,7 +120,7 @@ impl Unit {
     }
 
     fn is_idle(&self) -> bool {
-        self.readers == 0 && !self.is_locked()
+        self.readers == 0 && !self.exclusive && !self.is_closed()
     }
 }
 
@@ -263,6 +273,32 @@ impl StripeCache {
         })
     }
 
+    /// New reads of a chunk at its member, and writes to it, have to wait.
+    pub fn is_locked(&self, chunk: Chunk) -> bool {
+        let Some(unit) = self.units.get(&chunk.unit) else { return false };
+        let pinned = |row: usize| unit.blocks[self.index(row, chunk.column)].pinned;
+        unit.is_closed() || (unit.leaving && rows(chunk).any(pinned))
+    }
+
+    /// A destage has planned: whether writes to a block wait until it has computed.
+    pub fn pin(&mut self, unit: u64, row: usize, column: usize, pinned: bool) {
+        let index = self.index(row, column);
+        self.unit(unit).blocks[index].pinned = pinned;
+    }
+
+    /// A destage has computed: whether a block goes home as it is now.
+    pub fn goes(&mut self, unit: u64, row: usize, column: usize, going: bool) {
+        let index = self.index(row, column);
+        let block = &mut self.unit(unit).blocks[index];
+        (block.pinned, block.going) = (false, going);
+    }
+
+    /// A planted bug: everything counts as taken along.
+    pub fn all_goes(&mut self, unit: u64) {
+        let blocks = self.unit(unit).blocks.iter_mut();
+        blocks.filter(|block| block.valid == WHOLE).for_each(|block| block.going = true);
+    }
+
     /// Makes room for a chunk; false where the cache is full of dirty units.
     pub fn hold(&mut self, chunk: Chunk) -> bool {
         let rows = rows(chunk);
@@ -377,6 +413,7 @@ impl StripeCache {
             entry.dirty_blocks += usize::from(block.dirty == 0);
             block.valid |= part.mask();
             block.dirty |= part.mask();
+            block.going = false;
         }
         self.written(chunk.unit, stamp);
     }
@@ -395,12 +432,19 @@ impl StripeCache {
             self.dirty_held += entry.held;
         }
         entry.written = stamp;
+        if entry.leaving {
+            entry.late.get_or_insert(stamp);
+        }
         self.by_written.insert((stamp, unit));
     }
 
     /// A dirty unit is on its way home, or does not get there.
     pub fn leaves(&mut self, unit: u64, leaving: bool) {
         let entry = self.units.get_mut(&unit).expect("it is there");
+        entry.late = None;
+        for block in &mut entry.blocks {
+            (block.pinned, block.going) = (false, false);
+        }
         match (std::mem::replace(&mut entry.leaving, leaving), leaving) {
             (false, true) => self.dirty_held -= entry.held,
             (true, false) => self.dirty_held += entry.held,
@@ -420,23 +464,28 @@ impl StripeCache {
         }
     }
 
-    /// Everything dirty in a unit is home.
+    /// What a destage took along of a unit is home.
     pub fn is_home(&mut self, unit: u64) {
         self.stamp += 1;
         let entry = self.units.get_mut(&unit).expect("it is there");
         if !entry.is_dirty() {
             return;
         }
+        for block in entry.blocks.iter_mut().filter(|block| block.going) {
+            assert!(block.valid == WHOLE, "what goes home is whole");
+            (block.dirty, block.going) = (0, false);
+        }
+        entry.dirty_blocks = entry.blocks.iter().filter(|block| block.dirty != 0).count();
+        self.by_since.remove(&(entry.since, unit));
+        if entry.is_dirty() {
+            entry.since = entry.late.expect("what is dirty still was written since");
+            self.by_since.insert((entry.since, unit));
+            return;
+        }
         if !std::mem::take(&mut entry.leaving) {
             self.dirty_held -= entry.held;
         }
-        for block in &mut entry.blocks {
-            assert!(block.dirty == 0 || block.valid == WHOLE, "what goes home is whole");
-            block.dirty = 0;
-        }
-        entry.dirty_blocks = 0;
         self.dirty.remove(&unit);
-        self.by_since.remove(&(entry.since, unit));
         self.by_written.remove(&(entry.written, unit));
         entry.used = self.stamp;
         self.clean.insert((entry.used, unit));
@@ -529,7 +578,7 @@ impl StripeCache {
         let Some(entry) = self.units.get(&unit) else { return Status::Empty };
         match entry.blocks[self.index(row, column)] {
             Block { valid: 0, .. } => Status::Empty,
-            Block { valid: WHOLE, dirty: 0 } => Status::Clean,
+            Block { valid: WHOLE, dirty: 0, .. } => Status::Clean,
             Block { valid: WHOLE, .. } => Status::Dirty,
             Block { dirty: 0, .. } => unreachable!("a block is filled whole or written"),
             Block { .. } => Status::Partial,
@@ -578,7 +627,8 @@ impl StripeCache {
                 block.valid != 0 && unit.pieces[row / self.piece_rows].is_none()
             };
             assert!(!unit.blocks.iter().enumerate().any(lies), "what is valid has memory");
-            assert!(!(unit.exclusive && unit.readers > 0), "a lock is shared or exclusive");
+            let alone = unit.exclusive && !unit.leaving;
+            assert!(!(alone && unit.readers > 0), "a lock is shared or exclusive");
             let idle = unit.readers == 0 && !unit.exclusive;
             let awaited = !unit.waiting.is_empty() || unit.claimed.is_some();
             assert!(!idle || !awaited, "nobody waits for a lock that is free");

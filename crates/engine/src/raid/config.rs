@@ -61,6 +61,8 @@ pub enum Canary {
     LateIntent,
     /// Writes home what the journal does not have.
     SkipJournal,
+    /// Takes what was written during a destage for home.
+    LateWrite,
 }
 
 /// In what the stripe cache takes its RAM (Baek and Park, section III-G3, name both).
@@ -103,14 +105,15 @@ pub struct RaidConfig {
     pub non_volatile: bool,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
-    /// Percent of the units that are dirty from which high-low destages, and at which it stops.
+    /// Percent of the RAM that is dirty from which it is destaged whatever the load, and at which high-low stops. The paper has 95
+    /// and 85, for RAM that is not volatile; where a flush destages, disks that rest before it are time lost.
     pub high_mark: u8,
     pub low_mark: u8,
     /// Units destaged at a time.
     pub destage_depth: u32,
     /// The same while clients wait for nothing but a flush, of units with few dirty blocks.
     pub flush_depth: u32,
-    /// For the idle policy: see the log cache.
+    /// For the idle policy below the high mark: see the log cache.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
     /// RAM for passes: what they have read and not written yet. One stripe with its parity at least.
@@ -139,10 +142,10 @@ impl Default for RaidConfig {
             contiguity: None,
             calibrated: true,
             non_volatile: false,
-            when: WhenPolicy::HighLow,
-            what: WhatPolicy::LeastRecentlyWritten,
-            high_mark: 95,
-            low_mark: 85,
+            when: WhenPolicy::Idle,
+            what: WhatPolicy::Wow,
+            high_mark: 10,
+            low_mark: 5,
             destage_depth: 32,
             flush_depth: 128,
             idle_empty: Nanos::from_secs(1),

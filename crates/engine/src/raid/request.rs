@@ -114,8 +114,9 @@ impl Array {
             return self.answer_read(piece, out);
         }
         let missing = self.is_missing(piece);
+        let locked = self.cache.is_locked(chunk);
         let unit = self.cache.unit(chunk.unit);
-        if unit.is_locked() {
+        if locked {
             return unit.waiting.push_back(piece);
         }
         if missing {
@@ -218,8 +219,11 @@ impl Array {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
             return true;
         }
+        // What is lost is settled when its unit is home: nothing may be written past that.
+        let settling = !self.recorder.lost().is_empty();
+        let locked = self.cache.is_locked(piece.chunk);
         let unit = self.cache.unit(number);
-        if unit.is_locked() {
+        if locked || (unit.exclusive && settling) {
             unit.waiting.push_back(piece);
             return true;
         }

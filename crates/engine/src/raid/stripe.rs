@@ -107,6 +107,7 @@ impl Array {
         let mut blocks = 0;
         if goal == Goal::Destage {
             self.destages += 1;
+            self.hand = unit + 1;
             blocks = entry.dirty_blocks();
             self.destaged_blocks += blocks;
             self.cache.leaves(unit, true);
@@ -168,6 +169,9 @@ impl Array {
             Ok(plan) => plan,
             Err(TooManyMissing { row }) => return self.give_up(key, row, &view, out),
         };
+        if goal == Goal::Destage {
+            self.pin(unit, &view, &plan);
+        }
         let mut runs: Vec<(Run, Option<Buf>)> = Vec::new();
         for run in &plan.reads {
             let step = if singly { 1 } else { run.rows.len() };
@@ -193,6 +197,18 @@ impl Array {
             self.statistics.destage_read_blocks += run.rows.len() as u64;
             let member = self.layout.member(unit, run.column);
             self.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf }, out);
+        }
+    }
+
+    /// Until the parity is computed, nobody may write what a plan counts on. A dirty block may change: what it is then counts.
+    fn pin(&mut self, unit: u64, view: &StripeView, plan: &Plan) {
+        for (row, column) in view.data_places() {
+            let free = match view.z[(row, column)] {
+                Status::Dirty | Status::Partial => true,
+                Status::Empty => plan.matrix[(row, column)] == Ops::NONE,
+                Status::Clean => false,
+            };
+            self.cache.pin(unit, row, column, !free);
         }
     }
 
@@ -262,6 +278,12 @@ impl Array {
             return self.end(key, out);
         }
         operation.phase = Phase::Held;
+        if operation.goal == Goal::Destage {
+            for (row, column) in work.view.data_places() {
+                self.cache.goes(unit, row, column, work.view.z[(row, column)].is_dirty());
+            }
+            self.go_on_with(unit, out);
+        }
         self.go_on(key, out);
     }
 
@@ -400,7 +422,12 @@ impl Array {
                 entry.fetch = None;
                 self.statistics.fetches += 1;
             }
-            Goal::Destage if !operation.unwritten => self.cache.is_home(unit),
+            Goal::Destage if !operation.unwritten => {
+                if self.config.canary == Some(Canary::LateWrite) {
+                    self.cache.all_goes(unit);
+                }
+                self.cache.is_home(unit);
+            }
             Goal::Destage => {}
         }
         if operation.goal == Goal::Destage {
@@ -408,7 +435,6 @@ impl Array {
             self.destages -= 1;
             self.destaged_blocks -= operation.blocks;
             self.statistics.destages += 1;
-            self.hand = unit + 1;
         }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
             self.journal_over(record, out);

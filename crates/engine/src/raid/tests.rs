@@ -2,6 +2,8 @@
 
 #[path = "intent_tests.rs"]
 mod intent;
+#[path = "late_tests.rs"]
+mod late;
 #[path = "lost_tests.rs"]
 mod lost;
 #[path = "member_tests.rs"]
@@ -14,6 +16,7 @@ mod rebuilds;
 use std::collections::VecDeque;
 
 use super::*;
+use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 use crate::layer::{
     ArrayCommand, Command, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request,
@@ -284,6 +287,8 @@ fn marks_decide_when_and_the_least_recently_written_goes_first() {
     let marks = RaidConfig {
         cache_bytes: 4 * unit_bytes,
         memory: CacheMemory::Unit,
+        when: WhenPolicy::HighLow,
+        what: WhatPolicy::LeastRecentlyWritten,
         high_mark: 75,
         low_mark: 50,
         ..config(Level::Raid5, 3)

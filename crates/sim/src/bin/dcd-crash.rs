@@ -48,6 +48,8 @@ enum CanaryName {
     LateIntent,
     /// An array writes home what its journal does not have, and crashes take members (with --raid).
     SkipJournal,
+    /// An array takes what is written during a destage for home (with --raid).
+    LateWrite,
 }
 
 impl CanaryName {
@@ -55,8 +57,8 @@ impl CanaryName {
         self == CanaryName::LyingDisk || array == self.is_for_arrays()
     }
 
-    const fn is_for_arrays(self) -> bool {
-        matches!(self, CanaryName::WriteHole | CanaryName::LateIntent | CanaryName::SkipJournal)
+    fn is_for_arrays(self) -> bool {
+        self == CanaryName::WriteHole || self.of_array().is_some()
     }
 
     /// The bug that an array gets.
@@ -64,11 +66,12 @@ impl CanaryName {
         match self {
             CanaryName::LateIntent => Some(raid::Canary::LateIntent),
             CanaryName::SkipJournal => Some(raid::Canary::SkipJournal),
+            CanaryName::LateWrite => Some(raid::Canary::LateWrite),
             _ => None,
         }
     }
 
-    const fn subject(self) -> &'static str {
+    fn subject(self) -> &'static str {
         if self.is_for_arrays() { "an array: add --raid" } else { "a log cache: leave --raid out" }
     }
 }

@@ -435,7 +435,7 @@ fn mistakes_in_an_array_are_named() {
         ("\"b\", \"missing\", ", "", "from 4 to 64 make an array"),
         ("strip = \"64KiB\"", "strip = \"1000\"", "\"strip\": a strip is a multiple of 4KiB"),
         ("level = \"raid6\"", "level = \"raid4\"", "level"),
-        ("fill-writes = 9", "low-mark = 96", "below \"high-mark\" (95)"),
+        ("fill-writes = 9", "low-mark = 10", "below \"high-mark\" (10)"),
         ("fill-writes = 9", "fill-writes = 9\nunit = \"parity-block-group\"", "filled within a stripe"),
         ("of = [\"a\"", "of = [\"x\"", "\"x\""),
     ] {
