@@ -120,7 +120,7 @@ impl Replay<'_> {
         }
         released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
         let mut old = Vec::new();
-        self.table.scan(0, usize::MAX, |line, piece| {
+        self.table.scan(|line, piece| {
             if released.iter().any(|part| part.contains(&piece.place)) {
                 old.push((line, piece.mask));
             }
@@ -264,7 +264,7 @@ fn ring_of(
         }
         next = ring.at(index).first_seq;
     }
-    table.scan(0, usize::MAX, |_, piece| {
+    table.scan(|_, piece| {
         if piece.dirty {
             ring.at_mut(superblock.segment_of(piece.place.0)).dirty_sectors += u64::from(piece.sectors());
         }

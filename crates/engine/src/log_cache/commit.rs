@@ -430,7 +430,7 @@ impl Core {
         }
         let mut home: Vec<Extent> = Vec::new();
         let live = |place: Place| self.ring.number(self.segment_of(place.0)) >= self.ring.tail();
-        self.table.scan(0, usize::MAX, |line, piece| {
+        self.table.scan(|line, piece| {
             if !piece.dirty && live(piece.place) {
                 masked_runs(line, piece.mask, |run| home.push(run));
             }

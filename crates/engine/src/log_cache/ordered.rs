@@ -87,7 +87,7 @@ impl Ordered {
     }
 
     pub fn pieces(&self, f: impl FnMut(Line, Piece)) {
-        self.table.scan(0, usize::MAX, f);
+        self.table.scan(f);
     }
 
     pub fn parts(&self) -> impl Iterator<Item = RangePart> + '_ {

@@ -10,12 +10,13 @@
 //! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! This file chooses a batch (`stripes`: whole stripes of an array) and notes what came home; `plan` says what is read and written for a part of it (`gaps`: also
-//! what lies between its blocks), and `carry` does so, in the memory of `room`.
+//! `choose` chooses a batch (`stripes`: whole stripes of an array), and this file begins it and notes what came home; `plan` says what is
+//! read and written for a part of it (`gaps`: also what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
 
 mod carry;
+mod choose;
 mod gaps;
 #[cfg(test)]
 mod gaps_tests;
@@ -30,12 +31,12 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use super::config::{LogCacheConfig, WhatPolicy};
-use super::core::{Chain, Core, DATA, Mode, Op, Stop};
+use super::config::LogCacheConfig;
+use super::core::{Core, DATA, Mode, Op, Stop};
 use super::format::Superblock;
 use super::ordered::Ordered;
-use super::table::{Line, Piece, RangeKind, RangePart};
-use crate::destage::{what, when};
+use super::table::{Line, Piece, RangeKind};
+use crate::destage::when;
 use crate::layer::{Io, Outbox, Report};
 use crate::slab::Slab;
 use crate::{Extent, LINE_SECTORS, Nanos};
@@ -43,8 +44,6 @@ use carry::Flight;
 use lost::LostPieces;
 use room::Room;
 
-/// Discards and zeroes are sent home in pieces of so many sectors (8 MiB), so that a request need not wait long.
-const RANGE_SECTORS_MAX: u64 = 16 << 10;
 /// How long to wait after a failed write home; doubles up to the second value.
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
@@ -75,14 +74,6 @@ struct Item {
     line: Line,
     piece: Piece,
     failed: bool,
-}
-
-/// What of a cache may go home.
-struct Eligible {
-    /// The log has failed, so that also what only RAM has goes home.
-    failed: bool,
-    /// A request over several records that is not durable as a whole: nothing of it goes home.
-    chain: Option<Chain>,
 }
 
 /// The state of destaging.
@@ -229,17 +220,6 @@ impl Core {
         })
     }
 
-    /// What goes home first. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
-    /// mark on, the oldest go first whatever the policy is: in another order much would go home and nothing be free.
-    fn what(&self) -> &'static dyn what::What {
-        what::policy(if self.is_short() { WhatPolicy::OldestFirst } else { self.config.what })
-    }
-
-    fn is_short(&self) -> bool {
-        let short = self.ring.utilisation() >= f64::from(self.config.low_mark) / 100.0;
-        short || self.home.pressure == Pressure::Full
-    }
-
     /// Goes on with destaging as far as it may; runs after every event.
     pub fn home_step(&mut self, now: Nanos, out: &mut Outbox) {
         if self.pending.is_empty() {
@@ -366,135 +346,6 @@ impl Core {
             self.ranges.iter().filter(|part| part.info.seq <= last).map(|part| part.info.id).collect();
         self.home.ordered = Some(ordered);
         self.begin_ranges();
-    }
-
-    fn choose_ranges(&mut self, safe: u64) {
-        self.home.range_ids.clear();
-        self.home.range_parts.clear();
-        let behind: Vec<u64> = self
-            .ranges
-            .iter()
-            .filter(|part| self.is_going_around(part.extent))
-            .map(|part| part.info.id)
-            .collect();
-        self.home.behind_around = !behind.is_empty();
-        let ready = |part: &RangePart| part.info.seq <= safe && !behind.contains(&part.info.id);
-        let parts: Vec<RangePart> = self.ranges.iter().filter(ready).collect();
-        for part in parts {
-            self.home.range_ids.push(part.info.id);
-            self.add_range(part);
-        }
-        self.home.range_ids.sort_unstable();
-        self.home.range_ids.dedup();
-    }
-
-    /// Whether a range is left out of the batch here: it would go home later, over the newer data.
-    fn is_over_what_stays(&self, extent: Extent) -> bool {
-        self.ranges.lookup(extent).any(|part| self.home.range_ids.binary_search(&part.info.id).is_err())
-    }
-
-    /// Cuts a range into what the data disk does at a time.
-    fn add_range(&mut self, part: RangePart) {
-        let sectors_max = if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
-        let mut rest = part.extent;
-        while rest.sectors > 0 {
-            let sectors = rest.sectors.min(sectors_max);
-            self.home.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
-            rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
-        }
-    }
-
-    /// Chooses the segments of the batch, by the policy.
-    fn choose_segments(&mut self, failed: bool) {
-        let limit = Room::batch_lines(&self.config, self.log.rotational) as u64 * LINE_SECTORS;
-        // While a request over several records is not durable as a whole, nothing of it goes home.
-        let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
-        let what = self.what();
-        let Room { parts, chosen, .. } = &mut self.home.room;
-        parts.clear();
-        for number in self.ring.tail()..=self.ring.head().min(last) {
-            let segment = self.ring.at(self.ring.index(number));
-            if segment.dirty_sectors > 0 {
-                parts.push(what::Part {
-                    number,
-                    dirty_sectors: segment.dirty_sectors,
-                    written: number,
-                    // A segment has no place on the data disk: a sweep takes them in the order of the ring.
-                    ahead: number - self.ring.tail(),
-                    distance: 0,
-                    referenced: false,
-                });
-            }
-        }
-        what.order(parts);
-        chosen.fill(false);
-        let mut sum = 0;
-        for part in parts {
-            if sum > 0 && sum + part.dirty_sectors > limit {
-                break;
-            }
-            sum += part.dirty_sectors;
-            chosen[self.ring.index(part.number) as usize] = true;
-        }
-    }
-
-    fn choose_items(&mut self, failed: bool) {
-        let rule = Eligible { failed, chain: if failed { None } else { self.volatile_chain() } };
-        let mut items = std::mem::take(&mut self.home.room.items);
-        items.clear();
-        if !failed && !self.is_short() && !self.home.is_after_failure() {
-            self.choose_full_stripes(&rule, &mut items);
-        }
-        if items.is_empty() {
-            self.choose_segments(failed);
-            self.choose_pieces(&rule, &mut items);
-            self.complete_stripes(&rule, &mut items);
-        }
-        self.home.room.items = items;
-        self.sort_items();
-    }
-
-    /// Everything in the segments of the batch that may go home.
-    fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
-        let mut behind_around = false;
-        self.table.scan(0, usize::MAX, |line, piece| {
-            let eligible = self.is_in_chosen(&piece) && self.may_go_home(line, &piece, rule);
-            if eligible && self.waits_for_others(line) {
-                behind_around = true;
-            } else if eligible && items.len() < self.home.room.items_max {
-                items.push(Item { line, piece, failed: false });
-            }
-        });
-        self.home.behind_around |= behind_around;
-    }
-
-    fn is_in_chosen(&self, piece: &Piece) -> bool {
-        self.home.room.chosen[self.segment_of(piece.place.0) as usize]
-    }
-
-    fn may_go_home(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
-        let place = piece.place.0;
-        let is_chained = |chain: Chain| {
-            let segment = self.ring.number(self.segment_of(place));
-            segment > chain.segment || segment == chain.segment && place >= chain.sector
-        };
-        piece.dirty
-            && !self.home.lost.is_lost(line, piece.place)
-            && !rule.chain.is_some_and(is_chained)
-            && (rule.failed || self.buffers.holding(place).is_none())
-    }
-
-    /// An older write around the log, or an older range, has to be home before a line.
-    fn waits_for_others(&self, line: Line) -> bool {
-        self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
-    }
-
-    fn sort_items(&mut self) {
-        let items = &mut self.home.room.items;
-        match self.config.how {
-            super::HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
-            super::HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),
-        }
     }
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).

@@ -3,7 +3,8 @@
 //! Where space is short the oldest segments are chosen all the same, as only they free the tail; then what the cache has of a
 //! stripe that is dirty as a whole goes along with the part that is in them.
 
-use super::{Core, Eligible, Item};
+use super::choose::Eligible;
+use super::{Core, Item};
 use crate::layer::Stripes;
 use crate::log_cache::table::{Line, Piece};
 use crate::{Extent, LINE_SECTORS};
@@ -20,7 +21,7 @@ impl Core {
     /// Chooses every stripe that is dirty as a whole, as far as there is room.
     pub(super) fn choose_full_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
         let Some(stripes) = self.stripes() else { return };
-        self.table.scan(0, usize::MAX, |line, _| {
+        self.table.scan(|line, _| {
             // A line of several pieces is met several times; only the first one of a stripe counts.
             let is_known = items
                 .last()

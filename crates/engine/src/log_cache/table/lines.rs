@@ -2,8 +2,7 @@
 //!
 //! Linear probing where the entries of a run are kept in the order of their home slots (Robin Hood hashing): a search for a
 //! line that is not there ends as soon as it meets one that is at home further on, which keeps misses short at a high
-//! load, and a scan can go by home slot: moving entries about never hides one from it. Removal shifts the rest of the
-//! run back, so there are no tombstones and the table does not age.
+//! load. Removal shifts the rest of the run back, so there are no tombstones and the table does not age.
 
 use super::Line;
 use super::packed::Packed;
@@ -143,33 +142,9 @@ impl Lines {
         }
     }
 
-    /// Calls `f` with every entry whose home is one of `homes` slots from `start` on; returns where to go on, or `None`
-    /// behind the last slot. An entry's home never changes: whatever is added or taken out between two calls, a line that
-    /// stays is met exactly once in a pass.
-    pub fn scan(&self, start: usize, homes: usize, mut f: impl FnMut(Packed)) -> Option<usize> {
-        let slots = self.slots.len();
-        let end = start.saturating_add(homes).min(slots);
-        // Positions run on over the end of the table, where the last runs continue in the first slots.
-        let mut position = start;
-        while position < end + slots {
-            let slot = if position < slots { position } else { position - slots };
-            let entry = self.slots[slot];
-            if entry.is_empty() {
-                if position >= end {
-                    break;
-                }
-            } else {
-                let distance = self.distance(entry.key(), slot);
-                if position >= distance + end {
-                    break;
-                }
-                if position >= distance + start {
-                    f(entry);
-                }
-            }
-            position += 1;
-        }
-        (end < slots).then_some(end)
+    /// Calls `f` with every entry.
+    pub fn scan(&self, f: impl FnMut(Packed)) {
+        self.slots.iter().copied().filter(|entry| !entry.is_empty()).for_each(f);
     }
 
     /// Lets `f` change or drop every entry, in one pass that also closes the holes.

@@ -356,15 +356,9 @@ impl LookupTable {
         });
     }
 
-    /// How many slots there are: what `scan` counts in.
-    pub fn slots(&self) -> usize {
-        self.lines.slots()
-    }
-
-    /// Calls `f` with the pieces of the lines that are at home in `slots` slots from `start` on. Returns where to go on,
-    /// or `None` at the end. The table may be changed between two calls: a line that stays is met once in a pass.
-    pub fn scan(&self, start: usize, slots: usize, mut f: impl FnMut(Line, Piece)) -> Option<usize> {
-        self.lines.scan(start, slots, |entry| self.fragments.each(entry, |piece| f(entry.line(), piece)))
+    /// Calls `f` with every piece, those of a line one after the other.
+    pub fn scan(&self, mut f: impl FnMut(Line, Piece)) {
+        self.lines.scan(|entry| self.fragments.each(entry, |piece| f(entry.line(), piece)));
     }
 
     /// Panics where the table contradicts itself. A pass over everything, for tests and simulation.
@@ -372,7 +366,7 @@ impl LookupTable {
         self.lines.check();
         self.fragments.check();
         let (mut counts, mut nodes) = (Counts::default(), 0);
-        self.lines.scan(0, usize::MAX, |entry| {
+        self.lines.scan(|entry| {
             let (mut covered, mut pieces) = (0u8, 0);
             self.fragments.each(entry, |piece| {
                 piece.check();
@@ -422,7 +416,7 @@ impl LookupTable {
                 }
             }
         } else {
-            self.scan(0, usize::MAX, |line, piece| {
+            self.scan(|line, piece| {
                 enough = enough || (lines.contains(&line.0) && f(line.mask_of(extent), piece));
             });
         }
