@@ -111,8 +111,9 @@ pub struct ArrayFail {
 
 /// Make a device a spare, or the new member in the place where the stack file has it
 ///
-/// A device in \"spares\" becomes a spare. One in \"of\", in the place of a member that has failed, becomes that member: it is filled
-/// when the array is served next, or by dcd array rebuild. The array must not be served meanwhile.
+/// A device in "spares" becomes a spare, of a served array too: put it behind the spares that the server knows. Where a member is
+/// missing it takes its place at once. A device in "of", in the place of a member that has failed, becomes that member: it is filled
+/// when the array is served next, or by dcd array rebuild; for that the array must not be served.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -130,7 +131,7 @@ pub struct ArrayAdd {
 
 /// Take a failed member or a spare out of the array: its superblock is wiped
 ///
-/// The array must not be served meanwhile. Afterwards take the device out of the stack file, or put \"missing\" in its place.
+/// The array must not be served meanwhile. Afterwards take the device out of the stack file, or put "missing" in its place.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -184,7 +185,7 @@ pub struct ArrayScrub {
 
 /// Give an array one more member, or the space of larger members
 ///
-/// For one more, name it last in \"of\" and run this: all data moves, which takes hours on large disks. It may be interrupted, and
+/// For one more, name it last in "of" and run this: all data moves, which takes hours on large disks. It may be interrupted, and
 /// the power may go: the next run goes on where it was, and until it is done the array is not served. Without a new member
 /// the array takes the size of its smallest member.
 #[derive(Debug, Args)]

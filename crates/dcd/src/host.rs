@@ -10,8 +10,9 @@
 //! | stopping    | each of them has said that it stopped, or could not: stopped     |
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 
-use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Report, Stack};
+use dcd_engine::{ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, Stack, Target};
 use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
@@ -38,6 +39,23 @@ pub struct Cache {
     pub record: Option<Record>,
     /// What the record will begin with, where there is none yet.
     pub unrecorded: Option<Attachment>,
+}
+
+/// A device that an array is to have as a spare, and that the server has not opened.
+pub struct Newcomer {
+    pub layer: LayerIndex,
+    pub name: String,
+    pub path: PathBuf,
+    /// Among the spares.
+    pub place: usize,
+}
+
+/// The same, open, with a port of the array that leads to it. `id`: a random number.
+pub struct Given {
+    pub newcomer: Newcomer,
+    pub device: DeviceIndex,
+    pub port: Port,
+    pub id: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -142,8 +160,38 @@ impl Host {
         self.answers.push_back(Answer { to: caller, body: result, done: true });
     }
 
-    /// Which array is told what: `{"layer": .., "command": .., ..}`.
-    fn array_command(&self, args: &Value) -> Result<(LayerIndex, ArrayCommand), String> {
+    /// The array that a call is about, and a device that it is to be given: `{"layer": .., "name": .., "path": .., "place": ..}`.
+    pub fn newcomer(&self, args: &Value) -> Result<Newcomer, String> {
+        let text = |field: &str| {
+            let missing = || format!("\"{field}\" is missing: {{\"name\": .., \"path\": .., \"place\": ..}}");
+            args[field].as_str().map(str::to_owned).ok_or_else(missing)
+        };
+        let name = text("name")?;
+        if self.parts.devices.contains_key(&name) {
+            return Err(format!("\"{name}\" is in use here already"));
+        }
+        let place = args["place"].as_u64().ok_or("\"place\" is missing: which of the spares it is")? as usize;
+        Ok(Newcomer { layer: self.array(args)?, name, path: text("path")?.into(), place })
+    }
+
+    /// Tells an array of a device that it has a port for now.
+    pub fn give(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, given: Given) {
+        let Given { newcomer, device, port, id } = given;
+        self.parts.devices.insert(newcomer.name, device);
+        let geometry = stack.geometry(Target::Device(device));
+        let command = ArrayCommand::Add { port, geometry, place: newcomer.place, id };
+        self.array_calls.push_back((newcomer.layer, caller));
+        stack.control(now, newcomer.layer, Control::Array(command));
+    }
+
+    /// Answers a call that cannot be carried out.
+    pub fn refuse(&mut self, caller: CallId, why: impl Into<String>) {
+        let body = dcd_serve::control::error(why.into());
+        self.answers.push_back(Answer { to: caller, body, done: true });
+    }
+
+    /// Which array a call is about.
+    fn array(&self, args: &Value) -> Result<LayerIndex, String> {
         if self.phase != Phase::Serving {
             return Err("the server is stopping".to_owned());
         }
@@ -151,14 +199,19 @@ impl Host {
         let names = || arrays().map(|cache| cache.name.as_str()).collect::<Vec<_>>().join(", ");
         let wanted = args["layer"].as_str();
         let mut found = arrays().filter(|cache| wanted.is_none_or(|wanted| cache.name == wanted));
-        let layer = match (found.next(), found.next(), wanted) {
-            (Some(array), None, _) => array.layer,
-            (Some(_), Some(_), _) => return Err(format!("there are several arrays; name one: {}", names())),
+        match (found.next(), found.next(), wanted) {
+            (Some(array), None, _) => Ok(array.layer),
+            (Some(_), Some(_), _) => Err(format!("there are several arrays; name one: {}", names())),
             (None, _, Some(wanted)) => {
-                return Err(format!("no array is called \"{wanted}\"; there are: {}", names()));
+                Err(format!("no array is called \"{wanted}\"; there are: {}", names()))
             }
-            (None, _, None) => return Err("there is no array in what is served".to_owned()),
-        };
+            (None, _, None) => Err("there is no array in what is served".to_owned()),
+        }
+    }
+
+    /// Which array is told what: `{"layer": .., "command": .., ..}`.
+    fn array_command(&self, args: &Value) -> Result<(LayerIndex, ArrayCommand), String> {
+        let layer = self.array(args)?;
         let command = match args["command"].as_str().unwrap_or("") {
             "fail" => ArrayCommand::Fail {
                 role: args["role"].as_u64().ok_or("\"role\" is missing: the number of a member")? as usize,
@@ -168,7 +221,7 @@ impl Host {
             "rebuild" => ArrayCommand::Rebuild,
             other => {
                 return Err(format!(
-                    "an array knows no \"{other}\", but fail, scrub, scrub-stop and rebuild"
+                    "an array knows no \"{other}\", but fail, add, scrub, scrub-stop and rebuild"
                 ));
             }
         };

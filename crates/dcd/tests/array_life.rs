@@ -101,7 +101,7 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
     let place = Place::new();
     let (server, blocks) = full(&place, 48, &["e"], JOURNAL);
     expect(&array(&place, "fail", &["nobody"]), 1, "there are: a, b, c, d");
-    expect(&array(&place, "add", &["e"]), 1, "it is served");
+    expect(&array(&place, "add", &["e"]), 3, "is a spare of the server already");
     expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
     expect(&array(&place, "fail", &["c"]), 3, "member 2 cannot be spared");
     // Somewhere on the way.
@@ -128,6 +128,45 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
     expect(&dcd().args(["array", "assemble"]).arg(place.stack()).output().unwrap(), 0, "it would start");
     fs::remove_file(place.path("a.img")).unwrap();
     stack(&place, &["missing", "e", "c", "d"], &[], JOURNAL);
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], JOURNAL);
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    disk(&place, "new", 8);
+    disk(&place, "small", 4);
+    disk(&place, "more", 8);
+    stack(&place, &["a", "b", "new", "d"], &["small"], JOURNAL);
+    expect(&array(&place, "add", &["new"]), 3, "name it in \"spares\" and add it");
+    expect(&array(&place, "add", &["small"]), 3, "is too small: it has 4 MiB, and each member 8 MiB");
+    stack(&place, &["a", "b", "c", "d"], &["new", "more"], JOURNAL);
+    expect(&array(&place, "add", &["more"]), 3, "add \"new\" first");
+    expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
+    expect(&array(&place, "add", &["new"]), 3, "is a spare of the server already");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    // On it goes with the array, beside clients.
+    expect(&array(&place, "add", &["more"]), 0, "\"more\" is a spare now");
+    let now = good(&place);
+    assert_eq!(
+        (device(&now, "c").as_str(), device(&now, "new").as_str(), device(&now, "more").as_str()),
+        ("replaced by spare 0", "in use", "spare")
+    );
+    let counters: Vec<&Value> = now["devices"].as_array().unwrap().iter().map(|d| &d["generation"]).collect();
+    assert!(counters[0].is_u64() && counters[0] == counters[1], "{counters:?}");
+    read_all(&mut place.nbd(), blocks);
+    server.kill();
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    good(&place);
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    stack(&place, &["more", "b", "new", "d"], &[], JOURNAL);
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");

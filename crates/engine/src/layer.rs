@@ -189,6 +189,9 @@ pub enum ArrayCommand {
     ScrubStop,
     /// Rebuild failed members on the spares that are there. Answered when it begins.
     Rebuild,
+    /// Make the device on a port that is new a spare, the one at this place among the spares. Answered when it begins.
+    /// `id`: a random number.
+    Add { port: Port, geometry: Geometry, place: usize, id: u64 },
 }
 
 /// What an administrator tells a layer. A layer that does not know a control ignores it.

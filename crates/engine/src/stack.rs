@@ -124,6 +124,20 @@ impl Stack {
         self.checks = true;
     }
 
+    /// Adds a device while the stack runs; the driver must know it by the index that comes back.
+    pub fn add_device(&mut self, geometry: Geometry) -> DeviceIndex {
+        self.devices.push(geometry);
+        DeviceIndex(self.devices.len() - 1)
+    }
+
+    /// Gives a layer one more port, which leads to a device. It has no use for it before it is told.
+    pub fn add_port(&mut self, layer: LayerIndex, device: DeviceIndex) -> Port {
+        assert!(device.0 < self.devices.len(), "a port leads to what is there");
+        let ports = &mut self.nodes[layer.0].ports;
+        ports.push(Target::Device(device));
+        Port(ports.len() - 1)
+    }
+
     pub fn root(&self) -> Target {
         self.root
     }

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use dcd_engine::{LayerIndex, Nanos, Report, Stack};
 use dcd_io::{
-    CallId, ClientId, Context, Driver, ListenError, Outcome, SessionFactory, Signal, protect_process,
+    CallId, ClientId, Context, Device, DeviceSpec, Driver, FileSpec, ListenError, Outcome, SessionFactory,
+    Signal, protect_process,
 };
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
@@ -19,8 +20,9 @@ use serde_json::Value;
 use crate::admission::{Admitted, admit, admit_bare, without_caches};
 use crate::attachment::Refusal;
 use crate::cli::Serve;
+use crate::commands::array::random_id;
 use crate::failure::Failure;
-use crate::host::{Cache, Host};
+use crate::host::{Cache, Given, Host};
 use crate::real::{Opener, patiently};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
@@ -221,6 +223,19 @@ impl Served {
         }
     }
 
+    /// Opens a device that is to be a spare, and gives it to the array.
+    fn add_spare(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) -> Result<(), String> {
+        let newcomer = self.host.newcomer(args)?;
+        let id = random_id().map_err(|e| e.to_string())?;
+        let spec = DeviceSpec::File(FileSpec::new(&newcomer.path));
+        let opened = Device::open(&spec).map_err(|e| e.to_string())?;
+        let device = context.add_device(opened);
+        let port = context.stack_mut().add_port(newcomer.layer, device);
+        let now = context.now();
+        self.host.give(now, context.stack_mut(), call, Given { newcomer, device, port, id });
+        Ok(())
+    }
+
     /// Troubles go to standard error, where the administrator or the journal sees them.
     fn tell(&mut self) {
         for trouble in self.host.take_troubles() {
@@ -232,7 +247,13 @@ impl Served {
 impl dcd_io::Host for Served {
     fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>) {
         let now = context.now();
-        self.host.call(now, context.stack_mut(), call, &body);
+        if body["verb"] == "array" && body["args"]["command"] == "add" {
+            if let Err(why) = self.add_spare(call, &body["args"], context) {
+                self.host.refuse(call, why);
+            }
+        } else {
+            self.host.call(now, context.stack_mut(), call, &body);
+        }
         self.after(context);
     }
 

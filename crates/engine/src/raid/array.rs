@@ -9,9 +9,10 @@ use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
 use crate::raid::bitmap::Regions;
-use crate::raid::cache::{Piece, StripeCache};
+use crate::raid::cache::StripeCache;
 use crate::raid::config::RaidConfig;
 use crate::raid::identify::Found;
+use crate::raid::join::Joining;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
 use crate::raid::lost;
@@ -21,6 +22,7 @@ use crate::raid::plan::Run;
 use crate::raid::record::Recorder;
 use crate::raid::request::{Pending, Waiter, WaitingFor};
 use crate::raid::stripe::{Goal, Operation};
+use crate::raid::unit::Piece;
 use crate::slab::Slab;
 use crate::{LINE_SECTORS, Nanos};
 
@@ -45,6 +47,10 @@ pub(super) enum Flight {
     },
     Flush {
         role: usize,
+    },
+    /// A superblock of the device that is to be the spare at this place.
+    Join {
+        place: usize,
     },
     /// Rows of a window of a pass.
     WindowRead {
@@ -110,6 +116,9 @@ pub(super) struct Array {
     pub spares: Vec<Spare>,
     /// Spares that cannot be used, and why.
     pub unusable: Vec<String>,
+    pub joining: Vec<Joining>,
+    /// How many devices the array has been given as spares, used or not.
+    pub spare_places: usize,
     /// Lost blocks that nobody has written since.
     pub lost: BTreeSet<lost::Place>,
     pub recorder: Recorder,
@@ -160,6 +169,7 @@ impl Array {
         Array {
             cache: StripeCache::new(layout, config.memory, config.cache_bytes),
             journal_failed: config.journal && journal.is_none(),
+            spare_places: config.spares,
             config,
             layout,
             regions,
@@ -168,6 +178,7 @@ impl Array {
             holders: found.holders,
             spares: if geometry.read_only { Vec::new() } else { found.spares },
             unusable: found.unusable,
+            joining: Vec::new(),
             lost: recorder.lost().keys().filter_map(|lost| lost::place(&layout, lost)).collect(),
             recorder,
             journal,
@@ -253,6 +264,7 @@ impl Array {
                 }
                 self.unflushed = self.flushing > 0 || self.broken;
             }
+            Flight::Join { place } => self.join_returned(place, &result, out),
             Flight::WindowRead { key, role, rows } => self.window_read(key, role, rows, result, out),
             Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, &result, out),
             Flight::PassFlush => self.pass_flushed(role, &result, out),

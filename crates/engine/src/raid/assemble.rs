@@ -25,7 +25,12 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     let shape = config.level.shape(recorded.members).expect("it was looked at");
     let layout = Layout::new(shape, recorded.strip_sectors, recorded.member_sectors, config.unit);
     let regions = Regions::new(&layout, recorded.region_stripes);
-    let mut members = Members { ports: &found.ports, copies: found.copies.clone(), now: recorded.clone() };
+    let mut members = Members {
+        ports: &found.ports,
+        copies: found.copies.clone(),
+        generations: found.generations.clone(),
+        now: recorded.clone(),
+    };
     members.miss_absent()?;
     let geometry = members.geometry(&layout, below)?;
     let journal_port = Port(config.present.iter().filter(|present| **present).count() + config.spares);
@@ -60,7 +65,9 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     members.now.active = false;
     // A superblock that only some members have is lost with them, and then an older one counts: before the journal that it speaks
     // of is used again, all have to have the same. The crash explorer found this.
-    let behind = (0..recorded.members).any(|role| members.in_use(role).is_some() && !found.current[role]);
+    let is_behind =
+        |role: usize| members.in_use(role).is_some() && found.generations[role] != recorded.generation;
+    let behind = (0..recorded.members).any(is_behind);
     if (recorded.active || behind || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
         // A crash may have left the next one with members that are away now.
         members.now.generation += 2;
@@ -70,7 +77,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     if config.contiguity.is_none() && config.calibrated {
         config.contiguity = recorded.calibration.clone();
     }
-    let recorder = Recorder::new(recorded, members.now, members.copies);
+    let recorder = Recorder::new(recorded, members.now, members.copies, members.generations);
     Ok(Array::new(Start {
         config,
         layout,
@@ -86,6 +93,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
 struct Members<'a> {
     ports: &'a [Option<Port>],
     copies: Vec<usize>,
+    generations: Vec<u64>,
     now: Superblock,
 }
 
@@ -177,7 +185,10 @@ impl Members<'_> {
             let Some(port) = self.in_use(role) else { continue };
             let write = next.write(next.identity(role, self.copies[role]));
             match below.run(port, write).status {
-                Ok(()) => self.copies[role] ^= 1,
+                Ok(()) => {
+                    self.copies[role] ^= 1;
+                    self.generations[role] = next.generation;
+                }
                 Err(_) => self.fail(role)?,
             }
         }

@@ -1,6 +1,6 @@
 //! The stripe cache: what it has of each block, the order in which units are destaged and replaced, and their locks.
 //!
-//! A *unit* is a stripe (SC), or one parity block group (PBGC). Its memory comes in *pieces*: one for each row, or one for
+//! A *unit* (`unit`) is a stripe (SC), or one parity block group (PBGC). Its memory comes in *pieces*: one for each row, or one for
 //! all of its rows (`CacheMemory`). Units without memory are here while somebody holds their lock.
 //!
 //! | a lock is        | by                                        | meanwhile                                      |
@@ -15,114 +15,18 @@
 //! A destage pins the blocks that its plan counts on until it has computed the parity: clean ones, and those that it reads. What
 //! is written to the others meanwhile goes home with it, or stays dirty for the next one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::raid::config::CacheMemory;
 use crate::raid::layout::{Chunk, Layout};
 use crate::raid::matrix::Status;
+use crate::raid::unit::{Block, Unit};
 use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const WHOLE: u8 = 0xff;
-
-/// A block: one bit for each sector.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Block {
-    /// In the cache.
-    valid: u8,
-    /// Newer than on the disk.
-    dirty: u8,
-    /// Has to stay as it is until a destage has computed the parity.
-    pinned: bool,
-    /// A destage writes what it is now.
-    going: bool,
-}
-
-/// A part of a client's request that waits for a lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    pub request: u64,
-    pub chunk: Chunk,
-    /// Where its bytes are in the request's buffer.
-    pub at: usize,
-}
-
-/// See the module's documentation.
-#[derive(Default)]
-pub struct Unit {
-    /// Row by row.
-    blocks: Vec<Block>,
-    /// The data blocks of some rows each, column by column; none where none of them is held.
-    pieces: Vec<Option<Buf>>,
-    /// How many of the pieces are there.
-    held: usize,
-    dirty_blocks: usize,
-    /// On its way home.
-    leaving: bool,
-    /// The stamp of the first write since it left.
-    late: Option<u64>,
-    /// The stamp of the write that made it dirty, of the last write, and of the last use.
-    since: u64,
-    written: u64,
-    used: u64,
-    /// Written again since it became dirty, or since it was passed over.
-    pub referenced: bool,
-    /// Reads at members.
-    pub readers: u32,
-    pub exclusive: bool,
-    pub wanted: bool,
-    /// The window of a pass that gets the lock next.
-    pub claimed: Option<u64>,
-    pub waiting: VecDeque<Piece>,
-    /// Rows of which something has to be computed, as a member cannot give it.
-    pub fetch: Option<BTreeSet<usize>>,
-    /// A read of several blocks has failed: which of them is found out one by one.
-    pub singly: bool,
-    /// Bad sectors, by (row, column).
-    pub bad: BTreeSet<(usize, usize)>,
-}
-
-impl Unit {
-    pub const fn is_dirty(&self) -> bool {
-        self.dirty_blocks > 0
-    }
-
-    pub const fn is_held(&self) -> bool {
-        self.held > 0
-    }
-
-    pub const fn since(&self) -> u64 {
-        self.since
-    }
-
-    pub const fn written(&self) -> u64 {
-        self.written
-    }
-
-    pub const fn dirty_blocks(&self) -> usize {
-        self.dirty_blocks
-    }
-
-    /// New reads at members and writes have to wait, wherever they go.
-    fn is_closed(&self) -> bool {
-        self.exclusive && !self.leaving
-            || self.wanted
-            || self.claimed.is_some()
-            || self.fetch.is_some()
-            || !self.waiting.is_empty()
-    }
-
-    /// Nobody is in the way of its destage but readers at members.
-    pub const fn may_leave(&self) -> bool {
-        !self.exclusive && self.claimed.is_none() && self.fetch.is_none()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.readers == 0 && !self.exclusive && !self.is_closed()
-    }
-}
 
 /// See the module's documentation.
 pub struct StripeCache {

@@ -11,6 +11,7 @@ impl Array {
             ArrayCommand::Scrub { repair } => self.scrub(repair),
             ArrayCommand::ScrubStop => self.stop_scrub(),
             ArrayCommand::Rebuild => self.can_rebuild(),
+            ArrayCommand::Add { port, geometry, place, id } => self.join(port, geometry, place, id, out),
         }
     }
 
@@ -45,7 +46,7 @@ impl Array {
         } else if self.recorder.rebuilding().is_some() {
             return Ok(());
         } else if self.spares.is_empty() {
-            "there is no spare: make one with \"dcd array add\", and name it in \"spares\""
+            "there is no spare: name a device in \"spares\", and make it one with \"dcd array add\""
         } else if !self.recorder.in_doubt().is_empty() {
             "the parity is not right everywhere, so what the member had cannot be computed: bring it back, or accept that at the \
              next start"

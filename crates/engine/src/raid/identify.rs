@@ -13,8 +13,8 @@ pub(super) struct Found {
     pub ports: Vec<Option<Port>>,
     /// For each of them, which copy of its superblock counts.
     pub copies: Vec<usize>,
-    /// For each of them, what it says itself is as new as the newest.
-    pub current: Vec<bool>,
+    /// For each of them, the generation that it has itself; 0 where nobody is.
+    pub generations: Vec<u64>,
     /// For each role that a spare has taken, which one.
     pub holders: Vec<Option<usize>>,
     /// Devices that wait for a member to fail.
@@ -51,7 +51,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     let mut found = Found {
         ports: vec![None; newest.members],
         copies: vec![0; newest.members],
-        current: vec![true; newest.members],
+        generations: vec![0; newest.members],
         holders: vec![None; newest.members],
         spares: Vec::new(),
         unusable: Vec::new(),
@@ -139,7 +139,7 @@ impl Found {
     fn seat(&mut self, role: usize, device: &Device) {
         self.ports[role] = Some(device.port);
         self.copies[role] = device.identity.copy;
-        self.current[role] = device.superblock.generation == self.newest.generation;
+        self.generations[role] = device.superblock.generation;
     }
 
     fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {

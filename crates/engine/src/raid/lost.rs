@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use crate::LINE_SECTORS;
 use crate::layer::Outbox;
 use crate::raid::array::Array;
-use crate::raid::cache::Piece;
 use crate::raid::layout::{Chunk, Layout};
 use crate::raid::matrix::{Access, Status};
 use crate::raid::plan::StripeView;
 use crate::raid::superblock::LostBlock;
+use crate::raid::unit::Piece;
 
 /// A block of the cache: unit, row, column.
 pub(super) type Place = (u64, usize, usize);

@@ -68,7 +68,8 @@ impl Array {
     }
 
     fn has_flights(&self, role: usize) -> bool {
-        self.flights.iter().any(|(of, flight)| *of == role && !matches!(flight, Flight::Journal { .. }))
+        let at_members = |flight: &Flight| !matches!(flight, Flight::Journal { .. } | Flight::Join { .. });
+        self.flights.iter().any(|(of, flight)| *of == role && at_members(flight))
     }
 
     /// What an administrator should do, in words.

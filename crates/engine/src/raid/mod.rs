@@ -11,7 +11,8 @@
 //! | `compute`    | the XORs of a plan, on bytes                                                      |
 //! | `parity`     | P and Q                                                                           |
 //! | `stride`     | the stride benchmark, which says when contiguity pays                             |
-//! | `cache`      | the units of the stripe cache: their blocks, their order, their locks             |
+//! | `cache`      | the stripe cache: the units, their order, their memory                            |
+//! | `unit`       | a unit of it: its blocks, its lock                                                |
 //! | `array`      | what the array does next: destages by marks and policies, failures                |
 //! | `command`    | what an administrator tells a running array                                       |
 //! | `request`    | requests of clients                                                               |
@@ -25,6 +26,7 @@
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | keeping the superblocks true                                                      |
+//! | `join`       | devices that become spares while the array is served                              |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
 //! | `identify`   | who the devices are, at a start                                                   |
@@ -49,6 +51,7 @@ mod config;
 pub mod contiguity;
 pub mod grow;
 mod identify;
+mod join;
 mod journal;
 mod layout;
 mod lost;
@@ -67,6 +70,7 @@ mod survey;
 mod syndrome;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod window;
 
 use crate::Nanos;
@@ -150,10 +154,15 @@ impl Layer for RaidLayer {
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
             "spares": spares,
+            "joining": array.joining_places(),
+            "spare_places": array.spare_places,
+            "member_sectors_min": array.sectors_needed(),
+            "logical_block_bytes": array.geometry.logical_block_bytes,
             "regions_in_doubt": array.recorder.in_doubt().len(),
             "regions": array.regions.count(),
             "uuid": recorded.uuid_text(),
             "generation": recorded.generation,
+            "generations": array.recorder.generations(),
             "level": recorded.level,
             "members": recorded.members,
             "strip_bytes": recorded.strip_sectors * crate::SECTOR_BYTES,

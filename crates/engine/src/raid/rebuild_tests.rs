@@ -24,7 +24,7 @@ fn with_spares(level: Level, members: usize, spares: usize) -> RaidConfig {
 }
 
 impl Bench {
-    fn is_good(&self) -> bool {
+    pub(super) fn is_good(&self) -> bool {
         self.raid.status(self.now)["state"] == "good"
     }
 

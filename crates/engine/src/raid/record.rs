@@ -24,6 +24,8 @@ pub(super) struct Recorder {
     recorded: Superblock,
     /// For each role, which copy of the superblock counts.
     copies: Vec<usize>,
+    /// For each role, the generation that its member has; 0 where nobody is.
+    generations: Vec<u64>,
     /// What is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
     /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
@@ -42,10 +44,11 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// `now`: what is known at the start, which the superblocks need not say before something is written.
-    pub fn new(recorded: Superblock, now: Superblock, copies: Vec<usize>) -> Recorder {
+    pub fn new(recorded: Superblock, now: Superblock, copies: Vec<usize>, generations: Vec<u64>) -> Recorder {
         Recorder {
             recorded,
             copies,
+            generations,
             in_doubt: now.in_doubt.clone(),
             touched: Bitmap::default(),
             look_at: None,
@@ -59,6 +62,16 @@ impl Recorder {
 
     pub const fn recorded(&self) -> &Superblock {
         &self.recorded
+    }
+
+    /// A member has this id, or will have.
+    pub fn knows(&self, id: u64) -> bool {
+        self.wanted.role_of(id).is_some() || self.recorded.role_of(id).is_some()
+    }
+
+    /// For each role, the generation of the superblock that its member has.
+    pub fn generations(&self) -> &[u64] {
+        &self.generations
     }
 
     /// The roles whose members have failed, or are not rebuilt whole.
@@ -95,6 +108,7 @@ impl Recorder {
     pub fn take_over(&mut self, role: usize, spare: &Spare) {
         self.wanted.member_ids[role] = spare.id;
         self.copies[role] = spare.copy;
+        self.generations[role] = 0;
         self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
         self.rebuilt = 0;
         self.news = true;
@@ -146,6 +160,12 @@ impl Recorder {
     /// A lost block has been written.
     pub fn found(&mut self, lost: &LostBlock) {
         self.wanted.lost.remove(lost);
+    }
+
+    /// A member has written the superblock that is being recorded.
+    fn wrote(&mut self, role: usize) {
+        self.copies[role] ^= 1;
+        self.generations[role] = self.recording.as_ref().map_or(0, |next| next.generation);
     }
 
     /// A region is about to be written to.
@@ -289,7 +309,7 @@ impl Array {
     pub fn superblock_returned(&mut self, role: usize, result: &IoResult, out: &mut Outbox) {
         self.recorder.left -= 1;
         match result.status {
-            Ok(()) => self.recorder.copies[role] ^= 1,
+            Ok(()) => self.recorder.wrote(role),
             Err(_) => {
                 self.member_failed(role, out);
             }

@@ -3,8 +3,8 @@
 
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::raid::array::{Array, Flight};
-use crate::raid::cache::Piece;
 use crate::raid::stripe::Goal;
+use crate::raid::unit::Piece;
 use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

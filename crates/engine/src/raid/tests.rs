@@ -2,6 +2,8 @@
 
 #[path = "intent_tests.rs"]
 mod intent;
+#[path = "join_tests.rs"]
+mod joins;
 #[path = "late_tests.rs"]
 mod late;
 #[path = "lost_tests.rs"]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use dcd_engine::{Control, LayerIndex, Nanos, Report, Stack};
+use dcd_engine::{Control, DeviceIndex, LayerIndex, Nanos, Report, Stack};
 use serde_json::Value;
 
 use super::Driver;
 use super::stop::Outcome;
+use crate::device::Device;
 use crate::listen::{ListenError, Socket};
 use crate::{SessionFactory, Signal};
 
@@ -85,6 +86,14 @@ impl Context<'_> {
 
     pub fn control(&mut self, layer: LayerIndex, control: Control) {
         self.stack.control(self.driver.now, layer, control);
+    }
+
+    /// Adds a device while the driver runs: to the stack, too, where a layer gets a port to it with [`Stack::add_port`].
+    pub fn add_device(&mut self, device: Device) -> DeviceIndex {
+        let known = self.stack.add_device(device.geometry());
+        let added = self.driver.add_device(device);
+        assert_eq!(known, added, "stack and driver count the same devices");
+        added
     }
 
     /// Answers a control call. False where nobody waits for it any more.

@@ -1,14 +1,14 @@
-//! What the superblocks of an array say: `dcd array fail`, `add` and `remove`, and the result of `dcd calibrate`.
+//! What the superblocks of an array say: `dcd array fail` and `remove`, and the result of `dcd calibrate`.
 
 use std::ops::ControlFlow;
 
 use dcd_engine::raid::contiguity::Contiguity;
-use dcd_engine::raid::offline::{self, forget, make_spare, mark_failed, replace};
+use dcd_engine::raid::offline::{self, forget, mark_failed};
 use serde_json::json;
 
 use crate::attachment::Refusal;
-use crate::cli_array::{ArrayAdd, ArrayArgs, ArrayFail, ArrayRemove};
-use crate::commands::array::devices::{Devices, Found, Standing, may_overwrite, random_id, refused};
+use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
+use crate::commands::array::devices::{Devices, Found, Standing, refused};
 use crate::commands::array::{Choice, place};
 use crate::failure::Failure;
 
@@ -46,7 +46,7 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
 }
 
 /// The server says no where data would be lost.
-fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
+pub fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
     match error {
         dcd_serve::control::ClientError::Refused(why) => {
             Failure::Refused(Refusal::new(why, "nothing was changed"))
@@ -65,46 +65,6 @@ fn role(choice: &Choice, member: &str) -> Result<usize, Failure> {
             choice.members.iter().flatten().cloned().collect::<Vec<_>>().join(", ")
         ))
     })
-}
-
-pub fn add(args: &ArrayAdd) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
-    let name = named(&choice, &args.name, "add")?;
-    choice.not_served("add the device")?;
-    let mut devices = Devices::open(&choice)?;
-    let found = take(&mut devices, name)?;
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
-    let standing = devices.standing(&found);
-    let wrong =
-        |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
-    match standing {
-        Some(Standing::InUse(role)) => return wrong(&format!("is member {role} already, and in use")),
-        Some(Standing::Rebuilding(role, _)) => {
-            return wrong(&format!("is member {role} already, and is being rebuilt"));
-        }
-        Some(Standing::Spare) if role.is_none() => return wrong("is a spare already"),
-        Some(Standing::Failed(_) | Standing::Stale | Standing::Spare | Standing::Foreign) | None => {}
-    }
-    let mut device = found.device.expect("it was opened");
-    // What a failed member still has is in the others.
-    let of_no_value = matches!(standing, Some(Standing::Failed(_) | Standing::Stale | Standing::Spare));
-    may_overwrite(name, &mut device, args.force || of_no_value)?;
-    let id = random_id()?;
-    match role {
-        None => {
-            make_spare(&mut device, &devices.newest, id).map_err(refused)?;
-            println!(
-                "\"{name}\" is a spare now: it takes the place of a member that fails, while the array is served"
-            );
-        }
-        Some(role) => {
-            replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
-            println!(
-                "\"{name}\" is member {role} now: it is filled when the array is served, or by \"dcd array rebuild\""
-            );
-        }
-    }
-    Ok(())
 }
 
 pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
@@ -153,7 +113,7 @@ pub fn store_calibration(args: &ArrayArgs, calibration: &Contiguity) -> Result<(
 }
 
 /// The name of a device of the array.
-fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Failure> {
+pub fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Failure> {
     let names = choice.names();
     names.iter().find(|other| **other == name).copied().ok_or_else(|| {
         Failure::Failed(format!(
@@ -165,7 +125,7 @@ fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Fail
 }
 
 /// Takes a device out of the others; it must be open.
-fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
+pub fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
     let place = devices.found.iter().position(|found| found.name == name).expect("all names are there");
     let found = devices.found.remove(place);
     match (&found.device, &found.content) {

@@ -1,5 +1,6 @@
 //! `dcd array`: making, looking after and changing arrays, one file for each kind of work.
 
+mod add;
 mod assemble;
 mod change;
 mod create;
@@ -9,6 +10,7 @@ mod pass;
 mod status;
 
 pub use change::store_calibration;
+pub use devices::random_id;
 
 use std::ops::ControlFlow;
 
@@ -26,7 +28,7 @@ pub fn run(args: &Array) -> Result<(), Failure> {
         ArrayCommand::Assemble(args) => assemble::run(args),
         ArrayCommand::Status(args) => status::run(args),
         ArrayCommand::Fail(args) => change::fail(args),
-        ArrayCommand::Add(args) => change::add(args),
+        ArrayCommand::Add(args) => add::run(args),
         ArrayCommand::Remove(args) => change::remove(args),
         ArrayCommand::Rebuild(args) => pass::rebuild(args),
         ArrayCommand::Scrub(args) => pass::scrub(args),

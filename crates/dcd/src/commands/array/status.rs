@@ -36,6 +36,10 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
     let failed =
         |role: usize| status["failed_members"].as_array().is_some_and(|all| all.contains(&json!(role)));
     let holder = |role: usize| status["holders"][role].as_u64();
+    let events = |role: usize| match status["generations"][role].as_u64() {
+        Some(0) | None => Value::Null,
+        Some(events) => json!(events),
+    };
     let rebuilt = |role: usize| {
         status["rebuilt_percent"].as_f64().filter(|_| status["rebuilding_member"] == json!(role))
     };
@@ -49,21 +53,29 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
             _ => "in use".to_owned(),
         };
         let name = name.as_deref().unwrap_or("missing");
-        devices
-            .push(json!({ "name": name, "place": format!("member {role}"), "role": role, "state": state }));
+        // Where a spare has the role, the counter is its.
+        let counter = holder(role).map_or_else(|| events(role), |_| Value::Null);
+        devices.push(json!({
+            "name": name, "place": format!("member {role}"), "role": role, "state": state, "generation": counter,
+        }));
     }
     for (spare, name) in choice.spares.iter().enumerate() {
         let role = (0..choice.members.len()).find(|role| holder(*role) == Some(spare as u64));
-        let waits = status["spares"].as_array().is_some_and(|all| all.contains(&json!(spare)));
+        let is_in = |list: &str| status[list].as_array().is_some_and(|all| all.contains(&json!(spare)));
+        let is_new = status["spare_places"].as_u64().is_some_and(|known| spare as u64 >= known);
         let state = match (role, role.and_then(rebuilt)) {
             (Some(_), Some(percent)) => format!("rebuilding {percent:.1} %"),
             (Some(role), None) if failed(role) => "failed".to_owned(),
             (Some(_), None) => "in use".to_owned(),
-            (None, _) if waits => "spare".to_owned(),
+            (None, _) if is_in("spares") => "spare".to_owned(),
+            (None, _) if is_in("joining") => "being made a spare".to_owned(),
+            (None, _) if is_new => "new: \"dcd array add\" makes it a spare".to_owned(),
             (None, _) => "not used".to_owned(),
         };
-        devices
-            .push(json!({ "name": name, "place": format!("spare {spare}"), "role": role, "state": state }));
+        let counter = role.map_or(Value::Null, events);
+        devices.push(json!({
+            "name": name, "place": format!("spare {spare}"), "role": role, "state": state, "generation": counter,
+        }));
     }
     status["served"] = true.into();
     status["devices"] = devices.into();

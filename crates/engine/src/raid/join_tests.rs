@@ -1,0 +1,141 @@
+//! Devices that become spares while the array is served: what is on them at each moment, and what is refused.
+
+use super::passes::byte_of;
+use super::*;
+use crate::raid::survey::Findings;
+
+impl Bench {
+    /// Plugs a device in, and tells the array of it.
+    fn join(&mut self, device: Memory, place: usize, id: u64) -> Result<(), String> {
+        let geometry = device.geometry();
+        self.members.0.push(device);
+        let port = Port(self.members.0.len() - 1);
+        self.add(port, geometry, place, id)
+    }
+
+    fn add(&mut self, port: Port, geometry: Geometry, place: usize, id: u64) -> Result<(), String> {
+        self.handle(Event::Control(Control::Array(ArrayCommand::Add { port, geometry, place, id })));
+        match self.reports.pop() {
+            Some(crate::Report::Array(answer)) => answer,
+            other => panic!("{other:?} is no answer"),
+        }
+    }
+}
+
+/// A member of another array, with newer superblocks in both copies.
+fn foreigner() -> Memory {
+    let mut device = Memory(vec![0; (MEMBER * 512) as usize]);
+    let mut members: Vec<Memory> = (0..3).map(|_| Memory(vec![0; (MEMBER * 512) as usize])).collect();
+    let mut all: Vec<Option<&mut dyn BlockDevice>> =
+        members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
+    let other = create(&mut all, &config(Level::Raid5, 3), *b"another array!!!", true).expect("made");
+    for copy in 0..2 {
+        let newer = Superblock { generation: 1_000_000 + copy as u64, ..other.clone() };
+        device.run(newer.write(Identity { copy, ..newer.identity(1, 0) }));
+    }
+    device
+}
+
+#[test]
+fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_role() {
+    for dead in 0..4 {
+        let mut bench = Bench::filled(config(Level::Raid5, 4));
+        let had = bench.members.0[dead].0[(DATA_SECTOR * 512) as usize..].to_vec();
+        let uuid = bench.array().recorder.recorded().uuid;
+        bench.handle(Event::Control(Control::Array(ArrayCommand::Fail { role: dead })));
+        assert_eq!(bench.reports.pop(), Some(crate::Report::Array(Ok(()))));
+        bench.settle();
+        bench.join(foreigner(), 0, 77).expect("it fits");
+        assert_eq!(bench.status()["joining"], serde_json::json!([0]));
+        let (mut was_nobody, mut was_spare) = (false, false);
+        while bench.array().recorder.rebuilding().is_none() {
+            let newcomer = bench.members.0.last_mut().expect("it is there");
+            match Superblock::read(newcomer) {
+                Ok((superblock, identity)) if superblock.uuid == uuid => {
+                    assert_eq!((identity.id, identity.role), (77, None));
+                    was_spare = true;
+                }
+                Ok((superblock, _)) => {
+                    assert!(superblock.generation >= 1_000_000 && !was_nobody && !was_spare);
+                }
+                Err(_) => was_nobody = true,
+            }
+            // In any order: the newest first.
+            bench.open.rotate_right(1);
+            assert!(bench.returns(), "it goes on");
+        }
+        let newcomer = bench.members.0.last_mut().expect("it is there");
+        let (superblock, identity) = Superblock::read(newcomer).expect("it has one");
+        assert_eq!(
+            (superblock.uuid, identity.id, identity.role),
+            (uuid, 77, None),
+            "a role is recorded behind that"
+        );
+        assert!(was_nobody, "the old superblocks are wiped first");
+        bench.rest();
+        assert!(bench.is_good(), "{}", bench.status());
+        assert!(bench.members.0[4].0[(DATA_SECTOR * 512) as usize..] == had, "member {dead}");
+        bench.write(3, 1, 200);
+        bench.stop();
+        let with_spare = RaidConfig { spares: 1, ..config(Level::Raid5, 4) };
+        let mut bench = Bench::start(with_spare, bench.members).expect("a start finds it in its role");
+        assert!(bench.is_good());
+        assert_eq!(bench.read(3, 1).expect("read"), [200; BLOCK]);
+        assert_eq!(bench.scrub(false), Findings::default());
+    }
+}
+
+#[test]
+fn a_member_that_fails_later_is_rebuilt_on_a_device_that_was_added() {
+    let mut bench = Bench::filled(RaidConfig { spares: 1, ..config(Level::Raid6, 5) });
+    bench.join(Memory(vec![9; (MEMBER * 512) as usize]), 1, 71).expect("it fits");
+    bench.settle();
+    assert_eq!(bench.status()["spares"], serde_json::json!([0, 1]));
+    bench.dead.extend([1, 4]);
+    for block in 0..4 * 48 {
+        bench.write(block, 1, byte_of(block));
+    }
+    bench.flush().expect("the parity makes up for both");
+    bench.rest();
+    assert!(bench.is_good());
+    assert_eq!(bench.status()["holders"], serde_json::json!([null, 0, null, null, 1]));
+    bench.check_data();
+}
+
+#[test]
+fn a_device_that_cannot_be_written_is_no_spare() {
+    let mut bench = Bench::filled(config(Level::Raid5, 4));
+    bench.dead.push(4);
+    bench.join(Memory(vec![0; (MEMBER * 512) as usize]), 0, 77).expect("it begins");
+    bench.settle();
+    let status = bench.status();
+    assert_eq!((&status["spares"], &status["joining"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let advice = status["advice"].to_string();
+    assert!(advice.contains("spare 0 could not be made one"), "{advice}");
+    assert!(bench.is_good(), "the members are not concerned");
+}
+
+#[test]
+fn what_fits_nowhere_is_refused_and_not_written() {
+    let mut bench = Bench::filled(RaidConfig { spares: 1, ..config(Level::Raid5, 4) });
+    let fits = Geometry::plain(MEMBER);
+    let taken = bench.array().recorder.recorded().member_ids[2];
+    for (geometry, place, id, why) in [
+        (Geometry::plain(MEMBER - STRIP), 1, 77, "each member has"),
+        (Geometry { read_only: true, ..fits }, 1, 77, "cannot be written"),
+        (Geometry { logical_block_bytes: 4096, ..fits }, 1, 77, "logical blocks of 4096 bytes"),
+        (fits, 0, 77, "it knows 1 spares"),
+        (fits, 2, 77, "it knows 1 spares"),
+        (fits, 1, taken, "is taken"),
+        (fits, 1, 70, "is taken"),
+        (fits, 1, 0, "is taken, or reserved"),
+    ] {
+        let error = bench.add(Port(5), geometry, place, id).expect_err(why);
+        assert!(error.contains(why), "{error}");
+    }
+    assert!(bench.open.is_empty(), "nothing was sent");
+    bench.stop();
+    bench.reports.clear();
+    let error = bench.add(Port(5), fits, 1, 77).expect_err("it has stopped");
+    assert!(error.contains("takes no writes"), "{error}");
+}

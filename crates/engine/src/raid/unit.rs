@@ -1,0 +1,103 @@
+//! A unit of the stripe cache: what there is of its blocks, and who has its lock. The cache keeps the numbers true.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::Buf;
+use crate::raid::layout::Chunk;
+
+/// A block: one bit for each sector.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Block {
+    /// In the cache.
+    pub valid: u8,
+    /// Newer than on the disk.
+    pub dirty: u8,
+    /// Has to stay as it is until a destage has computed the parity.
+    pub pinned: bool,
+    /// A destage writes what it is now.
+    pub going: bool,
+}
+
+/// A part of a client's request that waits for a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub request: u64,
+    pub chunk: Chunk,
+    /// Where its bytes are in the request's buffer.
+    pub at: usize,
+}
+
+/// A stripe, or a parity block group.
+#[derive(Default)]
+pub struct Unit {
+    /// Row by row.
+    pub(super) blocks: Vec<Block>,
+    /// The data blocks of some rows each, column by column; none where none of them is held.
+    pub(super) pieces: Vec<Option<Buf>>,
+    /// How many of the pieces are there.
+    pub(super) held: usize,
+    pub(super) dirty_blocks: usize,
+    /// On its way home.
+    pub(super) leaving: bool,
+    /// The stamp of the first write since it left.
+    pub(super) late: Option<u64>,
+    /// The stamp of the write that made it dirty, of the last write, and of the last use.
+    pub(super) since: u64,
+    pub(super) written: u64,
+    pub(super) used: u64,
+    /// Written again since it became dirty, or since it was passed over.
+    pub referenced: bool,
+    /// Reads at members.
+    pub readers: u32,
+    pub exclusive: bool,
+    pub wanted: bool,
+    /// The window of a pass that gets the lock next.
+    pub claimed: Option<u64>,
+    pub waiting: VecDeque<Piece>,
+    /// Rows of which something has to be computed, as a member cannot give it.
+    pub fetch: Option<BTreeSet<usize>>,
+    /// A read of several blocks has failed: which of them is found out one by one.
+    pub singly: bool,
+    /// Bad sectors, by (row, column).
+    pub bad: BTreeSet<(usize, usize)>,
+}
+
+impl Unit {
+    pub const fn is_dirty(&self) -> bool {
+        self.dirty_blocks > 0
+    }
+
+    pub const fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
+    pub const fn since(&self) -> u64 {
+        self.since
+    }
+
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub const fn dirty_blocks(&self) -> usize {
+        self.dirty_blocks
+    }
+
+    /// New reads at members and writes have to wait, wherever they go.
+    pub(super) fn is_closed(&self) -> bool {
+        self.exclusive && !self.leaving
+            || self.wanted
+            || self.claimed.is_some()
+            || self.fetch.is_some()
+            || !self.waiting.is_empty()
+    }
+
+    /// Nobody is in the way of its destage but readers at members.
+    pub const fn may_leave(&self) -> bool {
+        !self.exclusive && self.claimed.is_none() && self.fetch.is_none()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.readers == 0 && !self.exclusive && !self.is_closed()
+    }
+}
