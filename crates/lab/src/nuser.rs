@@ -20,8 +20,11 @@ pub(crate) const HISTOGRAM_MS: usize = 500;
 
 /// The parameters that all these experiments have.
 pub(crate) const DRIVE: Param = Param { key: "drive", default: "barracuda-1996", about: "the disk" };
-pub(crate) const QUEUE: Param =
-    Param { key: "queue", default: "sptf", about: "the drive's queue: sptf (tagged commands) or fcfs" };
+pub(crate) const QUEUE: Param = Param {
+    key: "queue",
+    default: "sptf",
+    about: "the drive's queue: sptf (tagged commands), c-look or fcfs",
+};
 
 /// Seagate's product manuals of these years: the host can choose 1 to 16, the default is 3.
 pub(crate) const SEGMENTS: Param = Param {
@@ -36,7 +39,23 @@ pub(crate) const PAUSE: Param =
     Param { key: "pause", default: "60s", about: "time between the phases, in which a cache can destage" };
 
 pub(crate) fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
-    settings.choice("queue", &[("sptf", Scheduler::Sptf), ("fcfs", Scheduler::Fcfs)])
+    let queues = [("sptf", Scheduler::Sptf), ("c-look", Scheduler::CLook), ("fcfs", Scheduler::Fcfs)];
+    settings.choice("queue", &queues)
+}
+
+pub(crate) const CLUSTER: Param = Param {
+    key: "cluster",
+    default: "56KiB",
+    about: "what the file system writes at once of a large file; the paper's cache lets 64 KiB and more go around the log",
+};
+
+/// The paper's host, with clusters as the user wants them.
+pub(crate) fn file_system(settings: &Settings) -> Result<FfsConfig, LabError> {
+    let cluster_bytes = u32::try_from(settings.bytes("cluster")?).map_err(|_| LabError::BadValue {
+        key: "cluster".to_owned(),
+        problem: "must be less than 4 GiB".to_owned(),
+    })?;
+    Ok(FfsConfig { cluster_bytes, ..FfsConfig::ultra_1() })
 }
 
 pub(crate) fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
@@ -58,12 +77,16 @@ pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> 
 }
 
 /// One run; the numbers of a phase begin with its name.
-pub(crate) fn measure(setup: &Setup, benchmark: NUser, seed: u64) -> Result<Sample, LabError> {
+pub(crate) fn measure(
+    setup: &Setup,
+    ffs: &FfsConfig,
+    benchmark: NUser,
+    seed: u64,
+) -> Result<Sample, LabError> {
     let mut rig = setup.build(seed)?;
-    let ffs = FfsConfig::ultra_1();
     let workload = Workload::NUser(benchmark);
     let begin = rig.disk_requests();
-    let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, &workload, seed)
+    let measured = workloads::run(&mut rig.stack, &mut rig.driver, ffs, &workload, seed)
         .map_err(|e| LabError::Setup(e.to_string()))?;
     let mut sample = Sample::default();
     for phase in &measured.phases {

@@ -9,7 +9,7 @@ use dcd_sim::workloads::NUser;
 use super::dcd_rawwrite;
 use crate::configurations::with_caches;
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
+use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -28,10 +28,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     conclude,
 };
 
-const PARAMS: [Param; 14] = with_caches([
+const PARAMS: [Param; 15] = with_caches([
     DRIVE,
     QUEUE,
     SEGMENTS,
+    CLUSTER,
     PAUSE,
     Param { key: "users", default: "4", about: "users at once" },
 ]);
@@ -51,11 +52,12 @@ const SLACK: f64 = 0.25;
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let seed = mix(settings.seed, 0);
     let (users, pause) = (settings.number("users")?, settings.span("pause")?);
+    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for disk in SHOWN {
         let setup = nuser::setup(settings, disk)?;
         let benchmark = NUser { users, pause, ..NUser::default() };
-        points.push(Point::new(disk, move || nuser::measure(&setup, benchmark, seed)));
+        points.push(Point::new(disk, move || nuser::measure(&setup, &ffs, benchmark, seed)));
     }
     for kib in MIX.iter().map(|(kib, _)| *kib).chain([LARGE_KIB]) {
         let drive = settings.text("drive").to_owned();

@@ -8,7 +8,7 @@ use dcd_sim::workloads::NUser;
 use crate::clients::{Load, work};
 use crate::configurations::{LOG_BYTES, paper};
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
+use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
 use crate::rig::{CacheSetup, Setup};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -28,6 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         DRIVE,
         QUEUE,
         SEGMENTS,
+        CLUSTER,
         PAUSE,
         Param { key: "users", default: "4", about: "users at once" },
         Param { key: "bursts", default: "20", about: "bursts of requests, for destaging" },
@@ -86,6 +87,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         },
     };
     let (users, pause) = (settings.number("users")?, settings.span("pause")?);
+    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for name in DESTAGES {
         let setup = setup(Some(destager(name)))?;
@@ -94,8 +96,9 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     for name in CACHES {
         let setup = setup(benchmarked(name))?;
         let benchmark = NUser { users, pause, ..NUser::default() };
-        points
-            .push(Point::new(format!("benchmark: {name}"), move || nuser::measure(&setup, benchmark, seed)));
+        points.push(Point::new(format!("benchmark: {name}"), move || {
+            nuser::measure(&setup, &ffs, benchmark, seed)
+        }));
     }
     for log_bytes in settings.sizes("logs")? {
         let setup = setup(Some(CacheSetup { log_bytes, ..paper() }))?;

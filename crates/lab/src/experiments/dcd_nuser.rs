@@ -5,7 +5,7 @@ use dcd_sim::workloads::NUser;
 
 use crate::configurations::{DISKS, with_caches};
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
+use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -27,10 +27,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     conclude,
 };
 
-const PARAMS: [Param; 16] = with_caches([
+const PARAMS: [Param; 17] = with_caches([
     DRIVE,
     QUEUE,
     SEGMENTS,
+    CLUSTER,
     Param { key: "users", default: "1,4,16", about: "users at once" },
     Param { key: "disks", default: "plain,paper,ours ordered,ours flush", about: "what is compared" },
     PAUSE,
@@ -61,6 +62,7 @@ fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for disk in settings.choices("disks", &DISKS)? {
         for users in settings.numbers::<u32>("users")? {
@@ -71,7 +73,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
                     let seed = mix(mix(settings.seed, u64::from(users)), run);
                     let benchmark = NUser { users, cold, pause: settings.span("pause")?, ..NUser::default() };
                     points.push(Point::new(key(disk, users, cold, run), move || {
-                        nuser::measure(&setup, benchmark, seed)
+                        nuser::measure(&setup, &ffs, benchmark, seed)
                     }));
                 }
             }
@@ -181,8 +183,8 @@ fn reason(users: u32) -> &'static str {
         _ => {
             "a phase of 16 users writes some 180 MB into a log of 64 MB, so that some 6,000 blocks go home, one after the \
              other, while users wait; from the oldest on, so that each batch frees a segment, as in the paper. With \
-             --set cache=512MiB, where nothing has to go home, they gain 5.8x, 2.1x (warm 2.7x) and 7.2x. What goes around the \
-             log is no way out: the file system's clusters are 56 KB"
+             --set cache=512MiB, where nothing has to go home, they gain 5.8x, 2.1x (warm 2.7x) and 7.2x. Clusters that \
+             go around the log are no way out: with --set cluster=64KiB it is 1.4x, 1.0x and 5.7x"
         }
     }
 }
@@ -239,7 +241,11 @@ fn our_claims(means: &Means<'_>, disks: &[&str], users: &[u32]) -> Vec<Claim> {
     for (phase, least) in OURS_AT_LEAST {
         let ours = means.gain("ours ordered", 4, true, phase);
         let claim = format!("our best configuration at the paper's own promise, {phase} with 4 users, cold");
-        claims.push(Claim::range(claim, "(our aim)", ours, (least, f64::INFINITY), "x"));
+        let claim = Claim::range(claim, "(our aim)", ours, (least, f64::INFINITY), "x");
+        claims.push(claim.because(
+            "it was set by the paper's bound for its remove, 9.4x; here a log that takes no time gains 10.0x (dcd-bound), as \
+             the plain disk needs less for this tree",
+        ));
     }
     claims
 }

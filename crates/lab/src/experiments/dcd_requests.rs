@@ -5,7 +5,7 @@ use dcd_sim::workloads::NUser;
 
 use crate::configurations::with_caches;
 use crate::findings::figure;
-use crate::nuser::{self, DRIVE, PAUSE, QUEUE, SEGMENTS};
+use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, QUEUE, SEGMENTS};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
     Table,
@@ -23,10 +23,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     conclude,
 };
 
-const PARAMS: [Param; 14] = with_caches([
+const PARAMS: [Param; 15] = with_caches([
     DRIVE,
     QUEUE,
     SEGMENTS,
+    CLUSTER,
     PAUSE,
     Param { key: "users", default: "1,4,16", about: "users at once" },
 ]);
@@ -39,13 +40,14 @@ fn key(disk: &str, users: u32) -> String {
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let pause = settings.span("pause")?;
+    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for users in settings.numbers::<u32>("users")? {
         let seed = mix(settings.seed, u64::from(users));
         for disk in SHOWN {
             let setup = nuser::setup(settings, disk)?;
             let benchmark = NUser { users, pause, ..NUser::default() };
-            points.push(Point::new(key(disk, users), move || nuser::measure(&setup, benchmark, seed)));
+            points.push(Point::new(key(disk, users), move || nuser::measure(&setup, &ffs, benchmark, seed)));
         }
     }
     Ok(points)
