@@ -6,9 +6,11 @@
 use super::bitmap::GroupMap;
 use super::config::{BLOCK_FRAGMENTS, FfsConfig, Placement};
 use super::layout::{Frag, GroupIndex, Ino, Layout};
+use super::reserve::Windows;
 
 pub(crate) struct Allocator {
     pub layout: Layout,
+    pub(super) windows: Windows,
     groups: Vec<GroupMap>,
     cluster_blocks: u32,
     /// A file leaves a group after so many blocks, so that it does not fill it (4.4BSD: what one indirect block holds).
@@ -40,6 +42,7 @@ impl Allocator {
             reserve_frags: free_frags * u64::from(config.reserve_percent) / 100,
             free_frags,
             free_inodes,
+            windows: Windows::default(),
             layout,
         }
     }
@@ -133,7 +136,7 @@ impl Allocator {
         true
     }
 
-    fn take(&mut self, at: Frag, count: u32) {
+    pub(super) fn take(&mut self, at: Frag, count: u32) {
         let group = self.layout.group_of(at);
         let inside = at.0 - self.layout.first_frag(group).0;
         self.groups[group.0 as usize].take(inside, count);

@@ -146,6 +146,19 @@ impl GroupMap {
         Some(block * BLOCK_FRAGMENTS + first.expect("the byte has such a run"))
     }
 
+    /// The first free block from `from` on, before `to`.
+    pub fn first_free(&self, from: u32, to: u32) -> Option<u32> {
+        let range = self.blocks.get(from as usize..to as usize)?;
+        range.iter().position(|byte| *byte == ALL_FREE).map(|index| from + index as u32)
+    }
+
+    /// The first of eight free blocks from `from` on, before `to`, whose number is a multiple of eight.
+    pub fn first_free_byte(&self, from: u32, to: u32) -> Option<u32> {
+        let first = from.next_multiple_of(8);
+        let mut bytes = self.blocks.get(first as usize..to as usize)?.chunks_exact(8);
+        bytes.position(|byte| byte == [ALL_FREE; 8]).map(|index| first + 8 * index as u32)
+    }
+
     fn search(&self, from: u32, wanted: impl Fn(u8) -> bool) -> Option<u32> {
         let from = from as usize % self.blocks.len();
         let (before, after) = self.blocks.split_at(from);

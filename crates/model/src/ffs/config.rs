@@ -65,7 +65,7 @@ pub enum Placement {
     Bsd,
     /// As ext3 of Linux 2.6: files have whole blocks; only directories of the root are spread, the others stay in the group of
     /// their parent as long as that has about its share of space, inodes and directories (Orlov's allocator); a file
-    /// goes on where it is.
+    /// goes on where it is, in windows of blocks that no other file takes from while it is open (from 2.6.10 on).
     Ext3,
 }
 

@@ -192,7 +192,7 @@ impl Ffs {
         let resting = |process: &Process| process.state == ProcessState::Resting;
         assert!(self.processes.iter().all(resting), "files are set up before programs run");
         let mut steps = Vec::new();
-        let result = Planner::new(&mut self.volume, &mut steps).plan(op);
+        let result = Planner::new(&mut self.volume, &mut steps, ProcessId(0)).plan(op);
         for step in steps {
             match step {
                 Step::Release { at, frags } => self.volume.allocator.give(at, frags),
@@ -286,7 +286,8 @@ impl Ffs {
         process.cursor = 0;
         process.debt = Nanos::ZERO;
         process.missed = false;
-        process.result = Planner::new(&mut self.volume, &mut process.steps).plan(&process.op);
+        let caller = ProcessId(index as u32);
+        process.result = Planner::new(&mut self.volume, &mut process.steps, caller).plan(&process.op);
         process.state = ProcessState::Running;
         true
     }

@@ -8,6 +8,7 @@
 //! | module      | what                                                                     |
 //! |-------------|--------------------------------------------------------------------------|
 //! | `layout`    | addresses; `bitmap`, `alloc`: what is free, and the policies of placement |
+//! | `reserve`   | ext3's policy of placement                                               |
 //! | `inode`     | files; `directory`: names in chunks of 512 bytes                         |
 //! | `volume`    | all of that together; `check` is its fsck                                |
 //! | `plan`      | a call becomes steps, with the order of synchronous writes               |
@@ -37,6 +38,7 @@ mod measure;
 mod op;
 mod plan;
 mod record;
+mod reserve;
 mod volume;
 
 #[cfg(test)]

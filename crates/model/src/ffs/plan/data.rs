@@ -123,9 +123,32 @@ impl Planner<'_> {
         self.put_maps_of(from);
     }
 
+    /// Where ext3 would put a block: behind the one before it, if that is the file's last; near the nearest one before it
+    /// to which the inode or the same block of addresses points; near that block; or near the inode.
+    fn goal(&self, file: Ino, block: u32) -> Frag {
+        let (shape, allocator) = (&self.volume.shape, &self.volume.allocator);
+        if let Some(at) = allocator.after_last(file, block) {
+            return at;
+        }
+        let inode = self.volume.inodes.get(file);
+        let indirect = shape.indirects_of(block).last();
+        let indirect = indirect.and_then(|index| inode.indirects.get(index)).filter(|at| !at.is_none());
+        let first = match (indirect, block.checked_sub(shape.direct_blocks)) {
+            (Some(_), Some(index)) => block - index % shape.addresses,
+            (None, Some(_)) => return self.goal(file, shape.direct_blocks - 1),
+            _ => 0,
+        };
+        let before = inode.blocks[first as usize..block as usize].iter().rev().find(|at| !at.is_none());
+        let near = before.or(indirect).copied();
+        near.unwrap_or_else(|| allocator.coloured(file, self.process.0))
+    }
+
     /// Where a block is best put: behind the one before it; the first near its inode; a new stretch where there is room.
     fn preferred(&self, file: Ino, block: u32) -> Frag {
         let volume = &*self.volume;
+        if volume.config.placement == Placement::Ext3 {
+            return self.goal(file, block);
+        }
         let (shape, allocator) = (&volume.shape, &volume.allocator);
         let inode = volume.inodes.get(file);
         let home = allocator.layout.group_of_inode(file);
@@ -133,8 +156,7 @@ impl Planner<'_> {
         let Some(before) = before.filter(|before| !before.is_none()) else {
             return allocator.layout.first_data(home);
         };
-        let starts_section = volume.config.placement == Placement::Bsd
-            && block >= shape.direct_blocks
+        let starts_section = block >= shape.direct_blocks
             && ((block - shape.direct_blocks).is_multiple_of(shape.addresses)
                 || block.is_multiple_of(allocator.blocks_per_group_max));
         if starts_section {
@@ -156,8 +178,10 @@ impl Planner<'_> {
         let frags = inode.frags_of(block, &self.volume.shape);
         let mut preferred = self.preferred(file, block);
         preferred = self.need_indirects(file, block, preferred);
+        let ext3 = self.volume.config.placement == Placement::Ext3;
         let allocator = &mut self.volume.allocator;
         let taken = match frags {
+            _ if ext3 => allocator.take_reserved(file, preferred, Some(block), content == Content::Directory),
             BLOCK_FRAGMENTS => allocator.take_block(preferred, block > 0),
             frags => allocator.take_frags(preferred, frags),
         };
@@ -178,7 +202,12 @@ impl Planner<'_> {
                 inode.indirects.resize(index + 1, Frag::NONE);
             }
             if inode.indirects[index].is_none() {
-                let taken = self.volume.allocator.take_block(preferred, false);
+                let is_directory = self.volume.inodes.get(file).is_directory();
+                let allocator = &mut self.volume.allocator;
+                let taken = match self.volume.config.placement {
+                    Placement::Bsd => allocator.take_block(preferred, false),
+                    Placement::Ext3 => allocator.take_reserved(file, preferred, None, is_directory),
+                };
                 let at = taken.expect("there was room before the call began");
                 self.volume.inodes.get_mut(file).indirects[index] = at;
                 self.put_maps_of(at);

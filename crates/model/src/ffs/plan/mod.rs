@@ -26,7 +26,7 @@ use dcd_engine::Nanos;
 use super::buffers::Content;
 use super::config::BLOCK_FRAGMENTS;
 use super::layout::{Frag, GroupIndex, Ino};
-use super::op::{Done, FsError, Op};
+use super::op::{Done, FsError, Op, ProcessId};
 use super::record::Effect;
 use super::volume::{Resolved, Volume, components};
 
@@ -117,12 +117,14 @@ pub(crate) enum Step {
 pub(crate) struct Planner<'a> {
     pub volume: &'a mut Volume,
     pub steps: &'a mut Vec<Step>,
+    /// Who calls.
+    process: ProcessId,
     cpu: Nanos,
 }
 
 impl<'a> Planner<'a> {
-    pub fn new(volume: &'a mut Volume, steps: &'a mut Vec<Step>) -> Planner<'a> {
-        Planner { volume, steps, cpu: Nanos::ZERO }
+    pub fn new(volume: &'a mut Volume, steps: &'a mut Vec<Step>, process: ProcessId) -> Planner<'a> {
+        Planner { volume, steps, process, cpu: Nanos::ZERO }
     }
 
     /// Changes the file system's state, and says what has to be done over time for it. A call that fails changes nothing.

@@ -116,6 +116,10 @@ impl Planner<'_> {
         let (links, is_dirty) = inode.map(|inode| (inode.links, inode.is_dirty)).ok_or(FsError::NotOpen)?;
         let inode = self.volume.inodes.get_mut(file);
         inode.opens -= 1;
+        if inode.opens == 0 {
+            self.volume.allocator.forget_window(file);
+        }
+        let inode = self.volume.inodes.get(file);
         if inode.opens == 0 && links == 0 {
             self.free_inode(file);
         } else if inode.opens == 0 && is_dirty {

@@ -12,20 +12,58 @@ fn group_of(bench: &Bench, path: &str) -> super::super::layout::GroupIndex {
     volume.allocator.layout.group_of_inode(ino)
 }
 
+fn blocks(bench: &Bench, file: Ino) -> Vec<u32> {
+    bench.ffs.volume.inodes.get(file).blocks.iter().map(|at| at.0 / 8).collect()
+}
+
 #[test]
 fn files_have_whole_blocks_and_lie_one_behind_the_other() {
     let mut bench = Bench::new(ext3(), 16 * MIB);
-    let (a, b) = (bench.create("/a", 1000), bench.create("/b", 9000));
-    let blocks = |bench: &Bench, file| bench.ffs.volume.inodes.get(file).blocks.clone();
+    let a = bench.create("/a", 1000);
+    bench.close(a);
+    let b = bench.create("/b", 9000);
     let first = blocks(&bench, a)[0];
-    assert_eq!(blocks(&bench, b), [first.plus(8), first.plus(16)]);
+    assert_eq!(blocks(&bench, b), [first + 1, first + 2]);
+    bench.close(b);
+    bench.call(Op::Open { path: "/a".into() }).unwrap();
     bench.call(Op::Append { file: a, bytes: 2000 }).unwrap();
     assert_eq!(blocks(&bench, a), [first], "it grows where it is");
     bench.close(a);
     bench.call(Op::Sync).unwrap();
     bench.call(Op::Unlink { path: "/a".into() }).unwrap();
-    let other = bench.create("/c", 100);
-    assert_eq!(blocks(&bench, other), [first]);
+    let other = bench.create("/c", 2 * 8192);
+    assert_eq!(blocks(&bench, other), [first, first + 3], "the first place that is free, and the next one");
+}
+
+#[test]
+fn files_that_are_written_together_do_not_take_each_others_next_blocks() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    let root = blocks(&bench, Ino::ROOT)[0];
+    // Up to a multiple of eight, so that a window from there on is free as a whole.
+    let full = bench.create("/full", u64::from(7 - root % 8) * 8192);
+    bench.close(full);
+    let (a, b) = (bench.create("/a", 8192), bench.create("/b", 8192));
+    for (file, count) in [(a, 6), (b, 6), (a, 5), (b, 5)] {
+        bench.call(Op::Append { file, bytes: count * 8192 }).unwrap();
+    }
+    let first = blocks(&bench, a)[0];
+    // Windows of 8, and then of 16 as all of the first was taken.
+    let row = |from: u32, count: u32| (first + from..first + from + count).collect::<Vec<_>>();
+    assert_eq!(blocks(&bench, a), [row(0, 8), row(16, 4)].concat());
+    assert_eq!(blocks(&bench, b), [row(8, 8), row(32, 4)].concat());
+    bench.close(a);
+    let c = bench.create("/c", 8192);
+    assert_eq!(blocks(&bench, c), row(20, 1), "what a's window had left");
+}
+
+#[test]
+fn what_is_written_first_lies_first() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    let file = bench.create("/a", 0);
+    bench.call(Op::Write { file, offset: 7 * 8192, bytes: 1 }).unwrap();
+    bench.call(Op::Write { file, offset: 0, bytes: 8 * 8192 }).unwrap();
+    let placed = blocks(&bench, file);
+    assert_eq!(placed[..7], (placed[7] + 1..placed[7] + 8).collect::<Vec<_>>());
 }
 
 #[test]
