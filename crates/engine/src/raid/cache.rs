@@ -315,6 +315,8 @@ impl StripeCache {
             );
             let block = &mut entry.blocks[index];
             entry.dirty_blocks += usize::from(block.dirty == 0);
+            // What fills a stripe block by block gives it no second chance.
+            entry.referenced |= block.dirty & part.mask() != 0;
             block.valid |= part.mask();
             block.dirty |= part.mask();
             block.going = false;
@@ -326,7 +328,6 @@ impl StripeCache {
         let entry = self.units.get_mut(&unit).expect("it is held");
         if self.dirty.contains(&unit) {
             self.by_written.remove(&(entry.written, unit));
-            entry.referenced = true;
         } else {
             self.clean.remove(&(entry.used, unit));
             entry.since = stamp;

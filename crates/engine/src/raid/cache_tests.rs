@@ -126,3 +126,18 @@ fn memory_by_rows_has_room_for_blocks_of_many_units() {
     }
     assert!(cache.hold(chunk(7, 0, 0, 32)));
 }
+
+#[test]
+fn what_fills_a_unit_gives_it_no_second_chance_and_what_overwrites_it_does() {
+    let mut cache = cache(CacheMemory::Row, 2);
+    let source = Buf::copy_of(&[7; 16 * 512]);
+    let mut write = |first, sectors| {
+        assert!(cache.hold(chunk(1, 0, first, sectors)));
+        cache.write(chunk(1, 0, first, sectors), &source, 0);
+        cache.get(1).expect("it is there").referenced
+    };
+    assert!(!write(0, 4) && !write(4, 12));
+    assert!(write(3, 2));
+    cache.pass_over(1);
+    assert!(!cache.get(1).expect("it is there").referenced);
+}

@@ -45,7 +45,7 @@ pub struct Unit {
     pub(super) since: u64,
     pub(super) written: u64,
     pub(super) used: u64,
-    /// Written again since it became dirty, or since it was passed over.
+    /// A dirty block of it was written again, since it became dirty or was passed over.
     pub referenced: bool,
     /// Reads at members.
     pub readers: u32,
