@@ -73,8 +73,9 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 
 /// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
 /// the arm from the reads, so segments are large (8 buffers of 1 MB); what is overwritten in RAM is not written; and each
-/// reader is read ahead for, as a drive of that time has fewer segments than there are readers. Bursts end, so destaging
-/// competes with them only when the log is nearly full: what a slower burst makes the update daemon write would fill it.
+/// reader is read ahead for, as a drive of that time has fewer segments than there are readers, though not far: the files are
+/// small. Bursts end, so destaging competes with them only when the log is nearly full: what a slower burst makes the update
+/// daemon write would fill it.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
         config: LogCacheConfig {
@@ -118,7 +119,7 @@ const PARAMS: [Param; 9] = [
     Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
     Param {
         key: "read-ahead",
-        default: "128KiB",
+        default: "64KiB",
         about: "the most that ours reads ahead for a stream; 0: nothing",
     },
 ];
