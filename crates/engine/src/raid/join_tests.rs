@@ -1,6 +1,5 @@
 //! Devices that become spares while the array is served: what is on them at each moment, and what is refused.
 
-use super::passes::byte_of;
 use super::*;
 use crate::raid::survey::Findings;
 
@@ -91,13 +90,7 @@ fn a_member_that_fails_later_is_rebuilt_on_a_device_that_was_added() {
     bench.join(Memory(vec![9; (MEMBER * 512) as usize]), 1, 71).expect("it fits");
     bench.settle();
     assert_eq!(bench.status()["spares"], serde_json::json!([0, 1]));
-    bench.dead.extend([1, 4]);
-    for block in 0..4 * 48 {
-        bench.write(block, 1, byte_of(block));
-    }
-    bench.flush().expect("the parity makes up for both");
-    bench.rest();
-    assert!(bench.is_good());
+    bench.lose_two();
     assert_eq!(bench.status()["holders"], serde_json::json!([null, 0, null, null, 1]));
     bench.check_data();
 }

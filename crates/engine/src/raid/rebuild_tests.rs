@@ -24,6 +24,17 @@ fn with_spares(level: Level, members: usize, spares: usize) -> RaidConfig {
 }
 
 impl Bench {
+    /// Members 1 and 4 fail while every block is written again, and spares are filled.
+    pub(super) fn lose_two(&mut self) {
+        self.dead.extend([1, 4]);
+        for block in 0..4 * 48 {
+            self.write(block, 1, byte_of(block));
+        }
+        self.flush().expect("the parity makes up for both");
+        self.rest();
+        assert!(self.is_good());
+    }
+
     pub(super) fn is_good(&self) -> bool {
         self.raid.status(self.now)["state"] == "good"
     }
@@ -67,13 +78,7 @@ fn a_spare_gets_all_that_the_failed_member_had() {
 #[test]
 fn two_members_of_a_raid_6_are_rebuilt_one_after_the_other() {
     let mut bench = Bench::filled(with_spares(Level::Raid6, 5, 2));
-    bench.dead.extend([1, 4]);
-    for block in 0..4 * 48 {
-        bench.write(block, 1, byte_of(block));
-    }
-    bench.flush().expect("the parity makes up for both");
-    bench.rest();
-    assert!(bench.is_good());
+    bench.lose_two();
     assert_eq!(bench.scrub(false), Findings::default());
     bench.check_data();
 }
