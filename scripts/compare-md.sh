@@ -10,21 +10,23 @@
 #   arrived is an error. Everything is measured with its flush.
 # - md has its stripe cache at 8192 (160 MiB with parity) and no bitmap, as is its default at this size; dcd has 128 MiB, which is
 #   data alone, and its write-intent bitmap where it has no journal.
+#   "dcd-slice" is the same array below a log cache whose log is the array's own first 128 MiB: the same five disks, and no more.
 #   "md-journal" is md with its journal in write-back mode, "dcd-log" dcd's array with its journal and below a log cache; both
 #   have one file on the host, which is not paced, for that: an SSD.
 # - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
 #
-# random: 4096 x 4 KiB at random places of 512 MiB, 64 at a time, then flush; drain: until what that left in the journal or log is
+# random: WRITES_MIB (16: 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that left in the journal or log is
 # home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four trees of 508 files on ext4.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 DRIVE=cheetah-15k4 SETUPS="md dcd md-journal dcd-log"
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 DRIVE=cheetah-15k4 SETUPS="md dcd dcd-slice md-journal dcd-log"
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
 here=$(realpath "$(dirname "$0")")
 rounds=${ROUNDS:-3}
 drive=${DRIVE:-cheetah-15k4}
-read -r -a setups <<< "${SETUPS:-md dcd md-journal dcd-log}"
+writes_mib=${WRITES_MIB:-16}
+read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log}"
 # A run that takes longer has hung.
 seconds_max=240
 member_mib=640
@@ -127,13 +129,21 @@ ssd() { # the array's journal and the log, on one file
     printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "array"\n'
 }
 
+own_slice() { # the log on the first stripes of the array itself
+    printf '[layer.log]\nkind = "slice"\nof = "array"\nsize = "128MiB"\n'
+    printf '[layer.home]\nkind = "slice"\nof = "array"\nfirst = "128MiB"\n'
+    printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "home"\n'
+}
+
 for i in 0 1 2 3 4; do
     { serve_section disk$i disk$i; disks $i; } > "$work/disk$i.toml"
 done
 { serve_section ssd ssd; printf '[device.ssd]\npath = "ssd.img"\n'; } > "$work/ssd.toml"
 { serve_section dcd array; disks 0 1 2 3 4; array; } > "$work/dcd.toml"
+{ serve_section dcd-slice cache; disks 0 1 2 3 4; array; own_slice; } > "$work/dcd-slice.toml"
 { serve_section dcd-log cache; disks 0 1 2 3 4; array; ssd; } > "$work/dcd-log.toml"
 # The same arrays without the drives' pace, to be made in no time.
+{ serve_section dcd-slice cache; files; array; own_slice; } > "$work/make-dcd-slice.toml"
 { serve_section dcd-log cache; files; array; ssd; } > "$work/make-dcd-log.toml"
 { serve_section dcd array; files; array; } > "$work/make-dcd.toml"
 
@@ -182,7 +192,7 @@ start_setup() { # SETUP: sets $exports, what the kernel will see
             ;;
         md) exports=(disk0 disk1 disk2 disk3 disk4) ;;
         md-journal) exports=(disk0 disk1 disk2 disk3 disk4 ssd) ;;
-        *) fail "there is no setup \"$1\": md dcd md-journal dcd-log" ;;
+        *) fail "there is no setup \"$1\": md dcd dcd-slice md-journal dcd-log" ;;
     esac
     local name image arguments=()
     devices=()
@@ -209,7 +219,7 @@ start_setup() { # SETUP: sets $exports, what the kernel will see
 answer() { # what the machine asks of the host while it runs
     [ -e "$work/question" ] || return 0
     rm "$work/question"
-    "$dcd" flush "$work/dcd-log.toml" > /dev/null 2>&1
+    "$dcd" flush "$work/$(cat "$work/setup").toml" > /dev/null 2>&1
     touch "$work/answer"
 }
 
@@ -218,7 +228,7 @@ run() { # SETUP ROUND
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" \
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" \
         "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
     local end=$((SECONDS + seconds_max))
@@ -253,7 +263,7 @@ done
 # ---------------------------------------------------------------- the table
 
 # One line for each workload: seconds of each setup as median (lowest to highest), and how many times faster than md dcd was in
-# the same round, without and with an SSD.
+# the same round, on the same disks and with an SSD.
 awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
     function summary(values, n, form,    i, j, t) {
         for (i = 2; i <= n; i++)
@@ -272,9 +282,9 @@ awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
         count = split(setups, names, " ")
         printf "| %-8s |", ""
         for (i = 1; i <= count; i++) printf " %-24s |", names[i]
-        printf " %-20s | %-26s |\n|---|", "md / dcd", "md-journal / dcd-log"
+        printf " %-20s | %-20s | %-26s |\n|---|", "md / dcd", "md / dcd-slice", "md-journal / dcd-log"
         for (i = 1; i <= count; i++) printf "---|"
-        print "---|---|"
+        print "---|---|---|"
         workloads = split("random drain mixed write read unpack copy", workload, " ")
         for (w = 1; w <= workloads; w++) {
             printf "| %-8s |", workload[w]
@@ -284,6 +294,6 @@ awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
                     if ((names[i], workload[w], round) in seconds) values[++n] = seconds[names[i], workload[w], round]
                 printf " %-24s |", n ? summary(values, n, "%.2f") : ""
             }
-            printf " %-20s | %-26s |\n", ratio(workload[w], "md", "dcd"), ratio(workload[w], "md-journal", "dcd-log")
+            printf " %-20s | %-20s | %-26s |\n", ratio(workload[w], "md", "dcd"), ratio(workload[w], "md", "dcd-slice"), ratio(workload[w], "md-journal", "dcd-log")
         }
     }' "$work/results"

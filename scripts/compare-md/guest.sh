@@ -85,7 +85,7 @@ case $SETUP in
 esac
 
 # 4 KiB at random places of 512 MiB, and the way home of what a journal or a log holds.
-measure random --rw=randwrite --bs=4k --size=512m --io_size=16m --iodepth=64
+measure random --rw=randwrite --bs=4k --size=512m --io_size="${WRITES_MIB}m" --iodepth=64
 begin=$(now)
 case $SETUP in
     md-journal)
@@ -95,7 +95,7 @@ case $SETUP in
         echo 8192 > /sys/block/md0/md/stripe_cache_size
         echo write-back > /sys/block/md0/md/journal_mode
         ;;
-    dcd-log)
+    dcd-log | dcd-slice)
         ask_host drain
         note drain "$(since "$begin")"
         ;;

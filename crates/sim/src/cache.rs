@@ -80,7 +80,7 @@ fn formatted(rng: &mut SimRng, data: &mut MemDisk, promise: Promise) -> (MemDisk
 }
 
 /// One disk that holds what two held: the log first, then the data.
-fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk {
+pub(crate) fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk {
     let (log_sectors, data_sectors) = (log.current().sectors(), data.current().sectors());
     let mut both = disk(rng, Geometry { discards: true, ..Geometry::plain(log_sectors + data_sectors) });
     for (part, start, sectors) in [(log, 0, log_sectors), (data, log_sectors, data_sectors)] {
@@ -97,9 +97,13 @@ fn ports(builder: &mut StackBuilder, geometries: &[Geometry], log_sectors: u64) 
     if let [log, data] = devices[..] {
         return [log, data];
     }
-    let log = Extent::new(Lba(0), log_sectors);
-    let data = Extent::new(Lba(log_sectors), geometries[0].sectors - log_sectors);
-    let mut slice = |name, extent| builder.layer(name, Box::new(Slice::new(extent)), &[devices[0]]);
+    slices(builder, devices[0], Extent::new(Lba(log_sectors), geometries[0].sectors - log_sectors))
+}
+
+/// Two slices of what is `below`: a log, and the data behind it.
+pub(crate) fn slices(builder: &mut StackBuilder, below: Target, data: Extent) -> [Target; 2] {
+    let log = Extent::new(Lba(0), data.start.0);
+    let mut slice = |name, extent| builder.layer(name, Box::new(Slice::new(extent)), &[below]);
     [slice("log", log), slice("data", data)]
 }
 

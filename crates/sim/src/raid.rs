@@ -11,8 +11,8 @@ use dcd_engine::raid::{
     CacheMemory, CacheUnit, Canary, DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock, create,
 };
 use dcd_engine::{
-    BlockDevice, Buf, Control, Durability, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
-    SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
+    BlockDevice, Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
+    SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
 use crate::explore::{Losses, MayLose, Rig, disk, prefill};
@@ -22,6 +22,15 @@ use crate::{MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 const DATA_SECTORS: u64 = 1024;
 /// Below a log cache, which treats the first and the last MiB of its data differently.
 const CACHED_SECTORS: u64 = 6144;
+
+/// Where the log of a cache on an array is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPlace {
+    /// On a device of its own.
+    Device,
+    /// On the first stripes of the array itself.
+    Slice,
+}
 
 /// What is explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +42,7 @@ pub struct RaidSubject {
     /// Crashes take members for good, as many as the parity makes up for; otherwise only arrays at rest lose them.
     pub loses_members: bool,
     /// A log cache stands on the array.
-    pub log_cache: bool,
+    pub log_cache: Option<LogPlace>,
     /// The array says that its RAM is non-volatile, and it is not.
     pub lies: bool,
     pub canary: Option<Canary>,
@@ -46,7 +55,7 @@ impl RaidSubject {
             journal: false,
             spares: 0,
             loses_members: false,
-            log_cache: false,
+            log_cache: None,
             lies: false,
             canary: None,
         }
@@ -167,31 +176,28 @@ fn may_lose(devices: usize) -> MayLose {
     })
 }
 
-/// Fills an array through its own layer, and stops it; `format` may put something on it first.
-fn filled(
+/// Writes what `content` makes of the size of an array through its layer, and stops it.
+fn filled<T>(
     config: &RaidConfig,
     members: Vec<MemDisk>,
-    seed: u64,
-    format: impl FnOnce(&mut dyn BlockDevice),
-) -> (Vec<MemDisk>, Vec<Value>) {
+    content: impl FnOnce(u64) -> (MemDisk, T),
+) -> (Vec<MemDisk>, T) {
     let mut driver = VirtualDriver::new(members);
     let mut builder = StackBuilder::new();
     let root = add(&mut builder, RaidConfig { journal: false, ..config.clone() }, &driver.geometries());
     let mut stack = builder.finish(root);
     stack.activate(&mut driver).expect("a new array starts");
     let sectors = stack.geometry(root).sectors;
-    let mut source = MemDisk::instant(Geometry::plain(sectors));
-    let base = prefill(&mut source, sectors, seed);
+    let (source, made) = content(sectors);
     let mut bytes = Buf::zeroed((sectors * SECTOR_BYTES) as usize);
     source.current().read(Lba(0), bytes.bytes_mut());
     let write = Io::Write { at: Lba(0), buf: bytes, durability: Durability::Durable };
     stack.run_blocking(&mut driver, root, write).status.expect("written");
-    format(&mut StackDevice { stack: &mut stack, pump: &mut driver, target: root });
     driver.control(&mut stack, LayerIndex(0), Control::Stop);
     while driver.take_report().is_none_or(|(_, report)| report != Report::Stopped) {
         driver.step(&mut stack);
     }
-    (driver.into_devices(), base)
+    (driver.into_devices(), made)
 }
 
 /// A disk with the content of another, and latencies of its own.
@@ -206,15 +212,52 @@ fn copy(rng: &mut SimRng, geometry: Geometry, from: &MemDisk) -> MemDisk {
     copy
 }
 
+fn draw_log_sectors(rng: &mut SimRng) -> u64 {
+    FIRST_SEGMENT_SECTOR + rng.range(8, 16) * 32
+}
+
 /// A formatted log for what is on `data`.
-fn log(rng: &mut SimRng, data: &mut dyn BlockDevice) -> MemDisk {
-    let sectors = FIRST_SEGMENT_SECTOR + rng.range(8, 16) * 32;
+fn log(rng: &mut SimRng, sectors: u64, data: &mut MemDisk) -> MemDisk {
     let mut log = disk(rng, Geometry::plain(sectors));
     let mut options = FormatOptions::new(*b"a cache on  raid", *b"simulated   raid");
     options.segment_bytes = 16 << 10;
     options.log_block_bytes = Some(512);
     format(&mut log, data, &options).expect("good disks are formatted");
     log
+}
+
+/// What stands on an array at first.
+struct Content {
+    base: Vec<Value>,
+    /// A log with a device of its own.
+    log: Option<MemDisk>,
+    /// How much of the array's beginning is a log.
+    log_sectors: u64,
+}
+
+fn content(rng: &mut SimRng, seed: u64, place: Option<LogPlace>, sectors: u64) -> (MemDisk, Content) {
+    let filled = |sectors| {
+        let mut disk = MemDisk::instant(Geometry::plain(sectors));
+        let base = prefill(&mut disk, sectors, seed);
+        (disk, base)
+    };
+    let Some(place) = place else {
+        let (disk, base) = filled(sectors);
+        return (disk, Content { base, log: None, log_sectors: 0 });
+    };
+    let log_sectors = draw_log_sectors(rng);
+    match place {
+        LogPlace::Device => {
+            let (mut data, base) = filled(sectors);
+            let log = log(rng, log_sectors, &mut data);
+            (data, Content { base, log: Some(log), log_sectors: 0 })
+        }
+        LogPlace::Slice => {
+            let (mut data, base) = filled(sectors - log_sectors);
+            let log = log(rng, log_sectors, &mut data);
+            (cache::joined(rng, &log, &data), Content { base, log: None, log_sectors })
+        }
+    }
 }
 
 /// An array with settings from the seed. The disks are its members, then its journal, then a log.
@@ -230,12 +273,12 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         ..draw_config(&mut rng, subject.level)
     };
     let volatile_cache = rng.chance(850);
-    let sectors = if subject.log_cache { CACHED_SECTORS } else { DATA_SECTORS };
+    let sectors = if subject.log_cache.is_some() { CACHED_SECTORS } else { DATA_SECTORS };
     let geometry = Geometry { volatile_cache, ..member_geometry(&config, sectors) };
-    let mut log_disk = None;
-    let (fresh, base) = filled(&config, members(&config, geometry), seed, |data| {
-        log_disk = subject.log_cache.then(|| log(&mut rng, data));
-    });
+    let (fresh, Content { base, log, log_sectors }) =
+        filled(&config, members(&config, geometry), |sectors| {
+            content(&mut rng, seed, subject.log_cache, sectors)
+        });
     let count = config.present.len();
     let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
     if subject.journal {
@@ -244,12 +287,14 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         let sectors = rng.range(2, 6) * record;
         disks.push(disk(&mut rng, Geometry { volatile_cache, ..Geometry::plain(sectors) }));
     }
-    disks.extend(log_disk);
+    disks.extend(log);
     let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
     let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
-    let cached = subject.log_cache;
-    let build =
-        move |geometries: &[Geometry]| stack(&config, cached.then(|| cache_config.clone()), geometries);
+    let data = Extent::new(Lba(log_sectors), base.len() as u64);
+    let build = move |geometries: &[Geometry]| match subject.log_cache {
+        None => stack(&config, geometries),
+        Some(place) => cached_stack(&config, cache_config.clone(), place, data, geometries),
+    };
     Rig {
         disks,
         base,
@@ -258,8 +303,8 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         data_alone: None,
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
-        overlaps: subject.log_cache,
-        upper_first: subject.log_cache,
+        overlaps: subject.log_cache.is_some(),
+        upper_first: subject.log_cache.is_some(),
         losses: (!subject.lies).then(|| Losses {
             may_lose: may_lose(count + subject.spares),
             in_crashes: subject.loses_members,
@@ -268,16 +313,33 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     }
 }
 
-fn stack(config: &RaidConfig, cache: Option<LogCacheConfig>, geometries: &[Geometry]) -> Stack {
+fn stack(config: &RaidConfig, geometries: &[Geometry]) -> Stack {
     let mut builder = StackBuilder::new();
-    let Some(cache) = cache else {
-        let root = add(&mut builder, config.clone(), geometries);
-        return builder.finish(root);
+    let root = add(&mut builder, config.clone(), geometries);
+    builder.finish(root)
+}
+
+/// `data`: what the array has of it, where it has the log as well.
+fn cached_stack(
+    config: &RaidConfig,
+    cache: LogCacheConfig,
+    place: LogPlace,
+    data: Extent,
+    geometries: &[Geometry],
+) -> Stack {
+    let mut builder = StackBuilder::new();
+    let below = match place {
+        LogPlace::Device => {
+            let (log, array) = geometries.split_last().expect("a log and members");
+            let array = add(&mut builder, config.clone(), array);
+            [builder.device(*log), array]
+        }
+        LogPlace::Slice => {
+            let array = add(&mut builder, config.clone(), geometries);
+            cache::slices(&mut builder, array, data)
+        }
     };
-    let (log, array) = geometries.split_last().expect("a log and members");
-    let array = add(&mut builder, config.clone(), array);
-    let log = builder.device(*log);
-    let root = builder.layer("cache", Box::new(LogCache::new(cache)), &[log, array]);
+    let root = builder.layer("cache", Box::new(LogCache::new(cache)), &below);
     builder.finish(root)
 }
 

@@ -1,5 +1,6 @@
 //! Arrays under the conformance suite, the crash explorer and the error sweep.
 
+use dcd_engine::StackDevice;
 use dcd_engine::raid::parity;
 use dcd_engine::testing::conformance;
 
@@ -25,7 +26,7 @@ fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) 
         disks.push(disk(&mut rng, Geometry::plain(8192)));
     }
     let mut driver = VirtualDriver::new(disks);
-    let mut stack = stack(&config, None, &driver.geometries());
+    let mut stack = stack(&config, &driver.geometries());
     stack.enable_checks();
     stack.activate(&mut driver).expect("active");
     let target = stack.root();
@@ -164,15 +165,35 @@ fn a_write_during_a_destage_that_counts_as_home_is_caught() {
 #[test]
 fn below_a_log_cache_it_loses_nothing_either() {
     for level in LEVELS {
-        let subject =
-            RaidSubject { journal: true, loses_members: true, log_cache: true, ..RaidSubject::new(level) };
+        let subject = RaidSubject {
+            journal: true,
+            loses_members: true,
+            log_cache: Some(LogPlace::Device),
+            ..RaidSubject::new(level)
+        };
         holds(subject, 700);
+    }
+}
+
+/// The log's records lie in rows as all else does, so without a journal no crash may take members.
+#[test]
+fn with_the_log_on_the_array_itself_it_loses_nothing() {
+    for level in LEVELS {
+        for journal in [false, true] {
+            let log_cache = Some(LogPlace::Slice);
+            holds(RaidSubject { journal, loses_members: journal, log_cache, ..RaidSubject::new(level) }, 700);
+        }
     }
 }
 
 #[test]
 fn without_a_journal_the_write_hole_is_found() {
-    for (level, log_cache) in [(Level::Raid5, false), (Level::Raid6, false), (Level::Raid5, true)] {
+    for (level, log_cache) in [
+        (Level::Raid5, None),
+        (Level::Raid6, None),
+        (Level::Raid5, Some(LogPlace::Device)),
+        (Level::Raid5, Some(LogPlace::Slice)),
+    ] {
         let subject = RaidSubject { loses_members: true, log_cache, ..RaidSubject::new(level) };
         let violation = explored(subject, 4000).violation.expect("the hole is found");
         // Where a log cache stands on it, its fingerprint of the data may notice first.

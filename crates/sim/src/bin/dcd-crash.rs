@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
 use dcd_engine::raid::{self, Level};
 use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig};
-use dcd_sim::raid::{RaidSubject, raid_rig};
+use dcd_sim::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -82,6 +82,12 @@ enum LevelName {
     Raid6,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogPlaceName {
+    Device,
+    Slice,
+}
+
 /// Runs random clients on a cache in virtual time, cuts the power at every write and every flush, recovers, and compares
 /// with what the promise allows. Cuts also hit recovery and destaging, nested three deep.
 #[derive(Debug, Parser)]
@@ -124,9 +130,9 @@ struct Arguments {
     /// The array has so many spares: they are rebuilt in place of members that are lost, and may be lost then.
     #[arg(long, requires = "raid", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     spares: u8,
-    /// A log cache stands on the array.
-    #[arg(long, requires = "raid")]
-    log_cache: bool,
+    /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
+    #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
+    log_cache: Option<LogPlaceName>,
     /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
     /// the run of the seed: it must end in right data, an error, or a refusal.
     #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
@@ -158,7 +164,10 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
                 loses_members: arguments.lose_members
                     || matches!(arguments.canary, Some(CanaryName::WriteHole | CanaryName::SkipJournal)),
                 canary: arguments.canary.and_then(CanaryName::of_array),
-                log_cache: arguments.log_cache,
+                log_cache: arguments.log_cache.map(|place| match place {
+                    LogPlaceName::Device => LogPlace::Device,
+                    LogPlaceName::Slice => LogPlace::Slice,
+                }),
                 ..RaidSubject::new(level)
             },
         );
@@ -213,7 +222,8 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let flags = [
         (arguments.journal, " --journal"),
         (arguments.lose_members, " --lose-members"),
-        (arguments.log_cache, " --log-cache"),
+        (arguments.log_cache == Some(LogPlaceName::Device), " --log-cache"),
+        (arguments.log_cache == Some(LogPlaceName::Slice), " --log-cache=slice"),
     ];
     let spares = match arguments.spares {
         0 => String::new(),

@@ -493,11 +493,13 @@ impl Run {
     ) -> Outcome<Vec<Report>> {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
-        let all = 0..stack.layer_count();
+        // A slice has nothing to bring home, and does not answer.
+        let answers = |layer: &usize| !stack.layer(LayerIndex(*layer)).status(driver.now()).is_null();
+        let all: Vec<usize> = (0..stack.layer_count()).filter(answers).collect();
         let groups: Vec<Vec<usize>> = if self.rig.upper_first {
-            all.rev().map(|layer| vec![layer]).collect()
+            all.into_iter().rev().map(|layer| vec![layer]).collect()
         } else {
-            vec![all.collect()]
+            vec![all]
         };
         let mut reports = Vec::new();
         let events_max = driver.events() + EVENTS_MAX;
