@@ -13,7 +13,6 @@ mod control;
 mod demo;
 mod failure;
 mod host;
-mod offline;
 mod opening;
 mod page;
 mod probe;

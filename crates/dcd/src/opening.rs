@@ -2,7 +2,7 @@
 
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
-use dcd_engine::{Extent, Target};
+use dcd_engine::{Extent, Offline, Target};
 use dcd_stack::{Parts, StackFile};
 
 use std::io::Read;
@@ -13,11 +13,10 @@ use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, u
 use crate::choice::Choice;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::offline::{self, Offline};
 use crate::real;
 
 /// A part of a stack over real devices.
-pub type PartDevice = offline::PartDevice<real::FilePump>;
+pub type PartDevice = dcd_engine::PartDevice<real::FilePump>;
 
 /// How much of a file is looked at to see what it is.
 const LOG_START_BYTES: u64 = 16 << 10;

@@ -8,8 +8,8 @@ use std::io::{Seek, SeekFrom};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
 use dcd_engine::{
-    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId,
-    SECTOR_BYTES, Stack,
+    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Offline, Pump, Report,
+    RequestId, SECTOR_BYTES, Stack,
 };
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
 use dcd_stack::{
@@ -19,7 +19,6 @@ use dcd_stack::{
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::offline::Offline;
 use crate::opening::refused;
 use crate::workload::{Step, Stream};
 

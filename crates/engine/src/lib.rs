@@ -5,6 +5,7 @@
 
 mod buf;
 mod layer;
+mod offline;
 mod slab;
 mod stack;
 mod units;
@@ -19,5 +20,6 @@ pub mod write_cache;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
+pub use offline::{Offline, PartDevice};
 pub use stack::{DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, Tag, Target};
 pub use units::*;

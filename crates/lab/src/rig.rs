@@ -5,8 +5,8 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    BlockDevice, Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Pump,
-    RequestId, SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target,
+    Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Offline, Pump,
+    RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, drive};
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
@@ -221,52 +221,20 @@ impl Setup {
     fn format(
         &self,
         cache: &CacheSetup,
-        mut driver: VirtualDriver<Medium>,
+        driver: VirtualDriver<Medium>,
     ) -> Result<VirtualDriver<Medium>, LabError> {
         let mut builder = StackBuilder::new();
         let parts = self.lower(&mut builder, &driver.geometries())?;
-        let mut stack = builder.finish(parts.data);
-        stack.activate(&mut driver).map_err(setup_error)?;
+        let offline = Offline::start(builder.finish(parts.data), driver).map_err(setup_error)?;
         let options = FormatOptions {
             segment_bytes: cache.segment_bytes,
             log_block_bytes: Some(cache.log_block_bytes),
             ..FormatOptions::new(*b"the lab's  cache", *b"the lab's   disk")
         };
         let log = parts.log.expect("a cache has a log");
-        let mut ends = Ends { stack, driver };
-        format_over(&mut ends, log, parts.data, &options)?;
-        Ok(VirtualDriver::new(ends.driver.into_devices()))
+        format(&mut offline.part(log), &mut offline.part(parts.data), &options).map_err(setup_error)?;
+        Ok(VirtualDriver::new(offline.into_pump().into_devices()))
     }
-}
-
-/// A stack with its driver, while a log is formatted.
-struct Ends {
-    stack: Stack,
-    driver: VirtualDriver<Medium>,
-}
-
-/// One target of a stack that somebody else may use as well, one operation at a time.
-struct Part<'a> {
-    ends: &'a std::cell::RefCell<&'a mut Ends>,
-    target: Target,
-}
-
-impl BlockDevice for Part<'_> {
-    fn geometry(&self) -> Geometry {
-        self.ends.borrow().stack.geometry(self.target)
-    }
-
-    fn run(&mut self, io: Io) -> IoResult {
-        let mut ends = self.ends.borrow_mut();
-        let Ends { stack, driver } = &mut **ends;
-        StackDevice { stack, pump: driver, target: self.target }.run(io)
-    }
-}
-
-fn format_over(ends: &mut Ends, log: Target, data: Target, options: &FormatOptions) -> Result<(), LabError> {
-    let ends = std::cell::RefCell::new(ends);
-    let part = |target| Part { ends: &ends, target };
-    format(&mut part(log), &mut part(data), options).map(drop).map_err(setup_error)
 }
 
 impl Rig {

@@ -1,11 +1,12 @@
-//! Parts of a stack as devices that answer at once, for commands that run alone: format, check, dump, rescue.
+//! Parts of a stack as devices that answer at once, for work that runs alone: format, check, dump, rescue.
 //!
 //! Log and data disk may be slices of one device, so both are opened as parts of one stack with one driver.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Pump, Stack, Target};
+use crate::layer::{ActivateError, BlockDevice, Geometry, Io, IoResult};
+use crate::stack::{Pump, Stack, Target};
 
 struct Shared<P> {
     stack: Stack,
@@ -19,7 +20,7 @@ pub struct Offline<P> {
 
 impl<P: Pump> Offline<P> {
     /// Takes over a stack and its driver, and activates it.
-    pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, dcd_engine::ActivateError> {
+    pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, ActivateError> {
         stack.activate(&mut pump)?;
         Ok(Offline { shared: Rc::new(RefCell::new(Shared { stack, pump })) })
     }
