@@ -39,13 +39,14 @@ impl CpuCosts {
 
     /// A workstation like that of the DCD paper (Sun Ultra-1 170, Solaris 2.6). The paper states none of these. The first
     /// two are what McVoy and Staelin (1996) published for this class of machine: 5 to 10 us a call, some 85 MB/s of
-    /// copying. The others are estimates from code paths of some ten thousand instructions at 167 MHz.
+    /// copying. The others, some ten thousand instructions for a request at 167 MHz, are fitted with what the programs compute
+    /// to the paper's shares of the processor (`NUser` in dcd-sim).
     pub const ULTRA_1: CpuCosts = CpuCosts {
         system_call: Nanos::from_micros(10),
         copy_per_kib: Nanos::from_micros(12),
-        name_change: Nanos::from_micros(300),
+        name_change: Nanos::from_micros(150),
         directory_block: Nanos::from_micros(20),
-        block_request: Nanos::from_micros(200),
+        block_request: Nanos::from_micros(100),
     };
 }
 
