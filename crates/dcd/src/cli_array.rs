@@ -112,8 +112,8 @@ pub struct ArrayFail {
 /// Make a device a spare, or the new member in the place where the stack file has it
 ///
 /// A device in "spares" becomes a spare, of a served array too: put it behind the spares that the server knows. Where a member is
-/// missing it takes its place at once. A device in "of", in the place of a member that has failed, becomes that member: it is filled
-/// when the array is served next, or by dcd array rebuild; for that the array must not be served.
+/// missing it takes its place at once. A device in "of", in the place of a member that has failed, becomes that member: a served array
+/// fills it at once, if dcd array remove has made room, and one that is not served when it is served next, or by dcd array rebuild.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -129,17 +129,20 @@ pub struct ArrayAdd {
     pub force: bool,
 }
 
-/// Take a failed member or a spare out of the array: its superblock is wiped
+/// Take a failed member or a spare out of the array
 ///
-/// The array must not be served meanwhile. Afterwards take the device out of the stack file, or put "missing" in its place.
+/// The server of the array closes the device, so that it can be unplugged. Nothing on it is changed, and dcd array add takes it back, or
+/// another one under the same name. Where the array is not served the superblock of the device is wiped; afterwards take
+/// the device out of the stack file, or put "missing" in its place.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  dcd array fail disks.toml disk2
   dcd array remove disks.toml disk2")]
 pub struct ArrayRemove {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Its name in the stack file
+    /// Its name in the stack file; for a served array the one that it had when it was opened
     #[arg(value_name = "NAME")]
     pub name: String,
 }

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use dcd_engine::{ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, Stack, Target};
+use dcd_engine::{ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, Seat, Stack, Target};
 use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
@@ -46,8 +46,7 @@ pub struct Newcomer {
     pub layer: LayerIndex,
     pub name: String,
     pub path: PathBuf,
-    /// Among the spares.
-    pub place: usize,
+    pub seat: Seat,
 }
 
 /// The same, open, with a port of the array that leads to it. `id`: a random number.
@@ -56,6 +55,14 @@ pub struct Given {
     pub device: DeviceIndex,
     pub port: Port,
     pub id: u64,
+}
+
+/// Somebody who waits for the answer of an array.
+struct ArrayCall {
+    layer: LayerIndex,
+    caller: CallId,
+    /// The device that is to be closed then, if the answer is this one.
+    closes: Option<(String, bool)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -82,7 +89,9 @@ pub struct Host {
     phase: Phase,
     flushing: Option<Flushing>,
     /// Who waits for the answer of an array, in the order in which they called.
-    array_calls: VecDeque<(LayerIndex, CallId)>,
+    array_calls: VecDeque<ArrayCall>,
+    /// Devices that no layer uses any more.
+    closing: Vec<(String, DeviceIndex)>,
     answers: VecDeque<Answer>,
     /// What could not be done, for the administrator; a stop with any of it is not clean.
     troubles: Vec<String>,
@@ -98,6 +107,7 @@ impl Host {
             phase: Phase::Serving,
             flushing: None,
             array_calls: VecDeque::new(),
+            closing: Vec::new(),
             answers: VecDeque::new(),
             troubles: Vec::new(),
         }
@@ -110,6 +120,11 @@ impl Host {
     /// What went wrong so far, taken.
     pub fn take_troubles(&mut self) -> Vec<String> {
         std::mem::take(&mut self.troubles)
+    }
+
+    /// Devices that are to be closed, with their names, taken.
+    pub fn take_closing(&mut self) -> Vec<(String, DeviceIndex)> {
+        std::mem::take(&mut self.closing)
     }
 
     pub fn take_answer(&mut self) -> Option<Answer> {
@@ -146,9 +161,11 @@ impl Host {
                 json!({})
             }
             "flush" => return self.begin_flush(now, stack, caller),
-            "array" => match self.array_command(&body["args"]) {
+            "array" => match self.array_command(&body["args"], stack) {
                 Ok((layer, command)) => {
-                    self.array_calls.push_back((layer, caller));
+                    let name = body["args"]["name"].as_str().unwrap_or("").to_owned();
+                    let closes = matches!(command, ArrayCommand::Remove { .. }).then_some((name, true));
+                    self.array_calls.push_back(ArrayCall { layer, caller, closes });
                     return stack.control(now, layer, Control::Array(command));
                 }
                 Err(why) => dcd_serve::control::error(why),
@@ -160,7 +177,8 @@ impl Host {
         self.answers.push_back(Answer { to: caller, body: result, done: true });
     }
 
-    /// The array that a call is about, and a device that it is to be given: `{"layer": .., "name": .., "path": .., "place": ..}`.
+    /// The array that a call is about, and a device that it is to be given: `{"layer": .., "name": .., "path": .., "place": ..}`, the
+    /// place among the spares, or `"role": ..` for that of a member.
     pub fn newcomer(&self, args: &Value) -> Result<Newcomer, String> {
         let text = |field: &str| {
             let missing = || format!("\"{field}\" is missing: {{\"name\": .., \"path\": .., \"place\": ..}}");
@@ -168,19 +186,26 @@ impl Host {
         };
         let name = text("name")?;
         if self.parts.devices.contains_key(&name) {
-            return Err(format!("\"{name}\" is in use here already"));
+            return Err(format!(
+                "\"{name}\" is open here already: \"dcd array remove\" closes one that has failed"
+            ));
         }
-        let place = args["place"].as_u64().ok_or("\"place\" is missing: which of the spares it is")? as usize;
-        Ok(Newcomer { layer: self.array(args)?, name, path: text("path")?.into(), place })
+        let seat = match (args["place"].as_u64(), args["role"].as_u64()) {
+            (Some(place), None) => Seat::Spare(place as usize),
+            (None, Some(role)) => Seat::Member(role as usize),
+            _ => return Err("\"place\", which of the spares it is, or \"role\" is missing".to_owned()),
+        };
+        Ok(Newcomer { layer: self.array(args)?, name, path: text("path")?.into(), seat })
     }
 
     /// Tells an array of a device that it has a port for now.
     pub fn give(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, given: Given) {
         let Given { newcomer, device, port, id } = given;
-        self.parts.devices.insert(newcomer.name, device);
+        self.parts.devices.insert(newcomer.name.clone(), device);
         let geometry = stack.geometry(Target::Device(device));
-        let command = ArrayCommand::Add { port, geometry, place: newcomer.place, id };
-        self.array_calls.push_back((newcomer.layer, caller));
+        let command = ArrayCommand::Add { port, geometry, seat: newcomer.seat, id };
+        let closes = Some((newcomer.name, false));
+        self.array_calls.push_back(ArrayCall { layer: newcomer.layer, caller, closes });
         stack.control(now, newcomer.layer, Control::Array(command));
     }
 
@@ -210,7 +235,7 @@ impl Host {
     }
 
     /// Which array is told what: `{"layer": .., "command": .., ..}`.
-    fn array_command(&self, args: &Value) -> Result<(LayerIndex, ArrayCommand), String> {
+    fn array_command(&self, args: &Value, stack: &Stack) -> Result<(LayerIndex, ArrayCommand), String> {
         let layer = self.array(args)?;
         let command = match args["command"].as_str().unwrap_or("") {
             "fail" => ArrayCommand::Fail {
@@ -219,18 +244,39 @@ impl Host {
             "scrub" => ArrayCommand::Scrub { repair: args["repair"] == true },
             "scrub-stop" => ArrayCommand::ScrubStop,
             "rebuild" => ArrayCommand::Rebuild,
+            "remove" => ArrayCommand::Remove { port: self.port_of(layer, args, stack)? },
             other => {
                 return Err(format!(
-                    "an array knows no \"{other}\", but fail, add, scrub, scrub-stop and rebuild"
+                    "an array knows no \"{other}\", but fail, add, remove, scrub, scrub-stop and rebuild"
                 ));
             }
         };
         Ok((layer, command))
     }
 
+    /// Where an array has a device, which nobody else has: `{"name": ..}`.
+    fn port_of(&self, layer: LayerIndex, args: &Value, stack: &Stack) -> Result<Port, String> {
+        let name = args["name"].as_str().ok_or("\"name\" is missing: of a device")?;
+        let Some(device) = self.parts.devices.get(name) else {
+            return Err(match self.parts.layers.contains_key(name) {
+                true => format!("\"{name}\" is a layer: a server closes only devices. Stop it first"),
+                false => format!("\"{name}\" is not open here"),
+            });
+        };
+        match stack.only_user(*device) {
+            Some((user, port)) if user == layer => Ok(port),
+            _ => Err(format!("\"{name}\" is not this array's alone")),
+        }
+    }
+
     fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), String>) {
-        let Some(place) = self.array_calls.iter().position(|(of, _)| *of == layer) else { return };
-        let Some((_, to)) = self.array_calls.remove(place) else { return };
+        let Some(place) = self.array_calls.iter().position(|call| call.layer == layer) else { return };
+        let Some(ArrayCall { caller: to, closes, .. }) = self.array_calls.remove(place) else { return };
+        if let Some((name, _)) = closes.filter(|(_, when)| *when == answer.is_ok())
+            && let Some(device) = self.parts.devices.remove(&name)
+        {
+            self.closing.push((name, device));
+        }
         let body = answer.map_or_else(dcd_serve::control::error, |()| json!({}));
         self.answers.push_back(Answer { to, body, done: true });
     }

@@ -142,7 +142,8 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     disk(&place, "small", 4);
     disk(&place, "more", 8);
     stack(&place, &["a", "b", "new", "d"], &["small"], JOURNAL);
-    expect(&array(&place, "add", &["new"]), 3, "name it in \"spares\" and add it");
+    expect(&array(&place, "add", &["new"]), 3, "whose device the server has open still");
+    expect(&array(&place, "add", &["d"]), 3, "name it in \"spares\" and add it");
     expect(&array(&place, "add", &["small"]), 3, "is too small: it has 4 MiB, and each member 8 MiB");
     stack(&place, &["a", "b", "c", "d"], &["new", "more"], JOURNAL);
     expect(&array(&place, "add", &["more"]), 3, "add \"new\" first");
@@ -169,6 +170,58 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     stack(&place, &["more", "b", "new", "d"], &[], JOURNAL);
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &["e"], JOURNAL);
+    expect(&array(&place, "remove", &["nobody"]), 3, "\"nobody\" is not open here");
+    expect(&array(&place, "remove", &["c"]), 3, "it is member 2, and in use");
+    expect(&array(&place, "remove", &["journal"]), 3, "is the journal");
+    expect(&array(&place, "remove", &["e"]), 0, "\"e\" is closed");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "add", &["c"]), 3, "whose device the server has open still");
+    expect(&array(&place, "remove", &["c"]), 0, "\"c\" is closed, and used no more");
+    let now = status(&place);
+    assert!(device(&now, "c").starts_with("removed") && device(&now, "e").starts_with("new"), "{now}");
+    expect(&array(&place, "remove", &["c"]), 3, "\"c\" is not open here");
+    // Nobody has the file open any more: it is as if it were unplugged, and plugged in again under another name.
+    let held = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    let held: Vec<_> = held.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok()).collect();
+    assert!(held.contains(&place.path("d.img")) && !held.contains(&place.path("c.img")), "{held:?}");
+    let mut nbd = place.nbd();
+    for block in 0..blocks / 2 {
+        nbd.write(block * 4096, &pattern(block + 1)).unwrap();
+    }
+    nbd.flush().unwrap();
+    expect(&array(&place, "add", &["c"]), 0, "\"c\" is member 2 now");
+    let now = good(&place);
+    assert_eq!(device(&now, "c"), "in use");
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    // Once more, as a spare this time, and in its place another device.
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "remove", &["c"]), 0, "\"c\" is closed");
+    fs::rename(place.path("c.img"), place.path("plugged.img")).unwrap();
+    stack(&place, &["a", "b", "missing", "d"], &["plugged"], JOURNAL);
+    expect(&array(&place, "add", &["plugged"]), 0, "\"plugged\" is member 2 now");
+    good(&place);
+    expect(&array(&place, "fail", &["plugged"]), 0, "member 2 is used no more");
+    expect(&array(&place, "remove", &["plugged"]), 0, "\"plugged\" is closed");
+    disk(&place, "other", 8);
+    stack(&place, &["a", "b", "other", "d"], &[], JOURNAL);
+    expect(&array(&place, "add", &["other"]), 0, "\"other\" is member 2 now");
+    good(&place);
+    expect(&server.stop(), 0, "");
+    let server = place.serve();
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    let mut nbd = place.nbd();
+    for block in 0..blocks {
+        let wanted = if block < blocks / 2 { pattern(block + 1) } else { pattern(block) };
+        assert!(nbd.read(block * 4096, 4096).unwrap() == wanted, "block {block}");
+    }
+    nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
 }
 

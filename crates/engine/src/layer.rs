@@ -178,6 +178,24 @@ pub struct Request {
     pub io: Io,
 }
 
+/// Where a device is in an array, as its stack file has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// At this place among the spares.
+    Spare(usize),
+    /// In the place of the member of this role.
+    Member(usize),
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seat::Spare(place) => write!(f, "spare {place}"),
+            Seat::Member(role) => write!(f, "member {role}"),
+        }
+    }
+}
+
 /// What an administrator tells an array; each is answered by one [`Report::Array`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayCommand {
@@ -189,9 +207,11 @@ pub enum ArrayCommand {
     ScrubStop,
     /// Rebuild failed members on the spares that are there. Answered when it begins.
     Rebuild,
-    /// Make the device on a port that is new a spare, the one at this place among the spares. Answered when it begins.
-    /// `id`: a random number.
-    Add { port: Port, geometry: Geometry, place: usize, id: u64 },
+    /// Make the device on a port that is new a spare; one in the place of a member gets that role and no other. Answered when
+    /// it begins. `id`: a random number.
+    Add { port: Port, geometry: Geometry, seat: Seat, id: u64 },
+    /// Use the device on a port no more, for good: it has failed, or is a spare. When that is done nothing is under way there.
+    Remove { port: Port },
 }
 
 /// What an administrator tells a layer. A layer that does not know a control ignores it.

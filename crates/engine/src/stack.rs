@@ -138,6 +138,19 @@ impl Stack {
         Port(ports.len() - 1)
     }
 
+    /// The layer that alone uses a device, and its port; none where several ports lead there, or none.
+    pub fn only_user(&self, device: DeviceIndex) -> Option<(LayerIndex, Port)> {
+        let ports = |node: &Node| node.ports.clone().into_iter().enumerate();
+        let all = self
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(layer, node)| ports(node).map(move |port| (layer, port)));
+        let mut users = all.filter(|(_, (_, target))| *target == Target::Device(device));
+        let (layer, (port, _)) = users.next()?;
+        users.next().is_none().then_some((LayerIndex(layer), Port(port)))
+    }
+
     pub fn root(&self) -> Target {
         self.root
     }

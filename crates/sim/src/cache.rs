@@ -191,6 +191,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
         overlaps: promise != Promise::Ordered,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: format!(
             "log cache, {log_about}, {}, {about}",
             if logical { "logical (one disk)" } else { "physical (two disks)" }

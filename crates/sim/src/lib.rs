@@ -23,7 +23,9 @@ pub mod write_cache;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};
 pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
-pub use explore::{Counts, ExploreConfig, Explored, Losses, Rig, Violation, explore, replay};
+pub use explore::{
+    BuildWithout, Counts, ExploreConfig, Explored, HotAdd, Losses, Rig, Violation, explore, replay,
+};
 pub use fault::{Fault, FaultOn, FaultPlan, FaultRule};
 pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};

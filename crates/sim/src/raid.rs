@@ -1,5 +1,7 @@
 //! An array as something to explore: small members with settings drawn from the seed, alone or below a log cache.
 
+use std::rc::Rc;
+
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
@@ -15,7 +17,7 @@ use dcd_engine::{
     SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Losses, MayLose, Rig, disk, prefill};
+use crate::explore::{HotAdd, Losses, MayLose, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 
 /// The size of an array alone; a little more where its stripes do not divide it.
@@ -41,6 +43,9 @@ pub struct RaidSubject {
     pub spares: usize,
     /// Crashes take members for good, as many as the parity makes up for; otherwise only arrays at rest lose them.
     pub loses_members: bool,
+    /// Members fail, are taken out and are added again while the array runs. It needs a journal: without one a crash while a
+    /// member is missing is refused.
+    pub hot_add: bool,
     /// A log cache stands on the array.
     pub log_cache: Option<LogPlace>,
     /// The array says that its RAM is non-volatile, and it is not.
@@ -55,6 +60,7 @@ impl RaidSubject {
             journal: false,
             spares: 0,
             loses_members: false,
+            hot_add: false,
             log_cache: None,
             lies: false,
             canary: None,
@@ -113,9 +119,11 @@ pub fn member_geometry(config: &RaidConfig, sectors: u64) -> Geometry {
     Geometry::plain(DATA_SECTOR + stripes * config.strip_sectors)
 }
 
-/// Adds an array over devices: its members, and then its journal.
+/// Adds an array over devices: its members, those that it has, and then its journal.
 pub fn add(builder: &mut StackBuilder, config: RaidConfig, geometries: &[Geometry]) -> Target {
-    let ports: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+    let devices: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+    let is_there = |device: &usize| config.present.get(*device).is_none_or(|present| *present);
+    let ports: Vec<Target> = (0..devices.len()).filter(is_there).map(|device| devices[device]).collect();
     builder.layer("array", Box::new(RaidLayer::new(config)), &ports)
 }
 
@@ -291,10 +299,13 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
     let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
     let data = Extent::new(Lba(log_sectors), base.len() as u64);
-    let build = move |geometries: &[Geometry]| match subject.log_cache {
-        None => stack(&config, geometries),
-        Some(place) => cached_stack(&config, cache_config.clone(), place, data, geometries),
+    let make = move |config: &RaidConfig, geometries: &[Geometry]| match subject.log_cache {
+        None => stack(config, geometries),
+        Some(place) => cached_stack(config, cache_config.clone(), place, data, geometries),
     };
+    let make = Rc::new(make);
+    let hot_add = subject.hot_add.then(|| hot_add(config.clone(), Rc::clone(&make)));
+    let build = move |geometries: &[Geometry]| make(&config, geometries);
     Rig {
         disks,
         base,
@@ -309,6 +320,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
             may_lose: may_lose(count + subject.spares),
             in_crashes: subject.loses_members,
         }),
+        hot_add,
         about,
     }
 }
@@ -341,6 +353,16 @@ fn cached_stack(
     };
     let root = builder.layer("cache", Box::new(LogCache::new(cache)), &below);
     builder.finish(root)
+}
+
+fn hot_add(config: RaidConfig, make: Rc<impl Fn(&RaidConfig, &[Geometry]) -> Stack + 'static>) -> HotAdd {
+    let members = config.present.len();
+    let build_without = move |geometries: &[Geometry], role: usize| {
+        let mut config = config.clone();
+        config.present[role] = false;
+        make(&config, geometries)
+    };
+    HotAdd { layer: LayerIndex(0), members, build_without: Box::new(build_without) }
 }
 
 #[cfg(test)]

@@ -143,6 +143,24 @@ fn what_is_lost_is_rebuilt_on_a_spare_and_may_be_lost_again() {
 }
 
 #[test]
+fn members_that_come_and_go_while_clients_write_take_no_data_with_them() {
+    for level in LEVELS {
+        let subject = RaidSubject { journal: true, hot_add: true, ..RaidSubject::new(level) };
+        let explored = explored(subject, 3000);
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        for kind in ["members added while served", "starts that name a blank member"] {
+            assert!(
+                explored.counts.kinds.get(kind).is_some_and(|count| *count > 5),
+                "{kind}: {:?}",
+                explored.counts
+            );
+        }
+    }
+}
+
+#[test]
 fn writes_that_no_bit_or_record_announces_are_caught() {
     for (canary, journal) in [(Canary::LateIntent, false), (Canary::SkipJournal, true)] {
         let subject = RaidSubject {

@@ -101,6 +101,7 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
         overlaps: false,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
     }
 }

@@ -212,6 +212,13 @@ struct Served {
 impl Served {
     /// Delivers what the host has to say.
     fn after(&mut self, context: &mut Context<'_>) {
+        for (name, device) in self.host.take_closing() {
+            if !context.close_device(device) {
+                eprintln!(
+                    "dcd: \"{name}\" stays open until the server stops: commands to it have not returned"
+                );
+            }
+        }
         while let Some(answer) = self.host.take_answer() {
             context.answer(answer.to, answer.body, answer.done);
         }

@@ -48,9 +48,9 @@ pub(super) enum Flight {
     Flush {
         role: usize,
     },
-    /// A superblock of the device that is to be the spare at this place.
+    /// A superblock of the device on this port, which is to be a spare.
     Join {
-        place: usize,
+        port: Port,
     },
     /// Rows of a window of a pass.
     WindowRead {
@@ -115,10 +115,10 @@ pub(super) struct Array {
     pub holders: Vec<Option<usize>>,
     pub spares: Vec<Spare>,
     /// Spares that cannot be used, and why.
-    pub unusable: Vec<String>,
+    pub unusable: Vec<(Port, String)>,
     pub joining: Vec<Joining>,
-    /// How many devices the array has been given as spares, used or not.
-    pub spare_places: usize,
+    /// For each place among the spares, the device that it has been given, used or not; none where that was taken away.
+    pub spare_places: Vec<Option<Port>>,
     /// Lost blocks that nobody has written since.
     pub lost: BTreeSet<lost::Place>,
     pub recorder: Recorder,
@@ -169,7 +169,7 @@ impl Array {
         Array {
             cache: StripeCache::new(layout, config.memory, config.cache_bytes),
             journal_failed: config.journal && journal.is_none(),
-            spare_places: config.spares,
+            spare_places: found.places,
             config,
             layout,
             regions,
@@ -264,7 +264,7 @@ impl Array {
                 }
                 self.unflushed = self.flushing > 0 || self.broken;
             }
-            Flight::Join { place } => self.join_returned(place, &result, out),
+            Flight::Join { port } => self.join_returned(port, &result, out),
             Flight::WindowRead { key, role, rows } => self.window_read(key, role, rows, result, out),
             Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, &result, out),
             Flight::PassFlush => self.pass_flushed(role, &result, out),
@@ -308,6 +308,7 @@ impl Array {
         }
         self.look_for_rest(now);
         self.record(out);
+        self.go_on_joining(out);
         if self.closing && !self.is_recording() {
             self.closing = false;
             out.report(Report::Stopped);

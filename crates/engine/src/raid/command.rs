@@ -11,7 +11,8 @@ impl Array {
             ArrayCommand::Scrub { repair } => self.scrub(repair),
             ArrayCommand::ScrubStop => self.stop_scrub(),
             ArrayCommand::Rebuild => self.can_rebuild(),
-            ArrayCommand::Add { port, geometry, place, id } => self.join(port, geometry, place, id, out),
+            ArrayCommand::Add { port, geometry, seat, id } => self.join(port, geometry, seat, id),
+            ArrayCommand::Remove { port } => self.leave(port),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Who the devices below an array are: reads their superblocks, gives each role its member, and refuses what does not belong.
 
 use crate::SECTOR_BYTES;
-use crate::layer::{ActivateError, Port, PortDevice, Ports};
+use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
 use crate::raid::config::RaidConfig;
 use crate::raid::members::Spare;
 use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Superblock, SuperblockError};
@@ -20,7 +20,9 @@ pub(super) struct Found {
     /// Devices that wait for a member to fail.
     pub spares: Vec<Spare>,
     /// Spares that cannot be used, and why.
-    pub unusable: Vec<String>,
+    pub unusable: Vec<(Port, String)>,
+    /// For each place among the spares, the device there.
+    pub places: Vec<Option<Port>>,
 }
 
 /// A device that can be read.
@@ -44,6 +46,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     };
     let members: Vec<Option<Port>> = config.present.iter().map(|present| present.then(&mut next)).collect();
     let spares: Vec<Option<Port>> = (0..config.spares).map(|_| Some(next())).collect();
+    let places = spares.clone();
     let members = read(&members, "member", below)?;
     let spares = read(&spares, "spare", below)?;
     let newest = newest(&members, &spares)?;
@@ -55,6 +58,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         holders: vec![None; newest.members],
         spares: Vec::new(),
         unusable: Vec::new(),
+        places,
         newest,
     };
     for (place, device) in spares.iter().enumerate() {
@@ -161,17 +165,17 @@ impl Found {
             if self.spares.iter().any(|spare| spare.id == id) {
                 return refuse(format!("spare {place} is named twice: name each device once"));
             }
-            self.spares.push(Spare { port: device.port, id, copy, place });
+            self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Spare(place) });
         } else {
-            self.unusable.push(format!(
-                "spare {place} was a member and is out of date: add it again with \"dcd array add\""
-            ));
+            let why =
+                format!("spare {place} was a member and is out of date: add it again with \"dcd array add\"");
+            self.unusable.push((device.port, why));
         }
         Ok(())
     }
 
     fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
-        let Identity { id, role, .. } = device.identity;
+        let Identity { id, role, copy } = device.identity;
         match (self.newest.role_of(id).filter(|_| id != NOBODY), self.holders[place]) {
             (Some(role), None) if role == place => self.seat(role, device),
             (Some(role), Some(spare)) if role == place => {
@@ -184,6 +188,10 @@ impl Found {
             }
             // It has failed, and a spare has taken its place.
             (None, Some(_)) if role == Some(place) => {}
+            // It was added in the place of the member that has failed, and was not given the role before a crash.
+            (None, None) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
+                self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
+            }
             (None, _) if role.is_none() => {
                 return refuse(format!(
                     "member {place} is a spare: name it in \"spares\", and not in \"of\""

@@ -63,6 +63,29 @@ fn after_a_crash_the_parity_of_marked_regions_is_computed_anew_and_of_no_others(
 }
 
 #[test]
+fn a_resync_flushes_the_members_before_the_superblocks_say_that_the_parity_is_right() {
+    let mut bench = Bench::new(regions_of_a_stripe(false));
+    bench.write(48 * 2, 1, 1);
+    bench.flush().expect("flushed");
+    // The parity fits, but what a killed server has written may be in the members' caches and nowhere else.
+    let mut bench = Bench::start(regions_of_a_stripe(false), bench.members).expect("all members are there");
+    bench.handle(Event::Wake);
+    let mut flushed = vec![false; bench.members.0.len()];
+    while !bench.raid.array().recorder.recorded().in_doubt.is_empty() {
+        for (.., io) in &bench.open {
+            let Io::Write { at, buf, .. } = io else { continue };
+            assert!(at.0 < DATA_SECTOR, "nothing has to be written");
+            let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+            assert!(!superblock.in_doubt.is_empty() || flushed.iter().all(|flushed| *flushed), "{flushed:?}");
+        }
+        if let Some((port, _, Io::Flush)) = bench.open.front() {
+            flushed[port.0] = true;
+        }
+        assert!(bench.returns(), "it never comes to its end");
+    }
+}
+
+#[test]
 fn at_rest_the_superblocks_say_so_and_a_crash_leaves_nothing_in_doubt() {
     for journal in [false, true] {
         let mut bench = Bench::new(regions_of_a_stripe(journal));

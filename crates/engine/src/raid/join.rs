@@ -1,9 +1,11 @@
-//! Devices that become spares while the array is served.
+//! Devices that come and go while the array is served.
 //!
-//! What was on the device before is no superblock any more when it gets its own, and only then it is a spare: a crash leaves it
+//! What was on a device before is no superblock any more when it gets its own, and only then it is a spare: a crash leaves it
 //! without one, or a spare. Who takes a role is recorded afterwards, as for every spare.
+//!
+//! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
 
-use crate::layer::{Geometry, IoResult, Outbox, Port};
+use crate::layer::{Geometry, IoResult, Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
 use crate::raid::members::Spare;
 use crate::raid::superblock::{COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, SUPERBLOCK_BYTES};
@@ -12,37 +14,54 @@ use crate::{Buf, Durability, Io, IoError};
 /// A device that is being made a spare.
 pub(super) struct Joining {
     spare: Spare,
-    /// Its own superblock is being written; before, the old ones are wiped.
-    is_named: bool,
+    phase: Phase,
     /// Writes that have not returned.
     left: u32,
     failed: Option<IoError>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The superblocks of the members do not say yet who has failed: it may be one of those.
+    Waiting,
+    /// The old superblocks are being wiped.
+    Wiping,
+    /// Its own superblock is being written.
+    Naming,
+}
+
 impl Array {
     /// Begins to make a device a spare.
-    pub fn join(
-        &mut self,
-        port: Port,
-        geometry: Geometry,
-        place: usize,
-        id: u64,
-        out: &mut Outbox,
-    ) -> Result<(), String> {
-        self.may_join(&geometry, place, id)?;
-        self.spare_places += 1;
-        for at in COPY_SECTORS {
-            let buf = Buf::zeroed(SUPERBLOCK_BYTES);
-            let io = Io::Write { at, buf, durability: Durability::Durable };
-            self.submit_to(port, 0, Flight::Join { place }, io, out);
-        }
-        let spare = Spare { port, id, copy: 0, place };
-        let left = COPY_SECTORS.len() as u32;
-        self.joining.push(Joining { spare, is_named: false, left, failed: None });
+    pub fn join(&mut self, port: Port, geometry: Geometry, seat: Seat, id: u64) -> Result<(), String> {
+        self.may_join(&geometry, id)?;
+        self.take_seat(seat, port)?;
+        self.recorder.tell();
+        let spare = Spare { port, id, copy: 0, seat };
+        self.joining.push(Joining { spare, phase: Phase::Waiting, left: 0, failed: None });
         Ok(())
     }
 
-    fn may_join(&self, geometry: &Geometry, place: usize, id: u64) -> Result<(), String> {
+    /// Begins with the devices that had to wait.
+    pub fn go_on_joining(&mut self, out: &mut Outbox) {
+        if self.owes_superblocks() {
+            return;
+        }
+        for index in 0..self.joining.len() {
+            let joining = &mut self.joining[index];
+            if joining.phase != Phase::Waiting {
+                continue;
+            }
+            (joining.phase, joining.left) = (Phase::Wiping, COPY_SECTORS.len() as u32);
+            let port = joining.spare.port;
+            for at in COPY_SECTORS {
+                let buf = Buf::zeroed(SUPERBLOCK_BYTES);
+                let io = Io::Write { at, buf, durability: Durability::Durable };
+                self.submit_to(port, 0, Flight::Join { port }, io, out);
+            }
+        }
+    }
+
+    fn may_join(&self, geometry: &Geometry, id: u64) -> Result<(), String> {
         let needed = self.sectors_needed();
         let blocks = self.geometry.logical_block_bytes;
         if self.broken || self.stopped || self.geometry.read_only {
@@ -57,13 +76,44 @@ impl Array {
                  and serve it again",
                 geometry.logical_block_bytes
             ))
-        } else if place != self.spare_places {
-            Err(format!("it knows {} spares: name new ones behind them in \"spares\"", self.spare_places))
         } else if id == NOBODY || self.is_taken(id) {
             Err(format!("the id {id:#x} is taken, or reserved: draw another one"))
         } else {
             Ok(())
         }
+    }
+
+    /// Gives a device its place, if that is free.
+    fn take_seat(&mut self, seat: Seat, port: Port) -> Result<(), String> {
+        match seat {
+            Seat::Spare(place) => {
+                let known = self.spare_places.len();
+                if place > known {
+                    return Err(format!("it knows {known} spares: name new ones behind them in \"spares\""));
+                }
+                if self.spare_places.get(place).is_some_and(Option::is_some) {
+                    return Err(format!("spare {place} is there already: \"dcd array remove\" makes room"));
+                }
+                self.spare_places.resize(known.max(place + 1), None);
+                self.spare_places[place] = Some(port);
+            }
+            Seat::Member(role) => {
+                let members = self.ports.len();
+                if role >= members {
+                    return Err(format!("there is no member {role}: they are 0 to {}", members - 1));
+                }
+                let waits = self.spares.iter().any(|spare| spare.seat == seat);
+                if !self.is_failed(role) || waits || self.is_joining(seat) {
+                    return Err(format!("member {role} has not failed, or has a new device already"));
+                }
+                if self.ports[role].is_some() {
+                    return Err(format!(
+                        "the device of member {role} is in its place still: \"dcd array remove\" first"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn is_taken(&self, id: u64) -> bool {
@@ -76,13 +126,33 @@ impl Array {
         DATA_SECTOR + self.recorder.recorded().member_sectors
     }
 
-    /// The places among the spares of the devices that are being made spares.
-    pub fn joining_places(&self) -> Vec<usize> {
-        self.joining.iter().map(|joining| joining.spare.place).collect()
+    /// A device is being made a spare there.
+    pub fn is_joining(&self, seat: Seat) -> bool {
+        self.joining.iter().any(|joining| joining.spare.seat == seat)
     }
 
-    pub fn join_returned(&mut self, place: usize, result: &IoResult, out: &mut Outbox) {
-        let index = self.joining.iter().position(|joining| joining.spare.place == place);
+    /// The places among the spares of the devices that wait for a member to fail.
+    pub fn waiting_places(&self) -> Vec<usize> {
+        self.spares.iter().filter_map(|spare| place(spare.seat)).collect()
+    }
+
+    /// The places among the spares of the devices that are being made spares.
+    pub fn joining_places(&self) -> Vec<usize> {
+        self.joining.iter().filter_map(|joining| place(joining.spare.seat)).collect()
+    }
+
+    /// The roles that have a new device, which has not got them yet.
+    pub fn joining_roles(&self) -> Vec<usize> {
+        let joining = self.joining.iter().map(|joining| &joining.spare);
+        let role = |spare: &Spare| match spare.seat {
+            Seat::Member(role) => Some(role),
+            Seat::Spare(_) => None,
+        };
+        self.spares.iter().chain(joining).filter_map(role).collect()
+    }
+
+    pub fn join_returned(&mut self, port: Port, result: &IoResult, out: &mut Outbox) {
+        let index = self.joining.iter().position(|joining| joining.spare.port == port);
         let index = index.expect("it waits for its writes");
         let joining = &mut self.joining[index];
         joining.left -= 1;
@@ -93,19 +163,67 @@ impl Array {
         let spare = joining.spare;
         if let Some(error) = joining.failed {
             self.joining.remove(index);
-            self.unusable.push(format!(
-                "spare {place} could not be made one ({error}): take it out of \"spares\", or check it and add it again when the \
-                 server has been stopped"
-            ));
-        } else if joining.is_named {
+            let seat = spare.seat;
+            let why = format!(
+                "{seat} could not be made a spare ({error}): take it out with \"dcd array remove\", check it, and add it again"
+            );
+            self.unusable.push((port, why));
+        } else if joining.phase == Phase::Naming {
             self.joining.remove(index);
             self.spares.push(spare);
         } else {
-            (joining.is_named, joining.left) = (true, 1);
+            (joining.phase, joining.left) = (Phase::Naming, 1);
             // Over the copy that is not the one of this number.
             let identity = Identity { id: spare.id, role: None, copy: 1 - spare.copy };
             let io = self.recorder.recorded().write(identity);
-            self.submit_to(spare.port, 0, Flight::Join { place }, io, out);
+            self.submit_to(port, 0, Flight::Join { port }, io, out);
         }
+    }
+
+    /// The device of a member that has failed cannot be let go of yet. Without a word about it in the superblocks of the others, a start
+    /// after a crash would look for it.
+    pub fn is_held(&self, role: usize) -> bool {
+        let known = self.recorder.recorded().failed >> role & 1 == 1;
+        self.is_failed(role) && (!known || self.commands_under_way(role) > 0)
+    }
+
+    /// Lets go of a device, so that it can be closed.
+    pub fn leave(&mut self, port: Port) -> Result<(), String> {
+        if let Some(joining) = self.joining.iter().find(|joining| joining.spare.port == port) {
+            return Err(format!("{} is being made a spare: wait for that", joining.spare.seat));
+        }
+        if self.journal.as_ref().is_some_and(|journal| journal.port() == port) {
+            return Err("it is the journal, and in use".to_owned());
+        }
+        if let Some(role) = self.ports.iter().position(|other| *other == Some(port)) {
+            if self.is_in_use(role) {
+                return Err(format!(
+                    "it is member {role}, and in use: \"dcd array fail\" first, if it can be spared"
+                ));
+            }
+            if self.is_held(role) {
+                self.recorder.tell();
+                return Err(format!(
+                    "commands to member {role} have not returned yet, or it is not recorded that it has failed: try again"
+                ));
+            }
+            (self.ports[role], self.holders[role]) = (None, None);
+        }
+        self.spares.retain(|spare| spare.port != port);
+        self.unusable.retain(|(other, _)| *other != port);
+        for place in &mut self.spare_places {
+            *place = place.filter(|other| *other != port);
+        }
+        while self.spare_places.last().is_some_and(Option::is_none) {
+            self.spare_places.pop();
+        }
+        Ok(())
+    }
+}
+
+const fn place(seat: Seat) -> Option<usize> {
+    match seat {
+        Seat::Spare(place) => Some(place),
+        Seat::Member(_) => None,
     }
 }

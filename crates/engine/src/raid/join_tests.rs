@@ -1,23 +1,19 @@
-//! Devices that become spares while the array is served: what is on them at each moment, and what is refused.
+//! Devices that come and go while the array is served: what is on them at each moment, and what is refused.
 
 use super::*;
 use crate::raid::survey::Findings;
 
 impl Bench {
     /// Plugs a device in, and tells the array of it.
-    fn join(&mut self, device: Memory, place: usize, id: u64) -> Result<(), String> {
+    fn join(&mut self, device: Memory, seat: Seat, id: u64) -> Result<(), String> {
         let geometry = device.geometry();
         self.members.0.push(device);
         let port = Port(self.members.0.len() - 1);
-        self.add(port, geometry, place, id)
+        self.add(port, geometry, seat, id)
     }
 
-    fn add(&mut self, port: Port, geometry: Geometry, place: usize, id: u64) -> Result<(), String> {
-        self.handle(Event::Control(Control::Array(ArrayCommand::Add { port, geometry, place, id })));
-        match self.reports.pop() {
-            Some(crate::Report::Array(answer)) => answer,
-            other => panic!("{other:?} is no answer"),
-        }
+    fn add(&mut self, port: Port, geometry: Geometry, seat: Seat, id: u64) -> Result<(), String> {
+        self.tell(ArrayCommand::Add { port, geometry, seat, id })
     }
 }
 
@@ -41,10 +37,9 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
         let mut bench = Bench::filled(config(Level::Raid5, 4));
         let had = bench.members.0[dead].0[(DATA_SECTOR * 512) as usize..].to_vec();
         let uuid = bench.array().recorder.recorded().uuid;
-        bench.handle(Event::Control(Control::Array(ArrayCommand::Fail { role: dead })));
-        assert_eq!(bench.reports.pop(), Some(crate::Report::Array(Ok(()))));
+        bench.tell(ArrayCommand::Fail { role: dead }).expect("it can be spared");
         bench.settle();
-        bench.join(foreigner(), 0, 77).expect("it fits");
+        bench.join(foreigner(), Seat::Spare(0), 77).expect("it fits");
         assert_eq!(bench.status()["joining"], serde_json::json!([0]));
         let (mut was_nobody, mut was_spare) = (false, false);
         while bench.array().recorder.rebuilding().is_none() {
@@ -87,7 +82,7 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
 #[test]
 fn a_member_that_fails_later_is_rebuilt_on_a_device_that_was_added() {
     let mut bench = Bench::filled(RaidConfig { spares: 1, ..config(Level::Raid6, 5) });
-    bench.join(Memory(vec![9; (MEMBER * 512) as usize]), 1, 71).expect("it fits");
+    bench.join(Memory(vec![9; (MEMBER * 512) as usize]), Seat::Spare(1), 71).expect("it fits");
     bench.settle();
     assert_eq!(bench.status()["spares"], serde_json::json!([0, 1]));
     bench.lose_two();
@@ -99,12 +94,12 @@ fn a_member_that_fails_later_is_rebuilt_on_a_device_that_was_added() {
 fn a_device_that_cannot_be_written_is_no_spare() {
     let mut bench = Bench::filled(config(Level::Raid5, 4));
     bench.dead.push(4);
-    bench.join(Memory(vec![0; (MEMBER * 512) as usize]), 0, 77).expect("it begins");
+    bench.join(Memory(vec![0; (MEMBER * 512) as usize]), Seat::Spare(0), 77).expect("it begins");
     bench.settle();
     let status = bench.status();
     assert_eq!((&status["spares"], &status["joining"]), (&serde_json::json!([]), &serde_json::json!([])));
     let advice = status["advice"].to_string();
-    assert!(advice.contains("spare 0 could not be made one"), "{advice}");
+    assert!(advice.contains("spare 0 could not be made a spare"), "{advice}");
     assert!(bench.is_good(), "the members are not concerned");
 }
 
@@ -117,18 +112,117 @@ fn what_fits_nowhere_is_refused_and_not_written() {
         (Geometry::plain(MEMBER - STRIP), 1, 77, "each member has"),
         (Geometry { read_only: true, ..fits }, 1, 77, "cannot be written"),
         (Geometry { logical_block_bytes: 4096, ..fits }, 1, 77, "logical blocks of 4096 bytes"),
-        (fits, 0, 77, "it knows 1 spares"),
+        (fits, 0, 77, "spare 0 is there already"),
         (fits, 2, 77, "it knows 1 spares"),
         (fits, 1, taken, "is taken"),
         (fits, 1, 70, "is taken"),
         (fits, 1, 0, "is taken, or reserved"),
     ] {
-        let error = bench.add(Port(5), geometry, place, id).expect_err(why);
+        let error = bench.add(Port(5), geometry, Seat::Spare(place), id).expect_err(why);
         assert!(error.contains(why), "{error}");
     }
     assert!(bench.open.is_empty(), "nothing was sent");
     bench.stop();
     bench.reports.clear();
-    let error = bench.add(Port(5), fits, 1, 77).expect_err("it has stopped");
+    let error = bench.add(Port(5), fits, Seat::Spare(1), 77).expect_err("it has stopped");
     assert!(error.contains("takes no writes"), "{error}");
+}
+
+#[test]
+fn a_member_that_failed_leaves_and_comes_back_as_a_new_device() {
+    // A block of member 2.
+    for (level, members, block) in [(Level::Raid5, 4, 32), (Level::Raid6, 5, 16)] {
+        let mut bench = Bench::filled(config(level, members));
+        let error = bench.tell(ArrayCommand::Remove { port: Port(2) }).expect_err("it is in use");
+        assert!(error.contains("it is member 2, and in use"), "{error}");
+        // It fails with a read under way there.
+        let id = bench.ask(Io::Read { at: Lba(block * 8), buf: Buf::zeroed(BLOCK) });
+        assert_eq!(bench.open.iter().map(|(port, ..)| *port).collect::<Vec<_>>(), [Port(2)]);
+        bench.tell(ArrayCommand::Fail { role: 2 }).expect("it can be spared");
+        let error = bench.tell(ArrayCommand::Remove { port: Port(2) }).expect_err("something is under way");
+        assert!(error.contains("have not returned yet"), "{error}");
+        let fits = Geometry::plain(MEMBER);
+        let error = bench.add(Port(members), fits, Seat::Member(2), 77).expect_err("there is one");
+        assert!(error.contains("in its place still"), "{error}");
+        bench.settle();
+        bench.answer(id).status.expect("read");
+        bench.tell(ArrayCommand::Remove { port: Port(2) }).expect("it has failed");
+        bench.sent();
+        bench.write(block, 1, 200);
+        bench.flush().expect("the parity makes up for it");
+        let sent = bench.sent();
+        assert!(!sent.is_empty() && !sent.iter().any(|command| command[1..].starts_with('2')), "{sent:?}");
+        for (role, why) in [(1, "has not failed"), (members, "there is no member")] {
+            let error = bench.add(Port(members), fits, Seat::Member(role), 77).expect_err(why);
+            assert!(error.contains(why), "{error}");
+        }
+        // The same device, on a port of its own, with all that it had.
+        let device = std::mem::replace(&mut bench.members.0[2], Memory(Vec::new()));
+        bench.join(device, Seat::Member(2), 77).expect("there is room");
+        assert_eq!(bench.status()["joining_members"], serde_json::json!([2]));
+        bench.rest();
+        assert!(bench.is_good(), "{}", bench.status());
+        let null: Option<usize> = None;
+        assert_eq!(
+            bench.status()["holders"],
+            serde_json::json!(vec![null; members]),
+            "it is in its own place"
+        );
+        bench.stop();
+        // As a server finds it: in its place.
+        let device = bench.members.0.pop().expect("it is there");
+        bench.members.0[2] = device;
+        let mut bench = Bench::start(config(level, members), bench.members).expect("active");
+        assert!(bench.is_good(), "{}", bench.status());
+        assert_eq!(bench.scrub(false), Findings::default());
+        assert_eq!(bench.read(block, 1).expect("read"), [200; BLOCK]);
+    }
+}
+
+#[test]
+fn a_crash_before_a_device_has_the_role_in_whose_place_it_was_added_does_not_keep_the_array_from_starting() {
+    let mut bench = Bench::filled(config(Level::Raid5, 4));
+    bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
+    bench.settle();
+    bench.tell(ArrayCommand::Remove { port: Port(1) }).expect("it has failed");
+    bench.join(Memory(vec![3; (MEMBER * 512) as usize]), Seat::Member(1), 77).expect("there is room");
+    let is_spare = |device: &mut Memory| {
+        Superblock::read(device).is_ok_and(|(_, identity)| (identity.id, identity.role) == (77, None))
+    };
+    while !is_spare(bench.members.0.last_mut().expect("it is there")) {
+        assert!(bench.returns(), "it goes on");
+    }
+    let mut members = bench.members;
+    members.0[1] = members.0.pop().expect("it is there");
+    let mut bench = Bench::start(config(Level::Raid5, 4), members).expect("it starts");
+    bench.handle(Event::Wake);
+    bench.rest();
+    assert!(bench.is_good(), "{}", bench.status());
+    bench.check_data();
+}
+
+#[test]
+fn a_spare_leaves_and_its_place_is_free() {
+    let mut bench = Bench::filled(RaidConfig { spares: 2, ..config(Level::Raid5, 4) });
+    bench.tell(ArrayCommand::Remove { port: Port(4) }).expect("nobody needs it");
+    let status = bench.status();
+    assert_eq!(
+        (&status["spares"], &status["spare_places"]),
+        (&serde_json::json!([1]), &serde_json::json!([false, true]))
+    );
+    bench.tell(ArrayCommand::Remove { port: Port(5) }).expect("nobody needs it");
+    assert_eq!(bench.status()["spare_places"], serde_json::json!([]));
+    bench.tell(ArrayCommand::Fail { role: 3 }).expect("it can be spared");
+    bench.settle();
+    assert_eq!(bench.status()["state"], "degraded", "no spare is left");
+    bench
+        .join(Memory(vec![3; (MEMBER * 512) as usize]), Seat::Spare(0), 70)
+        .expect("an id of one that left is free");
+    bench.rest();
+    assert!(bench.is_good(), "{}", bench.status());
+    assert_eq!(bench.status()["holders"], serde_json::json!([null, null, null, 0]));
+    let error = bench.tell(ArrayCommand::Remove { port: Port(6) }).expect_err("it is a member");
+    assert!(error.contains("it is member 3"), "{error}");
+    // What it has replaced may go.
+    bench.tell(ArrayCommand::Remove { port: Port(3) }).expect("it is nobody");
 }

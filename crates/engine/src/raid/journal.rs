@@ -262,6 +262,11 @@ impl Journal {
             writing: false,
         }
     }
+
+    /// Where it is.
+    pub const fn port(&self) -> Port {
+        self.port
+    }
 }
 
 impl Array {

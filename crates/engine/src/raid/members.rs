@@ -1,6 +1,6 @@
 //! Who has which role: members that fail, and spares that take their place.
 
-use crate::layer::{Outbox, Port};
+use crate::layer::{Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
 
 /// A device that waits for a member to fail.
@@ -10,8 +10,7 @@ pub(super) struct Spare {
     pub id: u64,
     /// Which copy of its superblock counts.
     pub copy: usize,
-    /// Its place among the spares, for status.
-    pub place: usize,
+    pub seat: Seat,
 }
 
 impl Array {
@@ -58,18 +57,33 @@ impl Array {
         {
             return;
         }
-        let failed = |role: &usize| self.is_failed(*role) && !self.has_flights(*role);
-        let Some(role) = (0..self.ports.len()).find(failed) else { return };
-        let spare = self.spares.remove(0);
+        let failed = |role: &usize| self.is_failed(*role) && self.commands_under_way(*role) == 0;
+        let with_spare = |role: usize| Some((role, self.spare_for(role)?));
+        let Some((role, index)) = (0..self.ports.len()).filter(failed).find_map(with_spare) else { return };
+        let spare = self.spares.remove(index);
         self.ports[role] = Some(spare.port);
-        self.holders[role] = Some(spare.place);
+        self.holders[role] = match spare.seat {
+            Seat::Spare(place) => Some(place),
+            Seat::Member(_) => None,
+        };
         self.recorder.take_over(role, &spare);
         self.record(out);
     }
 
-    fn has_flights(&self, role: usize) -> bool {
+    /// Which of the spares a role gets: the one that was added in its place, or else the first one; none while the former is
+    /// being made a spare.
+    fn spare_for(&self, role: usize) -> Option<usize> {
+        if self.is_joining(Seat::Member(role)) {
+            return None;
+        }
+        let own = self.spares.iter().position(|spare| spare.seat == Seat::Member(role));
+        own.or_else(|| self.spares.iter().position(|spare| matches!(spare.seat, Seat::Spare(_))))
+    }
+
+    /// Commands to the member of a role that have not returned.
+    pub fn commands_under_way(&self, role: usize) -> usize {
         let at_members = |flight: &Flight| !matches!(flight, Flight::Journal { .. } | Flight::Join { .. });
-        self.flights.iter().any(|(of, flight)| *of == role && at_members(flight))
+        self.flights.iter().filter(|(of, flight)| *of == role && at_members(flight)).count()
     }
 
     /// What an administrator should do, in words.
@@ -99,6 +113,11 @@ impl Array {
                 self.lost.len()
             )
         });
-        taken.chain(journal).chain(doubt).chain(lost).chain(self.unusable.iter().cloned()).collect()
+        taken
+            .chain(journal)
+            .chain(doubt)
+            .chain(lost)
+            .chain(self.unusable.iter().map(|(_, why)| why.clone()))
+            .collect()
     }
 }

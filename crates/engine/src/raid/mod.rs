@@ -26,7 +26,7 @@
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | keeping the superblocks true                                                      |
-//! | `join`       | devices that become spares while the array is served                              |
+//! | `join`       | devices that come and go while the array is served                                |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
 //! | `identify`   | who the devices are, at a start                                                   |
@@ -142,7 +142,6 @@ impl Layer for RaidLayer {
             (false, false, None, None) => "degraded",
             (false, true, None, _) => "good",
         };
-        let spares: Vec<usize> = array.spares.iter().map(|spare| spare.place).collect();
         let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
         let recorded = array.recorder.recorded();
         serde_json::json!({
@@ -153,9 +152,12 @@ impl Layer for RaidLayer {
             "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
-            "spares": spares,
+            "spares": array.waiting_places(),
             "joining": array.joining_places(),
-            "spare_places": array.spare_places,
+            "joining_members": array.joining_roles(),
+            "spare_places": array.spare_places.iter().map(Option::is_some).collect::<Vec<_>>(),
+            "open_members": array.ports.iter().map(Option::is_some).collect::<Vec<_>>(),
+            "held_members": (0..array.ports.len()).filter(|&role| array.is_held(role)).collect::<Vec<_>>(),
             "member_sectors_min": array.sectors_needed(),
             "logical_block_bytes": array.geometry.logical_block_bytes,
             "regions_in_doubt": array.recorder.in_doubt().len(),

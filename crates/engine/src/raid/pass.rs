@@ -398,7 +398,9 @@ impl Array {
         let (kind, wrote) = (pass.kind, pass.findings.repaired > 0);
         let flushes = |role: &usize| match kind {
             Kind::Rebuild { role: new } => new == *role,
-            Kind::Resync | Kind::Scrub { .. } => wrote && self.is_in_use(*role),
+            // A parity that fits may do so only in the caches of members, where a killed server has left it.
+            Kind::Resync => (wrote || self.unflushed) && self.is_in_use(*role),
+            Kind::Scrub { .. } => wrote && self.is_in_use(*role),
         };
         let roles: Vec<usize> = (0..self.ports.len()).filter(flushes).collect();
         if let Some(pass) = &mut self.passes.current {

@@ -104,6 +104,11 @@ impl Recorder {
         }
     }
 
+    /// The superblocks are to say who has failed, although nothing is written.
+    pub const fn tell(&mut self) {
+        self.news = true;
+    }
+
     /// A spare takes the role of a failed member.
     pub fn take_over(&mut self, role: usize, spare: &Spare) {
         self.wanted.member_ids[role] = spare.id;

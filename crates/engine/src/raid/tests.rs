@@ -22,7 +22,7 @@ use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 use crate::layer::{
     ArrayCommand, Command, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request,
-    RequestId,
+    RequestId, Seat,
 };
 use crate::raid::contiguity::{Contiguity, Strides};
 use crate::{BlockDevice, Buf, Lba};

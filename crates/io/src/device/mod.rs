@@ -78,6 +78,8 @@ pub(crate) struct OpenFile {
 pub(crate) enum Backing {
     File(OpenFile),
     Memory(MemoryDevice),
+    /// It was closed for good; whoever asks gets an error.
+    Closed,
 }
 
 /// An open device.
@@ -113,7 +115,7 @@ impl Device {
     pub fn is_direct(&self) -> bool {
         match &self.backing {
             Backing::File(file) => file.traits.direct,
-            Backing::Memory(_) => false,
+            Backing::Memory(_) | Backing::Closed => false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use dcd_engine::{BlockDevice, Geometry, Io, IoResult};
+use dcd_engine::{BlockDevice, ErrorKind, Geometry, Io, IoError, IoResult};
 
 use super::transfer::{self, Transfer};
 use super::{Backing, Device, DeviceError, DeviceSpec, FileSpec, check};
@@ -49,6 +49,7 @@ impl BlockDevice for FileDevice {
         }
         match &mut self.device.backing {
             Backing::Memory(memory) => memory.run(io),
+            Backing::Closed => IoResult::err(io.take_buf(), IoError::new(ErrorKind::Shutdown)),
             Backing::File(file) => {
                 let fd = file.file.as_raw_fd();
                 run_to_end(fd, Transfer::new(file.traits, io))

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use dcd_engine::{BlockDevice, DeviceIndex, Io, IoResult, Tag};
+use dcd_engine::{BlockDevice, DeviceIndex, ErrorKind, Io, IoError, IoResult, Tag};
 use io_uring::{opcode, types};
 
 use super::Driver;
@@ -33,6 +33,10 @@ impl Driver {
         }
         match &mut target.backing {
             Backing::Memory(memory) => self.finished.push_back((tag, memory.run(io))),
+            Backing::Closed => {
+                let error = IoError::new(ErrorKind::Shutdown);
+                self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
+            }
             Backing::File(file) => {
                 let transfer = Transfer::new(file.traits, io);
                 if file.traits.answers_at_once && transfer.bytes() <= AT_ONCE_BYTES_MAX {
@@ -46,10 +50,19 @@ impl Driver {
         }
     }
 
+    /// Closes a device for good, and gives up its lock. False where operations on it are under way: then it stays open.
+    pub(super) fn close_device(&mut self, device: DeviceIndex) -> bool {
+        let idle = self.ops.iter().all(|(_, op)| op.device != device.0);
+        if idle {
+            self.devices[device.0].backing = Backing::Closed;
+        }
+        idle
+    }
+
     fn push_call(&mut self, index: usize) {
         let op = self.ops.get_mut(index).expect("an operation in flight has its place");
         let Backing::File(file) = &self.devices[op.device].backing else {
-            unreachable!("memory answers at once");
+            unreachable!("memory answers at once, and nothing is closed while the kernel works on it");
         };
         let fd = types::Fd(file.file.as_raw_fd());
         let entry = match op.transfer.call() {

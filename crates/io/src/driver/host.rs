@@ -96,6 +96,11 @@ impl Context<'_> {
         added
     }
 
+    /// Closes a device that no layer uses any more, for good. False where operations on it are under way: then it stays open.
+    pub fn close_device(&mut self, device: DeviceIndex) -> bool {
+        self.driver.close_device(device)
+    }
+
     /// Answers a control call. False where nobody waits for it any more.
     pub fn answer(&mut self, call: CallId, body: Value, done: bool) -> bool {
         self.driver.calls.answer(call, body, done)

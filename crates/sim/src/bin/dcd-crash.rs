@@ -130,6 +130,9 @@ struct Arguments {
     /// The array has so many spares: they are rebuilt in place of members that are lost, and may be lost then.
     #[arg(long, requires = "raid", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     spares: u8,
+    /// Members of the array fail, are taken out, and are added again while it runs.
+    #[arg(long, requires_all = ["raid", "journal"])]
+    hot_add: bool,
     /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
     #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
     log_cache: Option<LogPlaceName>,
@@ -164,6 +167,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
                 loses_members: arguments.lose_members
                     || matches!(arguments.canary, Some(CanaryName::WriteHole | CanaryName::SkipJournal)),
                 canary: arguments.canary.and_then(CanaryName::of_array),
+                hot_add: arguments.hot_add,
                 log_cache: arguments.log_cache.map(|place| match place {
                     LogPlaceName::Device => LogPlace::Device,
                     LogPlaceName::Slice => LogPlace::Slice,
@@ -222,6 +226,7 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let flags = [
         (arguments.journal, " --journal"),
         (arguments.lose_members, " --lose-members"),
+        (arguments.hot_add, " --hot-add"),
         (arguments.log_cache == Some(LogPlaceName::Device), " --log-cache"),
         (arguments.log_cache == Some(LogPlaceName::Slice), " --log-cache=slice"),
     ];

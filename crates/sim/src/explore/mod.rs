@@ -8,8 +8,10 @@
 //! again, or cut at once, with cuts in all of it, recovery included, nested up to three deep. Disks are copied by
 //! reference and oracles by value, so nothing is run twice.
 
+mod administrator;
 mod rigs;
 mod run;
+mod sampler;
 #[cfg(test)]
 pub(crate) mod simple;
 
@@ -18,6 +20,7 @@ use std::collections::BTreeMap;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
+pub use administrator::{BuildWithout, HotAdd};
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
 pub use rigs::{modelled_disk_rig, read_ahead_rig, reference_rig};
 
@@ -52,6 +55,8 @@ pub struct Rig {
     pub upper_first: bool,
     /// Disks may be lost for good.
     pub losses: Option<Losses>,
+    /// Members of an array come and go while it runs.
+    pub hot_add: Option<HotAdd>,
     /// The stack's settings in words, for the story.
     pub about: String,
 }

@@ -65,6 +65,7 @@ pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
         overlaps: false,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: format!("{drive}, write cache {write_cache:?}, over a volatile device: {volatile_cache}"),
     }
 }
@@ -95,6 +96,7 @@ pub fn read_ahead_rig(seed: u64) -> Rig {
         overlaps: false,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: format!("{config:?}"),
     }
 }
@@ -129,6 +131,7 @@ pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> 
         overlaps: true,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: format!(
             "reference cache, {promise:?}, journal of {log_sectors} sectors, delay {delay_max}, bug {bug:?}"
         ),

@@ -6,10 +6,12 @@ use std::rc::Rc;
 
 use dcd_engine::{Buf, Control, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
 
+use super::administrator::{Administrator, add_offline, blank_member};
+use super::sampler::{Cut, Sampler, cut};
 use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
-    Character, Client, CutStyle, FaultPlan, MemDisk, Moment, Oracle, Progress, Seen, SimRng, VirtualDriver,
-    describe, mix, stamp,
+    Character, Client, FaultPlan, MemDisk, Oracle, Progress, Seen, SimRng, VirtualDriver, describe, mix,
+    stamp,
 };
 
 type Driver = VirtualDriver<MemDisk>;
@@ -25,60 +27,13 @@ const REST_TIME: Nanos = Nanos::from_secs(60);
 /// Lines of the story that are kept of each level.
 const STORY_LINES_MAX: usize = 120;
 
-/// Disks as they are found after a crash.
-struct Cut {
-    disks: Vec<MemDisk>,
-    at: Nanos,
-    killed: bool,
-    /// A disk may have kept a write and lost one before it.
-    holes: bool,
-    how: String,
-}
-
-/// Cuts the disks while a driver runs.
-struct Sampler {
-    rng: SimRng,
-    /// Chances in a thousand for a step with a write or a flush, and for any other step.
-    at_writes: u64,
-    elsewhere: u64,
-    left: u32,
-    cuts: Vec<Cut>,
-}
-
-impl Sampler {
-    fn look(&mut self, moment: &Moment, disks: &[MemDisk]) {
-        let chance = if moment.writes + moment.flushes > 0 { self.at_writes } else { self.elsewhere };
-        if self.left == 0 || chance == 0 || !self.rng.chance(chance) {
-            return;
-        }
-        self.left -= 1;
-        let cut = cut(disks, moment.now, &mut self.rng);
-        self.cuts.push(cut);
-    }
-}
-
-fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
-    if rng.chance(120) {
-        let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
-        return Cut { disks, at, killed: true, holes: false, how: "process killed".into() };
-    }
-    let mut how = String::from("power cut:");
-    let mut holes = false;
-    let mut one = |disk: &MemDisk, rng: &mut SimRng| {
-        let style = rng.pick(&CutStyle::ALL);
-        how.push_str(&format!(" {style:?}"));
-        holes |= style == CutStyle::OneLost;
-        disk.power_cut(style, rng)
-    };
-    let disks = disks.iter().map(|disk| one(disk, rng)).collect();
-    Cut { disks, at, killed: false, holes, how }
-}
-
 struct Run {
     rig: Rig,
     rng: SimRng,
     /// The client of the first life; it often comes back.
     character: Option<Character>,
+    /// The member that the running stack was made without.
+    missing: Option<usize>,
     states_left: u64,
     counts: Counts,
     checks: bool,
@@ -100,6 +55,7 @@ pub(super) fn run(
         rig: subject(seed),
         rng: SimRng::new(mix(seed, 0x0af1)),
         character: None,
+        missing: None,
         states_left: states,
         counts: Counts { runs: 1, ..Counts::default() },
         checks,
@@ -131,16 +87,53 @@ impl Run {
         }
     }
 
-    fn start(&mut self, disks: Vec<MemDisk>) -> (Driver, Stack) {
+    fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
+        self.missing = self.see_to_blank_member(&mut disks)?;
         let mut driver = Driver::new(disks);
-        let mut stack = (self.rig.build)(&driver.geometries());
+        let mut stack = match (&self.rig.hot_add, self.missing) {
+            (Some(hot_add), Some(role)) => (hot_add.build_without)(&driver.geometries(), role),
+            _ => (self.rig.build)(&driver.geometries()),
+        };
         if self.checks {
             stack.enable_checks();
         }
         if self.tells {
             driver.tell_story();
         }
-        (driver, stack)
+        Ok((driver, stack))
+    }
+
+    /// A crash while a disk was being added may leave it without a superblock. A start names it and changes nothing; then it is added
+    /// once more, or left out: that member.
+    fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
+        let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
+        let Some(role) = blank_member(hot_add, disks) else { return Ok(None) };
+        *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
+        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut stack = (self.rig.build)(&driver.geometries());
+        let refused = match stack.activate(&mut driver) {
+            Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
+            Err(refused) => refused.to_string(),
+        };
+        let named = format!("member {role}: its superblock is damaged");
+        if !refused.contains(&format!("member {role}: it is no member of an array"))
+            && !refused.contains(&named)
+        {
+            return Err(format!("a start with the blank member {role} does not name it: {refused}"));
+        }
+        let offline = self.rng.chance(500);
+        self.tell(|| format!("-- {refused}: {}", if offline { "it is added" } else { "it is left out" }));
+        if !offline {
+            return Ok(Some(role));
+        }
+        let hot_add = self.rig.hot_add.as_ref().expect("it was there");
+        add_offline(hot_add, disks, role, &mut self.rng).map(|()| None)
+    }
+
+    /// Who fails members while a client is served, and adds them again.
+    fn administrator(&mut self) -> Option<Administrator> {
+        let hot_add = self.rig.hot_add.as_ref()?;
+        Some(Administrator::new(self.rng.fork(), hot_add, self.missing))
     }
 
     fn sampler(
@@ -166,7 +159,7 @@ impl Run {
         }
         let about = self.rig.about.clone();
         self.tell(|| format!("run {seed:#x}: {about}"));
-        let (mut driver, mut stack) = self.start(disks);
+        let (mut driver, mut stack) = self.start(disks)?;
         let sampler = self.sampler(&mut driver, 100, 10, 2);
         stack.activate(&mut driver).map_err(|e| format!("a fresh device does not start: {e}"))?;
         self.try_cuts(&mut driver, &sampler, &oracle, 0, "first start")?;
@@ -203,6 +196,7 @@ impl Run {
     ) -> Outcome {
         let events_max = driver.events() + EVENTS_MAX;
         let mut paused = false;
+        let mut administrator = self.administrator();
         while !client.is_done() && self.states_left > 0 {
             if !paused && let Some(pause) = client.take_pause() {
                 driver.set_alarm(driver.now() + pause, 0);
@@ -230,10 +224,19 @@ impl Run {
                 }
             }
             self.try_cuts(driver, sampler, &client.oracle, depth, "serving")?;
+            if let Some(administrator) = &mut administrator
+                && let Err(what) = administrator.act(driver, stack)
+            {
+                self.tell_driver(driver);
+                return Err(what);
+            }
             if driver.events() > events_max || driver.now() > TIME_MAX {
                 self.tell_driver(driver);
                 return Err(format!("{} requests are not answered by {}", client.in_flight(), driver.now()));
             }
+        }
+        if let Some(administrator) = administrator {
+            *self.counts.kinds.entry("members added while served".into()).or_default() += administrator.added;
         }
         Ok(())
     }
@@ -328,7 +331,7 @@ impl Run {
         self.tell_driver(driver);
         self.tell(|| format!("-- disk {lost} is lost at rest"));
         *self.counts.kinds.entry("disks lost at rest".into()).or_default() += 1;
-        let (mut driver, mut stack) = self.start(disks);
+        let (mut driver, mut stack) = self.start(disks)?;
         let activated = stack.activate(&mut driver);
         self.tell_driver(&mut driver);
         activated.map_err(|e| format!("a start without disk {lost} is refused: {e}"))?;
@@ -349,7 +352,7 @@ impl Run {
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
-        let (mut driver, mut stack) = self.start(cut.disks);
+        let (mut driver, mut stack) = self.start(cut.disks)?;
         let nests = depth < DEPTH_MAX;
         // After a kill the devices still have something to lose while the recovery runs.
         let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {

@@ -121,6 +121,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         overlaps: false,
         upper_first: false,
         losses: None,
+        hot_add: None,
         about: "a slice".into(),
     }
 }

@@ -1,12 +1,12 @@
-//! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed. A served array takes spares,
-//! and fills them by itself.
+//! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed. A served array fills it by
+//! itself.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use dcd_engine::raid::offline::{make_spare, replace};
-use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
 use dcd_serve::control::Client;
 use dcd_stack::{DeviceSource, HumanBytes};
 use serde_json::{Value, json};
@@ -83,58 +83,65 @@ impl Served<'_> {
     fn add(mut self, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let before = self.status()?;
-        let place = self.place(&before)?;
+        let seat = self.seat(&before)?;
         let path = self.path()?;
         self.prepare(&before, force)?;
-        let call = json!({
-            "layer": self.choice.layer, "command": "add", "name": name, "path": path, "place": place,
-        });
+        let mut call = json!({ "layer": self.choice.layer, "command": "add", "name": name, "path": path });
+        match seat {
+            Seat::Spare(place) => call["place"] = place.into(),
+            Seat::Member(role) => call["role"] = role.into(),
+        }
         self.client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
-        let is_in = |list: &Value| list.as_array().is_some_and(|all| all.contains(&json!(place)));
         loop {
             let status = self.status()?;
-            let role = status["holders"].as_array().and_then(|all| all.iter().position(|h| *h == place));
-            if let Some(role) = role {
-                println!(
-                    "\"{name}\" is member {role} now: it is being filled; \"dcd array rebuild\" shows how far it is"
-                );
-                return Ok(());
+            match progress(&status, seat) {
+                Progress::Member(role) => {
+                    println!(
+                        "\"{name}\" is member {role} now: it is being filled; \"dcd array rebuild\" shows how far it is"
+                    );
+                    return Ok(());
+                }
+                Progress::Spare => {
+                    println!("\"{name}\" is a spare now: it takes the place of a member that fails");
+                    return Ok(());
+                }
+                Progress::Joining => std::thread::sleep(INTERVAL),
+                Progress::Failed => {
+                    let mut notes =
+                        status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                    let note = notes.rfind(|note| note.starts_with(&format!("{seat} ")));
+                    let why = note.unwrap_or("see \"dcd array status\"");
+                    return Err(Failure::Failed(format!("\"{name}\" is no spare: {why}")));
+                }
             }
-            if is_in(&status["spares"]) {
-                println!("\"{name}\" is a spare now: it takes the place of a member that fails");
-                return Ok(());
-            }
-            if !is_in(&status["joining"]) {
-                let mut notes = status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let note = notes.rfind(|note| note.starts_with(&format!("spare {place} ")));
-                let why = note.unwrap_or("see \"dcd array status\"");
-                return Err(Failure::Failed(format!("\"{name}\" is no spare: {why}")));
-            }
-            std::thread::sleep(INTERVAL);
         }
     }
 
     fn status(&mut self) -> Result<Value, Failure> {
         let all = self.client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         let layer = &all["layers"][&self.choice.layer];
-        if layer["spare_places"].is_u64() {
+        if layer["spare_places"].is_array() {
             return Ok(layer.clone());
         }
         Err(Failure::Failed(format!("the server has no array \"{}\"", self.choice.layer)))
     }
 
-    /// Its place among the spares, behind those that the server knows.
-    fn place(&self, status: &Value) -> Result<usize, Failure> {
-        let known = status["spare_places"].as_u64().unwrap_or(0) as usize;
-        let Some(place) = self.choice.spares.iter().position(|spare| spare == self.name) else {
+    /// Where the stack file has it: in the place of a member that has failed, or among the spares, where the server has room or
+    /// behind those that it knows.
+    fn seat(&self, status: &Value) -> Result<Seat, Failure> {
+        let members = &self.choice.members;
+        if let Some(role) = members.iter().position(|member| member.as_deref() == Some(self.name)) {
+            return self.member_seat(role, status);
+        }
+        let known = status["spare_places"].as_array().map_or(0, Vec::len);
+        let place =
+            self.choice.spares.iter().position(|spare| spare == self.name).expect("it is one of both");
+        if place < known && status["spare_places"][place] == true {
             return wrong(
                 self.name,
-                "is a member in the stack file, and the array is served: there a new device begins as a spare",
-                "name it in \"spares\" and add it: it takes the place of the member that has failed. Or stop the server first",
+                "is a spare of the server already",
+                "to take back one that has failed, \"dcd array remove\" it first",
             );
-        };
-        if place < known {
-            return wrong(self.name, "is a spare of the server already", "nothing was changed");
         }
         if place > known {
             let first = &self.choice.spares[known];
@@ -144,7 +151,29 @@ impl Served<'_> {
                 &format!("add \"{first}\" first"),
             );
         }
-        Ok(place)
+        Ok(Seat::Spare(place))
+    }
+
+    fn member_seat(&self, role: usize, status: &Value) -> Result<Seat, Failure> {
+        let is_in =
+            |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
+        if !is_in("failed_members", role) || status["rebuilding_member"] == json!(role) {
+            return wrong(
+                self.name,
+                &format!(
+                    "is in the place of member {role}, which has not failed, or has a new device already"
+                ),
+                "name it in \"spares\" and add it there",
+            );
+        }
+        if status["open_members"][role] == true {
+            return wrong(
+                self.name,
+                &format!("is in the place of member {role}, whose device the server has open still"),
+                "\"dcd array remove\" closes it, by the name that it had",
+            );
+        }
+        Ok(Seat::Member(role))
     }
 
     fn path(&self) -> Result<PathBuf, Failure> {
@@ -181,5 +210,35 @@ impl Served<'_> {
         }
         // What a device has that is a member of this array, and not in use here, is in the others.
         may_overwrite(name, &mut device, force || of_this)
+    }
+}
+
+/// How far a server is with a device.
+enum Progress {
+    Joining,
+    Spare,
+    Member(usize),
+    Failed,
+}
+
+fn progress(status: &Value, seat: Seat) -> Progress {
+    let is_in =
+        |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
+    match seat {
+        Seat::Spare(place) => {
+            let holder =
+                status["holders"].as_array().and_then(|all| all.iter().position(|held| *held == place));
+            match holder {
+                Some(role) => Progress::Member(role),
+                None if is_in("spares", place) => Progress::Spare,
+                None if is_in("joining", place) => Progress::Joining,
+                None => Progress::Failed,
+            }
+        }
+        Seat::Member(role) => match status["open_members"][role] == true {
+            true => Progress::Member(role),
+            false if is_in("joining_members", role) => Progress::Joining,
+            false => Progress::Failed,
+        },
     }
 }

@@ -196,6 +196,11 @@ fn check(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A spare in the place of a member that has failed is about to become that member.
+fn waits_for_member(of: &Superblock, place: usize) -> bool {
+    of.failed >> place & 1 == 1 && of.rebuilding.is_none_or(|rebuild| rebuild.role != place)
+}
+
 fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
     let of = &devices.newest;
     let mut wrong = Vec::new();
@@ -222,7 +227,7 @@ fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
                 wrong.push(format!("\"{name}\" is member {role}, and named in the place of member {place}"));
             }
             (Some(Standing::InUse(role) | Standing::Rebuilding(role, _)), _) => holders[role] += 1,
-            (Some(Standing::Spare), Some(_)) => {
+            (Some(Standing::Spare), Some(place)) if !waits_for_member(of, place) => {
                 wrong.push(format!("\"{name}\" is a spare: name it in \"spares\""))
             }
             (Some(Standing::Foreign), _) => wrong.push(format!("\"{name}\" is of another array")),

@@ -1,16 +1,22 @@
 //! What the superblocks of an array say: `dcd array fail` and `remove`, and the result of `dcd calibrate`.
 
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use dcd_engine::raid::contiguity::Contiguity;
 use dcd_engine::raid::offline::{self, forget, mark_failed};
-use serde_json::json;
+use dcd_serve::control::Client;
+use serde_json::{Value, json};
 
 use crate::attachment::Refusal;
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
 use crate::commands::array::devices::{Devices, Found, Standing, refused};
 use crate::commands::array::{Choice, place};
 use crate::failure::Failure;
+
+/// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = Choice::load(&args.array)?;
@@ -69,8 +75,10 @@ fn role(choice: &Choice, member: &str) -> Result<usize, Failure> {
 
 pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let choice = Choice::load(&args.array)?;
+    if let Some(client) = choice.server()? {
+        return remove_served(&choice, client, &args.name);
+    }
     let name = named(&choice, &args.name, "remove")?;
-    choice.not_served("remove the device")?;
     let mut devices = Devices::open(&choice)?;
     let found = take(&mut devices, name)?;
     let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
@@ -101,6 +109,31 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
     println!("\"{name}\" ({called}) is in no array any more: take it out of {}", choice.file.path.display());
     Ok(())
+}
+
+/// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
+fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
+    let until = Instant::now() + REMOVE_PATIENCE;
+    loop {
+        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(REMOVE_INTERVAL);
+    }
+    let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
+    client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+    println!(
+        "\"{name}\" is closed, and used no more: nothing on it was changed. \"dcd array add\" takes it back, or another device in its \
+         place"
+    );
+    Ok(())
+}
+
+/// Of some member that has failed, and that no other device replaces, the server cannot let go yet.
+fn is_letting_go(array: &Value) -> bool {
+    let mut held = array["held_members"].as_array().into_iter().flatten();
+    held.any(|role| array["rebuilding_member"] != *role)
 }
 
 /// Stores what the stride benchmark has found; the array takes it from its next start on.

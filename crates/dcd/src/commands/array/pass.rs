@@ -95,7 +95,10 @@ fn tell(client: &mut Client, choice: &Choice, command: ArrayCommand) -> Result<(
     let (word, repair) = match command {
         ArrayCommand::Scrub { repair } => ("scrub", repair),
         ArrayCommand::ScrubStop => ("scrub-stop", false),
-        ArrayCommand::Rebuild | ArrayCommand::Fail { .. } | ArrayCommand::Add { .. } => ("rebuild", false),
+        ArrayCommand::Rebuild
+        | ArrayCommand::Fail { .. }
+        | ArrayCommand::Add { .. }
+        | ArrayCommand::Remove { .. } => ("rebuild", false),
     };
     let args = json!({ "layer": choice.layer, "command": word, "repair": repair });
     match client.call("array", args, |_| ControlFlow::Continue(())) {

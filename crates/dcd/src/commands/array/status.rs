@@ -35,6 +35,8 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
     let mut status = all["layers"][&choice.layer].clone();
     let failed =
         |role: usize| status["failed_members"].as_array().is_some_and(|all| all.contains(&json!(role)));
+    let is_in =
+        |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
     let holder = |role: usize| status["holders"][role].as_u64();
     let events = |role: usize| match status["generations"][role].as_u64() {
         Some(0) | None => Value::Null,
@@ -52,6 +54,14 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
             (_, None, None) if failed(role) => "failed".to_owned(),
             _ => "in use".to_owned(),
         };
+        let is_closed = status["open_members"][role] == false;
+        let state = match (name, state.as_str()) {
+            (Some(_), "failed") if is_in("joining_members", role) => "being made a spare".to_owned(),
+            (Some(_), "failed") if is_closed => {
+                "removed: \"dcd array add\" takes it back, or another device".to_owned()
+            }
+            _ => state,
+        };
         let name = name.as_deref().unwrap_or("missing");
         // Where a spare has the role, the counter is its.
         let counter = holder(role).map_or_else(|| events(role), |_| Value::Null);
@@ -61,14 +71,14 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
     }
     for (spare, name) in choice.spares.iter().enumerate() {
         let role = (0..choice.members.len()).find(|role| holder(*role) == Some(spare as u64));
-        let is_in = |list: &str| status[list].as_array().is_some_and(|all| all.contains(&json!(spare)));
-        let is_new = status["spare_places"].as_u64().is_some_and(|known| spare as u64 >= known);
+        let is_new =
+            status["spare_places"].as_array().is_some_and(|known| known.get(spare) != Some(&json!(true)));
         let state = match (role, role.and_then(rebuilt)) {
             (Some(_), Some(percent)) => format!("rebuilding {percent:.1} %"),
             (Some(role), None) if failed(role) => "failed".to_owned(),
             (Some(_), None) => "in use".to_owned(),
-            (None, _) if is_in("spares") => "spare".to_owned(),
-            (None, _) if is_in("joining") => "being made a spare".to_owned(),
+            (None, _) if is_in("spares", spare) => "spare".to_owned(),
+            (None, _) if is_in("joining", spare) => "being made a spare".to_owned(),
             (None, _) if is_new => "new: \"dcd array add\" makes it a spare".to_owned(),
             (None, _) => "not used".to_owned(),
         };

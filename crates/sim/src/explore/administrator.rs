@@ -1,0 +1,147 @@
+//! An administrator who fails members of a running array, takes them out, and gives the same disks back as new ones.
+
+use dcd_engine::raid::offline::replace;
+use dcd_engine::raid::{Superblock, SuperblockError};
+use dcd_engine::{
+    ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Port, Pump, Report, Seat, Stack,
+};
+use serde_json::{Value, json};
+
+use crate::{MemDisk, SimRng, VirtualDriver};
+
+/// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then.
+const LOOKS: u64 = 60;
+const FAILS: u64 = 200;
+
+/// An array whose members, the first devices of the stack, are taken out and added again while it runs.
+pub struct HotAdd {
+    pub layer: LayerIndex,
+    pub members: usize,
+    /// Makes the stack with "missing" in the place of a member.
+    pub build_without: BuildWithout,
+}
+
+/// Makes a stack over such disks, without the member of a role.
+pub type BuildWithout = Box<dyn Fn(&[Geometry], usize) -> Stack>;
+
+#[derive(Clone, Copy)]
+enum Asked {
+    Fail,
+    Remove(usize),
+    Add(usize, Port),
+}
+
+/// See the module's documentation.
+pub(super) struct Administrator {
+    rng: SimRng,
+    layer: LayerIndex,
+    /// Where the array has the disk of each role; none where it was taken out.
+    ports: Vec<Option<Port>>,
+    asked: Option<Asked>,
+    /// Disks that were given back.
+    pub added: u64,
+}
+
+impl Administrator {
+    /// `missing`: a member that the stack was made without.
+    pub fn new(rng: SimRng, hot_add: &HotAdd, missing: Option<usize>) -> Administrator {
+        let mut next = 0;
+        let port = |role: usize| {
+            (Some(role) != missing).then(|| {
+                next += 1;
+                Port(next - 1)
+            })
+        };
+        let ports = (0..hot_add.members).map(port).collect();
+        Administrator { rng, layer: hot_add.layer, ports, asked: None, added: 0 }
+    }
+
+    /// Looks at the array now and then, and does what comes next.
+    ///
+    /// # Errors
+    /// Where the array refuses what it has no reason to refuse.
+    pub fn act(&mut self, driver: &mut VirtualDriver<MemDisk>, stack: &mut Stack) -> Result<(), String> {
+        while let Some((_, report)) = driver.take_report() {
+            if let Report::Array(answer) = report {
+                self.answered(answer)?;
+            }
+        }
+        if self.asked.is_some() || !self.rng.chance(LOOKS) {
+            return Ok(());
+        }
+        let status = stack.layer(self.layer).status(driver.now());
+        let Some((asked, command)) = self.choose(&status, driver, stack) else { return Ok(()) };
+        driver.note(|| format!("the administrator says {command:?}"));
+        self.asked = Some(asked);
+        driver.control(stack, self.layer, Control::Array(command));
+        Ok(())
+    }
+
+    fn choose(
+        &mut self,
+        status: &Value,
+        driver: &VirtualDriver<MemDisk>,
+        stack: &mut Stack,
+    ) -> Option<(Asked, ArrayCommand)> {
+        let is_in =
+            |list: &str, role: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(role)));
+        if status["state"] == "good" {
+            let role = self.rng.below(self.ports.len() as u64) as usize;
+            return self.rng.chance(FAILS).then_some((Asked::Fail, ArrayCommand::Fail { role }));
+        }
+        let idle = |role: &usize| {
+            is_in("failed_members", *role)
+                && !is_in("joining_members", *role)
+                && status["rebuilding_member"] != json!(*role)
+        };
+        let role = (0..self.ports.len()).find(idle)?;
+        if let Some(port) = self.ports[role] {
+            return Some((Asked::Remove(role), ArrayCommand::Remove { port }));
+        }
+        let port = stack.add_port(self.layer, DeviceIndex(role));
+        let geometry = driver.devices()[role].geometry();
+        let id = self.rng.next_u64().max(1);
+        Some((Asked::Add(role, port), ArrayCommand::Add { port, geometry, seat: Seat::Member(role), id }))
+    }
+
+    fn answered(&mut self, answer: Result<(), String>) -> Result<(), String> {
+        match (self.asked.take().expect("it was asked"), answer) {
+            (Asked::Remove(role), Ok(())) => self.ports[role] = None,
+            (Asked::Add(role, port), Ok(())) => {
+                self.ports[role] = Some(port);
+                self.added += 1;
+            }
+            // Parity in doubt, another member that has failed meanwhile.
+            (Asked::Fail, _) => {}
+            (Asked::Remove(_), Err(why)) if why.contains("try again") => {}
+            (Asked::Remove(role) | Asked::Add(role, _), Err(why)) => {
+                return Err(format!("the array refuses to change member {role}: {why}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The member whose superblocks a crash has left wiped, or half written, if there is one.
+pub(super) fn blank_member(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Option<usize> {
+    let blank = |disk: &mut MemDisk| {
+        matches!(Superblock::read(disk), Err(SuperblockError::NoMagic | SuperblockError::Checksum))
+    };
+    disks[..hot_add.members].iter_mut().position(blank)
+}
+
+/// What "dcd array add" does while nothing is served: gives a disk the role in whose place it is.
+pub(super) fn add_offline(
+    hot_add: &HotAdd,
+    disks: &mut [MemDisk],
+    role: usize,
+    rng: &mut SimRng,
+) -> Result<(), String> {
+    let (before, rest) = disks[..hot_add.members].split_at_mut(role);
+    let (disk, behind) = rest.split_first_mut().expect("the role has a disk");
+    let others = before.iter_mut().chain(behind);
+    let mut others: Vec<Option<&mut dyn BlockDevice>> =
+        others.map(|disk| Some(disk as &mut dyn BlockDevice)).collect();
+    let added = replace(&mut others, role, disk, rng.next_u64().max(1));
+    added.map(|_| ()).map_err(|error| format!("member {role} cannot be added offline: {error}"))
+}
