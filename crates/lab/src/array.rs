@@ -144,12 +144,14 @@ pub(crate) const PREFETCH: Param = param("prefetch", "1", "strips prefetched at 
 pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
 pub(crate) const DEPTH: Param =
     param("depth", "32", "stripes destaged at a time, with strips of 128KiB; as much with others");
-/// Linux lets a block device's queue have 128 requests of a kind, and md's one thread waits at the first that is full. A row
-/// with one dirty block reads from two of five members.
+/// Linux lets a block device's queue have 128 requests of a kind (`BLKDEV_MAX_RQ`), and md's one thread begins rows until the first
+/// member has as many. A row with one dirty block reads from two of five members, so that this is the case after 294 rows (see the
+/// test). The number of rows in md's memory is no limit: 256 unless somebody says otherwise (`NR_STRIPES`), but the paper's has
+/// 512 MiB of them.
 pub(crate) const MD_ROWS: Param = param(
     "rows",
-    "320",
-    "parity block groups destaged at a time: what fills a member's queue of 128 requests",
+    "294",
+    "parity block groups destaged at a time: until the first member's queue has 128 requests",
 );
 pub(crate) const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
 pub(crate) const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
@@ -280,5 +282,38 @@ impl ArraySetup {
             .map_err(|error| LabError::Setup(error.to_string()))?;
         let home = rig.drain();
         Ok(Ran { measured, home })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_sim::SimRng;
+
+    use super::MD_ROWS;
+
+    /// Rows that begin until one of five members has 128 requests, where each asks the member with its dirty block and the one with
+    /// its parity.
+    fn rows_until_a_queue_is_full(random: &mut SimRng) -> u32 {
+        let mut queues = [0; 5];
+        for rows in 0.. {
+            let parity = random.below(5) as usize;
+            let data = (parity + 1 + random.below(4) as usize) % 5;
+            if queues[parity].max(queues[data]) == 128 {
+                return rows;
+            }
+            queues[parity] += 1;
+            queues[data] += 1;
+        }
+        unreachable!("queues fill up")
+    }
+
+    #[test]
+    fn md_begins_rows_until_the_first_queue_is_full() {
+        let mut random = SimRng::new(1);
+        let rounds = 4000;
+        let sum: u32 = (0..rounds).map(|_| rows_until_a_queue_is_full(&mut random)).sum();
+        let mean = f64::from(sum) / f64::from(rounds);
+        let rows: f64 = MD_ROWS.default.parse().expect("a number");
+        assert!((mean - rows).abs() < 2.0, "{mean}");
     }
 }

@@ -37,7 +37,7 @@ fn ct_bulk_is_faster_with_a_stripe_cache_and_no_slower_with_the_transform() {
 
 #[test]
 fn ct_concurrent_has_nothing_to_fill_for_one_client() {
-    let set = ["scale=64", "clients=1,8", "strips=8KiB,128KiB", "strip-clients=8"];
+    let set = ["runs=2", "scale=64", "clients=1,8", "strips=8KiB,128KiB", "strip-clients=8"];
     let outcome = small("ct-concurrent", &set);
     let figures = figures(&outcome);
     assert!(!figures.is_empty() && figures.iter().all(|figure| figure.is_finite()), "{figures:?}");

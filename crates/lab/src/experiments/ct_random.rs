@@ -29,8 +29,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             As the paper's analysis has it: a disk gets the next command after the end of the one before it (section I-C, equation 1); \
             a table shows what more commands at a time change. Not stated, so assumed: dirty pages take up to 40 % of \
             memory, the default of Linux 2.6; strips of 128 KiB, as for Table II; 32 stripes are destaged at a time, with \
-            which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 320, which fill a member's \
-            queue of 128 requests in the host. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
+            which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 294: md's one thread begins \
+            them until the first member has 128 requests in the host's queue, and waits. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
             for all three (section IV-E).",
     params: &[
         Param { key: "workspaces", default: "1,2,3,4,6,8", about: "gigabytes written to" },
@@ -62,8 +62,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 const ALL_SORTED: &str = "so few pages all wait in the page cache before any is written back, and reach the array in one ascending sweep, \
      as dense in each stripe as the sweeps of more writes";
 
-const MORE_TO_SORT: &str = "so far from each other both write the same blocks, and the scheduler has more to sort of 320 parity block groups than of 32 \
-     stripes: with --set rows=160 it is 1.05x";
+const MORE_TO_SORT: &str = "so far from each other both write the same blocks, and the scheduler has more to sort of 294 parity block groups than of 32 \
+     stripes: with twice as many stripes (--set depth=64) it is 1.05x";
 
 /// Requests that the host has in flight: a block device's queue.
 const QUEUE: usize = 128;
