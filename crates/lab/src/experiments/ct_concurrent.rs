@@ -31,7 +31,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             each it writes 7.7 MB, half of that over files that stay, and the rest to 50 files of 4 KB to 650 KB that go with the \
             round, and reads 11.4 MB.",
     params: &[
-        Param { key: "clients", default: "1,4,16,64,128,256", about: "how many clients" },
+        Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
         Param { default: "4", ..RUNS },
@@ -62,8 +62,9 @@ const FEW_FRAGMENTS: &str = "most of what these clients write lies in rows: a co
      transform, and half of what they move is read, to which no transform applies. DBench's own list rewrites half of it in place, \
      the rest is new files, in rows as well; but it goes on for 12 minutes, and the real md answers a write when it is on the \
      disks, where PBGC here keeps it, as the paper describes it";
-const TWO_ROWS: &str = "with strips of 8 KiB a stripe is two rows: hardly more than a parity block group, and nothing is prefetched that md's host \
-     does not read ahead as well";
+const STRIPES_TAKE_MORE: &str = "with 32 clients what is written hardly fits into the caches any more, and SC, which takes memory for a whole stripe where a block is \
+     written, has room for less of it (with strips of 8 KiB it is 1.05x: --set strip-clients=32). The real md keeps no writes: it \
+     answers one when it is on the disks";
 
 fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
     format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
@@ -243,19 +244,20 @@ fn claims(
             Claim::range("any strip: MSC-CT over PBGC, at best", "1.8x", best(&gains), (1.4, 2.3), "x")
                 .because(FEW_FRAGMENTS),
         );
-        let sc: Vec<f64> = strips
-            .iter()
-            .map(|strip| rate(Scheme::Sc, many, *strip) / rate(Scheme::Pbgc, many, *strip))
+        let cases = clients.iter().map(|count| (*count, strip));
+        let cases = cases.chain(strips.iter().map(|strip| (many, *strip)));
+        let sc: Vec<f64> = cases
+            .map(|(clients, strip)| rate(Scheme::Sc, clients, strip) / rate(Scheme::Pbgc, clients, strip))
             .collect();
         claims.push(
             Claim::spread(
-                "any strip: SC over PBGC",
+                "any strip, any number of clients: SC over PBGC",
                 "significantly faster in all cases",
                 &sc,
                 (1.0, f64::INFINITY),
                 "x",
             )
-            .because(TWO_ROWS),
+            .because(STRIPES_TAKE_MORE),
         );
     }
     claims
