@@ -43,6 +43,9 @@ impl Array {
 
     /// Begins with the devices that had to wait.
     pub fn go_on_joining(&mut self, out: &mut Outbox) {
+        if self.broken {
+            return self.give_up_joining();
+        }
         if self.owes_superblocks() {
             return;
         }
@@ -58,6 +61,19 @@ impl Array {
                 let io = Io::Write { at, buf, durability: Durability::Durable };
                 self.submit_to(port, 0, Flight::Join { port }, io, out);
             }
+        }
+    }
+
+    /// Nothing will be recorded any more that devices wait for.
+    fn give_up_joining(&mut self) {
+        let joining = std::mem::take(&mut self.joining);
+        let (waiting, begun) = joining.into_iter().partition(|joining| joining.phase == Phase::Waiting);
+        self.joining = begun;
+        for Joining { spare: Spare { port, seat, .. }, .. } in waiting {
+            self.unusable.push((
+                port,
+                format!("{seat} could not be made a spare: the array takes no writes any more"),
+            ));
         }
     }
 

@@ -226,3 +226,25 @@ fn a_spare_leaves_and_its_place_is_free() {
     // What it has replaced may go.
     bench.tell(ArrayCommand::Remove { port: Port(3) }).expect("it is nobody");
 }
+
+#[test]
+fn nothing_is_let_go_or_wiped_before_it_is_recorded_who_has_failed() {
+    let mut bench = Bench::filled(config(Level::Raid5, 4));
+    bench.tell(ArrayCommand::Fail { role: 2 }).expect("it can be spared");
+    assert!(
+        !bench.open.is_empty() && bench.open.iter().all(|(port, ..)| *port != Port(2)),
+        "the others are told"
+    );
+    let error = bench.tell(ArrayCommand::Remove { port: Port(2) }).expect_err("they do not know it yet");
+    assert!(error.contains("try again"), "{error}");
+    bench.join(Memory(vec![3; (MEMBER * 512) as usize]), Seat::Spare(0), 77).expect("there is room");
+    while bench.array().recorder.recorded().failed == 0 {
+        assert!(bench.open.iter().all(|(port, ..)| *port != Port(4)), "it may be the one that has failed");
+        assert!(bench.returns(), "it goes on");
+    }
+    assert!(bench.open.iter().any(|(port, ..)| *port == Port(4)), "now it is wiped");
+    bench.tell(ArrayCommand::Remove { port: Port(2) }).expect("it is known");
+    bench.rest();
+    assert!(bench.is_good(), "{}", bench.status());
+    bench.check_data();
+}

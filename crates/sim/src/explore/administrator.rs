@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::{MemDisk, SimRng, VirtualDriver};
 
-/// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then.
-const LOOKS: u64 = 60;
-const FAILS: u64 = 200;
+/// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then: some do the next
+/// thing as soon as it may be done, others take their time.
+const HABITS: [(u64, u64); 3] = [(60, 200), (60, 200), (300, 40)];
 
 /// An array whose members, the first devices of the stack, are taken out and added again while it runs.
 pub struct HotAdd {
@@ -34,6 +34,8 @@ enum Asked {
 /// See the module's documentation.
 pub(super) struct Administrator {
     rng: SimRng,
+    looks: u64,
+    fails: u64,
     layer: LayerIndex,
     /// Where the array has the disk of each role; none where it was taken out.
     ports: Vec<Option<Port>>,
@@ -44,7 +46,7 @@ pub(super) struct Administrator {
 
 impl Administrator {
     /// `missing`: a member that the stack was made without.
-    pub fn new(rng: SimRng, hot_add: &HotAdd, missing: Option<usize>) -> Administrator {
+    pub fn new(mut rng: SimRng, hot_add: &HotAdd, missing: Option<usize>) -> Administrator {
         let mut next = 0;
         let port = |role: usize| {
             (Some(role) != missing).then(|| {
@@ -53,7 +55,8 @@ impl Administrator {
             })
         };
         let ports = (0..hot_add.members).map(port).collect();
-        Administrator { rng, layer: hot_add.layer, ports, asked: None, added: 0 }
+        let (looks, fails) = rng.pick(&HABITS);
+        Administrator { rng, looks, fails, layer: hot_add.layer, ports, asked: None, added: 0 }
     }
 
     /// Looks at the array now and then, and does what comes next.
@@ -66,7 +69,7 @@ impl Administrator {
                 self.answered(answer)?;
             }
         }
-        if self.asked.is_some() || !self.rng.chance(LOOKS) {
+        if self.asked.is_some() || !self.rng.chance(self.looks) {
             return Ok(());
         }
         let status = stack.layer(self.layer).status(driver.now());
@@ -87,7 +90,7 @@ impl Administrator {
             |list: &str, role: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(role)));
         if status["state"] == "good" {
             let role = self.rng.below(self.ports.len() as u64) as usize;
-            return self.rng.chance(FAILS).then_some((Asked::Fail, ArrayCommand::Fail { role }));
+            return self.rng.chance(self.fails).then_some((Asked::Fail, ArrayCommand::Fail { role }));
         }
         let idle = |role: &usize| {
             is_in("failed_members", *role)

@@ -255,9 +255,12 @@ impl Run {
             return Ok(());
         }
         self.tell_driver(driver);
+        // That of this life, which goes on afterwards.
+        let missing = self.missing;
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
         }
+        self.missing = missing;
         Ok(())
     }
 
