@@ -125,36 +125,88 @@ const fn param(key: &'static str, default: &'static str, about: &'static str) ->
     Param { key, default, about }
 }
 
-/// The parameters of [`ArraySetup`].
-pub(crate) const DRIVE: Param = param("drive", "cheetah-15k4", "the members");
+const DRIVE: Param = param("drive", "cheetah-15k4", "the members");
 pub(crate) const QUEUE_DEPTH: Param =
     param("queue-depth", "1", "commands that a member gets to know at a time (one: section I-C, equation 1)");
-pub(crate) const ANTICIPATION: Param =
+const ANTICIPATION: Param =
     param("anticipation", "6ms", "how long the host's scheduler keeps a member free for another read");
-pub(crate) const READ_AHEAD: Param = param(
+const READ_AHEAD: Param = param(
     "read-ahead",
     "no",
     "yes or no: the members read on behind a read (this drive does not, section I-C)",
 );
-pub(crate) const MEMBERS: Param = param("members", "5", "how many");
-pub(crate) const STRIP: Param = param("strip", "128KiB", "what a stripe has on each member");
+const MEMBERS: Param = param("members", "5", "how many");
+const STRIP: Param = param("strip", "128KiB", "what a stripe has on each member");
 /// "When a single sequential read is detected ... the prefetching size is set to a multiple of stripe size"; otherwise a strip
 /// (Baek and Park, US 7,822,920).
 pub(crate) const PREFETCH: Param = param("prefetch", "1", "strips prefetched at a time, with a stripe cache");
 pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
-pub(crate) const DEPTH: Param =
+const DEPTH: Param =
     param("depth", "32", "stripes destaged at a time, with strips of 128KiB; as much with others");
 /// Linux lets a block device's queue have 128 requests of a kind (`BLKDEV_MAX_RQ`), and md's one thread begins rows until the first
 /// member has as many. A row with one dirty block reads from two of five members, so that this is the case after 294 rows (see the
 /// test). The number of rows in md's memory is no limit: 256 unless somebody says otherwise (`NR_STRIPES`), but the paper's has
 /// 512 MiB of them.
-pub(crate) const MD_ROWS: Param = param(
+const MD_ROWS: Param = param(
     "rows",
     "294",
     "parity block groups destaged at a time: until the first member's queue has 128 requests",
 );
-pub(crate) const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
-pub(crate) const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
+const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
+const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
+
+/// The parameters of [`ArraySetup`].
+const SHARED: [Param; 12] = [
+    DRIVE,
+    QUEUE_DEPTH,
+    ANTICIPATION,
+    READ_AHEAD,
+    MEMBERS,
+    STRIP,
+    PREFETCH,
+    CACHE,
+    DEPTH,
+    MD_ROWS,
+    FILL_READS,
+    FILL_WRITES,
+];
+
+const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
+const fn has(params: &[Param], key: &str) -> bool {
+    let mut at = 0;
+    while at < params.len() && !is_same(params[at].key, key) {
+        at += 1;
+    }
+    at < params.len()
+}
+
+/// An experiment's own parameters, and those of [`ArraySetup`] that are not among them: `ALL` together.
+pub(crate) const fn with_array<const ALL: usize>(own: &[Param]) -> [Param; ALL] {
+    let mut params = [DRIVE; ALL];
+    let (mut count, mut at) = (own.len(), 0);
+    while at < own.len() {
+        params[at] = own[at];
+        at += 1;
+    }
+    at = 0;
+    while at < SHARED.len() {
+        if !has(own, SHARED[at].key) {
+            params[count] = SHARED[at];
+            count += 1;
+        }
+        at += 1;
+    }
+    assert!(count == ALL, "so many parameters there are together");
+    params
+}
 
 impl ArraySetup {
     pub fn read(settings: &Settings) -> Result<ArraySetup, LabError> {
@@ -289,7 +341,8 @@ impl ArraySetup {
 mod tests {
     use dcd_sim::SimRng;
 
-    use super::MD_ROWS;
+    use super::{CACHE, MD_ROWS, SHARED, has, with_array};
+    use crate::Param;
 
     /// Rows that begin until one of five members has 128 requests, where each asks the member with its dirty block and the one with
     /// its parity.
@@ -305,6 +358,18 @@ mod tests {
             queues[data] += 1;
         }
         unreachable!("queues fill up")
+    }
+
+    #[test]
+    fn an_own_parameter_takes_the_place_of_the_arrays() {
+        let cache = Param { default: "51MiB", ..CACHE };
+        let params = with_array::<13>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
+        let of = |key: &str| -> Vec<&str> {
+            params.iter().filter(|param| param.key == key).map(|param| param.default).collect()
+        };
+        assert_eq!(of("cache"), ["51MiB"]);
+        assert!(SHARED.iter().all(|shared| of(shared.key).len() == 1));
+        assert!(has(&params, "used") && !has(&params, "use") && !has(&params, "used-up"));
     }
 
     #[test]

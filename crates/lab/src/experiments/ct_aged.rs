@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use dcd_sim::mix;
 use dcd_sim::workloads::{Aging, Workload};
 
-use crate::array::{
-    ANTICIPATION, ArraySetup, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH, QUEUE_DEPTH,
-    READ_AHEAD, STRIP, Scheme,
-};
+use crate::array::{ArraySetup, CACHE, Scheme, with_array};
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -26,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             10 GB, and so are the array's cache and the page cache. The array and its disks are those of ct-random. The file \
             system is the FFS of this project with the blocks and the placement of ext3, as Linux has it from 2.6.10 on: the first \
             free blocks from a goal on, in windows that are one file's while it is open.",
-    params: &[
+    params: &with_array::<19>(&[
         Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
         Param {
             key: "cycles",
@@ -41,20 +38,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             about: "percent of it that files take up: 90 % of what is left beside inodes and reserve",
         },
         Param { key: "removed", default: "20", about: "percent of the files that are removed at a time" },
-        Param { key: "cache", default: "51MiB", about: "RAM for stripes: a tenth of 512 MiB" },
+        Param { default: "51MiB", about: "RAM for stripes: a tenth of 512 MiB", ..CACHE },
         Param { key: "page-cache", default: "40MiB", about: "the host's page cache, a tenth of ct-random's" },
-        DRIVE,
-        QUEUE_DEPTH,
-        ANTICIPATION,
-        READ_AHEAD,
-        MEMBERS,
-        STRIP,
-        PREFETCH,
-        DEPTH,
-        MD_ROWS,
-        FILL_READS,
-        FILL_WRITES,
-    ],
+    ]),
     plan,
     conclude,
 };

@@ -6,10 +6,7 @@ use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
 use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
 use dcd_sim::{SimRng, mix};
 
-use crate::array::{
-    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH,
-    QUEUE_DEPTH, READ_AHEAD, STRIP, Scheme,
-};
+use crate::array::{ArraySetup, PREFETCH, QUEUE_DEPTH, Scheme, with_array};
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -31,25 +28,15 @@ pub const EXPERIMENT: Experiment = Experiment {
             two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups and the \
             placement of ext3, without its journal. How many requests were in flight at the block level is not stated. The making \
             of a file system is left out: the model's takes no time.",
-    params: &[
+    params: &with_array::<17>(&[
         Param { key: "scale", default: "4", about: "files, file system and caches are divided by this" },
         Param { key: "used", default: "10GiB", about: "the size of the file system, before that" },
         Param { key: "block-bytes", default: "512MiB", about: "what is moved at the block level" },
         Param { key: "in-flight", default: "4", about: "requests in flight at the block level" },
         Param { key: "page-cache", default: "400MiB", about: "the host's page cache, before that" },
-        DRIVE,
         Param { default: "32", about: "commands that a member gets to know at a time", ..QUEUE_DEPTH },
-        ANTICIPATION,
-        READ_AHEAD,
-        MEMBERS,
-        STRIP,
         Param { default: "16", ..PREFETCH },
-        CACHE,
-        DEPTH,
-        MD_ROWS,
-        FILL_READS,
-        FILL_WRITES,
-    ],
+    ]),
     plan,
     conclude,
 };

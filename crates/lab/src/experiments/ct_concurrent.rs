@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use dcd_sim::mix;
 use dcd_sim::workloads::{DBench, Workload};
 
-use crate::array::{
-    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH,
-    QUEUE_DEPTH, READ_AHEAD, STRIP, Scheme,
-};
+use crate::array::{ArraySetup, Scheme, with_array};
 use crate::builtin::RUNS;
 use crate::findings::figure;
 use crate::{
@@ -30,7 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             than DBench's list of calls (client.txt of dbench 4.0), in which a client has 21 MB of files and goes through 129 rounds: in \
             each it writes 7.7 MB, half of that over files that stay, and the rest to 50 files of 4 KB to 650 KB that go with the \
             round, and reads 11.4 MB.",
-    params: &[
+    params: &with_array::<22>(&[
         Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
@@ -41,19 +38,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param { key: "used", default: "10GiB", about: "the size of the file system" },
         Param { key: "page-cache", default: "400MiB", about: "the host's page cache" },
         Param { key: "file", default: "64KiB", about: "the mean size of a file" },
-        DRIVE,
-        QUEUE_DEPTH,
-        ANTICIPATION,
-        READ_AHEAD,
-        MEMBERS,
-        STRIP,
-        PREFETCH,
-        CACHE,
-        DEPTH,
-        MD_ROWS,
-        FILL_READS,
-        FILL_WRITES,
-    ],
+    ]),
     plan,
     conclude,
 };

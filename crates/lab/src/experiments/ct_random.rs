@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dcd_engine::{Buf, Durability, Io, LINE_BYTES, LINE_SECTORS, Lba, Nanos, RequestId};
 use dcd_sim::{SimRng, mix};
 
-use crate::array::{
-    ANTICIPATION, ArraySetup, CACHE, DEPTH, DRIVE, FILL_READS, FILL_WRITES, MD_ROWS, MEMBERS, PREFETCH,
-    QUEUE_DEPTH, READ_AHEAD, STRIP, Scheme,
-};
+use crate::array::{ArraySetup, Scheme, with_array};
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -32,7 +29,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 294: md's one thread begins \
             them until the first member has 128 requests in the host's queue, and waits. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
             for all three (section IV-E).",
-    params: &[
+    params: &with_array::<17>(&[
         Param { key: "workspaces", default: "1,2,3,4,6,8", about: "gigabytes written to" },
         Param { key: "writes", default: "160000", about: "pages written at each size" },
         Param { key: "counts", default: "40000,160000,640000", about: "pages written to 1.5 GB" },
@@ -42,19 +39,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             default: "1,2,4,32",
             about: "commands that a member gets at a time, tried on the first workspace",
         },
-        DRIVE,
-        QUEUE_DEPTH,
-        ANTICIPATION,
-        READ_AHEAD,
-        MEMBERS,
-        STRIP,
-        PREFETCH,
-        CACHE,
-        DEPTH,
-        MD_ROWS,
-        FILL_READS,
-        FILL_WRITES,
-    ],
+    ]),
     plan,
     conclude,
 };
