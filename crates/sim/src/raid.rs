@@ -10,7 +10,7 @@ use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::raid::{
-    CacheMemory, CacheUnit, Canary, DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock, create,
+    CacheMemory, CacheUnit, Canary, DATA_SECTOR, Identity, Level, RaidConfig, RaidLayer, Superblock, create,
 };
 use dcd_engine::{
     BlockDevice, Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
@@ -18,7 +18,7 @@ use dcd_engine::{
 };
 
 use crate::explore::{HotAdd, Losses, MayLose, Rig, disk, prefill};
-use crate::{MemDisk, SimRng, Value, VirtualDriver, cache, mix};
+use crate::{CutStyle, MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 
 /// The size of an array alone; a little more where its stripes do not divide it.
 const DATA_SECTORS: u64 = 1024;
@@ -157,30 +157,35 @@ impl BlockDevice for Now<'_> {
 }
 
 /// The disks whose loss the others make up for: with any one of them gone, the parity has all that is missing. `devices`: members
-/// and spares come first.
+/// and spares come first. What a killed server has left in the disks' caches may go yet, so it has to be so with and without that.
 fn may_lose(devices: usize) -> MayLose {
     Box::new(move |disks| {
-        let read = |disk: &MemDisk| match disk.faults().dead {
-            true => None,
-            false => Superblock::read(&mut Now(disk)).ok(),
+        let disks = &disks[..devices];
+        let durable: Vec<MemDisk> =
+            disks.iter().map(|disk| disk.power_cut(CutStyle::AllLost, &mut SimRng::new(0))).collect();
+        let images = [superblocks(disks.iter()), superblocks(durable.iter())];
+        let alive = |disk: &usize| !disks[*disk].faults().dead && images[0][*disk].is_some();
+        (0..devices)
+            .filter(|disk| alive(disk) && images.iter().all(|read| holds_without(read, *disk)))
+            .collect()
+    })
+}
+
+fn superblocks<'a>(disks: impl Iterator<Item = &'a MemDisk>) -> Vec<Option<(Superblock, Identity)>> {
+    disks.map(|disk| if disk.faults().dead { None } else { Superblock::read(&mut Now(disk)).ok() }).collect()
+}
+
+fn holds_without(read: &[Option<(Superblock, Identity)>], lost: usize) -> bool {
+    let left = || read.iter().enumerate().filter(|(index, _)| *index != lost).flat_map(|(_, read)| read);
+    let roles = left().filter(|(_, identity)| identity.role.is_some());
+    let newest = roles.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    newest.is_some_and(|newest| {
+        let whole = |role: &usize| {
+            let id = newest.member_ids[*role];
+            newest.failed >> role & 1 == 0 && left().any(|(_, identity)| identity.id == id)
         };
-        let read: Vec<_> = disks[..devices].iter().map(read).collect();
-        let holds_without = |lost: usize| {
-            let left =
-                || read.iter().enumerate().filter(|(index, _)| *index != lost).flat_map(|(_, read)| read);
-            let roles = left().filter(|(_, identity)| identity.role.is_some());
-            let newest =
-                roles.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
-            newest.is_some_and(|newest| {
-                let whole = |role: &usize| {
-                    let id = newest.member_ids[*role];
-                    newest.failed >> role & 1 == 0 && left().any(|(_, identity)| identity.id == id)
-                };
-                let missing = (0..newest.members).filter(|role| !whole(role)).count();
-                missing <= newest.level.parity()
-            })
-        };
-        (0..devices).filter(|&disk| read[disk].is_some() && holds_without(disk)).collect()
+        let missing = (0..newest.members).filter(|role| !whole(role)).count();
+        missing <= newest.level.parity()
     })
 }
 
