@@ -15,8 +15,9 @@
 #   have one file on the host, which is not paced, for that: an SSD.
 # - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
 #
-# random: WRITES_MIB (16: 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that left in the journal or log is
-# home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four trees of 508 files on ext4.
+# random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
+# left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
+# trees of 508 files on ext4.
 #
 # usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 DRIVE=cheetah-15k4 SETUPS="md dcd dcd-slice md-journal dcd-log"
 set -euo pipefail

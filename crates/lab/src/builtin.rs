@@ -79,11 +79,7 @@ impl Case {
 
 /// A workload by its name, shortened.
 pub(crate) fn workload(settings: &Settings, name: &str) -> Result<Workload, LabError> {
-    let scale: u32 = settings.number("scale")?;
-    if scale == 0 {
-        let problem = "it must be at least 1".to_owned();
-        return Err(LabError::BadValue { key: "scale".to_owned(), problem });
-    }
+    let scale: u32 = settings.count("scale")?;
     if name == POSTMARK {
         // The files stay as many as they are: they are what does not fit the caches.
         let full = PostMark { think: POSTMARK_THINK, ..PostMark::default() };

@@ -78,6 +78,12 @@ impl Settings {
         parse_number(key, self.text(key))
     }
 
+    /// A number of times, or of parts: at least 1.
+    pub fn count<T: FromStr + Default + PartialEq>(&self, key: &str) -> Result<T, LabError> {
+        let number = self.number(key)?;
+        if number == T::default() { Err(bad(key, "it must be at least 1".to_owned())) } else { Ok(number) }
+    }
+
     /// Numbers with commas between them.
     pub fn numbers<T: FromStr>(&self, key: &str) -> Result<Vec<T>, LabError> {
         self.text(key).split(',').map(|text| parse_number(key, text)).collect()
@@ -157,6 +163,9 @@ mod tests {
         assert!(settings.flag("lock").unwrap_err().to_string().contains("none of yes, no"));
         assert!(settings.numbers::<u32>("users").is_err());
         assert_eq!(settings.bytes("cache").unwrap(), 64);
+        assert_eq!(settings.count::<u64>("cache").unwrap(), 64);
+        let settings = Settings::new(PARAMS, &Overrides::parse(["cache=0"]).unwrap(), 1);
+        assert!(settings.count::<u64>("cache").unwrap_err().to_string().contains("at least 1"));
         assert!(matches!(Overrides::parse(["cache"]), Err(LabError::NotAnAssignment(_))));
     }
 }

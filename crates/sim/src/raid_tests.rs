@@ -162,6 +162,31 @@ fn members_that_come_and_go_while_clients_write_take_no_data_with_them() {
     }
 }
 
+/// A newer superblock that a killed server has left in a cache says that a member is whole again: it may be gone at the next cut.
+#[test]
+fn no_disk_may_be_lost_on_the_word_of_a_cache() {
+    let config = draw_config(&mut SimRng::new(1), Level::Raid5);
+    let geometry = Geometry { volatile_cache: true, ..member_geometry(&config, DATA_SECTORS) };
+    let mut rng = SimRng::new(2);
+    let mut disks: Vec<MemDisk> =
+        members(&config, geometry).iter().map(|member| copy(&mut rng, geometry, member)).collect();
+    let count = disks.len();
+    assert_eq!(may_lose(count)(&disks).len(), count, "any one of them");
+    let mut tell = |failed: u64, durability: Durability| {
+        for disk in &mut disks {
+            let (mut superblock, identity) = Superblock::read(disk).expect("a member");
+            (superblock.failed, superblock.generation) = (failed, superblock.generation + 1);
+            let Io::Write { at, buf, .. } = superblock.write(identity) else { unreachable!("it is a write") };
+            disk.run(Io::Write { at, buf, durability }).status.expect("written");
+        }
+        may_lose(count)(&disks)
+    };
+    assert_eq!(tell(1 << 1, Durability::Durable), [1], "one has failed, which others make up for");
+    assert_eq!(tell(0, Durability::Durable).len(), count);
+    tell(1 << 1, Durability::Durable);
+    assert_eq!(tell(0, Durability::Volatile), [1], "so it says, but not durably");
+}
+
 #[test]
 fn writes_that_no_bit_or_record_announces_are_caught() {
     for (canary, journal) in [(Canary::LateIntent, false), (Canary::SkipJournal, true)] {

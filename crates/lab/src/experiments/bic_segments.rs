@@ -60,7 +60,7 @@ fn trace_key(segments: usize) -> String {
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (buffer, seed) = (settings.bytes("buffer")?, settings.seed);
-    let (runs, trace) = (settings.number("runs")?, workload(settings, TRACE)?);
+    let (runs, trace) = (settings.count("runs")?, workload(settings, TRACE)?);
     let mut points = Vec::new();
     for segments in settings.numbers::<usize>("segments")? {
         let (case, trace) = (Case { segments, ..Case::new(buffer) }, trace.clone());

@@ -40,7 +40,7 @@ fn key(name: &str, buffer: u64, size: u64) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let runs = settings.number("runs")?;
+    let runs = settings.count("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
         let workload = workload(settings, name)?;

@@ -88,11 +88,7 @@ const BLOCK_LEVEL: [(&str, bool, bool); 4] = [
 ];
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let scale: u64 = settings.number("scale")?;
-    if scale == 0 {
-        let problem = "it must be at least 1".to_owned();
-        return Err(LabError::BadValue { key: "scale".to_owned(), problem });
-    }
+    let scale: u64 = settings.count("scale")?;
     let whole = ArraySetup::read(settings)?;
     let setup = ArraySetup { cache: whole.cache / scale, ..whole };
     let used = settings.bytes("used")? / scale;

@@ -66,19 +66,9 @@ fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u64>, u64, u64), LabError
     Ok((clients, settings.sizes("strips")?, many, settings.bytes("strip")?))
 }
 
-fn at_least_one(settings: &Settings, key: &str) -> Result<u64, LabError> {
-    match settings.number(key)? {
-        0 => {
-            let problem = "it must be at least 1".to_owned();
-            Err(LabError::BadValue { key: key.to_owned(), problem })
-        }
-        number => Ok(number),
-    }
-}
-
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let scale = at_least_one(settings, "scale")?;
-    let runs = at_least_one(settings, "runs")?;
+    let scale: u64 = settings.count("scale")?;
+    let runs: u64 = settings.count("runs")?;
     let scaled = |key| settings.bytes(key).map(|bytes| bytes / scale);
     let whole = ArraySetup::read(settings)?;
     let setup = ArraySetup { cache: whole.cache / scale, ..whole };

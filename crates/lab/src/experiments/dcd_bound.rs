@@ -56,7 +56,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for disk in SHOWN {
-        for run in 0..settings.number("runs")? {
+        for run in 0..settings.count::<u64>("runs")? {
             let setup = nuser::setup(settings, disk)?;
             let benchmark = NUser { users, pause, ..NUser::default() };
             let seed = mix(settings.seed, run);
@@ -93,7 +93,7 @@ fn share(samples: &Samples, runs: u64, kib: u64) -> f64 {
 }
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
-    let runs: u64 = settings.number("runs")?;
+    let runs: u64 = settings.count("runs")?;
     let bandwidth = |kib: u64| samples.get(&raw(kib), "bytes_per_second");
     let ratio = |kib: u64| bandwidth(LARGE_KIB) / bandwidth(kib);
     let shares = MIX.map(|(kib, _)| share(samples, runs, kib) / 100.0);

@@ -70,7 +70,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     for disk in settings.choices("disks", &DISKS)? {
         for users in settings.numbers::<u32>("users")? {
             for cold in [true, false] {
-                for run in 0..settings.number("runs")? {
+                for run in 0..settings.count::<u64>("runs")? {
                     let setup = nuser::setup(settings, disk)?;
                     // All disks get the same trees.
                     let seed = mix(mix(settings.seed, u64::from(users)), run);
@@ -104,7 +104,7 @@ impl Means<'_> {
 }
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
-    let runs: u64 = settings.number("runs")?;
+    let runs: u64 = settings.count("runs")?;
     let users = settings.numbers::<u32>("users")?;
     let disks = settings.choices("disks", &DISKS)?;
     let means = Means { samples, runs };
