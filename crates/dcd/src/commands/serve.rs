@@ -76,12 +76,14 @@ fn protect(quiet: bool) {
     if quiet {
         return;
     }
-    for (what, done) in
-        [("PR_SET_IO_FLUSHER", protection.io_flusher), ("locked memory", protection.locked_memory)]
-    {
+    for (what, needs, done) in [
+        ("PR_SET_IO_FLUSHER", "CAP_SYS_RESOURCE", protection.io_flusher),
+        ("locked memory", "CAP_IPC_LOCK", protection.locked_memory),
+    ] {
         if let Err(error) = done {
             eprintln!(
-                "dcd: without {what} ({error}): a machine that is short of memory may hang; run as root"
+                "dcd: without {what} ({error}): a machine that is short of memory may hang; it needs {needs}, which \
+                 root has, unless a container takes it away"
             );
         }
     }
