@@ -11,7 +11,6 @@ mod protect;
 mod ring;
 mod session;
 mod signals;
-mod slab;
 
 pub use device::{Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice};
 pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, Outcome, Statistics};

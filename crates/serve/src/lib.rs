@@ -7,4 +7,3 @@
 pub mod control;
 pub mod fuse;
 pub mod nbd;
-mod slab;

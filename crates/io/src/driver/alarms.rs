@@ -9,9 +9,9 @@ use std::time::Duration;
 use dcd_engine::Nanos;
 use io_uring::opcode;
 use io_uring::types::Timespec;
+use slab::Slab;
 
 use crate::ring::{Kind, Ring, Token};
-use crate::slab::Slab;
 
 /// Alarms that are set at a time. Each is earlier than those before it, so more would be a strange coincidence.
 const ALARMS_MAX: usize = 16;
@@ -54,7 +54,7 @@ impl Alarms {
     }
 
     pub fn cancel(&self, ring: &mut Ring) {
-        for index in self.set.keys() {
+        for (index, _) in &self.set {
             ring.cancel(Token::new(Kind::Alarm, index));
         }
     }

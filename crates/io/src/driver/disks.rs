@@ -89,7 +89,7 @@ impl Driver {
         match op.transfer.advance(result) {
             None => self.push_call(index),
             Some(status) => {
-                let op = self.ops.remove(index).expect("it was there");
+                let op = self.ops.remove(index);
                 self.finished.push_back((op.tag, op.transfer.finish(status)));
             }
         }

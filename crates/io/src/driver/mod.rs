@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, IoResult, Nanos, Output, Pump, Request, Stack, Tag};
 use io_uring::{opcode, types};
+use slab::Slab;
 
 pub use host::{CallId, ClientId, Context, Host, ListenerId};
 pub use stop::Outcome;
@@ -33,7 +34,6 @@ pub use stop::Outcome;
 use crate::device::Device;
 use crate::ring::{Completion, Kind, Ring, Token};
 use crate::signals::Signals;
-use crate::slab::Slab;
 use crate::{Actions, Source, protect};
 use alarms::Alarms;
 use disks::DeviceOp;
@@ -420,13 +420,18 @@ impl Pump for Driver {
     }
 }
 
+/// What is there now, for loops that change it.
+fn keys<T>(slab: &Slab<T>) -> Vec<usize> {
+    slab.iter().map(|(index, _)| index).collect()
+}
+
 impl Drop for Driver {
     /// Waits for what the kernel still does with this driver's memory; what does not end in time is left to it for ever.
     fn drop(&mut self) {
-        for index in self.listeners.keys() {
+        for (index, _) in &self.listeners {
             self.ring.cancel(Token::new(Kind::Accept, index));
         }
-        for index in self.connections.keys() {
+        for (index, _) in &self.connections {
             self.ring.cancel(Token::new(Kind::Receive, index));
             self.ring.cancel(Token::new(Kind::Send, index));
         }

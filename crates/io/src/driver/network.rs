@@ -10,7 +10,7 @@ use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack}
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{ClientId, Context, Driver, Host, ListenerId, Origin, TURN_MAX};
+use super::{ClientId, Context, Driver, Host, ListenerId, Origin, TURN_MAX, keys};
 use crate::listen::Socket;
 use crate::ring::{Kind, Token};
 use crate::{Actions, Session, SessionFactory};
@@ -226,7 +226,7 @@ impl Driver {
 
     /// The answer to a request goes to whoever made it, if he is still there.
     pub(super) fn deliver(&mut self, stack: &mut Stack, host: &mut dyn Host, id: usize, result: IoResult) {
-        match self.origins.remove(id).expect("a request is answered once") {
+        match self.origins.remove(id) {
             Origin::Session { connection, client, token } => {
                 if self.is_client(connection, client) {
                     self.answered(connection);
@@ -436,14 +436,14 @@ impl Driver {
             return;
         }
         self.sweep_at = None;
-        for index in self.connections.keys() {
+        for index in keys(&self.connections) {
             match self.connections.get(index).and_then(|c| c.deadline) {
                 Some(deadline) if deadline <= self.now => self.disconnect(stack, host, index),
                 Some(deadline) => self.sweep_by(deadline),
                 None => {}
             }
         }
-        for index in self.listeners.keys() {
+        for index in keys(&self.listeners) {
             let listener = self.listeners.get_mut(index).expect("a key in use");
             match listener.paused_until {
                 Some(until) if until <= self.now => {

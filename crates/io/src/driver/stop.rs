@@ -13,7 +13,7 @@
 
 use dcd_engine::{Control, Io, IoError, LayerIndex, Nanos, Report, Request, RequestId, Stack};
 
-use super::{Context, Driver, Host, Origin};
+use super::{Context, Driver, Host, Origin, keys};
 
 /// Time for the last answers to go out.
 const ANSWERS: Nanos = Nanos::from_secs(1);
@@ -68,7 +68,7 @@ impl Driver {
             return;
         }
         self.stopping = Some(Stopping { phase: Phase::Requests, limit, outcome: Outcome::default() });
-        for listener in self.listeners.keys() {
+        for listener in keys(&self.listeners) {
             self.close_listener(listener);
         }
     }

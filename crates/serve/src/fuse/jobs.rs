@@ -15,8 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use dcd_engine::{Buf, Durability, Extent, Io, IoError, IoResult, Lba, SECTOR_BYTES};
-
-use crate::slab::Slab;
+use slab::Slab;
 
 /// A request for bytes, inside the file.
 #[derive(Debug)]
@@ -157,7 +156,7 @@ impl<W> Jobs<W> {
     pub fn complete(&mut self, token: u64, result: IoResult) -> Option<Done<W>> {
         let part = self.parts.remove(token as usize);
         let (Part::Edge { job: index, .. } | Part::Change { job: index }) = part;
-        let job = self.jobs.get_mut(index);
+        let job = &mut self.jobs[index];
         job.outstanding -= 1;
         match (result.status, part) {
             (Err(error), _) => job.error = job.error.or(Some(error)),
@@ -219,13 +218,13 @@ impl<W> Jobs<W> {
         let running = |other: &Job<W>| {
             other.state != State::Waiting && !(other.patches.is_empty() && job.patches.is_empty())
         };
-        self.jobs.iter().any(|other| running(other) && overlaps(other))
-            || self.waiting.iter().take(before).any(|index| overlaps(self.jobs.get(*index)))
+        self.jobs.iter().any(|(_, other)| running(other) && overlaps(other))
+            || self.waiting.iter().take(before).any(|index| overlaps(&self.jobs[*index]))
     }
 
     fn begin(&mut self, index: usize) {
         let block = self.block as usize;
-        let job = self.jobs.get_mut(index);
+        let job = &mut self.jobs[index];
         job.state = State::Reading;
         for (patch, placed) in job.patches.iter().enumerate() {
             for edge in placed.edges(block) {
@@ -241,7 +240,7 @@ impl<W> Jobs<W> {
     }
 
     fn change(&mut self, index: usize) {
-        let job = self.jobs.get_mut(index);
+        let job = &mut self.jobs[index];
         job.state = State::Changing;
         // The places stay in the list: it tells that this was a job of two steps.
         let patches = job.patches.iter_mut().map(|placed| {
@@ -268,7 +267,7 @@ impl<W> Jobs<W> {
         let mut place = 0;
         while place < self.waiting.len() {
             let index = self.waiting[place];
-            if self.is_blocked(self.jobs.get(index), place) {
+            if self.is_blocked(&self.jobs[index], place) {
                 place += 1;
             } else {
                 self.waiting.remove(place);

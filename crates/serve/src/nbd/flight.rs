@@ -1,6 +1,6 @@
 //! The requests of one connection that the engine has not answered.
 
-use crate::slab::Slab;
+use slab::Slab;
 
 /// What is remembered of a request until its answer.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl Flight {
     }
 
     pub fn get_mut(&mut self, token: u64) -> &mut Pending {
-        self.pending.get_mut(token as usize)
+        &mut self.pending[token as usize]
     }
 
     pub fn remove(&mut self, token: u64) -> Pending {
