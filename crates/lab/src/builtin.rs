@@ -12,7 +12,7 @@
 
 use dcd_engine::{Geometry, Nanos, StackBuilder};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
-use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache};
+use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache, drive};
 use dcd_sim::workloads::{self, Measured, PROFILES, Phase, PostMark, Synthetic, Workload};
 use dcd_sim::{BlankDisk, Latency, VirtualDriver, mix};
 
@@ -62,6 +62,8 @@ pub(crate) struct Case {
     pub write_cache: WriteCache,
     /// As the drive does it, if absent.
     pub write_back: Option<WriteBackKind>,
+    /// Segments that may hold delayed writes.
+    pub write_segments: usize,
 }
 
 impl Case {
@@ -73,6 +75,7 @@ impl Case {
             read_ahead: true,
             write_cache: WriteCache::Off,
             write_back: None,
+            write_segments: 1,
         }
     }
 }
@@ -103,7 +106,9 @@ fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError
         bus: Some(BUS_BYTES_PER_SECOND),
         ..DiskConfig::default()
     };
-    let disk = Disk::new(&config).map_err(|e| setup_error(&e))?;
+    let drive = drive::builtin(DRIVE).and_then(|drive| config.change(drive)).map_err(|e| setup_error(&e))?;
+    let drive = drive.with_write_segments(case.write_segments).map_err(|e| setup_error(&e))?;
+    let disk = Disk::with_drive(drive, &config);
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(disk.drive().sectors()) };
     let mut builder = StackBuilder::new();
     let device = builder.device(geometry);
@@ -147,6 +152,8 @@ fn sample(phase: &Phase) -> Sample {
     sample.set("disk_writes", writes);
     sample.set("p_disk_miss", 1.0 - hits / (reads + writes).max(1.0));
     sample.set("p_disk_read_miss", 1.0 - hits / reads.max(1.0));
+    sample.set("write_share", writes / (reads + writes).max(1.0));
+    sample.set("access_ms", of("/busy_ms") / (reads + writes).max(1.0));
     sample.set("request_ms", phase.requests.reads.mean().as_millis_f64());
     let Some(files) = &phase.files else { return sample };
     sample.set("fsrt_ms", files.file_response().as_millis_f64());

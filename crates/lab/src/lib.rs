@@ -14,6 +14,7 @@
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
 //! | `nuser` | the N-user benchmark, as several experiments use it |
+//! | `profile` | a layer that counts what passes |
 //! | `builtin` | a file system on a disk with some built-in cache |
 //! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
 //! | `strides` | the stride benchmark on a modelled drive |
@@ -36,6 +37,7 @@ mod nuser;
 mod nv;
 mod params;
 mod plot;
+mod profile;
 mod rig;
 mod run;
 mod serial;

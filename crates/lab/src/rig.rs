@@ -13,10 +13,14 @@ use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
 use serde_json::Value;
 
 use crate::LabError;
+use crate::profile::Profile;
 use crate::serial::Serial;
 
 /// The name of the layer that is the paper's lock.
 pub(crate) const LOCK: &str = "lock";
+/// The names of the layers that profile what the file system sends, and what the cache sends to its log.
+pub(crate) const PROFILE: &str = "profile";
+pub(crate) const LOG_PROFILE: &str = "log-profile";
 
 /// Where the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +60,46 @@ pub(crate) struct Setup {
     /// same tracks.
     pub data_first: u64,
     pub cache: Option<CacheSetup>,
+    /// Requests are profiled.
+    pub profile: bool,
 }
 
 /// What a modelled disk keeps its bytes on. It counts what reaches it, for ever: the layers' statistics begin anew with
 /// each phase of a workload.
 pub(crate) struct Medium {
     memory: MemDisk,
-    reads: u64,
-    writes: u64,
+    /// Where the data begins.
+    data_first: Lba,
+    log: Traffic,
+    data: Traffic,
+}
+
+/// Requests and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+impl Traffic {
+    fn sum(all: impl Iterator<Item = Traffic>) -> Traffic {
+        all.fold(Traffic::default(), |sum, more| Traffic {
+            reads: sum.reads + more.reads,
+            writes: sum.writes + more.writes,
+            bytes_read: sum.bytes_read + more.bytes_read,
+            bytes_written: sum.bytes_written + more.bytes_written,
+        })
+    }
 }
 
 impl Medium {
     /// The medium of a drive. The drives of that time are shipped with their write cache off: what is written is there.
     pub fn of(drive: &Drive, seed: u64) -> Medium {
         let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
-        Medium { memory: MemDisk::new(geometry, Latency::INSTANT, seed), reads: 0, writes: 0 }
+        let memory = MemDisk::new(geometry, Latency::INSTANT, seed);
+        Medium { memory, data_first: Lba(0), log: Traffic::default(), data: Traffic::default() }
     }
 
     /// For work before time begins.
@@ -85,10 +114,16 @@ impl SimDevice for Medium {
     }
 
     fn submit(&mut self, now: Nanos, io: Io) -> Ticket {
-        match io {
-            Io::Read { .. } => self.reads += 1,
-            Io::Flush => {}
-            Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => self.writes += 1,
+        if let Some(extent) = io.extent() {
+            let traffic = if extent.start < self.data_first { &mut self.log } else { &mut self.data };
+            let bytes = extent.sectors * SECTOR_BYTES;
+            if io.modifies() {
+                traffic.writes += 1;
+                traffic.bytes_written += bytes;
+            } else {
+                traffic.reads += 1;
+                traffic.bytes_read += bytes;
+            }
         }
         self.memory.submit(now, io)
     }
@@ -135,7 +170,8 @@ impl Setup {
     fn disk(&self, builder: &mut StackBuilder, drive: Drive, geometry: Geometry, name: &str) -> Target {
         let device = builder.device(geometry);
         let config = DiskConfig { queue: self.queue, ..DiskConfig::default() };
-        builder.layer(name, Box::new(Disk::with_drive(drive, &config)), &[device])
+        let disk = Disk::with_drive(drive, &config).counting_from(Lba(self.data_first / SECTOR_BYTES));
+        builder.layer(name, Box::new(disk), &[device])
     }
 
     /// Disks and slices; what stands on them comes afterwards.
@@ -163,9 +199,11 @@ impl Setup {
     /// A formatted and running stack.
     pub fn build(&self, seed: u64) -> Result<Rig, LabError> {
         let drive = self.drive()?;
-        let mut devices = vec![Medium::of(&drive, seed)];
+        let data_first = Lba(self.data_first / SECTOR_BYTES);
+        let mut devices = vec![Medium { data_first, ..Medium::of(&drive, seed) }];
         if self.cache.as_ref().is_some_and(|cache| cache.place != LogPlace::SameDisk) {
-            devices.push(Medium::of(&drive, seed + 1));
+            let log_only = Lba(u64::MAX);
+            devices.push(Medium { data_first: log_only, ..Medium::of(&drive, seed + 1) });
         }
         let mut driver = VirtualDriver::new(devices);
         let geometries = driver.geometries();
@@ -207,14 +245,23 @@ impl Setup {
             if let Some(read_ahead) = cache.read_ahead {
                 root = builder.layer("read-ahead", Box::new(ReadAhead::new(read_ahead)), &[root]);
             }
+            let log = self.profiled(&mut builder, LOG_PROFILE, log);
             root = builder.layer("cache", Box::new(LogCache::new(config)), &[log, root]);
             cache_index = Some(index(root));
             if cache.lock {
                 root = builder.layer(LOCK, Box::new(Serial::default()), &[root]);
             }
         }
+        root = self.profiled(&mut builder, PROFILE, root);
         let stack = builder.finish(root);
         Ok(Rig::new(stack, driver, cache_index))
+    }
+
+    fn profiled(&self, builder: &mut StackBuilder, name: &str, below: Target) -> Target {
+        match self.profile {
+            true => builder.layer(name, Box::new(Profile::default()), &[below]),
+            false => below,
+        }
     }
 
     /// Formats the log, and gives the devices back with what is on them.
@@ -327,7 +374,13 @@ impl Rig {
 
     /// Requests that reached the disks since they were new, all together: reads and writes.
     pub fn disk_requests(&self) -> (u64, u64) {
+        let (log, data) = self.traffic();
+        (log.reads + data.reads, log.writes + data.writes)
+    }
+
+    /// What reached the disks since they were new, all together: of the log, and of the data.
+    pub fn traffic(&self) -> (Traffic, Traffic) {
         let disks = self.driver.devices();
-        (disks.iter().map(|disk| disk.reads).sum(), disks.iter().map(|disk| disk.writes).sum())
+        (Traffic::sum(disks.iter().map(|disk| disk.log)), Traffic::sum(disks.iter().map(|disk| disk.data)))
     }
 }

@@ -25,7 +25,7 @@
 
 use dcd_engine::{
     ActivateError, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer,
-    Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +144,13 @@ impl Disk {
             geometry: None,
             statistics: Statistics::default(),
         }
+    }
+
+    /// The status counts reads from `first` on apart, too: a disk may have a log before its data.
+    #[must_use]
+    pub fn counting_from(mut self, first: Lba) -> Disk {
+        self.statistics.count_from(first);
+        self
     }
 
     pub fn drive(&self) -> &Drive {

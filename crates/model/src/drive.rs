@@ -128,6 +128,18 @@ impl Drive {
         Ok(self)
     }
 
+    /// The same drive with more segments for written data, and as much more room for writes that are not on the medium yet.
+    ///
+    /// # Errors
+    /// Where that is none, or more than the cache has.
+    pub fn with_write_segments(mut self, segments: usize) -> Result<Drive, DriveError> {
+        crate::drive_file::check_write_segments(segments, self.cache.segments)?;
+        let own = self.cache.write_segments.max(1) as u64;
+        self.write_back.sectors = self.write_back.sectors / own * segments as u64;
+        self.cache.write_segments = segments;
+        Ok(self)
+    }
+
     /// The same drive with another queue.
     ///
     /// # Errors

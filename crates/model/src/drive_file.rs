@@ -351,6 +351,10 @@ pub(crate) fn check_segments(segments: usize, sectors: u64) -> Result<(), DriveE
     between("cache, segment-sectors", sectors, 1, SEGMENT_SECTORS_MAX)
 }
 
+pub(crate) fn check_write_segments(segments: usize, all: usize) -> Result<(), DriveError> {
+    between("cache, write-segments", segments as u64, 1, all as u64)
+}
+
 fn between(field: &str, value: u64, min: u64, max: u64) -> Result<(), DriveError> {
     if (min..=max).contains(&value) {
         return Ok(());

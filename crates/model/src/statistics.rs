@@ -1,23 +1,43 @@
 //! What a disk counts for `status`: requests, times, how late the driver was, and how long the device below took.
 
-use dcd_engine::Nanos;
+use dcd_engine::{Extent, Lba, Nanos};
 use serde_json::{Value, json};
 
 use crate::controller::{Access, Served, Service};
 use crate::histogram::Histogram;
 use crate::queue::{Pending, Work};
 
+/// Reads, and from where they were served.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reads {
+    count: u64,
+    from_cache: u64,
+    from_stream: u64,
+}
+
+impl Reads {
+    fn add(&mut self, served: Served) {
+        self.count += 1;
+        self.from_cache += u64::from(served == Served::Cache);
+        self.from_stream += u64::from(served == Served::Stream);
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Statistics {
-    reads: u64,
+    reads: Reads,
+    /// The reads from this sector on are counted apart, too.
+    data_first: Option<Lba>,
+    data_reads: Reads,
     writes: u64,
     zeroes: u64,
     flushes: u64,
     sectors_read: u64,
     sectors_written: u64,
-    from_cache: u64,
-    from_stream: u64,
     delayed: u64,
+    /// From arrival to the start of service, reads and writes.
+    read_queued: u128,
+    write_queued: u128,
     /// On the disk's own timeline, from arrival to the end of service.
     read_response: Histogram,
     write_response: Histogram,
@@ -38,9 +58,23 @@ pub(crate) struct Statistics {
 }
 
 impl Statistics {
+    /// Counts the reads from `first` on apart.
+    pub fn count_from(&mut self, first: Lba) {
+        self.data_first = Some(first);
+    }
+
+    fn read(&mut self, extent: Extent, served: Served) {
+        self.reads.add(served);
+        self.sectors_read += extent.sectors;
+        if self.data_first.is_some_and(|first| extent.start >= first) {
+            self.data_reads.add(served);
+        }
+    }
+
     /// A request was served from `start` on.
     pub fn served(&mut self, start: Nanos, service: &Service, pending: &Pending) {
         let response = service.end.since(pending.arrival);
+        let queued = u128::from(start.since(pending.arrival).0);
         self.busy += u128::from(service.end.since(start).0);
         self.seek += u128::from(service.seek.0);
         self.rotation += u128::from(service.rotation.0);
@@ -51,10 +85,8 @@ impl Statistics {
                 self.flush_response.add(response);
             }
             Work::Transfer { access: Access::Read, extent, .. } => {
-                self.reads += 1;
-                self.sectors_read += extent.sectors;
-                self.from_cache += u64::from(service.served == Served::Cache);
-                self.from_stream += u64::from(service.served == Served::Stream);
+                self.read(extent, service.served);
+                self.read_queued += queued;
                 self.read_response.add(response);
             }
             Work::Transfer { access, extent, .. } => {
@@ -62,6 +94,7 @@ impl Statistics {
                 self.delayed += u64::from(service.served == Served::Cache);
                 self.zeroes += u64::from(access == Access::WriteZeroes);
                 self.sectors_written += extent.sectors;
+                self.write_queued += queued;
                 self.write_response.add(response);
             }
         }
@@ -85,7 +118,8 @@ impl Statistics {
 
     /// Counts anew; what is below stays there.
     pub fn reset(&mut self, now: Nanos) {
-        *self = Statistics { below: self.below, below_since: now, ..Statistics::default() };
+        let (below, data_first) = (self.below, self.data_first);
+        *self = Statistics { below, below_since: now, data_first, ..Statistics::default() };
     }
 
     /// So many requests are waiting or being served.
@@ -95,15 +129,25 @@ impl Statistics {
 
     pub fn to_json(&self) -> Value {
         let late_mean = self.late_sum / u128::from(self.late_count.max(1));
+        let data = self.data_first.map(|first| {
+            let Reads { count, from_cache, from_stream } = self.data_reads;
+            json!({ "first_sector": first.0, "reads": count, "hits": from_cache, "read_ahead_hits": from_stream })
+        });
         json!({
             "requests": {
-                "read": self.reads,
+                "read": self.reads.count,
                 "write": self.writes,
                 "write_zeroes": self.zeroes,
                 "flush": self.flushes,
             },
             "sectors": { "read": self.sectors_read, "written": self.sectors_written },
-            "cache": { "hits": self.from_cache, "read_ahead_hits": self.from_stream, "delayed_writes": self.delayed },
+            "cache": {
+                "hits": self.reads.from_cache,
+                "read_ahead_hits": self.reads.from_stream,
+                "delayed_writes": self.delayed,
+            },
+            "data": data,
+            "queued_ms": { "read": millis(self.read_queued), "write": millis(self.write_queued) },
             "response_ms": {
                 "read": response(&self.read_response),
                 "write": response(&self.write_response),

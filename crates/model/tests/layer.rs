@@ -428,3 +428,54 @@ fn a_slow_device_below_shows_in_the_status_and_does_not_hold_the_disk_up() {
     assert_eq!(below["now"], 0);
     assert!((below["total_ms"].as_f64().unwrap() - expected).abs() < 1e-6, "{below}, expected {expected}");
 }
+
+#[test]
+fn reads_from_where_the_data_begins_are_counted_apart() {
+    let drive = round();
+    let geometry = Geometry::plain(drive.sectors());
+    let mut bench = Bench::new(drive.clone(), Scheduler::Fcfs);
+    bench.disk = Disk::with_drive(drive, &DiskConfig::default()).counting_from(Lba(1000));
+    activate(&mut bench.disk, geometry).unwrap();
+    bench.timed(|bench| bench.read(100, 8));
+    bench.timed(|bench| bench.read(2000, 8));
+    // 0.1 ms a sector: what follows has been read ahead.
+    bench.rest(Nanos::from_millis(2));
+    bench.timed(|bench| bench.read(2008, 8));
+    let status = bench.disk.status(bench.now);
+    assert_eq!(status["requests"]["read"], 3);
+    assert_eq!((&status["data"]["reads"], &status["data"]["hits"]), (&2.into(), &1.into()));
+    bench.event(Event::Control(Control::ResetStatistics));
+    bench.timed(|bench| bench.read(3000, 8));
+    assert_eq!(bench.disk.status(bench.now)["data"]["reads"], 1, "the place is remembered");
+}
+
+#[test]
+fn the_time_in_the_queue_ends_when_the_service_begins() {
+    let mut bench = Bench::new(round(), Scheduler::Fcfs);
+    let begin = bench.now;
+    bench.write(500, 2);
+    bench.read(9000, 2);
+    bench.step();
+    let first = bench.now.since(begin).as_millis_f64();
+    bench.drain();
+    let status = bench.disk.status(bench.now);
+    assert_eq!(status["queued_ms"]["write"], 0.0);
+    assert_eq!(
+        status["queued_ms"]["read"].as_f64(),
+        Some(first),
+        "the read waits for the write and no longer"
+    );
+}
+
+#[test]
+fn a_drive_can_have_more_segments_for_writes_but_not_more_than_it_has() {
+    let drive = drive::builtin("atlas-10k").unwrap();
+    let own = drive.write_buffer_sectors();
+    assert_eq!(drive.clone().with_write_segments(1).unwrap().write_buffer_sectors(), own);
+    assert_eq!(drive.clone().with_write_segments(3).unwrap().write_buffer_sectors(), 3 * own);
+    let (segments, _) = drive.segments();
+    for wrong in [0, segments + 1] {
+        let error = drive.clone().with_write_segments(wrong).unwrap_err().to_string();
+        assert!(error.contains("write-segments"), "{error}");
+    }
+}

@@ -1,12 +1,12 @@
 //! A cache-disk of its own against a partition of the data disk.
 
 use dcd_engine::log_cache::Promise;
-use dcd_model::Scheduler;
 use dcd_sim::mix;
 
 use crate::clients::{Load, mean_ms, work};
 use crate::configurations::{LOG_BYTES, ours, paper};
 use crate::findings::figure;
+use crate::nuser::{self, DRIVE, QUEUE, SEGMENTS};
 use crate::rig::{CacheSetup, LogPlace, Setup};
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -19,9 +19,12 @@ pub const EXPERIMENT: Experiment = Experiment {
     source: "section 2, Fig. 1",
     title: "A physical DCD against a logical one",
     about: "Clients send the paper's mix of requests, each waiting for its answer. The log is a partition of the data disk \
-            (logical) or a disk of its own of the same kind (physical). Afterwards everything is brought home.",
+            (logical) or a disk of its own of the same kind (physical). Afterwards everything is brought home. The drive's queue \
+            and buffer are as in dcd-latency.",
     params: &[
-        Param { key: "drive", default: "barracuda-1996", about: "both disks" },
+        Param { about: "both disks", ..DRIVE },
+        QUEUE,
+        SEGMENTS,
         Param { key: "users", default: "4", about: "clients" },
         Param { key: "requests", default: "1500", about: "requests of each client" },
         Param { key: "reads", default: "10", about: "reads, in percent" },
@@ -51,15 +54,20 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     };
     let seed = mix(settings.seed, 0);
     let points = KINDS.iter().map(|&kind| {
-        let drive = settings.text("drive").to_owned();
-        Point::new(kind, move || measure(drive, kind, &load, seed))
+        let setup = Setup {
+            drive: settings.text("drive").to_owned(),
+            queue: nuser::queue(settings)?,
+            segments: nuser::segments(settings)?,
+            data_first: LOG_BYTES,
+            cache: cache_of(kind),
+            profile: false,
+        };
+        Ok(Point::new(kind, move || measure(&setup, &load, seed)))
     });
-    Ok(points.collect())
+    points.collect()
 }
 
-fn measure(drive: String, kind: &str, load: &Load, seed: u64) -> Result<Sample, LabError> {
-    let setup =
-        Setup { drive, queue: Scheduler::Fcfs, segments: None, data_first: LOG_BYTES, cache: cache_of(kind) };
+fn measure(setup: &Setup, load: &Load, seed: u64) -> Result<Sample, LabError> {
     let mut rig = setup.build(seed)?;
     let before = rig.disk_requests();
     let times = work(&mut rig, load, seed)?;

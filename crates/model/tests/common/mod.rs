@@ -151,7 +151,7 @@ impl Bench {
         self.now = until;
     }
 
-    fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event) {
         let mut out = Outbox::default();
         self.disk.handle(self.now, event, &mut out);
         self.disk.check();

@@ -1,0 +1,207 @@
+//! What passes at some place in a stack, as the paper's authors profiled their driver (sections 3.3 and 4.2.4): how requests
+//! are aligned, whether they overlap, how many lines of the lookup table they take, and how long they take.
+
+use std::collections::BTreeMap;
+
+use dcd_engine::{
+    ActivateError, Control, Event, Extent, Geometry, Io, LINE_SECTORS, Layer, Lba, Nanos, OpId, Outbox, Port,
+    Ports, RequestId,
+};
+use serde_json::{Value, json};
+
+const BELOW: Port = Port(0);
+/// 1 KB and 4 KB. (What is aligned to 8 KB is aligned to 4 KB.)
+const SLOT_SECTORS: u64 = 2;
+const ALIGNED_SECTORS: u64 = 8;
+/// "Only one or two complete cache lines".
+const FEW_LINES: u64 = 2;
+
+/// A layer that passes everything on as it is, and counts. Its statistics begin anew with each phase; what was written where
+/// it remembers.
+#[derive(Default)]
+pub(crate) struct Profile {
+    counts: Counts,
+    /// What was written last: where each request began, and its sectors.
+    written: BTreeMap<u64, u64>,
+    writes_in_flight: BTreeMap<RequestId, Nanos>,
+    geometry: Option<Geometry>,
+}
+
+#[derive(Default)]
+struct Counts {
+    reads: u64,
+    writes: u64,
+    /// Start and length are multiples of 1 KB.
+    by_slots: u64,
+    /// The start is a multiple of 4 KB or 8 KB.
+    aligned: u64,
+    /// A part of it, or it and more, was written by another request before.
+    overlapping: u64,
+    aligned_alone: u64,
+    few_lines: u64,
+    longest_write: Nanos,
+}
+
+impl Profile {
+    fn count(&mut self, writes: bool, extent: Extent) {
+        let overlaps = self.overlaps(extent);
+        let counts = &mut self.counts;
+        counts.reads += u64::from(!writes);
+        counts.writes += u64::from(writes);
+        let multiple = |of: u64| extent.start.0.is_multiple_of(of) && extent.sectors.is_multiple_of(of);
+        let aligned = extent.start.0.is_multiple_of(ALIGNED_SECTORS);
+        counts.by_slots += u64::from(multiple(SLOT_SECTORS));
+        counts.aligned += u64::from(aligned);
+        counts.overlapping += u64::from(overlaps);
+        counts.aligned_alone += u64::from(aligned && !overlaps);
+        counts.few_lines += u64::from(multiple(LINE_SECTORS) && extent.sectors <= FEW_LINES * LINE_SECTORS);
+        if writes {
+            self.note(extent);
+        }
+    }
+
+    /// Where the requests begin that wrote something of a range, the last ones that did.
+    fn writers(&self, extent: Extent) -> impl Iterator<Item = Extent> {
+        // What was written before the range may reach into it; as such requests do not overlap, only the last may.
+        let before = self.written.range(..extent.start.0).next_back();
+        let inside = self.written.range(extent.start.0..extent.end().0);
+        let all = before.into_iter().chain(inside).map(|(start, sectors)| Extent::new(Lba(*start), *sectors));
+        all.filter(move |other| other.end() > extent.start)
+    }
+
+    fn overlaps(&self, extent: Extent) -> bool {
+        self.writers(extent).any(|other| other != extent)
+    }
+
+    fn note(&mut self, extent: Extent) {
+        let old: Vec<Extent> = self.writers(extent).collect();
+        for other in old {
+            self.written.remove(&other.start.0);
+        }
+        self.written.insert(extent.start.0, extent.sectors);
+    }
+}
+
+impl Layer for Profile {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => {
+                let writes = matches!(request.io, Io::Write { .. });
+                if let Some(extent) = request.io.extent().filter(|_| writes || !request.io.modifies()) {
+                    self.count(writes, extent);
+                }
+                if writes {
+                    self.writes_in_flight.insert(request.id, now);
+                }
+                out.submit(BELOW, OpId(request.id.0), request.io);
+            }
+            Event::Completed { op, result } => {
+                let id = RequestId(op.0);
+                if let Some(begin) = self.writes_in_flight.remove(&id) {
+                    self.counts.longest_write = self.counts.longest_write.max(now.since(begin));
+                }
+                out.reply(id, result);
+            }
+            Event::Control(Control::ResetStatistics) => self.counts = Counts::default(),
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry.expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.geometry = Some(below.geometry(BELOW));
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> Value {
+        let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
+            self.counts;
+        json!({
+            "reads": reads,
+            "writes": writes,
+            "by_slots": by_slots,
+            "aligned": aligned,
+            "overlapping": overlapping,
+            "aligned_alone": aligned_alone,
+            "few_lines": few_lines,
+            "longest_write_ms": longest_write.as_millis_f64(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::{Buf, Durability, IoResult, Request, SECTOR_BYTES};
+
+    use super::*;
+
+    fn send(layer: &mut Profile, id: u64, at: u64, sectors: u64, writes: bool) {
+        let buf = Buf::blank((sectors * SECTOR_BYTES) as usize);
+        let io = match writes {
+            true => Io::Write { at: Lba(at), buf, durability: Durability::Volatile },
+            false => Io::Read { at: Lba(at), buf },
+        };
+        let request = Event::Request(Request { id: RequestId(id), io });
+        layer.handle(Nanos::ZERO, request, &mut Outbox::default());
+    }
+
+    #[test]
+    fn requests_are_counted_by_how_they_are_aligned() {
+        let mut layer = Profile::default();
+        // 8 KB at 8 KB, 1 KB at 1 KB, 512 bytes, 12 KB, and 4 KB read.
+        for (id, (at, sectors)) in [(16, 16), (2, 2), (33, 1), (64, 24)].into_iter().enumerate() {
+            send(&mut layer, id as u64, at, sectors, true);
+        }
+        send(&mut layer, 9, 8, 8, false);
+        let status = layer.status(Nanos::ZERO);
+        for (name, count) in [
+            ("reads", 1),
+            ("writes", 4),
+            ("by_slots", 4),
+            ("aligned", 3),
+            ("few_lines", 2),
+            ("overlapping", 0),
+        ] {
+            assert_eq!(status[name], count, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_same_range_again_does_not_overlap_and_any_other_does() {
+        let mut layer = Profile::default();
+        for (id, (at, sectors)) in
+            [(16, 16), (16, 16), (32, 16), (40, 2), (32, 16), (0, 16)].into_iter().enumerate()
+        {
+            send(&mut layer, id as u64, at, sectors, true);
+        }
+        // 1 KB inside of 8 KB, and the 8 KB over it again.
+        assert_eq!(layer.counts.overlapping, 2);
+        send(&mut layer, 9, 14, 4, false);
+        assert_eq!(
+            (layer.counts.overlapping, layer.counts.aligned_alone),
+            (3, 4),
+            "over the end of one and into the next"
+        );
+    }
+
+    #[test]
+    fn the_longest_write_is_kept_until_counting_begins_anew() {
+        let mut layer = Profile::default();
+        for (id, end) in [(1, 30), (2, 20)] {
+            send(&mut layer, id, 0, 8, true);
+            let result = IoResult::ok(Buf::blank(8 * 512));
+            let completed = Event::Completed { op: OpId(id), result };
+            layer.handle(Nanos::from_millis(end), completed, &mut Outbox::default());
+        }
+        assert_eq!(layer.status(Nanos::ZERO)["longest_write_ms"], 30.0);
+        layer.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
+        assert_eq!(layer.status(Nanos::ZERO)["longest_write_ms"], 0.0);
+    }
+}
