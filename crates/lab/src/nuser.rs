@@ -81,6 +81,7 @@ pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> 
         drive: settings.text("drive").to_owned(),
         queue: queue(settings)?,
         segments: segments(settings)?,
+        writes_in_buffer: true,
         data_first: settings.bytes("cache")?,
         cache: configurations::chosen(settings, disk)?,
         profile: false,

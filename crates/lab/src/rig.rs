@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub queue: Scheduler,
     /// Segments of the drive's buffer; as in its file, if absent.
     pub segments: Option<usize>,
+    /// What is written is in the drive's buffer afterwards, where it pushes something out.
+    pub writes_in_buffer: bool,
     /// Where the data begins on the disk: the log's size, with a log there or without, so that the same data lies on the
     /// same tracks.
     pub data_first: u64,
@@ -160,11 +162,13 @@ fn index(target: Target) -> LayerIndex {
 
 impl Setup {
     fn drive(&self) -> Result<Drive, LabError> {
-        let drive = drive::builtin(&self.drive).map_err(setup_error)?;
-        let Some(segments) = self.segments else { return Ok(drive) };
-        let (own, sectors) = drive.segments();
-        let each = own as u64 * sectors / segments.max(1) as u64;
-        drive.with_segments(segments, each).map_err(setup_error)
+        let mut drive = drive::builtin(&self.drive).map_err(setup_error)?;
+        if let Some(segments) = self.segments {
+            let (own, sectors) = drive.segments();
+            let each = own as u64 * sectors / segments.max(1) as u64;
+            drive = drive.with_segments(segments, each).map_err(setup_error)?;
+        }
+        if self.writes_in_buffer { Ok(drive) } else { drive.with_write_segments(0).map_err(setup_error) }
     }
 
     fn disk(&self, builder: &mut StackBuilder, drive: Drive, geometry: Geometry, name: &str) -> Target {

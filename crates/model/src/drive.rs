@@ -128,10 +128,11 @@ impl Drive {
         Ok(self)
     }
 
-    /// The same drive with more segments for written data, and as much more room for writes that are not on the medium yet.
+    /// The same drive with another number of segments that keep written data, and in proportion room for writes that are not
+    /// on the medium yet. 0: a write leaves nothing behind in the cache, nor takes a place there.
     ///
     /// # Errors
-    /// Where that is none, or more than the cache has.
+    /// Where that is more than the cache has.
     pub fn with_write_segments(mut self, segments: usize) -> Result<Drive, DriveError> {
         crate::drive_file::check_write_segments(segments, self.cache.segments)?;
         let own = self.cache.write_segments.max(1) as u64;

@@ -286,7 +286,7 @@ impl CacheFile {
     fn read(&self) -> Result<CacheShape, DriveError> {
         check_segments(self.segments, self.segment_sectors)?;
         between("cache, read-ahead-sectors", self.read_ahead_sectors, 0, self.segment_sectors)?;
-        between("cache, write-segments", self.write_segments as u64, 0, self.segments as u64)?;
+        check_write_segments(self.write_segments, self.segments)?;
         Ok(CacheShape {
             segments: self.segments,
             segment_sectors: self.segment_sectors,
@@ -352,7 +352,7 @@ pub(crate) fn check_segments(segments: usize, sectors: u64) -> Result<(), DriveE
 }
 
 pub(crate) fn check_write_segments(segments: usize, all: usize) -> Result<(), DriveError> {
-    between("cache, write-segments", segments as u64, 1, all as u64)
+    between("cache, write-segments", segments as u64, 0, all as u64)
 }
 
 fn between(field: &str, value: u64, min: u64, max: u64) -> Result<(), DriveError> {

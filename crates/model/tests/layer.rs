@@ -474,8 +474,21 @@ fn a_drive_can_have_more_segments_for_writes_but_not_more_than_it_has() {
     assert_eq!(drive.clone().with_write_segments(1).unwrap().write_buffer_sectors(), own);
     assert_eq!(drive.clone().with_write_segments(3).unwrap().write_buffer_sectors(), 3 * own);
     let (segments, _) = drive.segments();
-    for wrong in [0, segments + 1] {
-        let error = drive.clone().with_write_segments(wrong).unwrap_err().to_string();
-        assert!(error.contains("write-segments"), "{error}");
-    }
+    let error = drive.with_write_segments(segments + 1).unwrap_err().to_string();
+    assert!(error.contains("write-segments"), "{error}");
+}
+
+#[test]
+fn without_segments_for_writes_a_write_pushes_nothing_out() {
+    // Two segments, each with a read; the write is elsewhere.
+    let hits_after_write = |write_segments| {
+        let drive = round().with_write_segments(write_segments).unwrap();
+        let mut bench = Bench::new(drive, Scheduler::Fcfs);
+        bench.timed(|bench| bench.read(0, 8));
+        bench.timed(|bench| bench.read(2000, 8));
+        bench.timed(|bench| bench.write(6000, 8));
+        bench.timed(|bench| bench.read(0, 8));
+        bench.disk.status(bench.now)["cache"]["hits"].as_u64()
+    };
+    assert_eq!((hits_after_write(1), hits_after_write(0)), (Some(0), Some(1)));
 }

@@ -83,7 +83,15 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
         let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
         let (drive, queue) = (settings.text("drive").to_owned(), nuser::queue(settings)?);
-        Ok(Setup { drive, queue, segments: nuser::segments(settings)?, data_first, cache, profile: false })
+        Ok(Setup {
+            drive,
+            queue,
+            segments: nuser::segments(settings)?,
+            writes_in_buffer: true,
+            data_first,
+            cache,
+            profile: false,
+        })
     };
     let bursts = Bursts {
         count: settings.number("bursts")?,

@@ -58,6 +58,7 @@ fn measure(drive: String, log_bytes: u64, requests: u64, seed: u64) -> Result<Sa
         drive,
         queue: dcd_model::Scheduler::Fcfs,
         segments: None,
+        writes_in_buffer: true,
         data_first: log_bytes,
         cache: Some(cache),
         profile: false,

@@ -58,6 +58,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
             drive: settings.text("drive").to_owned(),
             queue: nuser::queue(settings)?,
             segments: nuser::segments(settings)?,
+            writes_in_buffer: true,
             data_first: LOG_BYTES,
             cache: cache_of(kind),
             profile: false,

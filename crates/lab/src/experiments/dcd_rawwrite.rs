@@ -51,9 +51,16 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 pub(super) fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result<Sample, LabError> {
-    let mut rig =
-        Setup { drive, queue: Scheduler::Fcfs, segments: None, data_first: 0, cache: None, profile: false }
-            .build(seed)?;
+    let mut rig = Setup {
+        drive,
+        queue: Scheduler::Fcfs,
+        segments: None,
+        writes_in_buffer: true,
+        data_first: 0,
+        cache: None,
+        profile: false,
+    }
+    .build(seed)?;
     let mut random = SimRng::new(seed);
     let sectors = size / SECTOR_BYTES;
     let places = rig.sectors() / sectors;
