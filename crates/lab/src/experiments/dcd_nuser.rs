@@ -251,9 +251,11 @@ fn paper_claims(means: &Means<'_>, users: u32, cpu_costs: &CpuCosts) -> Vec<Clai
         claims.push(Claim::range(claim, "up to 50 %", more, WARMER, " %").because(why));
     }
     let [reading, warm] = [true, false].map(|cold| means.of("plain", users, cold, "copy", "seconds"));
+    let claim =
+        "the copy spends much of its time on reads: on the plain disk it takes longer cold by, of its time";
     claims.push(
         Claim::range(
-            with_users("the copy spends much of its time on reads: on the plain disk it takes longer cold by, of its time", users),
+            with_users(claim, users),
             "much",
             100.0 * (reading - warm) / reading,
             (MUCH, 100.0),
