@@ -33,6 +33,7 @@ pub mod experiments;
 mod findings;
 mod html;
 mod markdown;
+mod md;
 mod nuser;
 mod nv;
 mod params;

@@ -29,7 +29,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 294: md's one thread begins \
             them until the first member has 128 requests in the host's queue, and waits. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
             for all three (section IV-E).",
-    params: &with_array::<17>(&[
+    params: &with_array::<16>(&[
         Param { key: "workspaces", default: "1,2,3,4,6,8", about: "gigabytes written to" },
         Param { key: "writes", default: "160000", about: "pages written at each size" },
         Param { key: "counts", default: "40000,160000,640000", about: "pages written to 1.5 GB" },
@@ -50,8 +50,9 @@ const ALL_SORTED: &str = "so few pages all wait in the page cache before any is 
 const MORE_TO_SORT: &str = "so far from each other both write the same blocks, and the scheduler has more to sort of 294 parity block groups than of 32 \
      stripes: with twice as many stripes (--set depth=64) it is 1.05x";
 
-/// Requests that the host has in flight: a block device's queue.
-const QUEUE: usize = 128;
+/// Percent of memory that dirty pages may take up, and from where on they are written back beside the programs (Linux 2.6).
+const DIRTY_RATIO: u64 = 40;
+const BACKGROUND_RATIO: u64 = 10;
 /// The longest request that the host joins from neighbours, in pages.
 const JOINED_MAX: u64 = 32;
 const GIB_PAGES: u64 = (1 << 30) / LINE_BYTES;
@@ -136,31 +137,36 @@ fn measure(
     if pages * LINE_SECTORS > rig.sectors() {
         return Err(LabError::Setup("the workspace is larger than the array".to_owned()));
     }
+    let background = dirty_max * BACKGROUND_RATIO / DIRTY_RATIO;
     let mut random = SimRng::new(seed);
     let mut cache = PageCache { dirty: BTreeSet::new(), hand: 0 };
-    let mut in_flight: BTreeMap<RequestId, Nanos> = BTreeMap::new();
+    let mut in_flight: BTreeMap<RequestId, (Nanos, u64)> = BTreeMap::new();
+    let (most_in_flight, mut pages_in_flight) = (setup.write_back(scheme), 0);
     let (mut left, mut sum, mut most) = (writes, 0.0, Nanos::ZERO);
     let (mut requests, begin) = (0u64, rig.now());
     loop {
-        while left > 0 && (cache.dirty.len() as u64) < dirty_max {
+        while left > 0 && (cache.dirty.len() as u64) + pages_in_flight < dirty_max {
             cache.dirty.insert(random.below(pages));
             left -= 1;
         }
-        while in_flight.len() < QUEUE
-            && (left == 0 || cache.dirty.len() as u64 >= dirty_max.saturating_sub(JOINED_MAX * QUEUE as u64))
+        while in_flight.len() < most_in_flight.requests
+            && pages_in_flight < most_in_flight.pages
+            && (left == 0 || cache.dirty.len() as u64 >= background)
             && let Some((first, length)) = cache.next_run()
         {
             let buf = Buf::blank((length * LINE_BYTES) as usize);
             let now = rig.now();
             let io = Io::Write { at: Lba(first * LINE_SECTORS), buf, durability: Durability::Volatile };
-            in_flight.insert(rig.submit(io), now);
+            in_flight.insert(rig.submit(io), (now, length));
+            pages_in_flight += length;
             requests += 1;
         }
         if in_flight.is_empty() {
             break;
         }
         let id = rig.wait_reply()?;
-        let sent = in_flight.remove(&id).expect("it was sent");
+        let (sent, length) = in_flight.remove(&id).expect("it was sent");
+        pages_in_flight -= length;
         let took = rig.now().since(sent);
         sum += took.as_millis_f64();
         most = most.max(took);
