@@ -7,7 +7,7 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, Extent, Layer, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
-use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
+use dcd_model::ffs::{CpuCosts, FfsConfig, Placement, WriteBehind};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
 use dcd_sim::VirtualDriver;
 use dcd_sim::workloads::{self, Measured, Workload};
@@ -103,6 +103,8 @@ fn host(page_cache: u64, read_ahead: u64) -> FfsConfig {
         group_bytes: 128 << 20,
         reserve_percent: 5,
         placement: Placement::Ext3,
+        // Linux 2.6 begins to write at 10 % of memory, and programs wait at 40 %: all that the page cache holds here.
+        write_behind: WriteBehind::Above(page_cache / 4),
         synchronous_metadata: false,
         read_ahead_bytes: u32::try_from(read_ahead).ok(),
         buffer_cache_bytes: page_cache,
@@ -235,7 +237,9 @@ impl ArraySetup {
     /// others a block device's queue of 128 requests.
     pub fn write_back(&self, scheme: Scheme) -> WriteBack {
         match scheme {
-            Scheme::Pbgc => WriteBack { requests: usize::MAX, pages: md::heads(self.members, self.cache) as u64 },
+            Scheme::Pbgc => {
+                WriteBack { requests: usize::MAX, pages: md::heads(self.members, self.cache) as u64 }
+            }
             Scheme::Sc | Scheme::MscCt => WriteBack { requests: QUEUE, pages: u64::MAX },
         }
     }

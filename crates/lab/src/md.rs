@@ -328,8 +328,7 @@ impl Md {
             let modify = (head.to_write | parity) & missing;
             let whole = head.to_write & !head.partial;
             let reconstruct = (parity - 1) & !whole & missing;
-            let wanted =
-                if modify.count_ones() < reconstruct.count_ones() { modify } else { reconstruct };
+            let wanted = if modify.count_ones() < reconstruct.count_ones() { modify } else { reconstruct };
             if wanted != 0 && head.may_read {
                 head.locked |= wanted;
                 reads |= wanted;
@@ -341,7 +340,10 @@ impl Md {
                 (head.to_write, head.partial) = (0, 0);
                 head.right |= writes;
                 head.locked = writes;
-                head.requests.iter_mut().filter(|(_, part, _)| *part == Part::Write).for_each(|it| it.1 = Part::Written);
+                head.requests
+                    .iter_mut()
+                    .filter(|(_, part, _)| *part == Part::Write)
+                    .for_each(|it| it.1 = Part::Written);
                 self.reading -= usize::from(std::mem::take(&mut head.may_read));
             }
         }
@@ -510,7 +512,8 @@ impl Layer for Md {
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let sizes = (0..self.members).map(|member| below.geometry(Port(member)).sectors);
-        let least = sizes.min().filter(|_| (3..=64).contains(&self.members) && self.strip_sectors >= LINE_SECTORS);
+        let least =
+            sizes.min().filter(|_| (3..=64).contains(&self.members) && self.strip_sectors >= LINE_SECTORS);
         let Some(least) = least else {
             let problem = "md needs 3 to 64 members, and strips of 4 KiB at least".to_owned();
             return Err(ActivateError(problem));

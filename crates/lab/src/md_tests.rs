@@ -194,7 +194,8 @@ fn the_thread_waits_where_a_queue_is_full_and_neighbours_are_one_request() {
 #[test]
 fn what_is_not_a_whole_page_is_read_first() {
     let mut bench = Bench::new(64);
-    let io = Io::Write { at: Lba(1), buf: Buf::blank(SECTOR_BYTES as usize), durability: Durability::Volatile };
+    let io =
+        Io::Write { at: Lba(1), buf: Buf::blank(SECTOR_BYTES as usize), durability: Durability::Volatile };
     bench.event(Event::Request(Request { id: RequestId(1), io }));
     assert_eq!(bench.under_way(), (1, 0), "and that without delay");
     bench.wait();

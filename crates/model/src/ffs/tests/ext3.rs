@@ -140,3 +140,55 @@ fn a_host_may_read_further_ahead_than_a_request_is_long() {
     assert!(sizes.iter().all(|sectors| *sectors <= 32), "{log:?}");
     assert!(most >= 4, "64 KiB in requests of 16 KiB: {most}");
 }
+
+#[test]
+fn a_page_cache_writes_when_more_is_dirty_than_may_be_and_not_by_clusters() {
+    let config = FfsConfig { write_behind: WriteBehind::Above(256 << 10), ..ext3() };
+    let mut bench = Bench::new(FfsConfig { synchronous_metadata: false, ..config }, 16 * MIB);
+    let written =
+        |bench: &mut Bench| bench.take_log().iter().filter(|line| line.starts_with("write")).count();
+    let file = bench.create("/a", 128 << 10);
+    assert_eq!(written(&mut bench), 0, "two clusters are complete");
+    bench.call(Op::Append { file, bytes: 192 << 10 }).unwrap();
+    assert!(written(&mut bench) >= 4);
+}
+
+fn begin_to_write_all(bench: &mut Bench) {
+    bench.ffs.write_all(super::super::disk_io::Which::All);
+    bench.event(FfsEvent::Wake);
+    assert!(!bench.requests.is_empty());
+}
+
+#[test]
+fn what_changes_while_it_is_written_is_written_once_more() {
+    let writes_of = |write_behind| {
+        let config = FfsConfig { write_behind, synchronous_metadata: false, ..ext3() };
+        let mut bench = Bench::new(config, 16 * MIB);
+        let file = bench.create("/a", 8192);
+        let at = bench.ffs.volume.allocator.layout.extent(bench.ffs.volume.inodes.get(file).blocks[0], 8);
+        begin_to_write_all(&mut bench);
+        let began = bench.now;
+        bench.call(Op::Read { file, offset: 0, bytes: 8192 }).unwrap();
+        bench.call(Op::Write { file, offset: 0, bytes: 8192 }).unwrap();
+        let waited = bench.now.since(began);
+        bench.call(Op::Sync).unwrap();
+        let line = format!(" {}+{}", at.start.0, at.sectors);
+        (waited >= REQUEST_TIME, bench.log.iter().filter(|written| written.ends_with(&line)).count())
+    };
+    assert_eq!(writes_of(WriteBehind::Above(1 << 20)), (false, 2));
+    assert_eq!(writes_of(WriteBehind::Clusters), (true, 2), "4.4BSD waits");
+}
+
+#[test]
+fn fsync_waits_for_what_was_changed_while_it_was_written() {
+    let config =
+        FfsConfig { write_behind: WriteBehind::Above(1 << 20), synchronous_metadata: false, ..ext3() };
+    let mut bench = Bench::new(config, 16 * MIB);
+    let file = bench.create("/a", 8192);
+    let at = bench.ffs.volume.inodes.get(file).blocks[0];
+    begin_to_write_all(&mut bench);
+    bench.call(Op::Write { file, offset: 0, bytes: 8192 }).unwrap();
+    bench.call(Op::Fsync { file }).unwrap();
+    let slot = bench.ffs.cache.find(at).expect("it is in memory");
+    assert!(!bench.ffs.cache.get(slot).is_dirty, "{:?}", bench.log);
+}
