@@ -13,7 +13,8 @@ use dcd_sim::VirtualDriver;
 use dcd_sim::workloads::{self, Measured, Workload};
 
 use crate::elevator::Elevator;
-use crate::md::{self, Md, QUEUE};
+use crate::md::{self, Md};
+use crate::md_queue::QUEUE;
 use crate::rig::{Medium, Rig};
 use crate::{LabError, Param, Settings};
 

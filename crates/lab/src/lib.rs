@@ -34,6 +34,7 @@ mod findings;
 mod html;
 mod markdown;
 mod md;
+mod md_queue;
 mod nuser;
 mod nv;
 mod params;

@@ -21,7 +21,7 @@
 //!
 //! Studies of timing only: no bytes are kept, and reads give blank buffers.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::raid::matrix::Shape;
 use dcd_engine::raid::{CacheUnit, Chunk, DATA_SECTOR, Layout};
@@ -31,10 +31,10 @@ use dcd_engine::{
 };
 use serde_json::{Value, json};
 
+use crate::md_queue::Queue;
+
 /// How long a plugged device waits for more requests.
 const UNPLUG_DELAY: Nanos = Nanos::from_millis(3);
-/// Requests of a kind that a block device's queue has.
-pub(crate) const QUEUE: usize = 128;
 
 /// The columns of a group, one bit each; the parity's is the last.
 type Columns = u64;
@@ -95,34 +95,6 @@ struct Page {
     group: u64,
     column: usize,
     writes: bool,
-}
-
-/// Pages of one kind that a member has been asked for, and how many requests they are when neighbours are joined.
-#[derive(Default)]
-struct Queue {
-    pages: BTreeSet<u64>,
-    requests: usize,
-}
-
-impl Queue {
-    fn neighbours(&self, page: u64) -> usize {
-        let before = page.checked_sub(1).is_some_and(|before| self.pages.contains(&before));
-        usize::from(before) + usize::from(self.pages.contains(&(page + 1)))
-    }
-
-    fn has_room(&self, page: u64) -> bool {
-        self.requests < QUEUE || self.neighbours(page) > 0
-    }
-
-    fn add(&mut self, page: u64) {
-        self.requests = self.requests + 1 - self.neighbours(page);
-        self.pages.insert(page);
-    }
-
-    fn remove(&mut self, page: u64) {
-        self.pages.remove(&page);
-        self.requests = self.requests + self.neighbours(page) - 1;
-    }
 }
 
 #[derive(Default)]

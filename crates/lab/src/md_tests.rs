@@ -1,6 +1,9 @@
 use dcd_engine::{Command, Lba, SECTOR_BYTES};
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::md_queue::QUEUE;
 
 const STRIP: u64 = 128 << 10;
 const STRIP_PAGES: u64 = STRIP / LINE_BYTES;
