@@ -114,10 +114,14 @@ pub struct ArrayFail {
 /// A device in "spares" becomes a spare, of a served array too: put it behind the spares that the server knows. Where a member is
 /// missing it takes its place at once. A device in "of", in the place of a member that has failed, becomes that member: a served array
 /// fills it at once, if dcd array remove has made room, and one that is not served when it is served next, or by dcd array rebuild.
+/// If it is the very device that failed or was missing, and the array knows what has been written since, only those regions are
+/// filled; dcd array status says which members that holds for, and afterwards how much it was.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd array add disks.toml disk5")]
+  dcd array add disks.toml disk5
+  dcd array fail disks.toml disk2; dcd array remove disks.toml disk2; dcd array add disks.toml disk2
+      out and in again: what was written meanwhile is filled")]
 pub struct ArrayAdd {
     #[command(flatten)]
     pub array: ArrayArgs,

@@ -169,3 +169,80 @@ fn the_same_array_is_simulated() {
         assert_eq!(run(), run(), "a run is repeated from its seed");
     }
 }
+
+fn on_array(place: &Place, command: &str, more: &[&str]) -> std::process::Output {
+    dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+}
+
+/// Of an array with some regions, written in some places of all of them; then a member is taken out and little is written.
+#[test]
+fn a_member_that_was_away_is_given_what_it_has_missed() {
+    let place = Place::new();
+    stack(&place, &MEMBERS, false);
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace(".img\"\nsize = \"4MiB\"\n", ".img\"\nsize = \"160MiB\"\n"))
+        .unwrap();
+    expect(&array(&[], &place), 0, "over 4 members");
+    let mut server = place.serve();
+    wait_for_parity(&place);
+    let mut nbd = place.nbd();
+    let mut model = std::collections::BTreeMap::new();
+    for at in (0..nbd.bytes - MIB).step_by(7 * 97 * 4096) {
+        nbd.write(at, &pattern(at)).unwrap();
+        model.insert(at, at);
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    for (round, pause) in ["none", "stop", "kill"].into_iter().enumerate() {
+        expect(&on_array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+        expect(&on_array(&place, "remove", &["c"]), 0, "\"c\" is closed");
+        let mut nbd = place.nbd();
+        // In one region, here and there.
+        for block in 0..20 {
+            let at = (70 * (1 + round as u64)) * MIB + block * 37 * 4096;
+            nbd.write(at, &pattern(at + 1)).unwrap();
+            model.insert(at, at + 1);
+        }
+        nbd.flush().unwrap();
+        drop(nbd);
+        let said = "\"c\" is member 2 now: it was away";
+        match pause {
+            "stop" => {
+                expect(&server.stop(), 0, "");
+                expect(
+                    &on_array(&place, "status", &[]),
+                    0,
+                    "away     member 2: something was written in 1 of 8",
+                );
+                expect(&on_array(&place, "add", &["c"]), 0, said);
+                server = place.serve();
+            }
+            "kill" => {
+                server.kill();
+                server = place.serve();
+                expect(&on_array(&place, "remove", &["c"]), 0, "\"c\" is closed");
+                expect(&on_array(&place, "add", &["c"]), 0, said);
+            }
+            _ => expect(&on_array(&place, "add", &["c"]), 0, said),
+        }
+        wait_for_parity(&place);
+        let status = on_array(&place, "status", &["--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        let last = &status["last_return"];
+        let (filled, all) = (last["filled_bytes"].as_u64().unwrap(), last["member_bytes"].as_u64().unwrap());
+        assert!(filled > 0 && filled < all / 3, "{pause}: {last}");
+        expect(&on_array(&place, "status", &[]), 0, "returned member 2, by regions:");
+        expect(&on_array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+        // What is read must be what c has: another one is missing.
+        expect(&on_array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+        expect(&on_array(&place, "remove", &["a"]), 0, "\"a\" is closed");
+        let mut nbd = place.nbd();
+        for (at, value) in &model {
+            assert!(nbd.read(*at, 4096).unwrap() == pattern(*value), "{pause}: byte {at}");
+        }
+        nbd.disconnect().unwrap();
+        expect(&on_array(&place, "add", &["a"]), 0, "\"a\" is member 0 now: it was away");
+        wait_for_parity(&place);
+    }
+    expect(&server.stop(), 0, "");
+}

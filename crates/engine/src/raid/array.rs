@@ -8,9 +8,10 @@ use serde::Serialize;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
+use crate::raid::away::TRACTS_MAX;
 use crate::raid::bitmap::Regions;
 use crate::raid::cache::StripeCache;
-use crate::raid::config::RaidConfig;
+use crate::raid::config::{Canary, RaidConfig};
 use crate::raid::identify::Found;
 use crate::raid::join::Joining;
 use crate::raid::journal::Journal;
@@ -48,9 +49,10 @@ pub(super) enum Flight {
     Flush {
         role: usize,
     },
-    /// A superblock of the device on this port, which is to be a spare.
+    /// A copy of the superblock of the device on this port, which is to be a spare, or comes back.
     Join {
         port: Port,
+        copy: usize,
     },
     /// Rows of a window of a pass.
     WindowRead {
@@ -88,6 +90,8 @@ pub struct Statistics {
     /// Times that more of a row was missing than the parity makes up for.
     pub lost_rows: u64,
     pub member_failures: u64,
+    /// Members that were away, and were given what they had missed.
+    pub members_returned: u64,
     pub superblocks: u64,
     pub journal_records: u64,
 }
@@ -108,6 +112,8 @@ pub(super) struct Array {
     pub config: RaidConfig,
     pub layout: Layout,
     pub regions: Regions,
+    /// What the marks of members that are away stand for.
+    pub tracts: Regions,
     pub geometry: Geometry,
     /// Where the member of each role is; none where it is missing.
     pub ports: Vec<Option<Port>>,
@@ -159,7 +165,8 @@ pub(super) struct Array {
 
 impl Array {
     pub fn new(start: Start) -> Array {
-        let Start { config, layout, regions, geometry, recorder, journal, found } = start;
+        let Start { config, layout, regions, geometry, mut recorder, journal, found } = start;
+        recorder.forgets_missed = config.canary == Some(Canary::ForgetMissed);
         let passes = match recorder.failed() {
             0 if !geometry.read_only => {
                 Passes::resync(recorder.in_doubt().iter().map(|region| regions.units(region)))
@@ -173,6 +180,7 @@ impl Array {
             config,
             layout,
             regions,
+            tracts: regions.at_most(TRACTS_MAX),
             geometry,
             ports: found.ports,
             holders: found.holders,
@@ -264,7 +272,7 @@ impl Array {
                 }
                 self.unflushed = self.flushing > 0 || self.broken;
             }
-            Flight::Join { port } => self.join_returned(port, &result, out),
+            Flight::Join { port, copy } => self.join_returned(port, copy, result, out),
             Flight::WindowRead { key, role, rows } => self.window_read(key, role, rows, result, out),
             Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, &result, out),
             Flight::PassFlush => self.pass_flushed(role, &result, out),

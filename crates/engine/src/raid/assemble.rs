@@ -2,13 +2,14 @@
 
 use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports, Stripes};
 use crate::raid::array::{Array, Start};
+use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
 use crate::raid::journal::{self, Journal, Slots};
 use crate::raid::layout::Layout;
 use crate::raid::record::Recorder;
-use crate::raid::superblock::{DATA_SECTOR, NOBODY, Superblock};
+use crate::raid::superblock::{DATA_SECTOR, Superblock};
 use crate::{BlockDevice, Durability, Io, LINE_BYTES};
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, ActivateError> {
@@ -26,6 +27,9 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     let layout = Layout::new(shape, recorded.strip_sectors, recorded.member_sectors, config.unit);
     let regions = Regions::new(&layout, recorded.region_stripes);
     let mut members = Members {
+        layout: &layout,
+        tracts: regions.at_most(TRACTS_MAX),
+        replayed: Bitmap::default(),
         ports: &found.ports,
         copies: found.copies.clone(),
         generations: found.generations.clone(),
@@ -60,6 +64,10 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
             ));
         }
         members.now.in_doubt = Bitmap::default();
+        // What they hold there is not what is computed of the others.
+        members.now.away = Away::default();
+    } else {
+        members.list_away(recorded.failed);
     }
     let mut recorded = recorded;
     members.now.active = false;
@@ -91,6 +99,10 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
 
 /// The members at a start, and what is known of them by now.
 struct Members<'a> {
+    layout: &'a Layout,
+    tracts: Regions,
+    /// Tracts that the journal had something of.
+    replayed: Bitmap,
     ports: &'a [Option<Port>],
     copies: Vec<usize>,
     generations: Vec<u64>,
@@ -98,7 +110,7 @@ struct Members<'a> {
 }
 
 impl Members<'_> {
-    /// A member that is not there has failed; one that was being rebuilt is not taken back.
+    /// A member that is not there has failed; one that was being rebuilt is not taken back, unless it had been away.
     fn miss_absent(&mut self) -> Result<(), ActivateError> {
         for role in (0..self.now.members).filter(|&role| self.ports[role].is_none()) {
             self.fail(role)?;
@@ -111,8 +123,7 @@ impl Members<'_> {
     fn fail(&mut self, role: usize) -> Result<(), ActivateError> {
         self.now.failed |= 1 << role;
         if self.now.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
-            self.now.rebuilding = None;
-            self.now.member_ids[role] = NOBODY;
+            self.now.give_up_rebuild(role, Some(&Bitmap::default()));
         }
         let parity = self.now.level.parity();
         if self.now.failed.count_ones() as usize > parity {
@@ -169,6 +180,8 @@ impl Members<'_> {
         // writes are half made, nobody could finish them. The crash explorer found this.
         device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
         for write in writes {
+            let unit = (write.at.0 - DATA_SECTOR) / self.layout.column_sectors();
+            self.replayed.insert(self.tracts.of_unit(unit));
             let Some(port) = self.in_use(write.role) else { continue };
             let io = Io::Write { at: write.at, buf: write.buf, durability: Durability::Durable };
             if below.run(port, io).status.is_err() {
@@ -178,8 +191,21 @@ impl Members<'_> {
         Ok(())
     }
 
+    /// Members that are missing for the first time lack what the journal was replayed for, if the parity is right.
+    fn list_away(&mut self, before: u64) {
+        let knows = self.now.in_doubt.is_empty() && self.now.lost.is_empty();
+        for role in (0..self.now.members).filter(|role| knows && (self.now.failed & !before) >> role & 1 == 1)
+        {
+            self.now.away.add(role, self.now.member_ids[role], &Bitmap::default());
+        }
+        if !self.now.away.is_empty() {
+            self.now.away.missed.add_all(&self.replayed);
+        }
+    }
+
     /// Records what is known now; gives what was recorded.
     fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<Superblock, ActivateError> {
+        self.now.away = self.now.away.recorded_by(self.now.generation, self.now.failed);
         let next = self.now.clone();
         for role in 0..next.members {
             let Some(port) = self.in_use(role) else { continue };

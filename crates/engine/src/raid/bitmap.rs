@@ -99,6 +99,11 @@ impl Regions {
         Regions { units: layout.units(), region_units: layout.units_per_stripe() * region_stripes }
     }
 
+    /// So many of them in a row as one, that there are no more than `most`.
+    pub const fn at_most(&self, most: u64) -> Regions {
+        Regions { region_units: self.region_units * self.count().div_ceil(most), ..*self }
+    }
+
     pub const fn count(&self) -> u64 {
         self.units.div_ceil(self.region_units)
     }

@@ -63,6 +63,8 @@ pub enum Canary {
     SkipJournal,
     /// Takes what was written during a destage for home.
     LateWrite,
+    /// Does not mark what a member that is away misses.
+    ForgetMissed,
 }
 
 /// In what the stripe cache takes its RAM (Baek and Park, section III-G3, name both).

@@ -1,6 +1,8 @@
 //! Devices that come and go while the array is served.
 //!
-//! What was on a device before is no superblock any more when it gets its own, and only then it is a spare: a crash leaves it
+//! A member that was away, and of which it is known what it has missed (`away`), gets its role again as it is.
+//!
+//! What was on any other device before is no superblock any more when it gets its own, and only then it is a spare: a crash leaves it
 //! without one, or a spare. Who takes a role is recorded afterwards, as for every spare.
 //!
 //! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
@@ -8,40 +10,58 @@
 use crate::layer::{Geometry, IoResult, Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
 use crate::raid::members::Spare;
-use crate::raid::superblock::{COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, SUPERBLOCK_BYTES};
+use crate::raid::superblock::{
+    COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+};
 use crate::{Buf, Durability, Io, IoError};
 
-/// A device that is being made a spare.
+/// A device that is being made a spare, or comes back.
 pub(super) struct Joining {
     spare: Spare,
     phase: Phase,
-    /// Writes that have not returned.
+    /// Commands that have not returned.
     left: u32,
     failed: Option<IoError>,
+    /// What was on it, copy by copy, as far as it was a superblock.
+    copies: [Result<(Superblock, Identity), SuperblockError>; 2],
+    /// What it was.
+    was: Option<(Superblock, Identity)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The superblocks of the members do not say yet who has failed: it may be one of those.
     Waiting,
+    /// Its superblocks are being read.
+    Looking,
+    /// It gets the role that it had, as soon as that may be, or is made a spare.
+    Known,
     /// The old superblocks are being wiped.
     Wiping,
     /// Its own superblock is being written.
     Naming,
 }
 
+impl Phase {
+    /// Nothing has been written to the device.
+    const fn is_untouched(self) -> bool {
+        matches!(self, Phase::Waiting | Phase::Looking | Phase::Known)
+    }
+}
+
 impl Array {
-    /// Begins to make a device a spare.
+    /// Begins to make a device a spare, or to take a member back.
     pub fn join(&mut self, port: Port, geometry: Geometry, seat: Seat, id: u64) -> Result<(), String> {
         self.may_join(&geometry, id)?;
         self.take_seat(seat, port)?;
         self.recorder.tell();
         let spare = Spare { port, id, copy: 0, seat };
-        self.joining.push(Joining { spare, phase: Phase::Waiting, left: 0, failed: None });
+        let copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
+        self.joining.push(Joining { spare, phase: Phase::Waiting, left: 0, failed: None, copies, was: None });
         Ok(())
     }
 
-    /// Begins with the devices that had to wait.
+    /// Goes on with the devices that had to wait.
     pub fn go_on_joining(&mut self, out: &mut Outbox) {
         if self.broken {
             return self.give_up_joining();
@@ -49,25 +69,77 @@ impl Array {
         if self.owes_superblocks() {
             return;
         }
-        for index in 0..self.joining.len() {
-            let joining = &mut self.joining[index];
-            if joining.phase != Phase::Waiting {
-                continue;
-            }
-            (joining.phase, joining.left) = (Phase::Wiping, COPY_SECTORS.len() as u32);
-            let port = joining.spare.port;
-            for at in COPY_SECTORS {
-                let buf = Buf::zeroed(SUPERBLOCK_BYTES);
-                let io = Io::Write { at, buf, durability: Durability::Durable };
-                self.submit_to(port, 0, Flight::Join { port }, io, out);
+        for index in (0..self.joining.len()).rev() {
+            match self.joining[index].phase {
+                Phase::Waiting => self.look_at_device(index, out),
+                Phase::Known => match self.returning(&self.joining[index]) {
+                    Some(role) => self.take_back(index, role, out),
+                    None => self.wipe(index, out),
+                },
+                Phase::Looking | Phase::Wiping | Phase::Naming => {}
             }
         }
+    }
+
+    fn look_at_device(&mut self, index: usize, out: &mut Outbox) {
+        let joining = &mut self.joining[index];
+        (joining.phase, joining.left) = (Phase::Looking, COPY_SECTORS.len() as u32);
+        let port = joining.spare.port;
+        for (copy, at) in COPY_SECTORS.into_iter().enumerate() {
+            let buf = Buf::zeroed(SUPERBLOCK_BYTES);
+            self.submit_to(port, 0, Flight::Join { port, copy }, Io::Read { at, buf }, out);
+        }
+    }
+
+    fn wipe(&mut self, index: usize, out: &mut Outbox) {
+        let joining = &mut self.joining[index];
+        (joining.phase, joining.left, joining.was) = (Phase::Wiping, COPY_SECTORS.len() as u32, None);
+        let port = joining.spare.port;
+        for (copy, at) in COPY_SECTORS.into_iter().enumerate() {
+            let buf = Buf::zeroed(SUPERBLOCK_BYTES);
+            let io = Io::Write { at, buf, durability: Durability::Durable };
+            self.submit_to(port, 0, Flight::Join { port, copy }, io, out);
+        }
+    }
+
+    /// The role that a device had, if it may have that again.
+    fn returning(&self, joining: &Joining) -> Option<usize> {
+        let (superblock, identity) = joining.was.as_ref()?;
+        let role = self.recorder.returns(superblock, *identity)?;
+        let fits = match joining.spare.seat {
+            Seat::Member(seat) => seat == role,
+            Seat::Spare(_) => true,
+        };
+        fits.then_some(role)
+    }
+
+    /// A member that was away waits to have its role again.
+    pub fn is_awaited(&self, role: usize) -> bool {
+        self.joining.iter().any(|joining| self.returning(joining) == Some(role))
+    }
+
+    /// Gives a member that was away its role again, as soon as no other one is being rebuilt and nothing is under way there any more.
+    fn take_back(&mut self, index: usize, role: usize, out: &mut Outbox) {
+        let is_ready = self.recorder.rebuilding().is_none()
+            && self.recorder.in_doubt().is_empty()
+            && self.commands_under_way(role) == 0;
+        if !is_ready {
+            return;
+        }
+        let Joining { spare, was, .. } = self.joining.remove(index);
+        let (superblock, identity) = was.expect("it was looked at");
+        self.ports[role] = Some(spare.port);
+        self.holders[role] = place(spare.seat);
+        self.statistics.members_returned += 1;
+        self.recorder.come_back(role, identity.copy, superblock.generation);
+        self.record(out);
     }
 
     /// Nothing will be recorded any more that devices wait for.
     fn give_up_joining(&mut self) {
         let joining = std::mem::take(&mut self.joining);
-        let (waiting, begun) = joining.into_iter().partition(|joining| joining.phase == Phase::Waiting);
+        let gives_up = |joining: &Joining| joining.phase.is_untouched() && joining.left == 0;
+        let (waiting, begun) = joining.into_iter().partition(gives_up);
         self.joining = begun;
         for Joining { spare: Spare { port, seat, .. }, .. } in waiting {
             self.unusable.push((
@@ -167,9 +239,28 @@ impl Array {
         self.spares.iter().chain(joining).filter_map(role).collect()
     }
 
-    pub fn join_returned(&mut self, port: Port, result: &IoResult, out: &mut Outbox) {
+    /// A copy of the superblock of a device has been read.
+    fn looked(&mut self, index: usize, copy: usize, result: &IoResult) {
+        let joining = &mut self.joining[index];
+        joining.left -= 1;
+        if let Err(error) = result.status {
+            joining.copies[copy] = Err(SuperblockError::Io(error));
+        } else {
+            joining.copies[copy] = Superblock::decode(result.buf.bytes(), copy);
+        }
+        if joining.left == 0 {
+            let [first, second] = joining.copies.clone();
+            joining.was = Superblock::newer(first, second).ok();
+            joining.phase = Phase::Known;
+        }
+    }
+
+    pub fn join_returned(&mut self, port: Port, copy: usize, result: IoResult, out: &mut Outbox) {
         let index = self.joining.iter().position(|joining| joining.spare.port == port);
-        let index = index.expect("it waits for its writes");
+        let index = index.expect("it waits for its commands");
+        if self.joining[index].phase == Phase::Looking {
+            return self.looked(index, copy, &result);
+        }
         let joining = &mut self.joining[index];
         joining.left -= 1;
         joining.failed = joining.failed.or(result.status.err());
@@ -192,7 +283,7 @@ impl Array {
             // Over the copy that is not the one of this number.
             let identity = Identity { id: spare.id, role: None, copy: 1 - spare.copy };
             let io = self.recorder.recorded().write(identity);
-            self.submit_to(port, 0, Flight::Join { port }, io, out);
+            self.submit_to(port, 0, Flight::Join { port, copy: 0 }, io, out);
         }
     }
 

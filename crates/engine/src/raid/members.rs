@@ -19,11 +19,13 @@ impl Array {
         self.recorder.failed() >> role & 1 == 1
     }
 
-    /// A unit's column with this member cannot be read, and is not to be written: it has failed, or is not rebuilt so far.
+    /// A unit's column with this member cannot be read, and is not to be written: it has failed, is not rebuilt so far, or
+    /// lacks it since it was away.
     pub fn is_gone(&self, role: usize, unit: u64) -> bool {
         self.is_failed(role)
             && self.recorder.rebuilding().is_none_or(|rebuild| {
-                rebuild.role != role || rebuild.sectors < (unit + 1) * self.layout.column_sectors()
+                let is_below = rebuild.sectors >= (unit + 1) * self.layout.column_sectors();
+                rebuild.role != role || (!is_below && self.recorder.is_lacking(self.tracts.of_unit(unit)))
             })
     }
 
@@ -43,9 +45,16 @@ impl Array {
             return false;
         }
         self.statistics.member_failures += 1;
-        self.recorder.fail(role);
+        let under_way = self.is_listed_when_away().then(|| self.tracts_in_use());
+        self.recorder.fail(role, under_way.as_ref());
         self.record(out);
         true
+    }
+
+    /// Of a member that fails now it is known what it has: all but what is under way. What is destaged is durable when it returns, but what
+    /// a pass makes right is not before the pass has flushed it.
+    fn is_listed_when_away(&self) -> bool {
+        self.recorder.in_doubt().is_empty() && self.recorder.lost().is_empty() && !self.passes.repairs()
     }
 
     /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
@@ -73,7 +82,7 @@ impl Array {
     /// Which of the spares a role gets: the one that was added in its place, or else the first one; none while the former is
     /// being made a spare.
     fn spare_for(&self, role: usize) -> Option<usize> {
-        if self.is_joining(Seat::Member(role)) {
+        if self.is_joining(Seat::Member(role)) || self.is_awaited(role) {
             return None;
         }
         let own = self.spares.iter().position(|spare| spare.seat == Seat::Member(role));

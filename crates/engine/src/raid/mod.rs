@@ -23,6 +23,7 @@
 //! | `syndrome`   | which blocks of a row are wrong, and what the missing ones are                    |
 //! | `superblock` | who the members are, and what is known of them                                    |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
+//! | `away`       | members that are away, and what they have missed                                  |
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | keeping the superblocks true                                                      |
@@ -43,6 +44,7 @@
 
 mod array;
 mod assemble;
+mod away;
 mod bitmap;
 mod cache;
 mod command;
@@ -174,6 +176,8 @@ impl Layer for RaidLayer {
             "pass": array.passes.status(now, &array.layout),
             "last_scrub": array.passes.last_scrub,
             "last_rebuild": array.passes.last_rebuild,
+            "away": recorded.away_status(),
+            "last_return": array.passes.last_return,
             "journal": array.journal.is_some(),
             "journal_failed": array.journal_failed,
             "advice": array.advice(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::destage::contiguity::EXCEPT_MAX;
+use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
@@ -120,6 +121,7 @@ pub fn create(
         journaled: false,
         in_doubt,
         lost: BTreeMap::new(),
+        away: Away::default(),
         calibration: None,
     };
     for (role, member) in members.iter_mut().enumerate() {
@@ -188,7 +190,9 @@ fn change(
     members: &mut [Option<&mut dyn BlockDevice>],
     mut superblock: Superblock,
 ) -> Result<Superblock, ChangeError> {
-    superblock.generation += 1;
+    // A crash may have left the next one with members that are away now.
+    superblock.generation += 2;
+    superblock.away = superblock.away.recorded_by(superblock.generation, superblock.failed);
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
         // Who is there under its own id, wherever it is named.
@@ -218,8 +222,7 @@ pub fn mark_failed(
         return Err(ChangeError::NoRole { role, members: superblock.members });
     }
     if superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
-        superblock.rebuilding = None;
-        superblock.member_ids[role] = NOBODY;
+        superblock.give_up_rebuild(role, Some(&Bitmap::default()));
         return change(members, superblock);
     }
     if superblock.failed >> role & 1 == 1 {
@@ -232,11 +235,14 @@ pub fn mark_failed(
     if superblock.failed.count_ones() as usize > superblock.level.parity() {
         return Err(ChangeError::NoParity);
     }
+    if superblock.lost.is_empty() {
+        superblock.away.add(role, superblock.member_ids[role], &Bitmap::default());
+    }
     change(members, superblock)
 }
 
 /// Gives the role of a failed member to a device, which is filled from the beginning when the array is served next. It may be the
-/// one that had the role before. `id`: a random number.
+/// one that had the role before: where it is known what it has missed, it keeps its id, and gets only that. `id`: a random number.
 ///
 /// # Errors
 /// Where the role has a member, or another one is being rebuilt; see [`make_spare`] and [`newest`] for others.
@@ -256,9 +262,14 @@ pub fn replace(
     if let Some(rebuild) = superblock.rebuilding {
         return Err(ChangeError::Rebuilding(rebuild.role));
     }
-    // A spare first: a crash before the others know of it leaves it one.
-    make_spare(device, &superblock, id)?;
-    superblock.member_ids[role] = id;
+    let returns = Superblock::read(device)
+        .is_ok_and(|(own, identity)| superblock.returns(&own, identity) == Some(role));
+    if !returns {
+        // A spare first: a crash before the others know of it leaves it one.
+        make_spare(device, &superblock, id)?;
+        superblock.member_ids[role] = id;
+        superblock.away.forget(role);
+    }
     superblock.rebuilding = Some(Rebuild { role, sectors: 0 });
     let superblock = change(members, superblock)?;
     let (_, identity) = Superblock::read(device)?;
@@ -399,7 +410,7 @@ mod tests {
         store_calibration(&mut all(&mut members), &calibration).expect("stored");
         for member in &mut members {
             let found = Superblock::read(member).expect("read").0;
-            assert_eq!((found.calibration.as_ref(), found.generation), (Some(&calibration), 2));
+            assert_eq!((found.calibration.as_ref(), found.generation), (Some(&calibration), 3));
         }
         let except = (0..65).map(|n| (10 * n, 10 * n)).collect();
         let long = Contiguity { write: Strides { max: 900, except }, ..calibration };

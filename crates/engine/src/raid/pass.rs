@@ -13,13 +13,16 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::layer::{Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::layout::Layout;
+use crate::raid::superblock::Rebuild;
 use crate::raid::survey::Findings;
 use crate::raid::window::Window;
 use crate::slab::Slab;
-use crate::{LINE_BYTES, Nanos};
+use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Clients are active until so long after the last request.
 const ACTIVE: Nanos = Nanos::from_millis(500);
@@ -125,6 +128,16 @@ pub(super) struct Passes {
     /// What the last ones that came to their end have found.
     pub last_scrub: Option<Findings>,
     pub last_rebuild: Option<Findings>,
+    pub last_return: Option<Return>,
+}
+
+/// A member that was away has been given what it had missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Return {
+    pub role: usize,
+    /// What was filled of it since the array was started or the member was added.
+    pub filled_bytes: u64,
+    pub member_bytes: u64,
 }
 
 impl Passes {
@@ -136,6 +149,12 @@ impl Passes {
 
     pub const fn is_running(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// A pass may have made something right that is not flushed.
+    pub fn repairs(&self) -> bool {
+        let repairs = |pass: &Pass| matches!(pass.kind, Kind::Resync | Kind::Scrub { repair: true });
+        self.current.iter().chain(&self.parked).any(repairs)
     }
 
     /// The kind of the pass that goes on.
@@ -195,6 +214,7 @@ impl Passes {
         serde_json::json!({
             "kind": pass.kind.name(),
             "role": role,
+            "member_bytes": pass.units * bytes,
             "paused": !self.is_running(),
             "percent": 100.0 * (1.0 - left as f64 / pass.units.max(1) as f64),
             "member_bytes_left": left * bytes,
@@ -292,15 +312,25 @@ impl Array {
             return;
         }
         if let Some(rebuild) = self.recorder.rebuilding() {
-            let first = rebuild.sectors / self.layout.column_sectors();
-            let units = std::iter::once(first..self.layout.units());
-            self.passes.current = Some(Pass::new(Kind::Rebuild { role: rebuild.role }, units));
+            let units = self.units_to_rebuild(&rebuild);
+            self.passes.current = units.map(|units| Pass::new(Kind::Rebuild { role: rebuild.role }, units));
         } else if !self.passes.paused && self.recorder.failed() == 0 {
             self.passes.current = self.passes.parked.take();
         }
         if let Some(pass) = &mut self.passes.current {
             pass.began = None;
         }
+    }
+
+    /// What the member that is being rebuilt lacks; none as long as that is not known.
+    fn units_to_rebuild(&self, rebuild: &Rebuild) -> Option<Vec<Range<u64>>> {
+        let left = rebuild.sectors / self.layout.column_sectors()..self.layout.units();
+        if !self.recorder.is_returning() {
+            return Some(vec![left]);
+        }
+        let lacks = self.recorder.lacks()?;
+        let units = lacks.iter().map(|tract| self.tracts.units(tract));
+        Some(units.map(|units| units.start.max(left.start)..units.end.min(left.end)).collect())
     }
 
     /// Begins windows, as many as there may be now; ends the pass after the last one.
@@ -430,6 +460,8 @@ impl Array {
         let Some(pass) = &mut self.passes.current else { return };
         (pass.checkpoint, pass.next_checkpoint) = (None, now + CHECKPOINT_TIME);
         let (kind, findings, over) = (pass.kind, pass.findings, position == u64::MAX);
+        let filled_bytes = pass.units * self.layout.rows as u64 * LINE_BYTES;
+        let returning = over && self.recorder.is_returning();
         match kind {
             Kind::Resync => {
                 let regions = self.regions;
@@ -445,7 +477,11 @@ impl Array {
             self.passes.current = None;
             match kind {
                 Kind::Resync => {}
-                Kind::Rebuild { .. } => self.passes.last_rebuild = Some(findings),
+                Kind::Rebuild { role } => {
+                    let member_bytes = self.recorder.recorded().member_sectors * SECTOR_BYTES;
+                    let done = returning.then_some(Return { role, filled_bytes, member_bytes });
+                    (self.passes.last_rebuild, self.passes.last_return) = (Some(findings), done);
+                }
                 Kind::Scrub { .. } => self.passes.last_scrub = Some(findings),
             }
         }

@@ -1,7 +1,8 @@
 //! The superblocks of a running array: what they say, what they have to say, and who waits for that.
 //!
 //! Before the first write the superblocks say that writes are under way (*active*), before the first write to a region without
-//! a journal its bit is set, and before anything is acknowledged that a failed member has missed, they say that it has failed.
+//! a journal its bit is set, and before anything is acknowledged that a failed member has missed, they say that it has failed. While
+//! one is away that may come back (`away`), the tract is marked too, also where there is a journal.
 //! Otherwise a later start would trust parity that a crash left half-written, or a member that is out of date.
 //!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
@@ -11,10 +12,11 @@ use std::collections::BTreeMap;
 use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
+use crate::raid::away::Away;
 use crate::raid::bitmap::Bitmap;
 use crate::raid::config::Canary;
 use crate::raid::members::Spare;
-use crate::raid::superblock::{LOST_MAX, LostBlock, NOBODY, Rebuild, Superblock};
+use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
 
 /// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
 const REST_TIME: Nanos = Nanos::from_secs(5);
@@ -35,8 +37,15 @@ pub(super) struct Recorder {
     look_at: Option<Nanos>,
     /// Sectors of the member that is being rebuilt that are as they should be, flushed or not.
     rebuilt: u64,
+    /// Tracts of which the member that is being rebuilt lacks something; none while it is not recorded that it has come back, or where
+    /// it is a new one: then it lacks all.
+    lacks: Option<Bitmap>,
+    /// The first update of a life without all members counts by two: a crash may have left the next one with those that are away.
+    skips: bool,
     /// A member failed in this life. One that was missing from the start is no news before something is written.
     news: bool,
+    /// See [`Canary::ForgetMissed`].
+    pub forgets_missed: bool,
     recording: Option<Superblock>,
     /// Members that have not answered.
     left: u32,
@@ -46,6 +55,8 @@ impl Recorder {
     /// `now`: what is known at the start, which the superblocks need not say before something is written.
     pub fn new(recorded: Superblock, now: Superblock, copies: Vec<usize>, generations: Vec<u64>) -> Recorder {
         Recorder {
+            lacks: now.is_returning().then(|| now.away.missed.clone()),
+            skips: (now.failed, now.rebuilding) != (recorded.failed, recorded.rebuilding),
             recorded,
             copies,
             generations,
@@ -55,6 +66,7 @@ impl Recorder {
             rebuilt: now.rebuilding.map_or(0, |rebuild| rebuild.sectors),
             wanted: now,
             news: false,
+            forgets_missed: false,
             recording: None,
             left: 0,
         }
@@ -94,13 +106,55 @@ impl Recorder {
         role(&self.wanted).is_some() && role(&self.wanted) == role(&self.recorded) && !self.owes()
     }
 
-    pub fn fail(&mut self, role: usize) {
+    /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where nobody knows what it lacks.
+    pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
         self.wanted.failed |= 1 << role;
         self.news = true;
         if self.wanted.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
-            self.wanted.rebuilding = None;
-            // What it has missed from now on is nowhere recorded: it must not be taken for the member of that role.
-            self.wanted.member_ids[role] = NOBODY;
+            self.lacks = None;
+            self.wanted.give_up_rebuild(role, under_way);
+        } else if let Some(tracts) = under_way {
+            self.wanted.away.add(role, self.wanted.member_ids[role], tracts);
+        }
+    }
+
+    /// Something of a tract may be lacking on the member that is being rebuilt.
+    pub fn is_lacking(&self, tract: u64) -> bool {
+        self.lacks.as_ref().is_none_or(|lacks| lacks.contains(tract))
+    }
+
+    /// What the member that is being rebuilt lacks, if it is one that has come back.
+    pub const fn lacks(&self) -> Option<&Bitmap> {
+        self.lacks.as_ref()
+    }
+
+    /// The member that is being rebuilt has come back, and lacks only what is marked.
+    pub fn is_returning(&self) -> bool {
+        self.wanted.is_returning()
+    }
+
+    /// The role of a member that was away, which may have it again by what its device says.
+    pub fn returns(&self, device: &Superblock, identity: Identity) -> Option<usize> {
+        let role = self.recorded.returns(device, identity)?;
+        self.wanted.returns(device, identity).filter(|other| *other == role)
+    }
+
+    /// A member that was away has its role again.
+    pub fn come_back(&mut self, role: usize, copy: usize, generation: u64) {
+        self.copies[role] = copy;
+        self.generations[role] = generation;
+        self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
+        (self.rebuilt, self.lacks) = (0, None);
+        self.news = true;
+    }
+
+    /// It is recorded that a member has come back: from now on it is written to, and lacks what was marked until then, and what is under
+    /// way without it.
+    fn begin_return(&mut self, under_way: &Bitmap) {
+        if self.lacks.is_none() && self.wanted.is_returning() && self.knows_rebuild() {
+            let mut lacks = self.wanted.away.missed.clone();
+            lacks.add_all(under_way);
+            self.lacks = Some(lacks);
         }
     }
 
@@ -115,7 +169,8 @@ impl Recorder {
         self.copies[role] = spare.copy;
         self.generations[role] = 0;
         self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
-        self.rebuilt = 0;
+        self.wanted.away.forget(role);
+        (self.rebuilt, self.lacks) = (0, None);
         self.news = true;
     }
 
@@ -130,7 +185,8 @@ impl Recorder {
         rebuild.sectors = sectors;
         if sectors >= self.wanted.member_sectors {
             self.wanted.failed &= !(1 << rebuild.role);
-            self.wanted.rebuilding = None;
+            self.wanted.away.forget(rebuild.role);
+            (self.wanted.rebuilding, self.lacks) = (None, None);
             self.news = true;
         }
     }
@@ -173,13 +229,23 @@ impl Recorder {
         self.generations[role] = self.recording.as_ref().map_or(0, |next| next.generation);
     }
 
-    /// A region is about to be written to.
-    fn begin(&mut self, region: u64, journaled: bool) {
+    /// A region of a tract is about to be written to.
+    fn begin(&mut self, region: u64, tract: u64, journaled: bool) {
         (self.wanted.active, self.wanted.journaled) = (true, journaled);
+        if !self.wanted.away.is_empty() && !self.forgets_missed {
+            self.wanted.away.missed.insert(tract);
+        }
         if !journaled {
             self.wanted.in_doubt.insert(region);
             self.touched.insert(region);
         }
+    }
+
+    /// What is to be recorded announces writes to a region of a tract.
+    fn is_begun(&self, region: u64, tract: u64, journaled: bool) -> bool {
+        let away = &self.wanted.away;
+        (journaled || self.wanted.in_doubt.contains(region))
+            && (away.is_empty() || away.missed.contains(tract))
     }
 
     /// There is no journal any more. `regions`: what may have been written on its word.
@@ -215,14 +281,17 @@ impl Recorder {
         let known = self.known();
         let differs = self.owes()
             || known.rebuilding != self.recorded.rebuilding
+            || known.away.says_more_than(&self.recorded.away)
             || self.wanted.active != self.recorded.active
             || self.wanted.in_doubt != self.recorded.in_doubt;
+        let generation = self.recorded.generation + if self.skips { 2 } else { 1 };
         differs.then(|| Superblock {
-            generation: self.recorded.generation + 1,
+            generation,
             epoch: self.recorded.epoch,
             failed: known.failed,
             member_ids: known.member_ids.clone(),
             rebuilding: known.rebuilding,
+            away: known.away.recorded_by(generation, known.failed),
             ..self.wanted.clone()
         })
     }
@@ -239,10 +308,13 @@ impl Recorder {
             || self.wanted.lost != recorded.lost
     }
 
-    /// Operations may write to a region.
-    fn may_write(&self, region: u64) -> bool {
+    /// Operations may write to a region of a tract.
+    fn may_write(&self, region: u64, tract: u64) -> bool {
+        let is_marked = |away: &Away| away.is_empty() || away.missed.contains(tract) || self.forgets_missed;
         let allows = |superblock: &Superblock| {
-            superblock.active && (superblock.journaled || superblock.in_doubt.contains(region))
+            superblock.active
+                && (superblock.journaled || superblock.in_doubt.contains(region))
+                && is_marked(&superblock.away)
         };
         // A superblock that is being written may take the bit away.
         allows(&self.recorded) && self.recording.as_ref().is_none_or(allows) && !self.owes()
@@ -262,24 +334,24 @@ impl Array {
 
     /// Operations may write to a unit; otherwise it is being recorded that they will.
     pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
-        let region = self.regions.of_unit(unit);
+        let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        if !journaled && !self.recorder.wanted.in_doubt.contains(region) && self.flush_waits() {
-            self.begin_all_dirty();
+        if !self.recorder.is_begun(region, tract, journaled) && self.flush_waits() {
+            self.begin_all_dirty(journaled);
         }
-        self.recorder.begin(region, journaled);
+        self.recorder.begin(region, tract, journaled);
         let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
-        let may = self.recorder.may_write(region) || late;
+        let may = self.recorder.may_write(region, tract) || late;
         self.record(out);
         may
     }
 
     /// What a flush brings home is recorded at once, and not region by region while all wait.
-    fn begin_all_dirty(&mut self) {
+    fn begin_all_dirty(&mut self, journaled: bool) {
         let mut next = 0;
         while let Some(&unit) = self.cache.dirty().range(next..).next() {
             let region = self.regions.of_unit(unit);
-            self.recorder.begin(region, false);
+            self.recorder.begin(region, self.tracts.of_unit(unit), journaled);
             next = self.regions.units(region).end;
         }
     }
@@ -320,9 +392,20 @@ impl Array {
             }
         }
         if self.recorder.left == 0 {
-            self.recorder.recorded = self.recorder.recording.take().expect("it is being recorded");
+            let recorded = self.recorder.recording.take().expect("it is being recorded");
+            self.recorder.wanted.away.was_recorded(&recorded);
+            (self.recorder.recorded, self.recorder.skips) = (recorded, false);
+            let under_way = self.tracts_in_use();
+            self.recorder.begin_return(&under_way);
             self.record(out);
         }
+    }
+
+    /// The tracts of the operations that are under way.
+    pub fn tracts_in_use(&self) -> Bitmap {
+        let mut tracts = Bitmap::default();
+        self.operations.iter().for_each(|operation| tracts.insert(self.tracts.of_unit(operation.unit)));
+        tracts
     }
 
     /// The regions of the operations that are under way.

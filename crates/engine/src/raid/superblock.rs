@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::destage::contiguity::ContiguityBytes;
+use crate::raid::away::{AWAY_MAX, Absence, Away, MISSED_BYTES};
 use crate::raid::bitmap::{BITMAP_BYTES, Bitmap};
 use crate::raid::config::{Level, MEMBERS_MAX, STRIP_SECTORS_MAX};
 use crate::raid::contiguity::Contiguity;
@@ -66,8 +67,21 @@ struct Bytes {
     reshaped_sectors: U64,
     lost_blocks: U64,
     lost: [U64; LOST_MAX],
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1680 - 8 * LOST_MAX],
+    away: [AbsenceBytes; AWAY_MAX],
+    missed: [u8; MISSED_BYTES],
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1680 - 8 * LOST_MAX - 32 * AWAY_MAX - MISSED_BYTES],
     bitmap: [u8; BITMAP_BYTES],
+}
+
+/// A member that is away; all zeroes where there is none, as in a superblock of a program that knows of none.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AbsenceBytes {
+    id: U64,
+    since: U64,
+    failed: U64,
+    role: U32,
+    unused: U32,
 }
 
 const _: () = assert!(size_of::<Bytes>() == SUPERBLOCK_BYTES);
@@ -134,6 +148,8 @@ pub struct Superblock {
     /// Blocks whose reads fail until they are written. *Settled*: zeroes lie there, and the parity of their row fits; otherwise
     /// nothing may be computed of them.
     pub lost: BTreeMap<LostBlock, bool>,
+    /// Members that have failed and may come back, and what they lack.
+    pub away: Away,
     /// What the stride benchmark has found.
     pub calibration: Option<Contiguity>,
 }
@@ -216,6 +232,11 @@ impl Superblock {
             let settled = if *settled { LOST_SETTLED } else { 0 };
             *place = (settled | (lost.role as u64) << LOST_ROLE_SHIFT | lost.block).into();
         }
+        for (place, absence) in bytes.away.iter_mut().zip(&self.away.members) {
+            (place.id, place.role) = (absence.id.into(), (absence.role as u32).into());
+            (place.since, place.failed) = (absence.since.into(), absence.failed.into());
+        }
+        bytes.missed.copy_from_slice(&self.away.missed.to_bytes()[..MISSED_BYTES]);
         bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         Buf::copy_of(bytes.as_bytes())
@@ -245,7 +266,15 @@ impl Superblock {
             let block = member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
             Superblock::decode(block.bytes(), copy)
         };
-        match (copy(0), copy(1)) {
+        Superblock::newer(copy(0), copy(1))
+    }
+
+    /// Which of the two copies on a device counts.
+    pub(super) fn newer(
+        first: Result<(Superblock, Identity), SuperblockError>,
+        second: Result<(Superblock, Identity), SuperblockError>,
+    ) -> Result<(Superblock, Identity), SuperblockError> {
+        match (first, second) {
             // This program must not touch what a newer one wrote.
             (Err(error @ SuperblockError::Version(_)), _) | (_, Err(error @ SuperblockError::Version(_))) => {
                 Err(error)
@@ -264,6 +293,19 @@ impl Superblock {
 }
 
 impl Bytes {
+    fn away(&self) -> Away {
+        let listed = self.away.iter().filter(|absence| absence.id != NOBODY);
+        let absence = |bytes: &AbsenceBytes| Absence {
+            role: bytes.role.get() as usize,
+            id: bytes.id.get(),
+            since: bytes.since.get(),
+            failed: bytes.failed.get(),
+        };
+        let mut missed = [0; BITMAP_BYTES];
+        missed[..MISSED_BYTES].copy_from_slice(&self.missed);
+        Away { members: listed.map(absence).collect(), missed: Bitmap::from_bytes(&missed) }
+    }
+
     fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
         let level = match self.level.get() {
             5 => Level::Raid5,
@@ -293,6 +335,7 @@ impl Bytes {
             ),
             (self.reshape_kept.get() <= 1, "reshape"),
             (self.lost_blocks.get() <= LOST_MAX as u64, "lost blocks"),
+            (self.away.iter().all(|absence| absence.id == NOBODY || is_role(absence.role.get())), "away"),
             ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
         ] {
             if !ok {
@@ -331,6 +374,7 @@ impl Bytes {
             journaled: self.journaled == 1,
             in_doubt: Bitmap::from_bytes(&self.bitmap),
             lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
+            away: self.away(),
             calibration,
         };
         let role = (role != NO_ROLE).then_some(role as usize);
@@ -347,6 +391,8 @@ pub(super) mod tests {
         let mut in_doubt = Bitmap::default();
         in_doubt.insert(3);
         in_doubt.insert(9000);
+        let mut missed = Bitmap::default();
+        missed.insert(2047);
         Superblock {
             uuid: *b"an array of five",
             level: Level::Raid6,
@@ -366,6 +412,7 @@ pub(super) mod tests {
             lost: [(1, 7, false), (4, 319, true)]
                 .map(|(role, block, settled)| (LostBlock { role, block }, settled))
                 .into(),
+            away: Away { members: vec![Absence { role: 2, id: 13, since: 6, failed: 0b100 }], missed },
             calibration: Some(Contiguity {
                 read: Strides::up_to(9),
                 write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },

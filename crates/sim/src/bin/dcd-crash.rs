@@ -50,6 +50,8 @@ enum CanaryName {
     SkipJournal,
     /// An array takes what is written during a destage for home (with --raid).
     LateWrite,
+    /// An array does not mark what a member misses that comes back (with --raid).
+    ForgetMissed,
 }
 
 impl CanaryName {
@@ -67,6 +69,7 @@ impl CanaryName {
             CanaryName::LateIntent => Some(raid::Canary::LateIntent),
             CanaryName::SkipJournal => Some(raid::Canary::SkipJournal),
             CanaryName::LateWrite => Some(raid::Canary::LateWrite),
+            CanaryName::ForgetMissed => Some(raid::Canary::ForgetMissed),
             _ => None,
         }
     }
@@ -130,7 +133,8 @@ struct Arguments {
     /// The array has so many spares: they are rebuilt in place of members that are lost, and may be lost then.
     #[arg(long, requires = "raid", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     spares: u8,
-    /// Members of the array fail, are taken out, and are added again while it runs.
+    /// Members of the array fail, are taken out, and are added again while it runs, or are missing at a start and come back; some
+    /// of them as new devices.
     #[arg(long, requires_all = ["raid", "journal"])]
     hot_add: bool,
     /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
@@ -162,12 +166,13 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         let mut rig = raid_rig(
             seed,
             RaidSubject {
-                journal: arguments.journal || arguments.canary == Some(CanaryName::SkipJournal),
+                journal: arguments.journal
+                    || matches!(arguments.canary, Some(CanaryName::SkipJournal | CanaryName::ForgetMissed)),
                 spares: usize::from(arguments.spares),
                 loses_members: arguments.lose_members
                     || matches!(arguments.canary, Some(CanaryName::WriteHole | CanaryName::SkipJournal)),
                 canary: arguments.canary.and_then(CanaryName::of_array),
-                hot_add: arguments.hot_add,
+                hot_add: arguments.hot_add || arguments.canary == Some(CanaryName::ForgetMissed),
                 log_cache: arguments.log_cache.map(|place| match place {
                     LogPlaceName::Device => LogPlace::Device,
                     LogPlaceName::Slice => LogPlace::Slice,

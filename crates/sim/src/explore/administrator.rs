@@ -1,9 +1,10 @@
-//! An administrator who fails members of a running array, takes them out, and gives the same disks back as new ones.
+//! An administrator who fails members of a running array, takes them out, and gives the same disks back as they are, or as new ones.
 
 use dcd_engine::raid::offline::replace;
-use dcd_engine::raid::{Superblock, SuperblockError};
+use dcd_engine::raid::{DATA_SECTOR, Superblock, SuperblockError};
 use dcd_engine::{
-    ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Port, Pump, Report, Seat, Stack,
+    ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump, Report,
+    SECTOR_BYTES, Seat, Stack,
 };
 use serde_json::{Value, json};
 
@@ -12,6 +13,11 @@ use crate::{MemDisk, SimRng, VirtualDriver};
 /// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then: some do the next
 /// thing as soon as it may be done, others take their time.
 const HABITS: [(u64, u64); 3] = [(60, 200), (60, 200), (300, 40)];
+/// The same for a disk that is given back: it is another one, with nothing on it.
+const NEW: u64 = 300;
+/// The same for a start: a member is not there, or one that has failed is added before it.
+const MISSING: u64 = 100;
+const ADDED_BEFORE: u64 = 300;
 
 /// An array whose members, the first devices of the stack, are taken out and added again while it runs.
 pub struct HotAdd {
@@ -83,7 +89,7 @@ impl Administrator {
     fn choose(
         &mut self,
         status: &Value,
-        driver: &VirtualDriver<MemDisk>,
+        driver: &mut VirtualDriver<MemDisk>,
         stack: &mut Stack,
     ) -> Option<(Asked, ArrayCommand)> {
         let is_in =
@@ -100,6 +106,10 @@ impl Administrator {
         let role = (0..self.ports.len()).find(idle)?;
         if let Some(port) = self.ports[role] {
             return Some((Asked::Remove(role), ArrayCommand::Remove { port }));
+        }
+        if self.rng.chance(NEW) {
+            let blank = vec![0; (DATA_SECTOR * SECTOR_BYTES) as usize];
+            driver.devices_mut()[role].put(Lba(0), &blank);
         }
         let port = stack.add_port(self.layer, DeviceIndex(role));
         let geometry = driver.devices()[role].geometry();
@@ -131,6 +141,48 @@ pub(super) fn blank_member(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Option<us
         matches!(Superblock::read(disk), Err(SuperblockError::NoMagic | SuperblockError::Checksum))
     };
     disks[..hot_add.members].iter_mut().position(blank)
+}
+
+fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Option<Superblock>> {
+    let read = disks[..hot_add.members].iter_mut().map(|disk| Superblock::read(disk).ok());
+    read.map(|found| Some(found?.0)).collect()
+}
+
+fn newest(read: &[Option<Superblock>]) -> Option<Superblock> {
+    read.iter().flatten().max_by_key(|superblock| superblock.generation).cloned()
+}
+
+/// A device can be added offline in the place of a member: it is recorded that that has failed, and no other one is being filled.
+pub(super) fn may_add_offline(hot_add: &HotAdd, disks: &mut [MemDisk], role: usize) -> bool {
+    newest(&superblocks(hot_add, disks))
+        .is_some_and(|newest| newest.failed >> role & 1 == 1 && newest.rebuilding.is_none())
+}
+
+/// A member that is not there at a start, although it could be, and comes back later.
+pub(super) fn late_member(
+    hot_add: &HotAdd,
+    disks: &mut [MemDisk],
+    may_lose: &[usize],
+    rng: &mut SimRng,
+) -> Option<usize> {
+    let newest = newest(&superblocks(hot_add, disks))?;
+    // Where a new one is left out while it is filled, the next start refuses it.
+    let is_new =
+        |role: usize| newest.rebuilding.is_some_and(|rebuild| rebuild.role == role) && !newest.is_returning();
+    let members = may_lose.iter().copied().filter(|disk| *disk < hot_add.members && !is_new(*disk));
+    let members: Vec<usize> = members.collect();
+    (!members.is_empty() && rng.chance(MISSING)).then(|| rng.pick(&members))
+}
+
+/// A member that has failed, and that is added before a start.
+pub(super) fn failed_member(hot_add: &HotAdd, disks: &mut [MemDisk], rng: &mut SimRng) -> Option<usize> {
+    if !rng.chance(ADDED_BEFORE) {
+        return None;
+    }
+    let read = superblocks(hot_add, disks);
+    let newest = newest(&read)?;
+    let failed = |role: &usize| newest.failed >> role & 1 == 1 && read[*role].is_some();
+    (0..hot_add.members).find(failed).filter(|_| newest.rebuilding.is_none())
 }
 
 /// What "dcd array add" does while nothing is served: gives a disk the role in whose place it is.

@@ -6,13 +6,15 @@ use std::rc::Rc;
 
 use dcd_engine::{Buf, Control, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
 
-use super::administrator::{Administrator, add_offline, blank_member};
+use super::administrator::Administrator;
 use super::sampler::{Cut, Sampler, cut};
 use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
     Character, Client, FaultPlan, MemDisk, Oracle, Progress, Seen, SimRng, VirtualDriver, describe, mix,
     stamp,
 };
+
+mod starts;
 
 type Driver = VirtualDriver<MemDisk>;
 
@@ -85,49 +87,6 @@ impl Run {
             }
             self.story.extend(lines.into_iter().skip(skipped).map(|line| format!("    {line}")));
         }
-    }
-
-    fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
-        self.missing = self.see_to_blank_member(&mut disks)?;
-        let mut driver = Driver::new(disks);
-        let mut stack = match (&self.rig.hot_add, self.missing) {
-            (Some(hot_add), Some(role)) => (hot_add.build_without)(&driver.geometries(), role),
-            _ => (self.rig.build)(&driver.geometries()),
-        };
-        if self.checks {
-            stack.enable_checks();
-        }
-        if self.tells {
-            driver.tell_story();
-        }
-        Ok((driver, stack))
-    }
-
-    /// A crash while a disk was being added may leave it without a superblock. A start names it and changes nothing; then it is added
-    /// once more, or left out: that member.
-    fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
-        let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
-        let Some(role) = blank_member(hot_add, disks) else { return Ok(None) };
-        *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
-        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
-        let mut stack = (self.rig.build)(&driver.geometries());
-        let refused = match stack.activate(&mut driver) {
-            Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
-            Err(refused) => refused.to_string(),
-        };
-        let named = format!("member {role}: its superblock is damaged");
-        if !refused.contains(&format!("member {role}: it is no member of an array"))
-            && !refused.contains(&named)
-        {
-            return Err(format!("a start with the blank member {role} does not name it: {refused}"));
-        }
-        let offline = self.rng.chance(500);
-        self.tell(|| format!("-- {refused}: {}", if offline { "it is added" } else { "it is left out" }));
-        if !offline {
-            return Ok(Some(role));
-        }
-        let hot_add = self.rig.hot_add.as_ref().expect("it was there");
-        add_offline(hot_add, disks, role, &mut self.rng).map(|()| None)
     }
 
     /// Who fails members while a client is served, and adds them again.

@@ -1,5 +1,5 @@
-//! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed. A served array fills it by
-//! itself.
+//! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed, which may be that one itself. A
+//! served array fills it by itself.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -63,13 +63,24 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
             );
         }
         Some(role) => {
-            replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
+            let now = replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
+            let what = match now.is_returning() {
+                true => missed(now.away.missed.len(), now.missed_regions_max()),
+                false => "it is filled".to_owned(),
+            };
             println!(
-                "\"{name}\" is member {role} now: it is filled when the array is served, or by \"dcd array rebuild\""
+                "\"{name}\" is member {role} now: {what} when the array is served, or by \"dcd array rebuild\""
             );
         }
     }
     Ok(())
+}
+
+/// What a member that has come back is given.
+fn missed(regions: u64, most: u64) -> String {
+    format!(
+        "it was away, and the {regions} of {most} regions in which something was written since are filled"
+    )
 }
 
 /// A server that is to take a device.
@@ -96,8 +107,13 @@ impl Served<'_> {
             let status = self.status()?;
             match progress(&status, seat) {
                 Progress::Member(role) => {
+                    let count = |status: &Value| status["statistics"]["members_returned"].as_u64();
+                    let what = match count(&status) > count(&before) {
+                        true => "it was away, and what it has missed is being filled",
+                        false => "it is being filled",
+                    };
                     println!(
-                        "\"{name}\" is member {role} now: it is being filled; \"dcd array rebuild\" shows how far it is"
+                        "\"{name}\" is member {role} now: {what}; \"dcd array rebuild\" shows how far it is"
                     );
                     return Ok(());
                 }

@@ -128,6 +128,7 @@ fn offline(choice: &Choice, devices: &Devices) -> Value {
         "rebuilt_percent": of.rebuilding.map(|rebuild| percent(rebuild.sectors, of.member_sectors)),
         "reshaped_percent": of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
         "calibrated": of.calibration.is_some(),
+        "away": of.away_status(),
         "devices": rows,
     })
 }
@@ -210,8 +211,15 @@ fn screen(status: &Value) -> String {
     if let Some(percent) = status["reshaped_percent"].as_f64() {
         let _ = writeln!(out, "growing  {percent:.1} %: \"dcd array grow\" goes on");
     }
+    if let Some(line) = away_line(&status["away"]) {
+        let _ = writeln!(out, "away     {line}");
+    }
     if let Some(line) = pass_line(&status["pass"]) {
-        let _ = writeln!(out, "pass     {line}");
+        let by_regions = if status["away"]["returning"] == true { ", by regions" } else { "" };
+        let _ = writeln!(out, "pass     {line}{by_regions}");
+    }
+    if let Some(line) = return_line(&status["last_return"]) {
+        let _ = writeln!(out, "returned {line}");
     }
     if let Some(line) = findings_line(&status["last_scrub"]) {
         let _ = writeln!(out, "scrubbed {line}");
@@ -236,6 +244,24 @@ fn screen(status: &Value) -> String {
         let _ = writeln!(out, "note: {advice}");
     }
     out
+}
+
+/// Members that may come back, and what they have missed.
+fn away_line(away: &Value) -> Option<String> {
+    let roles = away["members"].as_array().filter(|roles| !roles.is_empty())?;
+    let roles: Vec<String> = roles.iter().map(Value::to_string).collect();
+    let (missed, most) = (away["missed_regions"].as_u64()?, away["regions"].as_u64()?);
+    Some(format!(
+        "member {}: something was written in {missed} of {most} regions since; \"dcd array add\" fills only these",
+        roles.join(" and ")
+    ))
+}
+
+/// What was filled of the last member that came back.
+pub fn return_line(last: &Value) -> Option<String> {
+    let (role, bytes) = (last["role"].as_u64()?, |field: &str| HumanBytes(last[field].as_u64().unwrap_or(0)));
+    let (filled, all) = (bytes("filled_bytes"), bytes("member_bytes"));
+    Some(format!("member {role}, by regions: {filled} of its {all} were filled"))
 }
 
 /// How far a rebuild, a resync or a scrub is.
@@ -281,6 +307,8 @@ mod tests {
                 { "name": "b", "place": "member 1", "role": 1, "state": "in use", "generation": 12 },
                 { "name": "e", "place": "spare 0", "role": 2, "state": "rebuilding 41.0 %" },
             ],
+            "away": { "members": [0, 2], "missed_regions": 3, "regions": 9, "returning": true },
+            "last_return": { "role": 3, "filled_bytes": 1 << 20, "member_bytes": 4 << 20 },
             "advice": ["swap them"],
         });
         let screen = screen(&status);
@@ -288,7 +316,9 @@ mod tests {
             "state    rebuilding, served",
             "array    raid6, 4 members, strips of 128 KiB, 9 MiB",
             "parity   in doubt in 2 of 9 regions; journal: yes",
-            "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left",
+            "away     member 0 and 2: something was written in 3 of 9 regions since; \"dcd array add\" fills only these",
+            "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left, by regions",
+            "returned member 3, by regions: 1 MiB of its 4 MiB were filled",
             "scrubbed 3 rows that did not match, 1 unreadable blocks, 2 blocks repaired, 0 lost",
             "  member 1   b                in use, event counter 12",
             "  spare 0    e                rebuilding 41.0 % as member 2",

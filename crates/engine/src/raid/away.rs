@@ -1,0 +1,143 @@
+//! Members that are away: who they are, and what they have missed since. One that comes back is given that, and no more.
+//!
+//! A *tract* is some regions in a row. While a member is away its bit is durable in the superblocks before anything of it is written,
+//! with a journal and without, and is not cleared before all are back: so a member lacks nothing outside of the marked tracts.
+//! Where that is not known of a member that fails, it is not listed, and its role is rebuilt whole.
+
+use crate::raid::bitmap::Bitmap;
+use crate::raid::superblock::{Identity, NOBODY, Superblock};
+
+/// As many members as may be away at a time.
+pub const AWAY_MAX: usize = 2;
+/// What a superblock has room for.
+pub const MISSED_BYTES: usize = 256;
+pub const TRACTS_MAX: u64 = 8 * MISSED_BYTES as u64;
+
+/// A member that has failed, and that lacks only what is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    pub role: usize,
+    pub id: u64,
+    /// The generation that was the first to say so; 0 before it is recorded.
+    pub since: u64,
+    /// Who had failed then, itself included.
+    pub failed: u64,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Away {
+    pub members: Vec<Absence>,
+    /// Tracts in which something was written since the first of them is away.
+    pub missed: Bitmap,
+}
+
+impl Away {
+    pub const fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn has(&self, role: usize) -> bool {
+        self.members.iter().any(|absence| absence.role == role)
+    }
+
+    /// A member is away from now on, and may lack what is under way in some tracts.
+    pub fn add(&mut self, role: usize, id: u64, under_way: &Bitmap) {
+        self.members.retain(|absence| absence.role != role);
+        if self.members.len() < AWAY_MAX {
+            self.members.push(Absence { role, id, since: 0, failed: 0 });
+            self.missed.add_all(under_way);
+        }
+    }
+
+    /// The member of a role has all again, or is not the one any more that was away.
+    pub fn forget(&mut self, role: usize) {
+        self.members.retain(|absence| absence.role != role);
+        if self.members.is_empty() {
+            self.missed = Bitmap::default();
+        }
+    }
+
+    /// The superblocks have to be told, if they say the other. Where nobody is away nothing is marked.
+    pub fn says_more_than(&self, recorded: &Away) -> bool {
+        self.members != recorded.members || (!self.is_empty() && self.missed != recorded.missed)
+    }
+
+    /// As the superblocks of a generation say it, and that so many have failed.
+    pub fn recorded_by(&self, generation: u64, failed: u64) -> Away {
+        let mut recorded = self.clone();
+        for absence in recorded.members.iter_mut().filter(|absence| absence.since == 0) {
+            (absence.since, absence.failed) = (generation, failed);
+        }
+        recorded
+    }
+
+    /// These superblocks have been written. Who came back and left again meanwhile is in them with an older generation.
+    pub fn was_recorded(&mut self, recorded: &Superblock) {
+        for absence in self.members.iter_mut().filter(|absence| absence.since == 0) {
+            let now = Absence { since: recorded.generation, failed: recorded.failed, ..*absence };
+            if recorded.away.members.contains(&now) {
+                *absence = now;
+            }
+        }
+    }
+}
+
+impl Superblock {
+    /// How many tracts there are.
+    pub const fn missed_regions_max(&self) -> u64 {
+        let regions = (self.member_sectors / self.strip_sectors).div_ceil(self.region_stripes);
+        regions.div_ceil(regions.div_ceil(TRACTS_MAX))
+    }
+
+    /// What a status says of it.
+    pub fn away_status(&self) -> serde_json::Value {
+        serde_json::json!({
+            "members": self.away.members.iter().map(|absence| absence.role).collect::<Vec<_>>(),
+            "missed_regions": self.away.missed.len(),
+            "regions": self.missed_regions_max(),
+            "returning": self.is_returning(),
+        })
+    }
+
+    /// The member that is being rebuilt has come back, and lacks only what is marked.
+    pub fn is_returning(&self) -> bool {
+        self.rebuilding.is_some_and(|rebuild| self.away.has(rebuild.role))
+    }
+
+    /// The member that is being rebuilt has failed, or is not there. One that had come back may do so again, where it is known what is under
+    /// way; of any other one nobody knows what it has, and it must not be taken for the member of that role.
+    pub fn give_up_rebuild(&mut self, role: usize, under_way: Option<&Bitmap>) {
+        let returning = self.is_returning();
+        self.rebuilding = None;
+        match under_way.filter(|_| returning) {
+            Some(tracts) => self.away.add(role, self.member_ids[role], tracts),
+            None => {
+                self.member_ids[role] = NOBODY;
+                self.away.forget(role);
+            }
+        }
+    }
+
+    /// The role of a member that was away, if its device has all but what is marked, by what its own superblock says. It must not have
+    /// been in use since, nor have gone on without one that was in use here.
+    pub fn returns(&self, device: &Superblock, identity: Identity) -> Option<usize> {
+        let Identity { id, role: Some(role), .. } = identity else { return None };
+        let same_array = (device.uuid, device.members, device.member_sectors, device.strip_sectors)
+            == (self.uuid, self.members, self.member_sectors, self.strip_sectors);
+        let is_listed = |absence: &Absence| {
+            (absence.role, absence.id) == (role, id)
+                && device.generation < absence.since
+                && device.failed & !absence.failed == 0
+        };
+        let is_away = self.failed >> role & 1 == 1 && self.member_ids[role] == id;
+        let returns = same_array
+            && is_away
+            && self.away.members.iter().any(is_listed)
+            && (device.is_returning() || device.rebuilding.is_none_or(|rebuild| rebuild.role != role))
+            && self.lost.is_empty()
+            && device.reshape.is_none()
+            && self.rebuilding.is_none_or(|rebuild| rebuild.role != role);
+        returns.then_some(role)
+    }
+}

@@ -1,0 +1,73 @@
+//! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are not there.
+
+use dcd_engine::Stack;
+
+use super::{Driver, Outcome, Run};
+use crate::MemDisk;
+use crate::explore::administrator::{add_offline, blank_member, failed_member, late_member, may_add_offline};
+
+impl Run {
+    pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
+        self.missing = self.see_to_members(&mut disks)?;
+        let mut driver = Driver::new(disks);
+        let mut stack = match (&self.rig.hot_add, self.missing) {
+            (Some(hot_add), Some(role)) => (hot_add.build_without)(&driver.geometries(), role),
+            _ => (self.rig.build)(&driver.geometries()),
+        };
+        if self.checks {
+            stack.enable_checks();
+        }
+        if self.tells {
+            driver.tell_story();
+        }
+        Ok((driver, stack))
+    }
+
+    /// Members that are added before a start, and the one that is not there at this one.
+    fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
+        let missing = self.see_to_blank_member(disks)?;
+        let Some(hot_add) = self.rig.hot_add.as_ref().filter(|_| missing.is_none()) else {
+            return Ok(missing);
+        };
+        if let Some(role) = failed_member(hot_add, disks, &mut self.rng) {
+            add_offline(hot_add, disks, role, &mut self.rng)?;
+            *self.counts.kinds.entry("failed members added before a start".into()).or_default() += 1;
+            self.tell(|| format!("-- member {role} has failed, and is added"));
+            return Ok(None);
+        }
+        let may_lose = self.rig.losses.as_ref().map_or_else(Vec::new, |losses| (losses.may_lose)(disks));
+        let late = late_member(hot_add, disks, &may_lose, &mut self.rng);
+        if let Some(role) = late {
+            *self.counts.kinds.entry("starts without a member that comes back".into()).or_default() += 1;
+            self.tell(|| format!("-- member {role} is not there"));
+        }
+        Ok(late)
+    }
+
+    /// A crash while a disk was being added may leave it without a superblock. A start names it and changes nothing; then it is added
+    /// once more, or left out: that member.
+    fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
+        let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
+        let Some(role) = blank_member(hot_add, disks) else { return Ok(None) };
+        *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
+        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut stack = (self.rig.build)(&driver.geometries());
+        let refused = match stack.activate(&mut driver) {
+            Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
+            Err(refused) => refused.to_string(),
+        };
+        let named = format!("member {role}: its superblock is damaged");
+        if !refused.contains(&format!("member {role}: it is no member of an array"))
+            && !refused.contains(&named)
+        {
+            return Err(format!("a start with the blank member {role} does not name it: {refused}"));
+        }
+        let offline = self.rng.chance(500) && may_add_offline(hot_add, disks, role);
+        self.tell(|| format!("-- {refused}: {}", if offline { "it is added" } else { "it is left out" }));
+        if !offline {
+            return Ok(Some(role));
+        }
+        let hot_add = self.rig.hot_add.as_ref().expect("it was there");
+        add_offline(hot_add, disks, role, &mut self.rng).map(|()| None)
+    }
+}
