@@ -2,7 +2,10 @@
 //!
 //! A claim *holds* when our figure lies in the range that is printed beside it. The range is the paper's own where it
 //! gives one, and otherwise what the sentence says in words, with the slack that is printed; it is fixed in the
-//! experiment's file before anything is measured.
+//! experiment's file before anything is measured. A claim by which a parameter was chosen shows nothing; it is not counted.
+
+use std::fmt;
+use std::iter::Sum;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +56,9 @@ pub struct Claim {
     /// Why it differs, as far as it was found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The parameter that was chosen by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chose: Option<String>,
 }
 
 impl Claim {
@@ -80,7 +86,15 @@ impl Claim {
         } else {
             Verdict::Holds
         };
-        Claim { claim: claim.into(), paper: paper.into(), ours: show(ours), accepted, verdict, reason: None }
+        Claim {
+            claim: claim.into(),
+            paper: paper.into(),
+            ours: show(ours),
+            accepted,
+            verdict,
+            reason: None,
+            chose: None,
+        }
     }
 
     /// The smallest and the largest of several figures, which should all lie in a range.
@@ -117,6 +131,7 @@ impl Claim {
             accepted: "it is so".to_owned(),
             verdict,
             reason: None,
+            chose: None,
         }
     }
 
@@ -128,8 +143,53 @@ impl Claim {
         self
     }
 
+    /// A parameter was chosen by it.
+    pub fn choosing(mut self, parameter: impl Into<String>) -> Claim {
+        self.chose = Some(parameter.into());
+        self
+    }
+
     pub fn holds(&self) -> bool {
         self.verdict == Verdict::Holds
+    }
+}
+
+/// How many claims hold, and of how many, without those that chose a parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub holding: usize,
+    pub claims: usize,
+    pub chose: usize,
+}
+
+impl Count {
+    pub fn of(claims: &[Claim]) -> Count {
+        let count =
+            |is_counted: &dyn Fn(&Claim) -> bool| claims.iter().filter(|claim| is_counted(claim)).count();
+        let chose = count(&|claim| claim.chose.is_some());
+        let holding = count(&|claim| claim.chose.is_none() && claim.holds());
+        Count { holding, claims: claims.len() - chose, chose }
+    }
+}
+
+impl Sum for Count {
+    fn sum<I: Iterator<Item = Count>>(counts: I) -> Count {
+        counts.fold(Count::default(), |sum, count| Count {
+            holding: sum.holding + count.holding,
+            claims: sum.claims + count.claims,
+            chose: sum.chose + count.chose,
+        })
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} claims hold", self.holding, self.claims)?;
+        match self.chose {
+            0 => Ok(()),
+            1 => f.write_str("; by one more a parameter was chosen"),
+            chose => write!(f, "; by {chose} more, parameters were chosen"),
+        }
     }
 }
 
@@ -168,6 +228,20 @@ mod tests {
         assert_eq!(claim(0.5).reason.as_deref(), Some("a reason"));
         assert!(!claim(f64::NAN).holds(), "no figure proves nothing");
         assert!(Claim::range("c", "p", 9.0, (2.0, f64::INFINITY), "x").holds());
+    }
+
+    #[test]
+    fn a_claim_that_chose_a_parameter_is_not_counted() {
+        let claims = [
+            Claim::fact("one", "so", "so", true),
+            Claim::fact("two", "so", "not", false),
+            Claim::fact("three", "so", "so", true).choosing("the queue"),
+        ];
+        let count = Count::of(&claims);
+        assert_eq!(count, Count { holding: 1, claims: 2, chose: 1 });
+        assert_eq!(count.to_string(), "1 of 2 claims hold; by one more a parameter was chosen");
+        let twice: Count = [count, count].into_iter().sum();
+        assert_eq!(twice.to_string(), "2 of 4 claims hold; by 2 more, parameters were chosen");
     }
 
     #[test]

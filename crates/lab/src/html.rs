@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{Outcome, Table, Verdict};
+use crate::{Count, Outcome, Table, Verdict};
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:1em 0;font-size:14px}caption{text-align:left;font-weight:bold;padding:.3em 0}\
@@ -13,14 +13,13 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:62em;margin:2em aut
 
 /// The page.
 pub fn report(outcomes: &[Outcome]) -> String {
-    let claims: usize = outcomes.iter().map(|outcome| outcome.findings.claims.len()).sum();
-    let holding: usize = outcomes.iter().map(Outcome::holding).sum();
+    let count: Count = outcomes.iter().map(Outcome::count).sum();
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dcd lab</title>\
-         <style>{STYLE}</style></head><body>\n<h1>dcd lab</h1>\n<p>{holding} of {claims} claims hold.</p>\n<ul>\n"
+         <style>{STYLE}</style></head><body>\n<h1>dcd lab</h1>\n<p>{count}.</p>\n<ul>\n"
     );
     for outcome in outcomes {
-        let (holding, all) = (outcome.holding(), outcome.findings.claims.len());
+        let Count { holding, claims: all, .. } = outcome.count();
         let _ = writeln!(
             page,
             "<li><a href=\"#{0}\">{0}</a>: {1} ({holding} of {all})</li>",
@@ -64,9 +63,10 @@ fn section(page: &mut String, outcome: &Outcome) {
 fn claims(page: &mut String, outcome: &Outcome) {
     page.push_str("<table class=\"claims\"><tr><th>claim<th>paper<th>ours<th>accepted<th>verdict</tr>\n");
     for claim in &outcome.findings.claims {
-        let verdict = match &claim.verdict {
-            Verdict::Holds => "<span class=\"holds\">holds</span>".to_owned(),
-            Verdict::Differs(how) => {
+        let verdict = match (&claim.verdict, &claim.chose) {
+            (_, Some(parameter)) => format!("not counted: it chose {}", escape(parameter)),
+            (Verdict::Holds, None) => "<span class=\"holds\">holds</span>".to_owned(),
+            (Verdict::Differs(how), None) => {
                 let reason = claim.reason.as_deref().unwrap_or("no reason found");
                 format!("<span class=\"differs\">differs</span>, {}: {}", escape(how), escape(reason))
             }

@@ -48,7 +48,7 @@ mod strides;
 mod text;
 
 pub use experiment::{Experiment, Group, Job, Point, Sample, Samples};
-pub use findings::{Claim, Findings, Table, Verdict};
+pub use findings::{Claim, Count, Findings, Table, Verdict};
 pub use html::report as html_report;
 pub use markdown::document;
 pub use params::{Overrides, Param, Settings};

@@ -2,32 +2,31 @@
 
 use std::fmt::Write;
 
-use crate::{Outcome, Table, Verdict};
+use crate::{Count, Outcome, Table, Verdict};
 
 /// docs/experiments.md.
 pub fn document(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "# Experiments\n\n\
          Written by `dcd lab run all --doc docs/experiments.md`; do not edit. Everything is in virtual time, and the\n\
-         same for the same seed. A claim holds when our figure lies in the range printed beside it. `dcd lab list` shows\n\
-         the parameters of each experiment, and `--set key=value` asks your own question.\n\n",
+         same for the same seed. A claim holds when our figure lies in the range printed beside it; one by which a parameter\n\
+         was chosen is not counted, as it shows nothing. `dcd lab list` shows the parameters of each experiment, and\n\
+         `--set key=value` asks your own question.\n\n",
     );
-    let claims: usize = outcomes.iter().map(|outcome| outcome.findings.claims.len()).sum();
-    let holding: usize = outcomes.iter().map(Outcome::holding).sum();
-    let _ = writeln!(
-        text,
-        "**{holding} of {claims} claims hold.**\n\n| experiment | paper | claims that hold |\n|---|---|---|"
-    );
+    let count: Count = outcomes.iter().map(Outcome::count).sum();
+    let _ = writeln!(text, "**{count}.**\n\n| experiment | paper | claims that hold |\n|---|---|---|");
     for outcome in outcomes {
         let name = &outcome.experiment;
-        let (holding, claims) = (outcome.holding(), outcome.findings.claims.len());
+        let Count { holding, claims, .. } = outcome.count();
         let _ = writeln!(text, "| [{name}](#{name}) | {} | {holding} of {claims} |", outcome.source);
     }
     let mut group = None;
     for outcome in outcomes {
         if group != Some(outcome.group) {
             group = Some(outcome.group);
-            let _ = writeln!(text, "\n# {:?}. {}", outcome.group, outcome.group.title());
+            let of_group = outcomes.iter().filter(|other| other.group == outcome.group);
+            let count: Count = of_group.map(Outcome::count).sum();
+            let _ = writeln!(text, "\n# {:?}. {}\n\n{count}.", outcome.group, outcome.group.title());
         }
         section(&mut text, outcome);
     }
@@ -49,10 +48,11 @@ fn section(text: &mut String, outcome: &Outcome) {
     }
     let mut claims = Table::new("", &["claim", "paper", "ours", "accepted", "verdict"]);
     for claim in &outcome.findings.claims {
-        let verdict = match (&claim.verdict, &claim.reason) {
-            (Verdict::Holds, _) => "holds".to_owned(),
-            (Verdict::Differs(how), Some(reason)) => format!("**differs**, {how}: {reason}"),
-            (Verdict::Differs(how), None) => format!("**differs**, {how}; no reason found"),
+        let verdict = match (&claim.verdict, &claim.chose, &claim.reason) {
+            (_, Some(parameter), _) => format!("not counted: it chose {parameter}"),
+            (Verdict::Holds, None, _) => "holds".to_owned(),
+            (Verdict::Differs(how), None, Some(reason)) => format!("**differs**, {how}: {reason}"),
+            (Verdict::Differs(how), None, None) => format!("**differs**, {how}; no reason found"),
         };
         let cells = [&claim.claim, &claim.paper, &claim.ours, &claim.accepted, &verdict];
         claims.row(cells.into_iter().cloned());

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::experiments::{REGISTRY, find};
-use crate::{Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
+use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
 
 /// A point that was measured: the place of its experiment among the chosen ones, its key, and what it gave.
 type Measured = (usize, String, Result<Sample, LabError>);
@@ -42,8 +42,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn holding(&self) -> usize {
-        self.findings.claims.iter().filter(|claim| claim.holds()).count()
+    pub fn count(&self) -> Count {
+        Count::of(&self.findings.claims)
     }
 }
 

@@ -39,9 +39,10 @@ pub fn print(outcome: &Outcome) -> String {
     }
     text.push('\n');
     for claim in &outcome.findings.claims {
-        let verdict = match &claim.verdict {
-            Verdict::Holds => "holds  ".to_owned(),
-            Verdict::Differs(how) => format!("DIFFERS ({how})"),
+        let verdict = match (&claim.verdict, &claim.chose) {
+            (_, Some(parameter)) => format!("chose {parameter}:"),
+            (Verdict::Holds, None) => "holds  ".to_owned(),
+            (Verdict::Differs(how), None) => format!("DIFFERS ({how})"),
         };
         let _ = writeln!(
             text,
@@ -52,7 +53,7 @@ pub fn print(outcome: &Outcome) -> String {
             let _ = writeln!(text, "        because {reason}");
         }
     }
-    let _ = writeln!(text, "{} of {} claims hold", outcome.holding(), outcome.findings.claims.len());
+    let _ = writeln!(text, "{}", outcome.count());
     text
 }
 

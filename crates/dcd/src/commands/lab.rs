@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_lab::experiments::{REGISTRY, find};
-use dcd_lab::{Outcome, Overrides, RunOptions};
+use dcd_lab::{Count, Outcome, Overrides, RunOptions};
 
 use crate::cli::{Lab, LabPart, LabRun, LabShow};
 use crate::failure::Failure;
@@ -36,9 +36,8 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         let io = |e| Failure::io(path.display(), e);
         std::fs::write(path, dcd_lab::document(&outcomes)).map_err(io)?;
     }
-    let holding: usize = outcomes.iter().map(Outcome::holding).sum();
-    let claims: usize = outcomes.iter().map(|outcome| outcome.findings.claims.len()).sum();
-    println!("{holding} of {claims} claims hold; {}", args.out.join("report.html").display());
+    let count: Count = outcomes.iter().map(Outcome::count).sum();
+    println!("{count}; {}", args.out.join("report.html").display());
     Ok(())
 }
 

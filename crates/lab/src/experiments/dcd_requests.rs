@@ -206,14 +206,9 @@ impl Profiles<'_> {
                 FEW_LINES,
                 " %",
             ),
-            Claim::spread(
-                "reads that go to the data disk alone (the time between the phases was chosen by this)",
-                "99 %",
-                &to_data,
-                TO_DATA,
-                " %",
-            )
-            .because(FROM_LOG),
+            Claim::spread("reads that go to the data disk alone", "99 %", &to_data, TO_DATA, " %")
+                .because(FROM_LOG)
+                .choosing("the time between the phases"),
             Claim::spread(
                 "requests that a write of the log carries",
                 "up to 32",
