@@ -6,22 +6,20 @@ use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
-use dcd_engine::{BlockDevice, Extent, Layer, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
-use dcd_model::ffs::{CpuCosts, FfsConfig, Placement, WriteBehind};
+use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
+use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
 use dcd_sim::VirtualDriver;
 use dcd_sim::workloads::{self, Measured, Workload};
 
 use crate::elevator::Elevator;
-use crate::md::{self, Md};
-use crate::md_queue::QUEUE;
 use crate::rig::{Medium, Rig};
 use crate::{LabError, Param, Settings};
 
 /// What stands between the host and the members (Baek and Park, section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// A cache of parity block groups: Linux's md, "the PBGC scheme using the MD driver".
+    /// A cache of parity block groups, as Linux md has.
     Pbgc,
     /// A stripe cache.
     Sc,
@@ -58,15 +56,10 @@ pub(crate) struct ArraySetup {
     pub cache: u64,
     /// Stripes destaged at a time, with strips of 128 KiB; with others as much of each member.
     pub depth: u32,
+    /// Parity block groups destaged at a time.
+    pub rows: u32,
     /// Smax for reads and for writes, of MSC-CT.
     pub fill: (u64, u64),
-}
-
-/// How much of what the host writes back is under way at most.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteBack {
-    pub requests: usize,
-    pub pages: u64,
 }
 
 /// What programs did on an array.
@@ -104,8 +97,6 @@ fn host(page_cache: u64, read_ahead: u64) -> FfsConfig {
         group_bytes: 128 << 20,
         reserve_percent: 5,
         placement: Placement::Ext3,
-        // Linux 2.6 begins to write at 10 % of memory, and programs wait at 40 %: all that the page cache holds here.
-        write_behind: WriteBehind::Above(page_cache / 4),
         synchronous_metadata: false,
         read_ahead_bytes: u32::try_from(read_ahead).ok(),
         buffer_cache_bytes: page_cache,
@@ -152,11 +143,20 @@ pub(crate) const PREFETCH: Param = param("prefetch", "1", "strips prefetched at 
 pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
 const DEPTH: Param =
     param("depth", "32", "stripes destaged at a time, with strips of 128KiB; as much with others");
+/// Linux lets a block device's queue have 128 requests of a kind (`BLKDEV_MAX_RQ`), and md's one thread begins rows until the first
+/// member has as many. A row with one dirty block reads from two of five members, so that this is the case after 294 rows (see the
+/// test). The number of rows in md's memory is no limit: 256 unless somebody says otherwise (`NR_STRIPES`), but the paper's has
+/// 512 MiB of them.
+const MD_ROWS: Param = param(
+    "rows",
+    "294",
+    "parity block groups destaged at a time: until the first member's queue has 128 requests",
+);
 const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
 const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
 
 /// The parameters of [`ArraySetup`].
-const SHARED: [Param; 11] = [
+const SHARED: [Param; 12] = [
     DRIVE,
     QUEUE_DEPTH,
     ANTICIPATION,
@@ -166,6 +166,7 @@ const SHARED: [Param; 11] = [
     PREFETCH,
     CACHE,
     DEPTH,
+    MD_ROWS,
     FILL_READS,
     FILL_WRITES,
 ];
@@ -220,6 +221,7 @@ impl ArraySetup {
             prefetch: settings.number::<u64>("prefetch")?.max(1),
             cache: settings.bytes("cache")?,
             depth: settings.number("depth")?,
+            rows: settings.number("rows")?,
             fill: (settings.number("fill-reads")?, settings.number("fill-writes")?),
         })
     }
@@ -234,17 +236,6 @@ impl ArraySetup {
         u32::try_from(stripes.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Pages that the host has under way while it writes back: for md, which has no queue, one for each stripe head; for the
-    /// others a block device's queue of 128 requests.
-    pub fn write_back(&self, scheme: Scheme) -> WriteBack {
-        match scheme {
-            Scheme::Pbgc => {
-                WriteBack { requests: usize::MAX, pages: md::heads(self.members, self.cache) as u64 }
-            }
-            Scheme::Sc | Scheme::MscCt => WriteBack { requests: QUEUE, pages: u64::MAX },
-        }
-    }
-
     /// What the host reads ahead of a reader of a file: two stripes with md, which asks for that, and otherwise the 128 KiB
     /// of Linux 2.6.
     fn host_read_ahead(&self, scheme: Scheme) -> u64 {
@@ -254,7 +245,6 @@ impl ArraySetup {
         }
     }
 
-    /// What the paper's own driver is, without the transform and with it.
     fn config(&self, scheme: Scheme) -> RaidConfig {
         let strides = Contiguity { read: Strides::up_to(self.fill.0), write: Strides::up_to(self.fill.1) };
         RaidConfig {
@@ -263,7 +253,7 @@ impl ArraySetup {
             cache_bytes: self.cache,
             // "We adopted the latter allocation scheme" (section III-G3): memory of the stripe size.
             memory: CacheMemory::Unit,
-            unit: CacheUnit::Stripe,
+            unit: if scheme == Scheme::Pbgc { CacheUnit::ParityBlockGroup } else { CacheUnit::Stripe },
             contiguity: (scheme == Scheme::MscCt).then_some(strides),
             // "The non-volatile storage."
             non_volatile: true,
@@ -271,7 +261,10 @@ impl ArraySetup {
             what: WhatPolicy::LeastRecentlyWritten,
             high_mark: 95,
             low_mark: 85,
-            destage_depth: self.stripes_at_a_time(),
+            destage_depth: match scheme {
+                Scheme::Pbgc => self.rows,
+                Scheme::Sc | Scheme::MscCt => self.stripes_at_a_time(),
+            },
             ..RaidConfig::default()
         }
     }
@@ -288,11 +281,9 @@ impl ArraySetup {
         let config = self.config(scheme);
         let mut members: Vec<Medium> =
             (0..self.members).map(|index| Medium::of(&drive, index as u64)).collect();
-        if scheme != Scheme::Pbgc {
-            let mut disks: Vec<Option<&mut dyn BlockDevice>> =
-                members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice)).collect();
-            create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
-        }
+        let mut disks: Vec<Option<&mut dyn BlockDevice>> =
+            members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice)).collect();
+        create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();
         let mut ports = Vec::new();
@@ -305,11 +296,7 @@ impl ArraySetup {
             let elevator = Box::new(Elevator::new(self.queue_depth, self.anticipation));
             ports.push(builder.layer(&format!("elevator{index}"), elevator, &[disk]));
         }
-        let array: Box<dyn Layer> = match scheme {
-            Scheme::Pbgc => Box::new(Md::new(self.members, self.strip, self.cache)),
-            Scheme::Sc | Scheme::MscCt => Box::new(RaidLayer::new(config)),
-        };
-        let root = builder.layer("array", array, &ports);
+        let root = builder.layer("array", Box::new(RaidLayer::new(config)), &ports);
         let Target::Layer(array) = root else { unreachable!("a layer was added") };
         // "The MSC driver, which includes a stripe prefetching scheme" (section III-G).
         let root = match scheme {
@@ -352,18 +339,46 @@ impl ArraySetup {
 
 #[cfg(test)]
 mod tests {
-    use super::{CACHE, SHARED, has, with_array};
+    use dcd_sim::SimRng;
+
+    use super::{CACHE, MD_ROWS, SHARED, has, with_array};
     use crate::Param;
+
+    /// Rows that begin until one of five members has 128 requests, where each asks the member with its dirty block and the one with
+    /// its parity.
+    fn rows_until_a_queue_is_full(random: &mut SimRng) -> u32 {
+        let mut queues = [0; 5];
+        for rows in 0.. {
+            let parity = random.below(5) as usize;
+            let data = (parity + 1 + random.below(4) as usize) % 5;
+            if queues[parity].max(queues[data]) == 128 {
+                return rows;
+            }
+            queues[parity] += 1;
+            queues[data] += 1;
+        }
+        unreachable!("queues fill up")
+    }
 
     #[test]
     fn an_own_parameter_takes_the_place_of_the_arrays() {
         let cache = Param { default: "51MiB", ..CACHE };
-        let params = with_array::<12>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
+        let params = with_array::<13>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
         let of = |key: &str| -> Vec<&str> {
             params.iter().filter(|param| param.key == key).map(|param| param.default).collect()
         };
         assert_eq!(of("cache"), ["51MiB"]);
         assert!(SHARED.iter().all(|shared| of(shared.key).len() == 1));
         assert!(has(&params, "used") && !has(&params, "use") && !has(&params, "used-up"));
+    }
+
+    #[test]
+    fn md_begins_rows_until_the_first_queue_is_full() {
+        let mut random = SimRng::new(1);
+        let rounds = 4000;
+        let sum: u32 = (0..rounds).map(|_| rows_until_a_queue_is_full(&mut random)).sum();
+        let mean = f64::from(sum) / f64::from(rounds);
+        let rows: f64 = MD_ROWS.default.parse().expect("a number");
+        assert!((mean - rows).abs() < 2.0, "{mean}");
     }
 }

@@ -33,8 +33,6 @@ pub mod experiments;
 mod findings;
 mod html;
 mod markdown;
-mod md;
-mod md_queue;
 mod nuser;
 mod nv;
 mod params;

@@ -26,7 +26,7 @@ fn ct_random_gains_where_gaps_are_filled() {
 
 #[test]
 fn ct_bulk_is_faster_with_a_stripe_cache_and_no_slower_with_the_transform() {
-    let outcome = small("ct-bulk", &["scale=8", "block-bytes=64MiB"]);
+    let outcome = small("ct-bulk", &["scale=64", "block-bytes=16MiB"]);
     let rows = &outcome.findings.tables[0].rows;
     assert_eq!(rows.len(), 9);
     for row in rows.iter().filter(|row| row[0].ends_with("(block)")) {

@@ -23,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             10 GB, and so are the array's cache and the page cache. The array and its disks are those of ct-random. The file \
             system is the FFS of this project with the blocks and the placement of ext3, as Linux has it from 2.6.10 on: the first \
             free blocks from a goal on, in windows that are one file's while it is open.",
-    params: &with_array::<18>(&[
+    params: &with_array::<19>(&[
         Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
         Param {
             key: "cycles",

@@ -24,11 +24,11 @@ pub const EXPERIMENT: Experiment = Experiment {
             The array and its disks are those of ct-random, with stripes of 512 KiB as stated, but a member gets up to 32 commands \
             at a time, as the kernel's driver for the paper's host adapter has it: none of these requests is a fragment. SC and \
             MSC-CT prefetch stripes, as the paper's driver does (section III-G; for one reader several at a time, as its \
-            authors' patent US 7,822,920 says: four, with which the one large file is read as fast as the table says); md (as in ct-random) \
-            has the host read two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups and the \
+            authors' patent US 7,822,920 says: four, with which the one large file is read as fast as the table says); md has the host read \
+            two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups and the \
             placement of ext3, without its journal. How many requests were in flight at the block level is not stated. The making \
             of a file system is left out: the model's takes no time.",
-    params: &with_array::<16>(&[
+    params: &with_array::<17>(&[
         Param { key: "scale", default: "4", about: "files, file system and caches are divided by this" },
         Param { key: "used", default: "10GiB", about: "the size of the file system, before that" },
         Param { key: "block-bytes", default: "512MiB", about: "what is moved at the block level" },
@@ -46,8 +46,8 @@ const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext
      last one ends, what is written is contiguous, and there is nothing to transform";
 const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 5 ms for each; md took 1.1 ms, less than \
      such a disk needs for one read. The table's rows do not agree on its disks. Reading in order, md's 190 and 106 MB/s are those of \
-     disks that do not read on (135 and 117 here, but 283 and 381 with --set read-ahead=yes); its sources are those of disks that do \
-     (then PBGC takes 9.5 s, and MSC-CT gains 2.0x, but SC loses its gain with the video and the music). Seagate's manuals for \
+     disks that do not read on (175 and 117 here, but 336 and 381 with --set read-ahead=yes); its sources are those of disks that do \
+     (then PBGC takes 9.4 s, and MSC-CT gains 2.0x, but SC loses its gain with the video and the music). Seagate's manuals for \
      drives of this family have them read on where they sense that it will be a hit, and do not say when";
 const HOST_READS_ON: &str = "md has the host read two stripes ahead in a file, which keeps all disks as busy as the prefetching of stripes does, and the \
      scheduler soon stops to wait for a reader that thinks for long; what is left is the writing";

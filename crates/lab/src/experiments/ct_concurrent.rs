@@ -23,11 +23,11 @@ pub const EXPERIMENT: Experiment = Experiment {
             clients. Throughput is that of what the clients write and read, as DBench counts it, the mean of several runs with \
             different seeds; what is in the caches at the end is not waited for (section IV-C). The array and its disks are those of ct-random; SC \
             and MSC-CT prefetch stripes, as the paper's driver does (section III-G). The file system is \
-            the FFS of this project with the blocks, the groups and the placement of ext3, and the page cache of Linux 2.6. These clients are simpler \
+            the FFS of this project with the blocks, the groups and the placement of ext3. These clients are simpler \
             than DBench's list of calls (client.txt of dbench 4.0), in which a client has 21 MB of files and goes through 129 rounds: in \
             each it writes 7.7 MB, half of that over files that stay, and the rest to 50 files of 4 KB to 650 KB that go with the \
             round, and reads 11.4 MB.",
-    params: &with_array::<21>(&[
+    params: &with_array::<22>(&[
         Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
@@ -44,12 +44,12 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const FEW_FRAGMENTS: &str = "most of what these clients write lies in rows: a command of SC has many blocks as it is, so that little is left for the \
-     transform, and half of what they move is read, to which no transform applies. DBench's own list rewrites half of it in place; \
-     the rest is new files, in rows as well";
-const MD_KEEPS_NOTHING: &str = "as long as what is written fits into the stripe cache (up to 16 clients), SC and MSC-CT bring hardly any of it home while they \
-     are measured, and run nearly as fast as memory; md answers a write when it is on the disks";
-const STRIPES_TAKE_MORE: &str = "where what is written does not fit into the caches any more, SC, which takes memory for a whole stripe where a block is \
-     written, has room for less of it, and both write nearly all of it";
+     transform, and half of what they move is read, to which no transform applies. DBench's own list rewrites half of it in place, \
+     the rest is new files, in rows as well; but it goes on for 12 minutes, and the real md answers a write when it is on the \
+     disks, where PBGC here keeps it, as the paper describes it";
+const STRIPES_TAKE_MORE: &str = "with 32 clients what is written hardly fits into the caches any more, and SC, which takes memory for a whole stripe where a block is \
+     written, has room for less of it: where it all fits (--set cache=1GiB) it is 1.31x. The real md keeps no writes: it answers one \
+     when it is on the disks";
 
 fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
     format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
@@ -179,16 +179,13 @@ fn claims(
             Claim::range("several clients: MSC-CT over SC, at best", "1.3x", best(&sc), (1.1, 1.5), "x")
                 .because(FEW_FRAGMENTS),
         );
-        claims.push(
-            Claim::range(
-                "several clients: MSC-CT over PBGC, at best",
-                "1.59x",
-                best(&pbgc),
-                (1.25, 2.0),
-                "x",
-            )
-            .because(MD_KEEPS_NOTHING),
-        );
+        claims.push(Claim::range(
+            "several clients: MSC-CT over PBGC, at best",
+            "1.59x",
+            best(&pbgc),
+            (1.25, 2.0),
+            "x",
+        ));
         claims.push(Claim::spread(
             "several clients: MSC-CT over SC, any number",
             "never slower",

@@ -6,12 +6,9 @@
 //! | idle        | dirty | the update daemon, a sync, a full cluster or lack of room writes it |
 //! | reading     | clean | the read ends: idle                                                 |
 //! | writing     | clean | the write ends: idle; who wants it meanwhile waits                  |
-//! | writing     | dirty | the write ends: idle and dirty (data alone, [`WriteBehind::Above`]) |
 //!
 //! A buffer is named by the address of its first fragment. Only idle buffers are in the list of the oldest.
 
-#[cfg(doc)]
-use super::config::WriteBehind;
 use super::layout::{Frag, Ino};
 use super::lru::Lru;
 
@@ -59,8 +56,6 @@ pub(crate) struct BufferCache {
     used_frags: u64,
     capacity_frags: u64,
     dirty: u32,
-    /// Dirty ones that are being written.
-    changed_meanwhile: u32,
 }
 
 impl BufferCache {
@@ -73,7 +68,6 @@ impl BufferCache {
             used_frags: 0,
             capacity_frags,
             dirty: 0,
-            changed_meanwhile: 0,
         }
     }
 
@@ -87,11 +81,6 @@ impl BufferCache {
 
     pub fn dirty(&self) -> u32 {
         self.dirty
-    }
-
-    /// Dirty ones of which a write can begin.
-    pub fn dirty_and_idle(&self) -> u32 {
-        self.dirty - self.changed_meanwhile
     }
 
     pub fn has_room(&self, frags: u32) -> bool {
@@ -138,12 +127,8 @@ impl BufferCache {
 
     pub fn set_dirty(&mut self, slot: Slot) {
         let buffer = &mut self.buffers[slot.0 as usize];
-        assert!(buffer.state != BufferState::Reading, "what is being read is not changed");
-        let is_new = u32::from(!buffer.is_dirty);
-        self.dirty += is_new;
-        if buffer.state == BufferState::Writing {
-            self.changed_meanwhile += is_new;
-        }
+        assert!(buffer.state == BufferState::Idle, "only an idle buffer is changed");
+        self.dirty += u32::from(!buffer.is_dirty);
         buffer.is_dirty = true;
     }
 
@@ -171,7 +156,6 @@ impl BufferCache {
         let buffer = &mut self.buffers[slot.0 as usize];
         assert!(buffer.state != BufferState::Idle, "what ends has begun");
         buffer.state = BufferState::Idle;
-        self.changed_meanwhile -= u32::from(buffer.is_dirty);
         if std::mem::take(&mut buffer.is_aged) {
             self.oldest_first.push_oldest(slot.0);
         } else {
@@ -211,7 +195,7 @@ impl BufferCache {
             used += u64::from(buffer.frags);
             dirty += u32::from(buffer.is_dirty);
             idle += u32::from(buffer.state == BufferState::Idle);
-            assert!(!buffer.is_dirty || buffer.state != BufferState::Reading);
+            assert!(!buffer.is_dirty || buffer.state == BufferState::Idle);
         }
         assert_eq!((used, dirty, idle), (self.used_frags, self.dirty, self.oldest_first.len()));
     }

@@ -70,18 +70,6 @@ pub enum Placement {
     Ext3,
 }
 
-/// When data is written that nobody waits for, besides by the update daemon and for room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WriteBehind {
-    /// 4.4BSD's: a cluster of a file when it is complete. Who wants a block that is being written waits.
-    #[default]
-    Clusters,
-    /// As Linux 2.6: all that is dirty when it is more than so many bytes. Data that is being written can be read, and
-    /// changed: it is then written once more.
-    Above(u64),
-}
-
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -115,7 +103,6 @@ pub struct FfsConfig {
     pub read_ahead_bytes: Option<u32>,
     /// Reading changes the time of access, so that the inode is written in the end.
     pub access_times: bool,
-    pub write_behind: WriteBehind,
     /// The update daemon writes all that is dirty in the course of this time.
     pub update_interval: Nanos,
     /// In how many parts: 4.4BSD writes everything at once; Solaris looks at a sixth of its memory every 5 s (fsflush).
@@ -143,7 +130,6 @@ impl Default for FfsConfig {
             read_ahead: true,
             read_ahead_bytes: None,
             access_times: true,
-            write_behind: WriteBehind::Clusters,
             update_interval: Nanos::from_secs(30),
             update_slices: 1,
             quantum: Nanos::from_millis(100),

@@ -3,7 +3,7 @@
 use dcd_engine::{Buf, Durability, Io, IoResult, Nanos, Request, RequestId, SECTOR_BYTES};
 
 use super::buffers::{BufferState, Content, Slot};
-use super::config::{BLOCK_FRAGMENTS, WriteBehind};
+use super::config::BLOCK_FRAGMENTS;
 use super::layout::{Frag, Ino};
 use super::machine::{Ffs, Wait};
 use super::measure::RequestClass;
@@ -94,7 +94,6 @@ impl Ffs {
                 self.cache.touch(slot);
                 Ok(slot)
             }
-            Some(slot) if self.is_usable(slot) => Ok(slot),
             Some(slot) => Err(Wait::Buffer(slot)),
             None => {
                 self.make_room(frags)?;
@@ -145,11 +144,10 @@ impl Ffs {
         let is_sequential = block == inode.next_read || block == 0;
         let found = self.cache.find(at);
         if let Some(slot) = found {
-            if self.cache.get(slot).state == BufferState::Idle {
-                self.cache.touch(slot);
-            } else if !self.is_usable(slot) {
+            if self.cache.get(slot).state != BufferState::Idle {
                 return Err(Wait::Buffer(slot));
             }
+            self.cache.touch(slot);
         }
         if is_repeated && found.is_some() {
             return Ok(());
@@ -272,26 +270,8 @@ impl Ffs {
         self.submit(Some(id), RequestClass::SyncMetadata, buffer.at, buffer.frags);
     }
 
-    /// Data that is being written and can be used meanwhile.
-    pub(crate) fn is_usable(&self, slot: Slot) -> bool {
-        let buffer = self.cache.get(slot);
-        let pages = matches!(self.volume.config.write_behind, WriteBehind::Above(_));
-        pages && buffer.state == BufferState::Writing && buffer.content == Content::Data
-    }
-
-    /// More is dirty than may be without being written.
-    pub(crate) fn write_above(&mut self) {
-        let dirty = u64::from(self.cache.dirty_and_idle()) * u64::from(self.volume.config.block_bytes);
-        if matches!(self.volume.config.write_behind, WriteBehind::Above(most) if dirty > most) {
-            self.write_all(Which::All);
-        }
-    }
-
     /// A cluster of a file is complete.
     pub(crate) fn push_cluster(&mut self, at: Frag) {
-        if self.volume.config.write_behind != WriteBehind::Clusters {
-            return;
-        }
         if let Some(slot) = self.cache.find(at)
             && self.can_write(slot)
         {

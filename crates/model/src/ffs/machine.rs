@@ -382,14 +382,10 @@ impl Ffs {
                 self.push_cluster(at);
                 Stepped::Over
             }
-            // What was changed while it was written has to be idle before it can be written again.
-            Step::WriteFile { file } => match self.is_writing(file, false) {
-                Some(slot) => Stepped::Again(Wait::Buffer(slot)),
-                None => {
-                    self.write_all(Which::File(file));
-                    Stepped::Over
-                }
-            },
+            Step::WriteFile { file } => {
+                self.write_all(Which::File(file));
+                Stepped::Over
+            }
             Step::WaitFile { file } => again(self.file_is_quiet(file)),
             Step::WriteAll => {
                 self.write_all(Which::All);
@@ -459,7 +455,6 @@ impl Ffs {
             WriteMode::Ordered => self.volume.config.synchronous_metadata,
         };
         if !waits {
-            self.write_above();
             return Stepped::Over;
         }
         self.write_sync(id, slot);
@@ -483,18 +478,12 @@ impl Ffs {
         Stepped::Over
     }
 
-    /// A block of a file that is being written: a dirty one, or any.
-    fn is_writing(&self, file: Ino, or_clean: bool) -> Option<Slot> {
-        let inode = self.volume.inodes.get(file);
-        inode.blocks.iter().chain(&inode.indirects).filter(|at| !at.is_none()).find_map(|at| {
-            let slot = self.cache.find(*at)?;
-            let buffer = self.cache.get(slot);
-            (buffer.state == BufferState::Writing && (or_clean || buffer.is_dirty)).then_some(slot)
-        })
-    }
-
     fn file_is_quiet(&self, file: Ino) -> Result<(), Wait> {
-        let busy = self.is_writing(file, true);
+        let inode = self.volume.inodes.get(file);
+        let busy = inode.blocks.iter().chain(&inode.indirects).filter(|at| !at.is_none()).find_map(|at| {
+            let slot = self.cache.find(*at)?;
+            (self.cache.get(slot).state == BufferState::Writing).then_some(slot)
+        });
         busy.map_or(Ok(()), |slot| Err(Wait::Buffer(slot)))
     }
 }

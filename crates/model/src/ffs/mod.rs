@@ -44,7 +44,7 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CpuCosts, FfsConfig, FfsConfigError, Placement, WriteBehind};
+pub use config::{CpuCosts, FfsConfig, FfsConfigError, Placement};
 pub use layout::Ino;
 pub use machine::{Ffs, FfsEvent, FfsOutbox, Return};
 pub use measure::{CacheHits, ClassMeasured, FfsMeasured, RequestClass};

@@ -120,17 +120,6 @@ fn a_tiny_buffer_cache_only_makes_it_slow() {
     }
 }
 
-/// What is being written changes meanwhile.
-#[test]
-fn a_page_cache_that_is_often_full_of_dirty_pages_keeps_it_whole() {
-    for (seed, placement) in [(0, Placement::Bsd), (1, Placement::Ext3), (2, Placement::Ext3)] {
-        let write_behind = WriteBehind::Above(64 << 10);
-        let config = FfsConfig { placement, write_behind, synchronous_metadata: false, ..small() };
-        let mut bench = Bench::new(config, 8 * MIB);
-        drive(&mut bench, 300 + seed, Character { processes: 6, calls: 600, check_every: 20 });
-    }
-}
-
 #[test]
 fn the_same_calls_give_the_same_requests() {
     let log = |seed| {
