@@ -34,7 +34,11 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param { default: "4", ..RUNS },
         Param { key: "scale", default: "4", about: "the following and the caches are divided by this" },
         Param { key: "bytes", default: "4GiB", about: "what all clients together write" },
-        Param { key: "kept", default: "24MiB", about: "files of each client" },
+        Param {
+            key: "kept",
+            default: "20MiB",
+            about: "files of each client; 21 MB in the list of dbench 4.0",
+        },
         Param { key: "used", default: "10GiB", about: "the size of the file system" },
         Param { key: "page-cache", default: "400MiB", about: "the host's page cache" },
         Param { key: "file", default: "64KiB", about: "the mean size of a file" },

@@ -1,8 +1,8 @@
 //! The stride benchmark: Smax and Sexcept of a disk, and whether the Smax that it finds is the fastest one.
 
 use dcd_engine::raid::contiguity::Strides;
-use dcd_engine::raid::stride::{Pass, THRESHOLD};
-use dcd_engine::{Extent, SECTOR_BYTES};
+use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, THRESHOLD};
+use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_model::{Drive, drive};
 
 use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
@@ -93,6 +93,14 @@ fn curve(strides: &[u64], normalised: &[f64]) -> Vec<(u64, f64)> {
     strides.iter().copied().zip(normalised.iter().copied()).collect()
 }
 
+/// Gaps are filled within a stripe's column, as a destage does, and not those from one to the next (section IV-F).
+fn within_columns(writes: bool, blocks: &[Lba], rule: &Strides) -> Pass {
+    let column = |block: &Lba| block.0 / (DISTANCE_MAX * BLOCK_BYTES / SECTOR_BYTES);
+    let columns = blocks.chunk_by(|one, next| column(one) == column(next));
+    let passes = columns.map(|blocks| Pass::of_blocks(writes, blocks.iter().copied(), rule));
+    Pass { writes, requests: passes.flat_map(|pass| pass.requests).collect() }
+}
+
 fn measure(
     drive: &Drive,
     writes: bool,
@@ -109,7 +117,7 @@ fn measure(
     let rule = Strides::from_curve(&curve(strides, &normalised), THRESHOLD);
     let fragmented = blocks(span, mean, DISTANCE_MAX, seed);
     let tried = if writes { TRIED_WRITE } else { TRIED_READ };
-    let with = |rule: &Strides| Pass::of_blocks(writes, fragmented.iter().copied(), rule);
+    let with = |rule: &Strides| within_columns(writes, &fragmented, rule);
     let mut passes = vec![with(&Strides::default()), with(&rule)];
     passes.extend(tried.iter().map(|max| with(&Strides::up_to(*max))));
     let times = stride_times(drive, passes)?;

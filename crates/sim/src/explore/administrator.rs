@@ -165,10 +165,15 @@ pub(super) fn late_member(
     may_lose: &[usize],
     rng: &mut SimRng,
 ) -> Option<usize> {
-    let newest = newest(&superblocks(hot_add, disks))?;
-    // Where a new one is left out while it is filled, the next start refuses it.
-    let is_new =
-        |role: usize| newest.rebuilding.is_some_and(|rebuild| rebuild.role == role) && !newest.is_returning();
+    let read = superblocks(hot_add, disks);
+    // Where a new one is left out while it is filled, as far as the others know, the next start refuses it.
+    let is_new = |role: usize| {
+        let others: Vec<Option<Superblock>> =
+            read.iter().enumerate().map(|(other, found)| found.clone().filter(|_| other != role)).collect();
+        newest(&others).is_some_and(|newest| {
+            newest.rebuilding.is_some_and(|rebuild| rebuild.role == role) && !newest.is_returning()
+        })
+    };
     let members = may_lose.iter().copied().filter(|disk| *disk < hot_add.members && !is_new(*disk));
     let members: Vec<usize> = members.collect();
     (!members.is_empty() && rng.chance(MISSING)).then(|| rng.pick(&members))
