@@ -52,7 +52,7 @@ const FEW_FRAGMENTS: &str = "most of what these clients write lies in rows: a co
      the rest is new files, in rows as well; but it goes on for 12 minutes, and the real md answers a write when it is on the \
      disks, where PBGC here keeps it, as the paper describes it";
 const STRIPES_TAKE_MORE: &str = "with 32 clients what is written hardly fits into the caches any more, and SC, which takes memory for a whole stripe where a block is \
-     written, has room for less of it: where it all fits (--set cache=1GiB) it is 1.31x. The real md keeps no writes: it answers one \
+     written, has room for less of it: where it all fits (--set cache=1GiB) it is 1.25x. The real md keeps no writes: it answers one \
      when it is on the disks";
 
 fn key(scheme: Scheme, clients: u64, strip: u64) -> String {

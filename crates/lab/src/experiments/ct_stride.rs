@@ -230,3 +230,17 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     }
     Ok(Findings { tables, plots, claims })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_filled_within_a_column_and_not_between_two() {
+        let block = |number: u64| Lba(number * BLOCK_BYTES / SECTOR_BYTES);
+        let pass = within_columns(true, &[60, 62, 64, 66].map(block), &Strides::up_to(3));
+        let requests: Vec<(Lba, usize)> =
+            pass.requests.iter().map(|(at, asked)| (at.start, *asked)).collect();
+        assert_eq!(requests, [(block(60), 2), (block(64), 2)]);
+    }
+}

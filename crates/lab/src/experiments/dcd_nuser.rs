@@ -231,7 +231,7 @@ fn paper_claims(means: &Means<'_>, users: u32, cpu_costs: &CpuCosts) -> Vec<Clai
     let cpu_share = |claim: &str, paper: &str, disk: &str, range| {
         let claim = spread(claim, paper, &cpu(disk), range, " %");
         if users == FITTED_USERS {
-            claim.choosing("by one end of it, what the processor needs")
+            claim.choosing("what the processor needs, by one end of it")
         } else {
             claim
         }
