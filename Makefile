@@ -50,7 +50,7 @@ install: build
 	target/release/dcd completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dcd
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/dcd completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dcd
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/dcd@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
 	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
 

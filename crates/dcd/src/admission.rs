@@ -1,13 +1,15 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
+use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::offline::read_superblock;
 use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
-    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_start, admit_without_cache,
+    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_start, admit_without_cache, uuid_text,
 };
 use crate::choice::Choice;
 use crate::failure::Failure;
-use crate::opening::{Inspection, attachment, inspect, open_record};
+use crate::opening::{Inspection, attachment, inspect, open_record, start, target};
 
 /// A log cache that may be served.
 pub struct Admitted {
@@ -69,6 +71,32 @@ pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Fai
     };
     let attachments = Record::open(path, extent)?.load()?;
     Ok(crate::attachment::admit_plain(&attachments, extent)?)
+}
+
+/// Refuses to serve a log as if it were a disk: what clients write there is in the place of its records. Only a device that is
+/// opened for reading may be one.
+pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
+    let layer = file.layer(part);
+    if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
+        return Ok(());
+    }
+    let Some(device) = file.bottom_device(part) else {
+        let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
+        return below.into_iter().try_for_each(|below| admit_no_log(file, below));
+    };
+    let is_there = matches!(&device.source, DeviceSource::Path { path, .. } if path.exists());
+    if device.read_only || !is_there {
+        return Ok(());
+    }
+    let (offline, parts) = start(file, &[part], false)?;
+    match read_superblock(&mut offline.part(target(&parts, part))) {
+        Ok(superblock) if superblock.state != State::Detached => Err(Failure::Refused(Refusal::new(
+            format!("\"{part}\" is the log of the cache {}, and no disk", uuid_text(superblock.cache_uuid)),
+            "serve the stack of that cache; if it is out of use, \"dcd detach\" it. With read-only = true its device is \
+             served all the same",
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Gives up every log cache of a stack, and returns the stack without them.

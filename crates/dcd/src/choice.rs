@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dcd_stack::{DeviceSource, LayerKind, StackFile};
+use dcd_stack::{LayerKind, StackFile};
 
 use crate::failure::Failure;
 
@@ -75,7 +75,7 @@ impl Choice {
 
     /// The log's path, or its name where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
-        self.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)
+        self.file.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)
     }
 
     /// The same with devices that cannot be written.
@@ -84,13 +84,5 @@ impl Choice {
             device.read_only = true;
         }
         self
-    }
-
-    /// The file or block device that a part of the stack lies on; none for RAM.
-    pub fn path_below(&self, part: &str) -> Option<&Path> {
-        match &self.file.bottom_device(part)?.source {
-            DeviceSource::Path { path, .. } => Some(path),
-            DeviceSource::Memory { .. } => None,
-        }
     }
 }

@@ -95,6 +95,7 @@ Examples:
   nbd-client -unix disk.sock /dev/nbd0      use it as a block device
   losetup --direct-io=on -f --show mnt/disk the same over FUSE")]
 pub struct Serve {
+    /// The stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
     /// Serve the plain data disk, without its cache, and give the cache up for good
@@ -155,6 +156,7 @@ pub struct Flush {
 Examples:
   dcd detach disk.toml")]
 pub struct Detach {
+    /// The stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
     /// The log-cache layer to detach, when the stack file has several
@@ -215,6 +217,7 @@ Examples:
   dcd rescue disk.toml --force
       go on past damage: the blocks listed keep their old content")]
 pub struct Rescue {
+    /// The stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
     /// The log-cache layer, when the stack file has several
@@ -238,6 +241,7 @@ Examples:
   dcd simulate disk.toml --workload random-writes --requests 20000
   dcd simulate disk.toml --workload fsync-writes --seed 7 --json")]
 pub struct Simulate {
+    /// The stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
     /// The workload

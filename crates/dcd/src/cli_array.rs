@@ -33,6 +33,7 @@ pub enum ArrayCommand {
 /// The array that a command is about.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
+    /// The stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
     /// The raid layer, when the stack file has several

@@ -69,8 +69,10 @@ Examples:
   dcd trace convert broken.csv good.dcd --skip-bad --only read,write
   blktrace -d /dev/sdb -o - | dcd trace convert --from blktrace - sdb.dcd")]
 pub struct Convert {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
+    /// Where the result goes; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -103,6 +105,7 @@ Examples:
   dcd trace summarise hm_0.csv.gz
   dcd trace summarise sdb --json")]
 pub struct Summarise {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
     #[command(flatten)]
@@ -123,6 +126,7 @@ Examples:
   dcd trace characterise hm_0.csv.gz
   dcd trace characterise off-day.dcd --service 26ms --plots off-day.html")]
 pub struct Characterise {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
     #[command(flatten)]
@@ -156,6 +160,7 @@ Examples:
 pub struct Synthesise {
     #[command(flatten)]
     pub of: SynthesiseOf,
+    /// Where the result goes; "-" is standard output
     #[arg(value_name = "OUTPUT", required_unless_present = "describe")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
@@ -198,8 +203,10 @@ Examples:
   dcd trace cut week.dcd day.dcd --start 24h --end 48h
   dcd trace cut all.dcd one.dcd --device 8388624 --count 1000000")]
 pub struct CutArgs {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
+    /// Where the result goes; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -239,8 +246,10 @@ Examples:
   dcd trace scale old.dcd twice-as-fast.dcd --time 0.5
   dcd trace scale small.dcd larger-disk.dcd --space 4")]
 pub struct ScaleArgs {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
+    /// Where the result goes; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -262,6 +271,7 @@ Examples:
   dcd trace merge hm_0.csv hm_1.csv --output hm.dcd
   dcd trace merge monday.dcd tuesday.dcd --output both.dcd --align --separate")]
 pub struct MergeArgs {
+    /// The traces; "-" is standard input
     #[arg(value_name = "TRACE", required = true)]
     pub inputs: Vec<PathBuf>,
     #[arg(long, short, value_name = "OUTPUT")]

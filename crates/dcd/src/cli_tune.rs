@@ -22,6 +22,7 @@ Examples:
   dcd tune disk.dcd --objective p95 --disk /dev/sdb --log /dev/nvme0n1p3 --out disk
   dcd tune short.dcd --verify --json")]
 pub struct Tune {
+    /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
     #[command(flatten)]
@@ -62,10 +63,10 @@ pub struct Tune {
     /// Write tune.html, serve.toml, simulate.toml and tune.json into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// The disk in serve.toml
+    /// The disk in serve.toml; what is not there yet is relative to DIR
     #[arg(long, value_name = "PATH", default_value = "disk.img")]
     pub disk: PathBuf,
-    /// The log in serve.toml
+    /// The log in serve.toml; what is not there yet is relative to DIR
     #[arg(long, value_name = "PATH", default_value = "log.img")]
     pub log: PathBuf,
     /// The result as JSON

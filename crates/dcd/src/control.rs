@@ -1,5 +1,6 @@
 //! How the commands reach a running server.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,12 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Connects to the server of a stack file.
 pub fn connect(path: &Path) -> Result<Client, Failure> {
-    Client::connect(&socket(path)?).map_err(Failure::from)
+    Client::connect(&socket(path)?).map_err(|error| match error {
+        ClientError::Io { path, source } if source.kind() == ErrorKind::PermissionDenied => Failure::Failed(
+            format!("{}: permission denied: run as root, or as the user of the server", path.display()),
+        ),
+        other => other.into(),
+    })
 }
 
 impl From<ClientError> for Failure {

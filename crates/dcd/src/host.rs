@@ -387,10 +387,13 @@ impl Host {
             return;
         }
         let cache = &self.caches[place];
-        let dirty_bytes = dirty_bytes(&stack.layer(cache.layer).status(now));
+        let status = stack.layer(cache.layer).status(now);
+        let dirty_bytes = dirty_bytes(&status);
         let state = if dirty_bytes == Some(0) { AttachmentState::Clean } else { AttachmentState::Dirty };
-        // A log that failed stays out of use.
+        let is_home = dirty_bytes == Some(0) && status["lost_blocks"].as_u64().unwrap_or(0) == 0;
+        // A log that failed stays out of use; what could be read of it may be home by now.
         let noted = self.record(cache, |attachment| match attachment.state {
+            AttachmentState::Abandoned if is_home => Attachment { dirty_bytes, ..attachment },
             AttachmentState::Abandoned => attachment,
             _ => Attachment { state, dirty_bytes, ..attachment },
         });

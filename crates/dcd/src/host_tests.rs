@@ -179,7 +179,22 @@ fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
     );
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
     bench.report(Report::Stopped);
-    assert_eq!(bench.recorded().state, AttachmentState::Abandoned, "for ever");
+    assert_eq!(
+        (bench.recorded().state, bench.recorded().dirty_bytes),
+        (AttachmentState::Abandoned, Some(4096)),
+        "for ever"
+    );
+}
+
+#[test]
+fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
+    let mut bench = bench();
+    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.report(Report::LogFailed);
+    *bench.dirty_bytes.borrow_mut() = 0;
+    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.report(Report::Stopped);
+    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Abandoned, Some(0)));
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Opened {
     pub data: PartDevice,
     /// None where the data disk has no path (RAM), or is no one range of one device.
     pub record: Option<Record>,
+    /// The record of what a log that is to be made lies on: it may be the data disk of another cache.
+    pub log_record: Option<Record>,
 }
 
 impl Opened {
@@ -42,9 +44,11 @@ impl Opened {
 
     fn with(choice: &Choice, create: bool) -> Result<Opened, Failure> {
         let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], create)?;
-        let record = record(choice, &parts)?;
+        let record_of = |name: &str| record(&choice.file, &parts, name);
+        let log_record = if create { record_of(&choice.log)? } else { None };
+        let record = record_of(&choice.data)?;
         let part = |name: &str| offline.part(target(&parts, name));
-        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record })
+        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record })
     }
 
     /// The superblock, as the record wants to know it.
@@ -105,9 +109,16 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
         Ok(mut log) => {
             let superblock = read_superblock(&mut log);
             drop(log);
-            let record = Opened::open(choice)?.record;
+            let mut opened = Opened::open(choice)?;
             let found = superblock.as_ref().ok().cloned();
-            Ok(Inspection { record, seen: seen(superblock)?, superblock: found })
+            let mut seen = seen(superblock)?;
+            if let LogSeen::Missing(why) = &mut seen
+                && read_superblock(&mut opened.data).is_ok()
+            {
+                *why =
+                    "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
+            }
+            Ok(Inspection { record: opened.record, seen, superblock: found })
         }
         Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
         Err(failure) => {
@@ -120,7 +131,7 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
 /// The record of the data disk; the log is not looked at.
 pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
     let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
-    record(choice, &parts)
+    record(&choice.file, &parts, &choice.data)
 }
 
 /// Opens parts of a stack, and what they stand on.
@@ -145,8 +156,9 @@ pub fn target(parts: &Parts, name: &str) -> Target {
     parts.target(name).expect("it was built")
 }
 
-fn record(choice: &Choice, parts: &Parts) -> Result<Option<Record>, Failure> {
-    let (Some(path), Some((_, extent))) = (choice.path_below(&choice.data), parts.place(&choice.data)) else {
+/// The record of what a part lies on; none for RAM, and for what is no one range of one device.
+pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
+    let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         return Ok(None);
     };
     Ok(Some(Record::open(path, extent)?))

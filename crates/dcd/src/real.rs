@@ -36,6 +36,15 @@ impl<'a> Opener<'a> {
         FilePump { devices, started: Instant::now(), outputs: Vec::new() }
     }
 
+    /// True where a log lies, and not its data: it is written all over, and must not run out of space on the way.
+    fn is_log(&self, device: &str) -> bool {
+        let is_below = |part: &str| self.file.bottom_device(part).is_some_and(|below| below.name == device);
+        self.file.log_caches().any(|cache| match &cache.kind {
+            LayerKind::LogCache { log, data, .. } => is_below(&log.text) && !is_below(&data.text),
+            _ => false,
+        })
+    }
+
     fn spec(&self, device: &DeviceSpec) -> dcd_io::DeviceSpec {
         let (path, size) = match &device.source {
             DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
@@ -51,6 +60,7 @@ impl<'a> Opener<'a> {
             // A modelled disk decides how long things take: what is below should take no time.
             direct: if is_modelled { Direct::Never } else { spec.direct },
             create: size.filter(|_| self.create),
+            preallocate: self.is_log(&device.name),
             ..spec
         })
     }

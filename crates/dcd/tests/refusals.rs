@@ -190,6 +190,29 @@ fn format_refuses_what_is_worth_something() {
     expect(&other.run("format", &[]), 3, "64 KiB in it are not on its data disk yet");
 }
 
+/// A log that failed while all went home is out of date, and costs nothing: no --force is needed to make another.
+#[test]
+fn a_log_that_failed_and_has_nothing_is_made_anew_without_force() {
+    let place = Place::new();
+    place.format();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"writes\"\nfail-after = 40\nfail-count = 1000000\n";
+    fs::write(place.stack(), text.replace("log = \"log\"\ndata", "log = \"bad\"\ndata") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..100u64 {
+        nbd.write_fua(i * 16384, &[0xab; 4096]).unwrap();
+    }
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    expect(&server.stop(), 0, "");
+    fs::write(place.stack(), text).unwrap();
+    refused(&place, &[], "no data is at risk");
+    expect(&place.run("format", &[]), 0, "a log of");
+    let server = place.serve();
+    assert_eq!(place.nbd().read(99 * 16384, 4096).unwrap(), [0xab; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
 /// Rule 13. The log takes no more writes from one moment on: what was acknowledged and flushed before is served and goes home,
 /// what comes later goes to the data disk, status says so, and this log is never used again.
 #[test]
@@ -218,4 +241,128 @@ fn rule_13_a_log_that_fails_while_served_loses_nothing_and_is_never_used_again()
     }
     fs::write(place.stack(), text).unwrap();
     refused(&place, &[], "never use this log again");
+}
+
+#[test]
+fn the_data_disk_of_a_cache_is_no_log_and_no_member() {
+    // Log and data swapped in the stack file: what the refusal of `serve` advises must not cost the data.
+    let place = dirty();
+    let before = place.bare();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let swapped = text.replace("log = \"log\"\ndata = \"data\"", "log = \"data\"\ndata = \"log\"");
+    assert_ne!(text, swapped);
+    fs::write(place.stack(), &swapped).unwrap();
+    refused(&place, &[], "swapped");
+    refused(&place, &["--without-cache"], "is the log of the cache");
+    expect(&place.run("format", &[]), 3, "is the data disk of the cache");
+    // The same without a record.
+    let record = fs::read(place.record()).unwrap();
+    fs::remove_file(place.record()).unwrap();
+    expect(&place.run("format", &[]), 3, "has the log of the cache");
+    assert!(place.bare() == before);
+    // A member of an array, and a spare.
+    fs::write(place.record(), record).unwrap();
+    let devices: String =
+        ["a", "b"].map(|name| format!("[device.{name}]\npath = \"{name}\"\nsize = \"16MiB\"\n")).concat();
+    let array = format!(
+        "export = \"array\"\n[device.data]\npath = \"data.img\"\n{devices}\
+         [layer.array]\nkind = \"raid\"\nlevel = \"raid5\"\nof = [\"a\", \"b\", \"data\"]\n"
+    );
+    fs::write(place.stack(), array).unwrap();
+    let create = dcd().args(["array", "create"]).arg(place.stack()).output().unwrap();
+    expect(&create, 3, "is the data disk of the cache");
+    assert!(place.bare() == before);
+    // Nothing of this has cost anything.
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_log_is_not_served_as_a_disk() {
+    let place = dirty();
+    let bare = |more: &str| {
+        let text = format!(
+            "export = \"log\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.log]\npath = \"log.img\"\n{more}"
+        );
+        fs::write(place.stack(), text).unwrap();
+    };
+    bare("");
+    let before = fs::read(place.path("log.img")).unwrap();
+    refused(&place, &[], "is the log of the cache");
+    assert!(fs::read(place.path("log.img")).unwrap() == before);
+    bare("read-only = true\n");
+    expect(&place.serve().stop(), 0, "");
+    // One that was detached is a disk like any other.
+    place.write_stack("");
+    expect(&place.run("detach", &[]), 0, "");
+    bare("");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_rescue_from_the_log_of_another_cache_is_refused_also_with_force() {
+    let (place, other) = (dirty(), dirty());
+    let log = fs::read(place.path("log.img")).unwrap();
+    fs::copy(other.path("log.img"), place.path("log.img")).unwrap();
+    let (data, record) = (place.bare(), fs::read(place.record()).unwrap());
+    for more in [vec![], vec!["--force"]] {
+        expect(&place.run("rescue", &more), 3, "another cache is attached");
+    }
+    assert!(place.bare() == data);
+    assert_eq!(fs::read(place.record()).unwrap(), record, "the disk still belongs to its cache");
+    fs::write(place.path("log.img"), log).unwrap();
+    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
+}
+
+#[test]
+fn a_format_that_cannot_be_completed_leaves_nothing() {
+    let place = Place::new();
+    let format = |stack: &str| {
+        let mut command = dcd();
+        command.arg("format").arg("--log").arg(place.path("new.img")).args(["--log-size", "8MiB", "--data"]);
+        command.arg(place.path("data.img")).arg("--stack").arg(place.path(stack)).output().unwrap()
+    };
+    expect(&format("nowhere/disk.toml"), 1, "there is no directory");
+    assert!(!place.record().exists() && !place.path("new.img").exists());
+    expect(&format("disk.toml"), 0, "serve it with");
+    // The disk has a cache now.
+    fs::remove_file(place.path("new.img")).unwrap();
+    expect(&format("other.toml"), 3, "a cache is attached");
+    assert!(!place.path("other.toml").exists() && !place.path("new.img").exists());
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_refused_in_words() {
+    let place = Place::new();
+    place.format();
+    place.write_stack("destage-memory = \"1000TiB\"");
+    match Server::start(&place, &[]) {
+        Ok(_) => panic!("it was served"),
+        Err(output) => expect(&output, 1, "of RAM, and this machine has"),
+    }
+}
+
+#[test]
+fn what_was_typed_is_what_a_message_speaks_of() {
+    let place = Place::new();
+    let nowhere = place.path("nowhere");
+    let said = format!("dcd: {}: there is no such file", nowhere.display());
+    let format =
+        dcd().arg("format").arg("--log").arg(&nowhere).arg("--data").arg(place.path("data.img")).output();
+    expect(&format.unwrap(), 1, &said);
+    expect(&dcd().args(["array", "assemble"]).arg(&nowhere).output().unwrap(), 1, &said);
+}
+
+#[test]
+fn a_log_that_is_made_has_its_space() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    fs::remove_file(place.path("log.img")).unwrap();
+    let mut command = dcd();
+    command.arg("format").arg("--log").arg(place.path("log.img")).args(["--log-size", "8MiB", "--data"]);
+    expect(&command.arg(place.path("data.img")).output().unwrap(), 0, "a log of");
+    let log = fs::metadata(place.path("log.img")).unwrap();
+    assert!(log.blocks() * 512 >= log.size(), "{} of {} bytes", log.blocks() * 512, log.size());
 }

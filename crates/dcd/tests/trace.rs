@@ -48,3 +48,13 @@ fn blktrace_s_stream_is_read_while_it_is_written() {
         assert_eq!(was[field], is[field], "{field}");
     }
 }
+
+#[test]
+fn a_trace_is_not_written_over_a_disk() {
+    // None is attached there; all that counts is what it is.
+    let disk = "/dev/loop7";
+    let Ok(metadata) = std::fs::metadata(disk) else { return common::skip("no loop devices here") };
+    assert!(std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()));
+    let output = trace(&["synthesise", "--preset", "off-day", disk]).output().unwrap();
+    expect(&output, 1, "it is a block device: name a file");
+}

@@ -32,6 +32,10 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
     let place = Place::new();
     trace(&place);
     for medium in ["same-disk", "ssd", "nvram"] {
+        // Log and disk are to be made.
+        for name in ["log.img", "disk.img", "disk.img.dcd"] {
+            let _ = fs::remove_file(place.path(name));
+        }
         let logs = "--log-sizes=16MiB";
         let output = tune(&place, &["--media", medium, "--out", "out", logs, "--verify", "--json"]);
         expect(&output, 0, "");
@@ -56,16 +60,27 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
     }
 }
 
+#[test]
+fn disks_that_are_there_are_named_as_seen_from_the_stack_file() {
+    let place = Place::new();
+    trace(&place);
+    let places = ["--disk=data.img", "--log=log.img", "--media=ssd", "--log-sizes=16MiB", "--out=out"];
+    expect(&tune(&place, &places), 0, "");
+    expect(&dcd().arg("format").arg(place.path("out/serve.toml")).output().unwrap(), 0, "16 MiB of data");
+    // A place for the results that is none is told before the work.
+    fs::remove_dir_all(place.path("out")).unwrap();
+    fs::write(place.path("out"), "").unwrap();
+    let output = tune(&place, &places);
+    expect(&output, 1, "out: File exists");
+    assert!(output.stdout.is_empty(), "nothing was run");
+}
+
 /// Serves what was recommended, and stops it.
 fn serve(place: &Place, formats: bool) {
     fs::copy(place.path("out/serve.toml"), place.stack()).unwrap();
-    let _ = fs::remove_file(place.path("log.img"));
+    // Nothing makes the disk of a stack with no log but serving it.
     if formats {
         expect(&place.run("format", &[]), 0, "");
-    } else {
-        // Nothing makes the disk of a stack with no log but serving it.
-        let _ = fs::remove_file(place.path("disk.img"));
-        let _ = fs::remove_file(place.path("disk.img.dcd"));
     }
     let server = place.serve();
     let mut nbd = common::Nbd::connect(&place.path("disk.sock")).unwrap();

@@ -130,7 +130,11 @@ impl StackFile {
         let mut layers = BTreeMap::new();
         for device in self.devices.iter().filter(|device| needed.contains(&device.name.as_str())) {
             let index = DeviceIndex(devices.len());
-            let error = |why| self.error(device.span.clone(), format!("device \"{}\": {why}", device.name));
+            // What is wrong begins with the path, which says all where there is no file that names the device.
+            let error = |why: String| match self.path.as_os_str().is_empty() {
+                true => self.error(device.span.clone(), why),
+                false => self.error(device.span.clone(), format!("device \"{}\": {why}", device.name)),
+            };
             let geometry = opener.open(index, device).map_err(error)?;
             let target = builder.device(geometry);
             let place = Some((index, Extent::new(Lba(0), geometry.sectors)));

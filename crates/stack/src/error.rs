@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 /// What is wrong with a stack file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct StackFileError {
+    /// Empty where the stack was not in a file: its places mean nothing then.
     pub file: PathBuf,
     /// Line and column, from 1; none where the whole file is meant.
     pub position: Option<(usize, usize)>,
@@ -15,6 +16,9 @@ pub struct StackFileError {
 impl std::fmt::Display for StackFileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.file.display();
+        if self.file.as_os_str().is_empty() {
+            return f.write_str(&self.message);
+        }
         match self.position {
             Some((line, column)) => write!(f, "{file}:{line}:{column}: {}", self.message),
             None => write!(f, "{file}: {}", self.message),

@@ -89,7 +89,8 @@ impl StackFile {
         StackFile::parse(&text, path)
     }
 
-    /// Parses the text of a stack file; relative paths in it are relative to the directory of `origin`.
+    /// Parses the text of a stack file; relative paths in it are relative to the directory of `origin`, which is empty for a text
+    /// that is in no file.
     pub fn parse(text: &str, origin: &Path) -> Result<StackFile, StackFileError> {
         let source = Source { file: origin, text };
         let table = DeTable::parse(text)
@@ -129,7 +130,7 @@ impl StackFile {
         let source = DeviceSource::Path { path: path.to_owned(), size: None };
         let device = DeviceSpec { name: "device".to_owned(), source, read_only, span: 0..0 };
         StackFile {
-            path: path.to_owned(),
+            path: PathBuf::new(),
             text: String::new(),
             export: device.name.clone(),
             devices: vec![device],
@@ -168,6 +169,30 @@ impl StackFile {
             [below] => self.bottom_device(&below.text),
             _ => None,
         }
+    }
+
+    /// The file or block device that a part of the stack lies on; none for RAM, and for what lies on several.
+    pub fn path_below(&self, part: &str) -> Option<&Path> {
+        match &self.bottom_device(part)?.source {
+            DeviceSource::Path { path, .. } => Some(path),
+            DeviceSource::Memory { .. } => None,
+        }
+    }
+
+    /// The RAM that is asked for by size; what layers need besides is little.
+    pub fn memory_bytes(&self) -> u64 {
+        let devices = self.devices.iter().map(|device| match device.source {
+            DeviceSource::Memory { size } => size,
+            DeviceSource::Path { .. } => 0,
+        });
+        let layers = self.layers.iter().map(|layer| match &layer.kind {
+            // As much again for reading the log.
+            LayerKind::LogCache { config, .. } => 2 * config.destage_memory as u64,
+            LayerKind::WriteCache(cache) => cache.config.write_bytes.saturating_add(cache.config.read_bytes),
+            LayerKind::Raid(raid) => raid.config.cache_bytes.saturating_add(raid.config.pass_bytes),
+            _ => 0,
+        });
+        devices.chain(layers).fold(0, u64::saturating_add)
     }
 
     /// Lets every log cache start although acknowledged records of its log are damaged, and every array although its parity is

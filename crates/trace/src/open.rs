@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::TraceError;
@@ -104,6 +105,11 @@ pub fn create(path: &Path, format: &'static Format) -> Result<Box<dyn crate::Wri
     }
     if path == Path::new("-") {
         return writer(format, Box::new(BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout())));
+    }
+    // A disk has a name that is as short as a file's.
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        let path = path.display();
+        return Err(TraceError::Other(format!("{path}: it is a block device: name a file for the trace")));
     }
     let file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path).map_err(failed)?);
     let out: Box<dyn Write> = match path.extension().and_then(|e| e.to_str()) {

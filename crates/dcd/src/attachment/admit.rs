@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dcd_engine::Extent;
+use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
 use super::{Attachment, AttachmentState, Attachments};
@@ -151,6 +151,47 @@ pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
                 attachment.log.display()
             ),
             "serve the stack that has the cache, or take the cache off first (\"dcd detach\")",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// May the dirty data of a log be written to `extent` of a disk with these attachments? `force` goes past everything but
+/// another cache: that one's data would be overwritten, and its record lost.
+pub fn admit_rescue(
+    all: &Attachments,
+    extent: Extent,
+    log: &Path,
+    seen: &LogSeen,
+    force: bool,
+) -> Result<(), Refusal> {
+    let of_this_cache = match (all.overlapping(extent), seen) {
+        (None, _) => true,
+        (Some(_), LogSeen::Present { uuid, .. }) => {
+            all.of(extent).is_some_and(|attachment| attachment.cache_uuid == *uuid)
+        }
+        (Some(_), LogSeen::Missing(_)) => false,
+    };
+    match admit_start(all, extent, log, seen) {
+        Err(_) if force && of_this_cache => Ok(()),
+        judged => judged.map(|_| ()),
+    }
+}
+
+/// May `extent` of a disk with these attachments be overwritten? It is the data disk of a cache then. `device` names it.
+pub fn admit_overwrite(all: &Attachments, extent: Extent, device: &str, force: bool) -> Result<(), Refusal> {
+    match all.overlapping(extent) {
+        Some(attachment) if attachment.state != AttachmentState::Abandoned && !force => Err(Refusal::new(
+            format!(
+                "{device} is the data disk of the cache {}, whose log is {}",
+                attachment.cache_uuid,
+                attachment.log.display()
+            ),
+            format!(
+                "choose another device, or take that cache off first (\"dcd detach\"); with --force its {} are \
+                 overwritten",
+                HumanBytes(extent.sectors * SECTOR_BYTES)
+            ),
         )),
         _ => Ok(()),
     }

@@ -24,7 +24,10 @@ use std::path::{Path, PathBuf};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
-pub use admit::{LogSeen, Refusal, Start, admit_attach, admit_plain, admit_start, admit_without_cache};
+pub use admit::{
+    LogSeen, Refusal, Start, admit_attach, admit_overwrite, admit_plain, admit_rescue, admit_start,
+    admit_without_cache,
+};
 pub use store::{RecordError, RecordFile};
 
 /// Whether the data disk is complete without its cache.

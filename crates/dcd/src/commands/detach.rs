@@ -15,7 +15,11 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
     let Inspection { record, seen, .. } = inspect(&choice)?;
     if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
-        return forget_missing(record, &choice, &seen);
+        forget_missing(record, &choice, &seen)?;
+        if !args.quiet {
+            println!("detached; its log is missing, and the data disk is complete without it");
+        }
+        return Ok(());
     }
     if let Some(record) = &record {
         admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;

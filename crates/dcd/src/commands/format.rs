@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{FormatOptions, OfflineError, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, StackFile, toml_text};
 
-use crate::attachment::{AttachmentState, Refusal, admit_attach, uuid_text};
+use crate::attachment::{AttachmentState, Refusal, admit_attach, admit_overwrite, uuid_text};
 use crate::choice::Choice;
 use crate::cli::Format;
 use crate::failure::Failure;
@@ -20,17 +21,20 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let written = written_stack(args)?;
     let choice = match (&args.file, &written) {
         (Some(file), _) => Choice::load(file, args.layer.as_deref())?,
-        (None, written) => Choice::of(StackFile::parse(&written.text, &written.origin)?, None)?,
+        (None, written) => Choice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
+    // What is made here is taken away again if the cache does not come to be.
+    let mut made = Made::default();
+    made.file_that_is_missing(args.log.as_deref().filter(|_| args.log_size.is_some()));
     let mut opened = Opened::create(&choice)?;
-    if let Some(record) = &opened.record {
-        admit_attach(&record.load()?, record.extent(), args.force)?;
+    refuse(&mut opened, &choice, args.force)?;
+    if let Some(path) = &args.stack {
+        write_new(path, &written, &mut made)?;
     }
-    refuse_content(&mut opened.log, &choice, args.force)?;
     let options = FormatOptions {
         segment_bytes: u32::try_from(args.segment_size)
             .map_err(|_| Failure::Failed("--segment-size: it must be at most 16MiB".to_owned()))?,
-        force: args.force,
+        force: args.force || is_out_of_date(&mut opened)?,
         ..FormatOptions::new(random_uuid()?, random_uuid()?)
     };
     let superblock = format(&mut opened.log, &mut opened.data, &options).map_err(refused)?;
@@ -38,6 +42,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         let attached = attachment(&choice, record.extent(), &superblock, AttachmentState::Clean);
         record.update(|_| attached)?;
     }
+    made.keep();
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
         "cache {}: a log of {} for {} of data, which keep their place",
@@ -46,10 +51,66 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         HumanBytes(superblock.data_sectors * SECTOR_BYTES)
     );
     if let Some(path) = &args.stack {
-        write_new(path, &written.text)?;
         println!("stack file: {0}; serve it with: dcd serve {0}", path.display());
     }
     Ok(())
+}
+
+/// Files that go when this is dropped, unless they are kept: so that a format that was refused can be tried again.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// A file that is made from now on, and was not there before.
+    fn file_that_is_missing(&mut self, path: Option<&Path>) {
+        self.0.extend(path.filter(|path| std::fs::symlink_metadata(path).is_err()).map(Path::to_owned));
+    }
+
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
+fn refuse(opened: &mut Opened, choice: &Choice, force: bool) -> Result<(), Failure> {
+    if let Some(record) = &opened.record {
+        admit_attach(&record.load()?, record.extent(), force)?;
+    }
+    if let Some(record) = &opened.log_record {
+        let log = choice.log_name().display().to_string();
+        admit_overwrite(&record.load()?, record.extent(), &log, force)?;
+    }
+    if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
+        && superblock.state != State::Detached
+    {
+        let data = choice.file.path_below(&choice.data).map_or(Path::new(&choice.data), |path| path);
+        return Err(Failure::Refused(Refusal::new(
+            format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
+            "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
+        )));
+    }
+    refuse_content(&mut opened.log, choice, force)
+}
+
+/// True for the log of this very disk that has failed, or was left out, when the disk is complete without it.
+fn is_out_of_date(opened: &mut Opened) -> Result<bool, Failure> {
+    let (Some(record), Ok(superblock)) = (&opened.record, read_superblock(&mut opened.log)) else {
+        return Ok(false);
+    };
+    let all = record.load()?;
+    Ok(all.of(record.extent()).is_some_and(|attachment| {
+        attachment.state == AttachmentState::Abandoned
+            && !attachment.may_lose_data()
+            && attachment.cache_uuid == uuid_text(superblock.cache_uuid)
+    }))
 }
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.
@@ -70,15 +131,10 @@ fn refuse_content(log: &mut dyn BlockDevice, choice: &Choice, force: bool) -> Re
 }
 
 /// The stack file that `--log` and `--data` describe.
-struct Written {
-    text: String,
-    origin: PathBuf,
-}
-
-fn written_stack(args: &Format) -> Result<Written, Failure> {
+fn written_stack(args: &Format) -> Result<String, Failure> {
     let origin = args.stack.clone().unwrap_or_else(|| PathBuf::from("dcd.toml"));
     let (Some(log), Some(data)) = (&args.log, &args.data) else {
-        return Ok(Written { text: String::new(), origin });
+        return Ok(String::new());
     };
     if let Some(stack) = args.stack.as_deref().filter(|stack| stack.exists()) {
         return Err(Failure::Failed(format!("{}: it exists; choose another name", stack.display())));
@@ -110,15 +166,20 @@ fn written_stack(args: &Format) -> Result<Written, Failure> {
     text.push_str(
         "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\npromise = \"flush\"\n",
     );
-    Ok(Written { text, origin })
+    Ok(text)
 }
 
-fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .map_err(|e| Failure::io(path.display(), e))?;
+fn write_new(path: &Path, text: &str, made: &mut Made) -> Result<(), Failure> {
+    let opened = OpenOptions::new().write(true).create_new(true).open(path);
+    let mut file = opened.map_err(|e| match path.parent() {
+        Some(directory) if e.kind() == ErrorKind::NotFound => Failure::Failed(format!(
+            "{}: there is no directory {}: make it, or choose another place for the stack file",
+            path.display(),
+            directory.display()
+        )),
+        _ => Failure::io(path.display(), e),
+    })?;
+    made.0.push(path.to_owned());
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Failure::io(path.display(), e))
 }
 

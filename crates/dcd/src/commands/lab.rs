@@ -26,6 +26,12 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         overrides: Overrides::parse(args.set.iter().map(String::as_str))?,
         progress: true,
     };
+    // A place that cannot be written is told now, and not after hours of work.
+    std::fs::create_dir_all(&args.out).map_err(|e| Failure::io(args.out.display(), e))?;
+    if let Some(path) = &args.doc {
+        let opened = std::fs::File::options().append(true).create(true).open(path);
+        opened.map_err(|e| Failure::io(path.display(), e))?;
+    }
     let outcomes = dcd_lab::run(&args.name, &options)?;
     for outcome in &outcomes {
         println!("{}", dcd_lab::text_report(outcome));

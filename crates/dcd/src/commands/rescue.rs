@@ -3,7 +3,7 @@
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
-use crate::attachment::{Attachment, AttachmentState, admit_start};
+use crate::attachment::{Attachment, AttachmentState, admit_rescue};
 use crate::choice::Choice;
 use crate::cli::Rescue;
 use crate::failure::Failure;
@@ -17,8 +17,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
     let mut opened = Opened::open(&choice)?;
     let seen = opened.seen()?;
-    if let (Some(record), false) = (&opened.record, args.list || args.force) {
-        admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+    if let (Some(record), false) = (&opened.record, args.list) {
+        admit_rescue(&record.load()?, record.extent(), &choice.log_name(), &seen, args.force)?;
     }
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);

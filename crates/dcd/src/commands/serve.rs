@@ -14,10 +14,10 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, LayerSpec, NbdAddress, Overrun, RaidSpec, Recording, StackFile};
+use dcd_stack::{ForClients, HumanBytes, LayerSpec, NbdAddress, Overrun, RaidSpec, Recording, StackFile};
 use serde_json::Value;
 
-use crate::admission::{Admitted, admit, admit_bare, without_caches};
+use crate::admission::{Admitted, admit, admit_bare, admit_no_log, without_caches};
 use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::commands::array::random_id;
@@ -42,6 +42,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
             args.file.display()
         )));
     }
+    enough_memory(&file)?;
+    admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.
@@ -51,7 +53,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     stack.activate(&mut driver).map_err(|e| {
         Failure::Refused(Refusal::new(
             e.to_string(),
-            "see above; \"dcd check\" looks without changing anything",
+            "see above; \"dcd check\" for a log and \"dcd array status\" for an array look without changing anything",
         ))
     })?;
     served.host.record_start(dcd_engine::Pump::now(&driver), &stack)?;
@@ -65,6 +67,25 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         tell_recording(&recording, args.quiet);
     }
     ended(&outcome)
+}
+
+/// Refuses sizes of RAM that this machine has not: taking it would end the server where nothing can be told.
+fn enough_memory(file: &StackFile) -> Result<(), Failure> {
+    let wanted = file.memory_bytes();
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    match total.map(|kib: u64| kib << 10) {
+        Some(has) if wanted > has => Err(Failure::Failed(format!(
+            "{}: it asks for {} of RAM, and this machine has {}: make its memory, destage-memory, cache-size, write-size and \
+             their like smaller",
+            file.path.display(),
+            HumanBytes(wanted),
+            HumanBytes(has)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

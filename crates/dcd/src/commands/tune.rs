@@ -29,6 +29,10 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
     let workload = Workload::read(&mut *trace.reader, args.device, &drive)?;
     let sizes = sizes(args)?;
     let media = media(args, &drive, &workload, &sizes)?;
+    // Now, and not when all of the work is done.
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
+    }
     let setting = Setting {
         drive_name,
         data_bytes: data_bytes(&workload, &drive),
@@ -70,7 +74,6 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
 }
 
 fn write(directory: &Path, report: &Report<'_>, served: &str, simulated: &str) -> Result<(), Failure> {
-    std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
     let heading = format!(
         "# Made by \"dcd tune {}\": {}\n",
         report.trace.replace(char::is_control, "?"),

@@ -232,9 +232,12 @@ impl Setting {
     /// The stack file to serve: the same cache over real devices.
     pub fn served(&self, candidate: &Candidate, places: &Places<'_>) -> String {
         let device = |name: &str, path: &Path, bytes: u64| {
-            let mut text = format!("[device.{name}]\npath = {}\n", toml_text(&path.display().to_string()));
+            // What is there was named from here, and has its size; what is not is made beside the stack file.
+            let there = path.canonicalize().and_then(|_| std::path::absolute(path));
+            let named = there.as_deref().unwrap_or(path);
+            let mut text = format!("[device.{name}]\npath = {}\n", toml_text(&named.display().to_string()));
             // Never makes a file where a device should be.
-            if !path.starts_with("/dev") {
+            if there.is_err() && !path.starts_with("/dev") {
                 let _ = writeln!(text, "size = {}", size(bytes));
             }
             text + "\n"

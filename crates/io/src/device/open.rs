@@ -175,7 +175,11 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
     // SAFETY: a plain system call on an open descriptor.
     match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        // A file system that cannot do this is used all the same.
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            error => Err(error),
+        },
     }
 }
 

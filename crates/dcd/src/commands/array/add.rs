@@ -53,7 +53,7 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
     let mut device = found.device.expect("it was opened");
     // What a failed member still has is in the others.
     let of_no_value = matches!(standing, Some(Standing::Failed(_) | Standing::Stale | Standing::Spare));
-    may_overwrite(name, &mut device, force || of_no_value)?;
+    may_overwrite(&choice.file, &devices.parts, name, &mut device, force || of_no_value)?;
     let id = random_id()?;
     match role {
         None => {
@@ -225,7 +225,7 @@ impl Served<'_> {
             );
         }
         // What a device has that is a member of this array, and not in use here, is in the others.
-        may_overwrite(name, &mut device, force || of_this)
+        may_overwrite(&self.choice.file, &parts, name, &mut device, force || of_this)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
@@ -32,11 +32,14 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
         Some(path) => {
-            let mut file = std::fs::File::options()
-                .write(true)
-                .create_new(true)
-                .open(path)
-                .map_err(|e| Failure::io(path.display(), e))?;
+            let mut file = std::fs::File::options().write(true).create_new(true).open(path).map_err(|e| {
+                match e.kind() {
+                    ErrorKind::AlreadyExists => {
+                        Failure::Failed(format!("{}: it exists; choose another name", path.display()))
+                    }
+                    _ => Failure::io(path.display(), e),
+                }
+            })?;
             file.write_all(text.as_bytes()).map_err(|e| Failure::io(path.display(), e))?;
         }
     }

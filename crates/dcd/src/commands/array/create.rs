@@ -22,11 +22,15 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         )));
     }
     let names = choice.names();
-    let (offline, parts) = start(&choice.file, &names, true)?;
-    let mut devices: Vec<PartDevice> = names.iter().map(|name| offline.part(target(&parts, name))).collect();
-    for (name, device) in names.iter().zip(&mut devices) {
-        may_overwrite(name, device, args.force)?;
+    // The journal is written when the array is served first.
+    let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
+    let (offline, parts) = start(&choice.file, &with_journal, true)?;
+    let mut devices: Vec<PartDevice> =
+        with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
+    for (name, device) in with_journal.iter().zip(&mut devices) {
+        may_overwrite(&choice.file, &parts, name, device, args.force)?;
     }
+    devices.truncate(names.len());
     let mut spares = devices.split_off(choice.members.len());
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();

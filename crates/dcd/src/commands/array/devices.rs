@@ -3,13 +3,13 @@
 use dcd_engine::raid::offline::ChangeError;
 use dcd_engine::raid::{Identity, Superblock, SuperblockError};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, Parts, StackFile};
 
-use crate::attachment::Refusal;
+use crate::attachment::{Refusal, admit_overwrite};
 use crate::commands::array::Choice;
 use crate::commands::format::random_uuid;
 use crate::failure::Failure;
-use crate::opening::{PartDevice, start, target};
+use crate::opening::{PartDevice, record, start, target};
 use crate::probe::probe;
 
 /// What is known of a device.
@@ -78,6 +78,8 @@ pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) ->
 pub struct Devices {
     pub newest: Superblock,
     pub found: Vec<Found>,
+    /// What was opened, and where it lies.
+    pub parts: Parts,
 }
 
 impl Devices {
@@ -96,8 +98,10 @@ impl Devices {
                 }
             }
         }
+        let mut opened = Parts::default();
         if !there.is_empty() {
             let (offline, parts) = start(&choice.file, &there, false)?;
+            opened = parts.clone();
             found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
         }
         let order = choice.names();
@@ -113,7 +117,7 @@ impl Devices {
                 why.collect::<Vec<_>>().join("; ")
             ))
         })?;
-        Ok(Devices { newest, found })
+        Ok(Devices { newest, found, parts: opened })
     }
 
     pub fn standing(&self, found: &Found) -> Option<Standing> {
@@ -150,8 +154,17 @@ pub fn newest(found: &[Found]) -> Option<Superblock> {
     of.max_by_key(|(superblock, _)| superblock.generation).map(|(superblock, _)| superblock.clone())
 }
 
-/// Refuses to overwrite what is recognised on a device, unless that is wanted.
-pub fn may_overwrite(name: &str, device: &mut PartDevice, force: bool) -> Result<(), Failure> {
+/// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.
+pub fn may_overwrite(
+    file: &StackFile,
+    parts: &Parts,
+    name: &str,
+    device: &mut PartDevice,
+    force: bool,
+) -> Result<(), Failure> {
+    if let Some(record) = record(file, parts, name)? {
+        admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
+    }
     let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;
     match found {
         Some(what) if !force => {

@@ -43,7 +43,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         (devices.last_mut(), choice.members.last().and_then(Option::as_ref), adds)
         && newest.is_some_and(|newest| newest.reshape.is_none())
     {
-        may_overwrite(name, device, args.force)?;
+        may_overwrite(&choice.file, &parts, name, device, args.force)?;
     }
     let mut members: Vec<Option<&mut dyn BlockDevice>> = devices
         .iter_mut()
