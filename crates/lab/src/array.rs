@@ -88,9 +88,22 @@ impl Ran {
     }
 }
 
-/// The paper's host (section IV-A) under ext3: two processors of 3 GHz, blocks of 4 KiB, groups of 128 MiB. What ext3 does
-/// that this file system does not: it journals, which in front of a non-volatile cache does not take long.
-fn host(page_cache: u64, read_ahead: u64) -> FfsConfig {
+/// The file system and its host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostSetup {
+    /// So much of the array has the file system.
+    pub used: u64,
+    pub page_cache: u64,
+    /// How much smaller than the paper's all this is. So are the journal, and the times after which something is written.
+    pub scale: u64,
+}
+
+/// What mke2fs gives a file system of 10 GB (from 1 GB on).
+const JOURNAL: u64 = 32 << 20;
+
+/// The paper's host (section IV-A) under ext3: two processors of 3 GHz, blocks of 4 KiB, groups of 128 MiB, data=ordered.
+fn host(setup: &HostSetup, read_ahead: u64) -> FfsConfig {
+    let scale = setup.scale.max(1);
     FfsConfig {
         block_bytes: 4096,
         cluster_bytes: 128 << 10,
@@ -98,12 +111,13 @@ fn host(page_cache: u64, read_ahead: u64) -> FfsConfig {
         reserve_percent: 5,
         placement: Placement::Ext3,
         synchronous_metadata: false,
+        journal_bytes: (JOURNAL / scale).next_multiple_of(4096) as u32,
         read_ahead_bytes: u32::try_from(read_ahead).ok(),
-        buffer_cache_bytes: page_cache,
+        buffer_cache_bytes: setup.page_cache,
         inodes_in_memory: 1 << 16,
         names_in_memory: 1 << 16,
-        // The journal is committed every 5 s, and what is dirty is written first.
-        update_interval: Nanos::from_secs(5),
+        // Between commits of the journal.
+        update_interval: Nanos(Nanos::from_secs(5).0 / scale),
         // Estimates: 1 us a call, 1 GB/s of copying.
         cpu: CpuCosts {
             system_call: Nanos::from_micros(1),
@@ -319,17 +333,16 @@ impl ArraySetup {
         Ok(Rig::new(stack, driver, Some(array)))
     }
 
-    /// Runs programs in a new file system on the first `used` bytes of a new array.
+    /// Runs programs in a new file system on a new array.
     pub fn run(
         &self,
         scheme: Scheme,
-        used: u64,
-        page_cache: u64,
+        setup: &HostSetup,
         workload: &Workload,
         seed: u64,
     ) -> Result<Ran, LabError> {
-        let mut rig = self.build_part(scheme, Some(used))?;
-        let ffs = host(page_cache, self.host_read_ahead(scheme));
+        let mut rig = self.build_part(scheme, Some(setup.used))?;
+        let ffs = host(setup, self.host_read_ahead(scheme));
         let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, workload, seed)
             .map_err(|error| LabError::Setup(error.to_string()))?;
         let home = rig.drain();

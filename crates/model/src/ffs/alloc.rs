@@ -163,10 +163,12 @@ impl Allocator {
         let preferred = match is_directory {
             true if stays => self.group_near(home).unwrap_or_else(|| self.directory_group()),
             true => self.directory_group(),
+            false if self.placement == Placement::Ext3 => self.file_group(directory),
             false => home,
         };
+        let in_turn = self.placement == Placement::Bsd;
         let ino = self.by_preference(preferred, |this, group| {
-            let index = this.groups[group.0 as usize].take_inode(is_directory)?;
+            let index = this.groups[group.0 as usize].take_inode(is_directory, in_turn)?;
             Some(Ino(group.0 * this.layout.inodes_per_group + index))
         })?;
         self.free_inodes -= 1;
@@ -208,10 +210,30 @@ impl Allocator {
         (0..groups).map(|step| (home.0 + step) % groups).find(has_room).map(GroupIndex)
     }
 
-    /// A group with few directories and more free inodes than most.
+    /// Where ext3 would put a file of a directory: in its group, if that has a block and an inode; otherwise in one that depends on
+    /// the directory, so that its files stay together.
+    fn file_group(&self, directory: Ino) -> GroupIndex {
+        let count = self.layout.groups;
+        let home = self.layout.group_of_inode(directory);
+        let has_room =
+            |group: &GroupIndex| self.map(*group).free_blocks > 0 && self.map(*group).free_inodes > 0;
+        let doubling = std::iter::successors(Some(1), |step| Some(2 * step)).take_while(|step| *step < count);
+        let other = doubling.scan((home.0 + directory.0) % count, |group, step| {
+            *group = (*group + step) % count;
+            Some(GroupIndex(*group))
+        });
+        std::iter::once(home).chain(other).find(has_room).unwrap_or(home)
+    }
+
+    /// A group with few directories, and more free inodes than most; with ext3's placement also with more free blocks.
     fn directory_group(&self) -> GroupIndex {
         let mean = self.free_inodes / u64::from(self.layout.groups);
-        let eligible = self.groups.iter().enumerate().filter(|(_, map)| u64::from(map.free_inodes) >= mean);
+        let mean_blocks = self.groups.iter().map(|map| u64::from(map.free_blocks)).sum::<u64>()
+            / u64::from(self.layout.groups);
+        let blocks_min = if self.placement == Placement::Ext3 { mean_blocks } else { 0 };
+        let eligible = self.groups.iter().enumerate().filter(|(_, map)| {
+            u64::from(map.free_inodes) >= mean && u64::from(map.free_blocks) >= blocks_min
+        });
         let fewest = eligible.min_by_key(|(_, map)| map.directories);
         GroupIndex(fewest.map_or(0, |(index, _)| index as u32))
     }

@@ -166,14 +166,15 @@ impl GroupMap {
         found.or_else(|| before.iter().position(|byte| wanted(*byte))).map(|index| index as u32)
     }
 
-    /// Takes the next free inode after the one that was taken last.
-    pub fn take_inode(&mut self, is_directory: bool) -> Option<u32> {
+    /// Takes the next free inode after the one that was taken last if they are taken in turn, or the first.
+    pub fn take_inode(&mut self, is_directory: bool, in_turn: bool) -> Option<u32> {
         if self.free_inodes == 0 {
             return None;
         }
         let words = self.inodes.len() as u32;
-        let start = self.inode_rotor / 64;
-        let after_rotor = u64::MAX << (self.inode_rotor % 64);
+        let rotor = if in_turn { self.inode_rotor } else { 0 };
+        let start = rotor / 64;
+        let after_rotor = u64::MAX << (rotor % 64);
         // The rotor's own word comes first from the rotor on, and last as a whole.
         let round = (start + 1..words).chain(0..=start).map(|word| (word, u64::MAX));
         let index = std::iter::once((start, after_rotor)).chain(round).find_map(|(word, mask)| {
@@ -256,11 +257,14 @@ mod tests {
     #[test]
     fn inodes_are_taken_in_turn_and_all_of_them() {
         let mut map = GroupMap::new(8, 1, 100);
-        let taken: Vec<u32> = std::iter::from_fn(|| map.take_inode(false)).collect();
+        let taken: Vec<u32> = std::iter::from_fn(|| map.take_inode(false, true)).collect();
         assert_eq!(taken, (0..100).collect::<Vec<_>>());
         map.give_inode(5, false);
         map.give_inode(70, false);
-        assert_eq!((map.take_inode(false), map.take_inode(false)), (Some(5), Some(70)));
+        assert_eq!((map.take_inode(false, true), map.take_inode(false, true)), (Some(5), Some(70)));
+        map.give_inode(80, false);
+        map.give_inode(3, false);
+        assert_eq!((map.take_inode(false, false), map.take_inode(false, false)), (Some(3), Some(80)));
         map.check();
     }
 }

@@ -33,6 +33,11 @@ impl Ffs {
         for group in (0..layout.groups).map(GroupIndex) {
             holders.hold(layout.first_frag(group), layout.metadata_blocks * BLOCK_FRAGMENTS, "the group");
         }
+        if let Some(journal) = &self.journal {
+            let (first, frags) = journal.place();
+            holders.hold(first, frags, "the journal");
+            journal.freed.iter().for_each(|(at, frags)| holders.hold(*at, *frags, "the next commit"));
+        }
         let mut inodes_going = 0;
         for process in &self.processes {
             for step in &process.steps[process.cursor.min(process.steps.len())..] {

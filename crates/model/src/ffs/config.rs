@@ -97,6 +97,9 @@ pub struct FfsConfig {
     pub placement: Placement,
     /// Calls that change names wait until the metadata is on the disk; otherwise it is written later.
     pub synchronous_metadata: bool,
+    /// A journal of this size, as ext3 has it with `data=ordered`: metadata goes there first and home later (see `journal`).
+    /// None if zero. Metadata must not be synchronous then.
+    pub journal_bytes: u32,
     /// Read on in a file that is read in order.
     pub read_ahead: bool,
     /// The most that is read ahead of a reader: a cluster, if absent.
@@ -127,6 +130,7 @@ impl Default for FfsConfig {
             names_in_memory: 1024,
             placement: Placement::Bsd,
             synchronous_metadata: true,
+            journal_bytes: 0,
             read_ahead: true,
             read_ahead_bytes: None,
             access_times: true,
@@ -200,6 +204,10 @@ impl FfsConfig {
         )?;
         require(self.bytes_per_inode >= 512, "bytes-per-inode", "must be at least 512")?;
         require(self.reserve_percent < 100, "reserve-percent", "must be below 100")?;
+        let whole = self.journal_bytes.is_multiple_of(block) && self.journal_bytes / block != 1;
+        require(whole, "journal-bytes", "must be zero, or a multiple of the block and more than one")?;
+        let one = self.journal_bytes == 0 || !self.synchronous_metadata;
+        require(one, "journal-bytes", "must be zero where metadata is synchronous")?;
         let least = 4 * u64::from(self.cluster_bytes);
         require(self.buffer_cache_bytes >= least, "buffer-cache-bytes", "must hold at least four clusters")?;
         require(self.inodes_in_memory >= 64, "inodes-in-memory", "must be at least 64")?;

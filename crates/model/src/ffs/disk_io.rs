@@ -17,6 +17,7 @@ const WRITES_FOR_ROOM_MAX: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which {
     All,
+    Data,
     /// Every so many-th place in memory.
     Slice(u32),
     File(Ino),
@@ -245,8 +246,17 @@ impl Ffs {
         let mut writes = 0;
         let mut next = self.cache.oldest();
         while !self.cache.has_room(frags) {
-            let Some(slot) = next else { return Err(Wait::Room) };
+            let Some(slot) = next else {
+                if !self.commit_for_room() {
+                    return Err(Wait::Room);
+                }
+                next = self.cache.oldest();
+                continue;
+            };
             next = self.cache.newer(slot);
+            if self.is_held(self.cache.get(slot).at) {
+                continue;
+            }
             if !self.cache.get(slot).is_dirty {
                 self.cache.remove(slot);
                 continue;
@@ -282,7 +292,7 @@ impl Ffs {
 
     fn can_write(&self, slot: Slot) -> bool {
         let buffer = self.cache.get(slot);
-        buffer.is_dirty && buffer.state == BufferState::Idle
+        buffer.is_dirty && buffer.state == BufferState::Idle && !self.is_held(buffer.at)
     }
 
     /// The dirty data of the same file around a buffer, at most a cluster. Metadata is written alone.
@@ -323,6 +333,8 @@ impl Ffs {
             let buffer = *self.cache.get(slot);
             if buffer.content == Content::Data {
                 class = RequestClass::DataWrite;
+            } else {
+                self.leave_journal(buffer.at);
             }
             self.cache.begin_write(slot, for_room);
             next += buffer.frags;
@@ -335,6 +347,10 @@ impl Ffs {
         let slices = self.volume.config.update_slices;
         self.update_at = self.now + Nanos(self.volume.config.update_interval.0 / u64::from(slices));
         self.update_slice = (self.update_slice + 1) % slices;
+        if self.journal.is_some() {
+            self.commit_and_expire();
+            return;
+        }
         self.write_all(Which::Slice(self.update_slice));
     }
 
@@ -348,6 +364,10 @@ impl Ffs {
         let at = |slot| self.cache.get(slot).at;
         let mut dirty: Vec<Frag> = match which {
             Which::All => idle().map(at).collect(),
+            Which::Data => {
+                let is_data = |slot: &Slot| self.cache.get(*slot).content == Content::Data;
+                idle().filter(is_data).map(at).collect()
+            }
             Which::Slice(slice) => idle().filter(|slot| slot.0 % slices == slice).map(at).collect(),
             Which::File(file) => {
                 let inode = self.volume.inodes.get(file);
@@ -355,8 +375,13 @@ impl Ffs {
             }
         };
         dirty.sort_unstable();
-        for at in dirty {
-            if let Some(slot) = self.cache.find(at)
+        self.write_home(&dirty);
+    }
+
+    /// Writes what is dirty of these blocks, with what joins them.
+    pub(crate) fn write_home(&mut self, blocks: &[Frag]) {
+        for at in blocks {
+            if let Some(slot) = self.cache.find(*at)
                 && self.can_write(slot)
             {
                 let (first, frags) = self.row_around(slot);
@@ -375,7 +400,7 @@ impl Ffs {
         Flight { class, at, frags, issued: self.now, write: WriteId(self.flights.count) }
     }
 
-    fn submit(&mut self, id: Option<ProcessId>, class: RequestClass, at: Frag, frags: u32) {
+    pub(crate) fn submit(&mut self, id: Option<ProcessId>, class: RequestClass, at: Frag, frags: u32) {
         let extent = self.volume.allocator.layout.extent(at, frags);
         let buf = Buf::blank((extent.sectors * SECTOR_BYTES) as usize);
         let durability =
@@ -415,7 +440,8 @@ impl Ffs {
         {
             record.push(Recorded::Ended { write: flight.write });
         }
-        let mut next = 0;
+        // What is in the journal is in no buffer.
+        let mut next = if flight.class == RequestClass::Journal { flight.frags } else { 0 };
         while next < flight.frags {
             let slot = self.cache.find(flight.at.plus(next)).expect("a busy buffer stays");
             next += self.cache.get(slot).frags;

@@ -17,6 +17,7 @@ use super::buffers::{BufferCache, BufferState, Slot};
 use super::config::{FfsConfig, FfsConfigError};
 use super::cpu::Cpu;
 use super::disk_io::{Flights, Which};
+use super::journal::Journal;
 use super::layout::{Frag, Ino};
 use super::measure::FfsMeasured;
 use super::op::{Done, FsError, Op, ProcessId};
@@ -121,6 +122,7 @@ pub struct Ffs {
     pub(crate) volume: Volume,
     pub(crate) cache: BufferCache,
     pub(crate) flights: Flights,
+    pub(crate) journal: Option<Journal>,
     pub(crate) processes: Vec<Process>,
     /// Inodes that belong to a call.
     locked: Vec<Ino>,
@@ -146,6 +148,7 @@ impl Ffs {
         Ok(Ffs {
             cache: BufferCache::new(volume.allocator.layout.frags(), capacity),
             flights: Flights::default(),
+            journal: volume.journal.map(|(first, blocks)| Journal::new(first, blocks)),
             processes: Vec::new(),
             locked: Vec::new(),
             ready: VecDeque::new(),
@@ -288,6 +291,12 @@ impl Ffs {
         process.missed = false;
         let caller = ProcessId(index as u32);
         process.result = Planner::new(&mut self.volume, &mut process.steps, caller).plan(&process.op);
+        if process.result == Err(FsError::NoSpace) && self.commit_for_space() {
+            let process = &mut self.processes[index];
+            process.steps.clear();
+            process.result = Planner::new(&mut self.volume, &mut process.steps, caller).plan(&process.op);
+        }
+        let process = &mut self.processes[index];
         process.state = ProcessState::Running;
         true
     }
@@ -363,14 +372,15 @@ impl Ffs {
             Step::Grow { at, from, to, content, owner } => {
                 again(self.need_with_room(id, (at, from), to - from, content, owner).map(|slot| {
                     self.cache.grow(slot, to);
-                    self.cache.set_dirty(slot);
+                    self.set_changed(slot);
                 }))
             }
             Step::Move { from, from_frags, to, to_frags, content, owner } => {
                 again(self.need_with_room(id, (from, from_frags), to_frags, content, owner).map(|slot| {
+                    self.leave_journal(from);
                     self.cache.remove(slot);
                     let slot = self.cache.insert(to, to_frags, BufferState::Idle, content, owner);
-                    self.cache.set_dirty(slot);
+                    self.set_changed(slot);
                 }))
             }
             Step::Release { at, frags } => self.release(at, frags),
@@ -388,13 +398,13 @@ impl Ffs {
             }
             Step::WaitFile { file } => again(self.file_is_quiet(file)),
             Step::WriteAll => {
-                self.write_all(Which::All);
+                self.write_everything();
                 Stepped::Over
             }
             Step::WaitAll if self.flights.writes() > 0 => Stepped::Again(Wait::Writes),
             // What was changed while others were written.
             Step::WaitAll if self.cache.dirty() > 0 => {
-                self.write_all(Which::All);
+                self.write_everything();
                 Stepped::Again(Wait::Writes)
             }
             Step::WaitAll => Stepped::Over,
@@ -448,7 +458,7 @@ impl Ffs {
         {
             record.push(Recorded::Changed { at, effect });
         }
-        self.cache.set_dirty(slot);
+        self.set_changed(slot);
         let waits = match mode {
             WriteMode::Delayed => false,
             WriteMode::Sync => true,
@@ -456,6 +466,10 @@ impl Ffs {
         };
         if !waits {
             return Stepped::Over;
+        }
+        if self.journal.is_some() {
+            self.commit();
+            return Stepped::OverAfter(Wait::Writes);
         }
         self.write_sync(id, slot);
         Stepped::OverAfter(Wait::Buffer(slot))
@@ -471,11 +485,19 @@ impl Ffs {
             if self.cache.get(slot).state != BufferState::Idle {
                 return Stepped::Again(Wait::Buffer(slot));
             }
+            self.leave_journal(at.plus(next));
             next += self.cache.get(slot).frags;
             self.cache.remove(slot);
         }
-        self.volume.allocator.give(at, frags);
+        self.give_back(at, frags);
         Stepped::Over
+    }
+
+    fn write_everything(&mut self) {
+        if self.journal.is_some() {
+            self.commit();
+        }
+        self.write_all(Which::All);
     }
 
     fn file_is_quiet(&self, file: Ino) -> Result<(), Wait> {

@@ -14,17 +14,20 @@ pub enum RequestClass {
     /// A call waits for it; written durably.
     SyncMetadata,
     DelayedMetadata,
+    /// Metadata on its way into the journal.
+    Journal,
     DataWrite,
     Flush,
 }
 
 impl RequestClass {
-    pub const ALL: [RequestClass; 7] = [
+    pub const ALL: [RequestClass; 8] = [
         RequestClass::MetadataRead,
         RequestClass::DataRead,
         RequestClass::ReadAhead,
         RequestClass::SyncMetadata,
         RequestClass::DelayedMetadata,
+        RequestClass::Journal,
         RequestClass::DataWrite,
         RequestClass::Flush,
     ];
@@ -36,6 +39,7 @@ impl RequestClass {
             RequestClass::ReadAhead => "readahead",
             RequestClass::SyncMetadata => "sync metadata",
             RequestClass::DelayedMetadata => "delayed metadata",
+            RequestClass::Journal => "journal",
             RequestClass::DataWrite => "data write",
             RequestClass::Flush => "flush",
         }

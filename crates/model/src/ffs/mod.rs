@@ -13,6 +13,7 @@
 //! | `volume`    | all of that together; `check` is its fsck                                |
 //! | `plan`      | a call becomes steps, with the order of synchronous writes               |
 //! | `machine`   | processes carry steps out; `disk_io` reads and writes through `buffers`  |
+//! | `journal`   | ext3's journal: metadata goes home later than data                       |
 //! | `cpu`       | one processor for all                                                    |
 //!
 //! A metadata write that a call waits for is [`Durability::Durable`](dcd_engine::Durability), all else is volatile: that is
@@ -31,6 +32,7 @@ mod cpu;
 mod directory;
 mod disk_io;
 mod inode;
+mod journal;
 mod layout;
 mod lru;
 mod machine;

@@ -12,8 +12,6 @@
 //! |                         | byte of the bitmap; else the first free one                                          |
 //! | a directory, or no room | without a window, in the same order, and then up to seven blocks back                |
 //! | the end                 | a file that nobody has open any more has no window                                   |
-//!
-//! Left out: blocks that were freed are not kept back until the journal's next commit.
 
 use std::collections::BTreeMap;
 

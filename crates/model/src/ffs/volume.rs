@@ -4,10 +4,10 @@
 //! lists of inodes and names in memory.
 
 use super::alloc::Allocator;
-use super::config::{FfsConfig, FfsConfigError, Placement};
+use super::config::{BLOCK_FRAGMENTS, FfsConfig, FfsConfigError, Placement};
 use super::directory::Directory;
 use super::inode::{InodeTable, Shape};
-use super::layout::{Ino, Layout};
+use super::layout::{Frag, GroupIndex, Ino, Layout};
 use super::lru::Lru;
 use super::op::{FsError, Op};
 
@@ -23,6 +23,8 @@ pub(crate) struct Volume {
     pub inodes_known: Lru,
     /// Names in the name cache, by the id of their entry.
     pub names_known: Lru,
+    /// Where the journal lies, and its blocks.
+    pub journal: Option<(Frag, u32)>,
     entry_ids: u32,
     entry_ids_spare: Vec<u32>,
 }
@@ -44,6 +46,11 @@ impl Volume {
     /// An empty file system with its root directory, as newfs leaves it.
     pub fn new(config: FfsConfig, sectors: u64) -> Result<Volume, FfsConfigError> {
         let layout = Layout::new(&config, sectors)?;
+        let room = layout.group_blocks(GroupIndex(0)) - layout.metadata_blocks;
+        if config.journal_bytes / config.block_bytes >= room {
+            let why = "must be less than what the first group has for data".to_owned();
+            return Err(FfsConfigError { field: "journal-bytes", why });
+        }
         let inodes = InodeTable::new(layout.inodes());
         let shape = Shape {
             block_bytes: u64::from(config.block_bytes),
@@ -58,6 +65,7 @@ impl Volume {
             inodes,
             inodes_known: Lru::default(),
             names_known: Lru::default(),
+            journal: None,
             entry_ids: 0,
             entry_ids_spare: Vec::new(),
         };
@@ -70,6 +78,12 @@ impl Volume {
         root.links = 2;
         root.bytes = bytes;
         root.blocks.push(at);
+        let journal = config.journal_bytes / config.block_bytes;
+        let first = first.plus(BLOCK_FRAGMENTS);
+        for block in 0..journal {
+            volume.allocator.take(first.plus(block * BLOCK_FRAGMENTS), BLOCK_FRAGMENTS);
+        }
+        volume.journal = (journal > 0).then_some((first, journal));
         Ok(volume)
     }
 

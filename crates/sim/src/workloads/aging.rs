@@ -1,5 +1,5 @@
 //! Writing files into a file system that has aged (Baek and Park, section IV-D): files with sizes around a mean fill it up
-//! to a share of its space; then a share of them is removed, and others take their place, again and again.
+//! to a share of its space; then a share of them is removed, and others take their place and names, again and again.
 
 use dcd_model::ffs::Op;
 
@@ -36,7 +36,15 @@ struct Files {
     all: Vec<(u64, u64)>,
     bytes: u64,
     next: u64,
+    /// Numbers of files that were removed, the highest first.
+    vacant: Vec<u64>,
     directories: u64,
+}
+
+/// A number with a normal distribution, mean 0 and deviation 1.
+pub(super) fn normal(random: &mut SimRng) -> f64 {
+    // Twelve even numbers have a sum with deviation 1 and mean 6.
+    (0..12).map(|_| random.below(1 << 20) as f64 / f64::from(1 << 20)).sum::<f64>() - 6.0
 }
 
 fn directory(number: u64) -> u64 {
@@ -48,13 +56,16 @@ fn path(number: u64) -> String {
 }
 
 impl Files {
+    fn new(seed: u64) -> Files {
+        let random = SimRng::new(seed);
+        Files { random, all: Vec::new(), bytes: 0, next: 0, vacant: Vec::new(), directories: 0 }
+    }
+
     /// A number and a size for another file.
     fn draw(&mut self, mean: u64) -> (u64, u64) {
-        // Twelve even numbers have a sum with deviation 1 and mean 6.
-        let sum: f64 = (0..12).map(|_| self.random.below(1 << 20) as f64 / f64::from(1 << 20)).sum();
-        let bytes = (mean as f64 * (1.0 + (sum - 6.0) / 4.0)).max(1.0) as u64;
-        let number = self.next;
-        self.next += 1;
+        let bytes = (mean as f64 * (1.0 + normal(&mut self.random) / 4.0)).max(1.0) as u64;
+        let number = self.vacant.pop().unwrap_or(self.next);
+        self.next = self.next.max(number + 1);
         self.bytes += bytes.next_multiple_of(BLOCK);
         self.all.push((number, bytes));
         (number, bytes)
@@ -78,30 +89,38 @@ impl Files {
         Ok(())
     }
 
-    fn remove<D: SimDevice>(&mut self, host: &mut Host<D>, percent: u64) -> Result<(), RunError> {
+    /// Lets a share of the files be gone; gives the calls that remove them.
+    fn remove(&mut self, percent: u64) -> Vec<Op> {
+        let mut calls = Vec::new();
         for _ in 0..self.all.len() as u64 * percent / 100 {
             let index = self.random.below(self.all.len() as u64) as usize;
             let (number, bytes) = self.all.swap_remove(index);
             self.bytes -= bytes.next_multiple_of(BLOCK);
-            host.set_up(Op::Unlink { path: path(number) })?;
+            self.vacant.push(number);
+            calls.push(Op::Unlink { path: path(number) });
         }
-        Ok(())
+        self.vacant.sort_unstable_by(|a, b| b.cmp(a));
+        calls
     }
 }
 
 impl Aging {
     /// The phase "write": files take the place of those that were removed, and all of it is synced.
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        let mut files =
-            Files { random: SimRng::new(seed), all: Vec::new(), bytes: 0, next: 0, directories: 0 };
+        let mut files = Files::new(seed);
         let full = host.sectors() * dcd_engine::SECTOR_BYTES / 100 * self.fill_percent;
         if self.cycles > 0 {
             files.fill(host, self.mean_bytes, full)?;
         }
-        for cycle in 0..self.cycles {
-            files.remove(host, self.removed_percent)?;
-            if cycle + 1 < self.cycles {
+        for cycle in 1..=self.cycles {
+            let mut removals = files.remove(self.removed_percent);
+            if cycle < self.cycles {
+                removals.into_iter().try_for_each(|call| host.set_up(call).map(|_| ()))?;
                 files.fill(host, self.mean_bytes, full)?;
+            } else {
+                // The host comes from there, and has in memory what it needed for that.
+                removals.push(Op::Sync);
+                host.script(removals)?;
             }
         }
         let room = full.saturating_sub(files.bytes).min(self.measured_bytes);
@@ -116,5 +135,28 @@ impl Aging {
         let mut program = Steps::new(writes.chain(std::iter::once(Step::Sync)));
         host.phase("write", &mut [&mut program])?;
         Ok(host.take_measured())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_take_the_names_of_those_that_were_removed_before_new_ones() {
+        let mut files = Files::new(1);
+        for number in 0..1000 {
+            assert_eq!(files.draw(16 << 10).0, number);
+        }
+        let calls = files.remove(20);
+        assert_eq!((calls.len(), files.all.len()), (200, 800));
+        let mut drawn: Vec<u64> = (0..201).map(|_| files.draw(16 << 10).0).collect();
+        assert!(drawn.is_sorted(), "one directory after the other: {drawn:?}");
+        assert_eq!(drawn.pop(), Some(1000));
+        let gone = |number: &u64| calls.contains(&Op::Unlink { path: path(*number) });
+        assert!(drawn.iter().all(gone));
+        let mut all: Vec<u64> = files.all.iter().map(|(number, _)| *number).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..=1000).collect::<Vec<_>>());
     }
 }

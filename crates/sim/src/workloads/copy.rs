@@ -3,6 +3,7 @@
 
 use dcd_model::ffs::Op;
 
+use super::aging::normal;
 use super::host::Host;
 use super::steps::{Step, Steps, copy_file, read_file, write_file};
 use super::{Measured, RunError};
@@ -10,46 +11,93 @@ use crate::{SimDevice, SimRng};
 
 /// What a program moves at a time.
 const PIECE: u64 = 64 << 10;
-/// Files in a directory.
-const DIRECTORY_FILES: u64 = 24;
+/// Files in a directory of a source tree, on average.
+const DIRECTORY_FILES: u64 = 17;
+/// The deviation of the logarithms of the sizes in a source tree: with a mean of 18 KB half are below 6 KB, and a tenth above 40 KB.
+const SIZE_DEVIATION: f64 = 1.5;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelfCopy {
     pub files: u64,
     pub bytes: u64,
-    /// Sizes differ, as those of sources do: most are small. Otherwise all are the same.
+    /// A source tree: directories in one another, and sizes that differ as sizes of files do (their logarithms have a normal
+    /// distribution). Otherwise all sizes are the same, in one directory.
     pub varied: bool,
 }
 
+/// A directory, below the tree's root, and the sizes of its files.
+struct Directory {
+    path: String,
+    files: Vec<u64>,
+}
+
+impl Directory {
+    fn path(&self, tree: &str) -> String {
+        format!("/{tree}{}", self.path)
+    }
+
+    fn file(&self, tree: &str, number: usize) -> String {
+        format!("/{tree}{}/f{number}", self.path)
+    }
+}
+
 impl SelfCopy {
-    fn sizes(&self, seed: u64) -> Vec<u64> {
-        if !self.varied {
-            return vec![(self.bytes / self.files.max(1)).max(1); self.files as usize];
-        }
-        let mut random = SimRng::new(seed);
-        let weights: Vec<f64> = (0..self.files).map(|_| random.exponential()).collect();
+    fn sizes(&self, random: &mut SimRng) -> Vec<u64> {
+        let mut weight = || if self.varied { (SIZE_DEVIATION * normal(random)).exp() } else { 1.0 };
+        let weights: Vec<f64> = (0..self.files).map(|_| weight()).collect();
         let sum: f64 = weights.iter().sum();
         weights.iter().map(|weight| (weight / sum * self.bytes as f64) as u64 + 1).collect()
     }
 
+    /// The directories in the order in which a tree is walked: each with its files, and then those in it.
+    fn tree(&self, seed: u64) -> Vec<Directory> {
+        let mut random = SimRng::new(seed);
+        let sizes = self.sizes(&mut random);
+        if !self.varied {
+            return vec![Directory { path: "/d0".to_owned(), files: sizes }];
+        }
+        let count = self.files.div_ceil(DIRECTORY_FILES).max(1);
+        let mut directories: Vec<Directory> = Vec::new();
+        let mut within: Vec<String> = Vec::new();
+        let mut left = &sizes[..];
+        for number in 0..count {
+            // The walk goes on in the directory where it is, or in one of those around it.
+            within.truncate(random.below(within.len() as u64 + 1) as usize);
+            within.push(format!("/d{number}"));
+            let share = if number + 1 == count {
+                left.len()
+            } else {
+                left.len().min(random.below(2 * DIRECTORY_FILES + 1) as usize)
+            };
+            let (files, rest) = left.split_at(share);
+            directories.push(Directory { path: within.concat(), files: files.to_vec() });
+            left = rest;
+        }
+        directories
+    }
+
     /// The phase "copy": from a cold start until all of the copy is synced.
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        let path = |tree: &str, number: u64| format!("/{tree}/d{}/f{number}", number / DIRECTORY_FILES);
-        let sizes = self.sizes(seed);
+        let directories = self.tree(seed);
         for tree in ["from", "to"] {
             host.set_up(Op::Mkdir { path: format!("/{tree}") })?;
-            for directory in 0..=self.files.saturating_sub(1) / DIRECTORY_FILES {
-                host.set_up(Op::Mkdir { path: format!("/{tree}/d{directory}") })?;
+        }
+        for directory in &directories {
+            host.set_up(Op::Mkdir { path: directory.path("from") })?;
+            for (number, bytes) in directory.files.iter().enumerate() {
+                host.set_up_file(&directory.file("from", number), *bytes)?;
             }
         }
-        for (number, bytes) in sizes.iter().enumerate() {
-            host.set_up_file(&path("from", number as u64), *bytes)?;
-        }
         host.script(vec![Op::Remount])?;
-        let numbered = sizes.into_iter().enumerate().map(|(number, bytes)| (number as u64, bytes));
-        let copies = numbered
-            .flat_map(|(number, bytes)| copy_file(path("from", number), path("to", number), bytes, PIECE));
+        let copies = directories.iter().flat_map(|directory| {
+            let begin =
+                [Step::Readdir { path: directory.path("from") }, Step::Mkdir { path: directory.path("to") }];
+            let files = directory.files.iter().enumerate().flat_map(|(number, bytes)| {
+                copy_file(directory.file("from", number), directory.file("to", number), *bytes, PIECE)
+            });
+            begin.into_iter().chain(files)
+        });
         let mut program = Steps::new(copies.chain(std::iter::once(Step::Sync)));
         host.phase("copy", &mut [&mut program])?;
         Ok(host.take_measured())
@@ -71,5 +119,42 @@ impl LargeFile {
         host.script(vec![Op::Remount])?;
         host.phase("read", &mut [&mut Steps::new(read_file(path(), self.bytes, PIECE))])?;
         Ok(host.take_measured())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_tree_has_small_files_and_a_few_large_ones_in_nested_directories() {
+        let copy = SelfCopy { files: 25_628, bytes: 458_000_000, varied: true };
+        let tree = copy.tree(1);
+        let mut sizes: Vec<u64> = tree.iter().flat_map(|directory| directory.files.iter().copied()).collect();
+        assert_eq!((tree.len(), sizes.len()), (1508, 25_628));
+        assert!(sizes.iter().sum::<u64>().abs_diff(copy.bytes) <= copy.files);
+        sizes.sort_unstable();
+        let (median, large) = (sizes[sizes.len() / 2], sizes[sizes.len() * 9 / 10]);
+        assert!(
+            (5_000..7_000).contains(&median) && (35_000..45_000).contains(&large),
+            "{median} and {large}"
+        );
+        let depth = |directory: &Directory| directory.path.matches('/').count();
+        let deepest = tree.iter().map(depth).max().unwrap_or(0);
+        assert!((4..10).contains(&deepest), "{deepest}");
+        for (number, directory) in tree.iter().enumerate() {
+            let (parent, _) = directory.path.rsplit_once('/').expect("it has a name");
+            let is_there = parent.is_empty() || tree[..number].iter().any(|before| before.path == parent);
+            assert!(is_there, "{} comes after what it is in", directory.path);
+        }
+    }
+
+    #[test]
+    fn files_of_one_size_lie_in_one_directory() {
+        let tree = SelfCopy { files: 154, bytes: 154_000, varied: false }.tree(1);
+        assert_eq!(tree.len(), 1);
+        assert!(
+            tree[0].files.len() == 154 && tree[0].files.iter().all(|bytes| (1000..=1001).contains(bytes))
+        );
     }
 }

@@ -13,6 +13,8 @@ pub(super) enum Step {
     Append { slot: usize, bytes: u64 },
     Close { slot: usize },
     Unlink { path: String },
+    Mkdir { path: String },
+    Readdir { path: String },
     Sync,
 }
 
@@ -48,6 +50,8 @@ impl<I: Iterator<Item = Step>> Program for Steps<I> {
             Step::Append { slot, bytes } => Op::Append { file: self.files[slot], bytes },
             Step::Close { slot } => Op::Close { file: self.files[slot] },
             Step::Unlink { path } => Op::Unlink { path },
+            Step::Mkdir { path } => Op::Mkdir { path },
+            Step::Readdir { path } => Op::Readdir { path },
             Step::Sync => Op::Sync,
         })
     }

@@ -340,6 +340,11 @@ fn a_copy_reads_everything_once_and_writes_it_once() {
     for class in [RequestClass::DataRead, RequestClass::DataWrite] {
         assert!((least..most).contains(&bytes(class)), "{}", bytes(class));
     }
+    assert_eq!(
+        [OpKind::Mkdir, OpKind::Readdir].map(|kind| files.op(kind).count()),
+        [3, 3],
+        "17 files in each"
+    );
     let large = Workload::LargeFile(LargeFile { bytes: 6 * MIB });
     let measured = on_barracuda(64 * MIB, &ffs, &large, 5);
     assert!(measured.phase("write").requests.bytes_written >= 6 * MIB);

@@ -78,6 +78,25 @@ fn only_directories_of_the_root_are_spread() {
 }
 
 #[test]
+fn a_file_leaves_a_group_that_has_no_block_left_and_inodes_are_taken_from_the_first() {
+    let mut bench = Bench::new(ext3(), 16 * MIB);
+    bench.call(Op::Mkdir { path: "/a".into() }).unwrap();
+    let home = group_of(&bench, "/a");
+    let inodes: Vec<Ino> = ["/a/1", "/a/2"].map(|path| bench.create(path, 0)).to_vec();
+    bench.close(inodes[0]);
+    bench.call(Op::Unlink { path: "/a/1".into() }).unwrap();
+    assert_eq!(bench.create("/a/3", 0), inodes[0], "the first that is free");
+    let free = u64::from(bench.ffs.volume.allocator.map(home).free_blocks);
+    let full = bench.create("/a/full", free * 8192);
+    bench.close(full);
+    assert_eq!(bench.ffs.volume.allocator.map(home).free_blocks, 0);
+    bench.create("/a/4", 8192);
+    bench.create("/a/5", 8192);
+    assert_ne!(group_of(&bench, "/a/4"), home);
+    assert_eq!(group_of(&bench, "/a/4"), group_of(&bench, "/a/5"), "files of a directory stay together");
+}
+
+#[test]
 fn a_directory_leaves_a_group_that_has_its_share_of_directories() {
     let mut bench = Bench::new(ext3(), 16 * MIB);
     bench.call(Op::Mkdir { path: "/a".into() }).unwrap();

@@ -3,6 +3,7 @@
 mod calls;
 mod crash;
 mod ext3;
+mod journal;
 mod random;
 
 use std::collections::VecDeque;
