@@ -1,6 +1,21 @@
 //! The command line: one file a subcommand under `commands`, one definition of each flag for parser, help, completions
 //! and manual pages.
 
+/// In the place of the one that panics when nobody reads; see `output`.
+macro_rules! print {
+    ($($arg:tt)*) => { $crate::output::print(format_args!($($arg)*)) };
+}
+
+/// The same for a line.
+macro_rules! println {
+    ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
+/// Nobody may read what a server has to say, and it goes on all the same.
+macro_rules! eprintln {
+    ($($arg:tt)*) => { $crate::output::tell(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
 mod admission;
 mod attachment;
 mod choice;
@@ -14,6 +29,7 @@ mod demo;
 mod failure;
 mod host;
 mod opening;
+mod output;
 mod page;
 mod probe;
 mod progress;
@@ -28,7 +44,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    match commands::run(cli.command) {
+    let done = commands::run(cli.command);
+    let printed = output::finish().map_err(|e| failure::Failure::io("standard output", e));
+    match done.and(printed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("dcd: {failure}");

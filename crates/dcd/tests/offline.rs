@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use common::{MIB, Place, dcd, expect, original};
 
@@ -128,4 +129,18 @@ fn wrong_usage_and_no_server_have_their_codes() {
     );
     expect(&place.run("status", &[]), 1, "is the stack served?");
     expect(&place.run("flush", &[]), 1, "is the stack served?");
+}
+
+#[test]
+fn a_reader_that_goes_is_no_failure_and_a_full_disk_is_one() {
+    for args in [&["lab", "list"][..], &["stack-file"], &["trace", "formats"]] {
+        let mut child = dcd().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        expect(&output, 0, "");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = dcd().args(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        expect(&output, 1, "standard output: No space left");
+    }
 }

@@ -91,7 +91,7 @@ fn refuse(opened: &mut Opened, choice: &Choice, force: bool) -> Result<(), Failu
     if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
         && superblock.state != State::Detached
     {
-        let data = choice.file.path_below(&choice.data).map_or(Path::new(&choice.data), |path| path);
+        let data = choice.file.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
         return Err(Failure::Refused(Refusal::new(
             format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",

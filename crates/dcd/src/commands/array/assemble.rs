@@ -28,9 +28,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     members.complain(&array)?;
     let text = members.stack_file(&array)?;
     match &args.out {
-        None => {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-        }
+        None => print!("{text}"),
         Some(path) => {
             let mut file = std::fs::File::options().write(true).create_new(true).open(path).map_err(|e| {
                 match e.kind() {
