@@ -48,10 +48,10 @@ const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext
      last one ends. What is left between files are directories and blocks of addresses, which the journal keeps from home for a while. But \
      512 MiB have room for the whole copy, and before it goes to the disks a sync has brought them, too: nothing is left to transform. \
      With half of the cache and one command at a time (--set cache=256MiB --set queue-depth=1) it is 1.11x";
-const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 5 ms for each; md took 1.1 ms, less than \
+const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 6 ms for each; md took 1.1 ms, less than \
      such a disk needs for one read. The table's rows do not agree on its disks. Reading in order, md's 190 and 106 MB/s are those of \
-     disks that do not read on (175 and 117 here, but 336 and 381 with --set read-ahead=yes); its sources are those of disks that do \
-     (then PBGC takes 9.4 s, and MSC-CT gains 2.0x, but SC loses its gain with the video and the music). Seagate's manuals for \
+     disks that do not read on (175 and 117 here, but 379 and 381 with --set read-ahead=yes); its sources are those of disks that do \
+     (then PBGC takes 11 s, and MSC-CT gains 2.0x, but SC loses its gain with the video and the music). Seagate's manuals for \
      drives of this family have them read on where they sense that it will be a hit, and do not say when";
 const HOST_READS_ON: &str = "md has the host read two stripes ahead in a file, which keeps all disks as busy as the prefetching of stripes does, and the \
      scheduler soon stops to wait for a reader that thinks for long; what is left is the writing";
