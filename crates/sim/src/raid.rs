@@ -178,7 +178,7 @@ fn superblocks<'a>(disks: impl Iterator<Item = &'a MemDisk>) -> Vec<Option<(Supe
 fn holds_without(read: &[Option<(Superblock, Identity)>], lost: usize) -> bool {
     let left = || read.iter().enumerate().filter(|(index, _)| *index != lost).flat_map(|(_, read)| read);
     let roles = left().filter(|(_, identity)| identity.role.is_some());
-    let newest = roles.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let newest = Superblock::newest_of(roles.map(|(superblock, _)| superblock));
     newest.is_some_and(|newest| {
         let whole = |role: &usize| {
             let id = newest.member_ids[*role];
@@ -361,13 +361,13 @@ fn cached_stack(
 }
 
 fn hot_add(config: RaidConfig, make: Rc<impl Fn(&RaidConfig, &[Geometry]) -> Stack + 'static>) -> HotAdd {
-    let members = config.present.len();
-    let build_without = move |geometries: &[Geometry], role: usize| {
+    let (members, spares) = (config.present.len(), config.spares);
+    let build_without = move |geometries: &[Geometry], roles: &[usize]| {
         let mut config = config.clone();
-        config.present[role] = false;
+        roles.iter().for_each(|role| config.present[*role] = false);
         make(&config, geometries)
     };
-    HotAdd { layer: LayerIndex(0), members, build_without: Box::new(build_without) }
+    HotAdd { layer: LayerIndex(0), members, spares, build_without: Box::new(build_without) }
 }
 
 #[cfg(test)]

@@ -169,6 +169,27 @@ fn members_that_come_and_go_while_clients_write_take_no_data_with_them() {
 }
 
 #[test]
+fn nor_do_they_where_spares_take_their_roles() {
+    for level in LEVELS {
+        let subject = RaidSubject {
+            journal: true,
+            hot_add: true,
+            loses_members: true,
+            spares: 1,
+            ..RaidSubject::new(level)
+        };
+        let explored = explored(subject, 2000);
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        let kinds = &explored.counts.kinds;
+        for kind in ["members added while served", "members left out whose spares are lost"] {
+            assert!(kinds.get(kind).is_some_and(|count| *count > 5), "{kind}: {kinds:?}");
+        }
+    }
+}
+
+#[test]
 fn a_member_that_comes_back_without_what_it_has_missed_is_caught() {
     for level in LEVELS {
         let canary = Some(Canary::ForgetMissed);

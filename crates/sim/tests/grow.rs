@@ -284,7 +284,8 @@ fn what_would_lose_data_is_refused() {
     let refused = |disks: &mut [MemDisk]| grow(disks, 0, None).expect_err("refused").to_string();
     let mut disks = case.disks();
     disks.pop();
-    assert!(refused(&mut disks).contains("has 3 members, and 3 are named"));
+    let error = refused(&mut disks);
+    assert!(error.contains("has 3 members, and 3 are named"), "{error}");
     let mut disks = case.disks();
     disks[3] = MemDisk::new(Geometry::plain(DATA_SECTOR + 8), Latency::INSTANT, 1);
     assert!(refused(&mut disks).contains("the new member has 2056 sectors"));

@@ -31,12 +31,16 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
         tracts: regions.at_most(TRACTS_MAX),
         replayed: Bitmap::default(),
         ports: &found.ports,
+        outdated: found.outdated,
         copies: found.copies.clone(),
         generations: found.generations.clone(),
         now: recorded.clone(),
     };
     members.miss_absent()?;
     let geometry = members.geometry(&layout, below)?;
+    if !geometry.read_only {
+        members.flush(below)?;
+    }
     let journal_port = Port(config.present.iter().filter(|present| **present).count() + config.spares);
     let replays = recorded.active && recorded.journaled;
     let needed = replays || config.journal_required;
@@ -73,12 +77,11 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     members.now.active = false;
     // A superblock that only some members have is lost with them, and then an older one counts: before the journal that it speaks
     // of is used again, all have to have the same. The crash explorer found this.
-    let is_behind =
-        |role: usize| members.in_use(role).is_some() && found.generations[role] != recorded.generation;
+    let is_behind = |role: usize| members.in_use(role).is_some() && found.differing >> role & 1 == 1;
     let behind = (0..recorded.members).any(is_behind);
     if (recorded.active || behind || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
         // A crash may have left the next one with members that are away now.
-        members.now.generation += 2;
+        members.now.generation = found.generation_max + 2;
         recorded = members.write_superblocks(below)?;
     }
     let mut config = config.clone();
@@ -104,6 +107,7 @@ struct Members<'a> {
     /// Tracts that the journal had something of.
     replayed: Bitmap,
     ports: &'a [Option<Port>],
+    outdated: u64,
     copies: Vec<usize>,
     generations: Vec<u64>,
     now: Superblock,
@@ -112,7 +116,8 @@ struct Members<'a> {
 impl Members<'_> {
     /// A member that is not there has failed; one that was being rebuilt is not taken back, unless it had been away.
     fn miss_absent(&mut self) -> Result<(), ActivateError> {
-        for role in (0..self.now.members).filter(|&role| self.ports[role].is_none()) {
+        let is_absent = |role: usize| self.ports[role].is_none() || self.outdated >> role & 1 == 1;
+        for role in (0..self.now.members).filter(|&role| is_absent(role)).collect::<Vec<_>>() {
             self.fail(role)?;
         }
         Ok(())
@@ -171,6 +176,19 @@ impl Members<'_> {
         Ok(geometry)
     }
 
+    /// A killed server may have left the superblocks that count in the caches of members. The next ones go over the others: if a power cut
+    /// tore both, nobody could tell what a member is. The crash explorer found this.
+    fn flush(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        for role in 0..self.now.members {
+            if let Some(port) = self.in_use(role)
+                && below.run(port, Io::Flush).status.is_err()
+            {
+                self.fail(role)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the writes of the journal again. They are all there, whichever of them a crash has cut short.
     fn replay(&mut self, port: Port, slots: &Slots, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let mut device = PortDevice { ports: below, port };
@@ -194,9 +212,9 @@ impl Members<'_> {
     /// Members that are missing for the first time lack what the journal was replayed for, if the parity is right.
     fn list_away(&mut self, before: u64) {
         let knows = self.now.in_doubt.is_empty() && self.now.lost.is_empty();
-        for role in (0..self.now.members).filter(|role| knows && (self.now.failed & !before) >> role & 1 == 1)
-        {
-            self.now.away.add(role, self.now.member_ids[role], &Bitmap::default());
+        let new = self.now.failed & !before & !self.outdated;
+        for role in (0..self.now.members).filter(|role| knows && new >> role & 1 == 1) {
+            self.now.away.add(role, self.now.member_ids[role], self.now.complete, &Bitmap::default());
         }
         if !self.now.away.is_empty() {
             self.now.away.missed.add_all(&self.replayed);
@@ -218,6 +236,7 @@ impl Members<'_> {
                 Err(_) => self.fail(role)?,
             }
         }
+        self.now.complete = next.generation;
         Ok(next)
     }
 }

@@ -12,6 +12,10 @@ pub const AWAY_MAX: usize = 2;
 /// What a superblock has room for.
 pub const MISSED_BYTES: usize = 256;
 pub const TRACTS_MAX: u64 = 8 * MISSED_BYTES as u64;
+/// So many tracts are marked one by one. Who writes in more of them writes everywhere: then neighbours are marked with each, which
+/// saves updates, and hardly adds to what has to be filled.
+const MARKED_SINGLY: u64 = TRACTS_MAX / 8;
+const NEIGHBOURS: u64 = 8;
 
 /// A member that has failed, and that lacks only what is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub struct Absence {
     pub since: u64,
     /// Who had failed then, itself included.
     pub failed: u64,
+    /// A generation that it had by then: if it has an older one, an older content has been put back on it.
+    pub had: u64,
 }
 
 /// See the module's documentation.
@@ -41,12 +47,24 @@ impl Away {
         self.members.iter().any(|absence| absence.role == role)
     }
 
-    /// A member is away from now on, and may lack what is under way in some tracts.
-    pub fn add(&mut self, role: usize, id: u64, under_way: &Bitmap) {
+    /// A member is away from now on that had some generation, and may lack what is under way in some tracts.
+    pub fn add(&mut self, role: usize, id: u64, had: u64, under_way: &Bitmap) {
         self.members.retain(|absence| absence.role != role);
         if self.members.len() < AWAY_MAX {
-            self.members.push(Absence { role, id, since: 0, failed: 0 });
+            self.members.push(Absence { role, id, since: 0, failed: 0, had });
             self.missed.add_all(under_way);
+        }
+    }
+
+    /// A tract of so many is about to be written to.
+    pub fn mark(&mut self, tract: u64, tracts: u64) {
+        if self.is_empty() || self.missed.contains(tract) {
+            return;
+        }
+        self.missed.insert(tract);
+        if self.missed.len() > MARKED_SINGLY {
+            let first = tract / NEIGHBOURS * NEIGHBOURS;
+            (first..tracts.min(first + NEIGHBOURS)).for_each(|tract| self.missed.insert(tract));
         }
     }
 
@@ -111,7 +129,7 @@ impl Superblock {
         let returning = self.is_returning();
         self.rebuilding = None;
         match under_way.filter(|_| returning) {
-            Some(tracts) => self.away.add(role, self.member_ids[role], tracts),
+            Some(tracts) => self.away.add(role, self.member_ids[role], self.complete, tracts),
             None => {
                 self.member_ids[role] = NOBODY;
                 self.away.forget(role);
@@ -127,7 +145,7 @@ impl Superblock {
             == (self.uuid, self.members, self.member_sectors, self.strip_sectors);
         let is_listed = |absence: &Absence| {
             (absence.role, absence.id) == (role, id)
-                && device.generation < absence.since
+                && (absence.had..absence.since).contains(&device.generation)
                 && device.failed & !absence.failed == 0
         };
         let is_away = self.failed >> role & 1 == 1 && self.member_ids[role] == id;

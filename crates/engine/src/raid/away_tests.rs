@@ -2,6 +2,8 @@
 
 use super::passes::byte_of;
 use super::*;
+use crate::raid::away::Away;
+use crate::raid::bitmap::Bitmap;
 use crate::raid::superblock::{COPY_SECTORS, LostBlock};
 use crate::raid::survey::Findings;
 
@@ -470,4 +472,25 @@ fn a_member_with_an_update_of_its_own_is_not_taken_for_one_that_knows_the_newest
     let mut bench = Bench::start(config, members).expect("active");
     assert_eq!(bench.status()["failed_members"], serde_json::json!([3]));
     bench.check_changed(&[(1, 200)]);
+}
+
+#[test]
+fn neighbours_are_marked_with_a_tract_only_where_writes_are_everywhere() {
+    let mut away = Away::default();
+    away.mark(5, 2000);
+    assert!(away.missed.is_empty(), "nobody is away");
+    away.add(1, 11, 0, &Bitmap::default());
+    let few = |away: &mut Away| (0..256).for_each(|tract| away.mark(7 * tract, 2000));
+    few(&mut away);
+    few(&mut away);
+    assert_eq!(away.missed.iter().collect::<Vec<_>>(), (0..256).map(|tract| 7 * tract).collect::<Vec<_>>());
+    away.mark(1999, 2000);
+    assert_eq!(
+        away.missed.iter().filter(|tract| *tract >= 1990).collect::<Vec<_>>(),
+        (1992..2000).collect::<Vec<_>>()
+    );
+    assert_eq!(away.missed.len(), 264);
+    // The last group is not whole.
+    away.mark(2001, 2003);
+    assert!(!away.missed.contains(2003) && away.missed.contains(2002));
 }

@@ -15,6 +15,12 @@ pub(super) struct Found {
     pub copies: Vec<usize>,
     /// For each of them, the generation that it has itself; 0 where nobody is.
     pub generations: Vec<u64>,
+    /// The highest of them all, and of those that do not count.
+    pub generation_max: u64,
+    /// Those of them that do not say the same as the newest, a bit each.
+    pub differing: u64,
+    /// Members with an older content than they must have, a bit each: they are not used.
+    pub outdated: u64,
     /// For each role that a spare has taken, which one.
     pub holders: Vec<Option<usize>>,
     /// Devices that wait for a member to fail.
@@ -55,6 +61,9 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         ports: vec![None; newest.members],
         copies: vec![0; newest.members],
         generations: vec![0; newest.members],
+        generation_max: known(&members, &spares).map(|superblock| superblock.generation).max().unwrap_or(0),
+        differing: 0,
+        outdated: 0,
         holders: vec![None; newest.members],
         spares: Vec::new(),
         unusable: Vec::new(),
@@ -111,11 +120,19 @@ fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Supe
             ));
         }
     }
-    let known = members.iter().chain(spares).flatten().filter(|device| device.identity.role.is_some());
-    match known.map(|device| &device.superblock).max_by_key(|superblock| superblock.generation) {
+    match Superblock::newest_of(known(members, spares)) {
         Some(newest) => Ok(newest.clone()),
         None => refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\""),
     }
+}
+
+/// The superblocks of devices with roles.
+fn known<'a>(
+    members: &'a [Option<Device>],
+    spares: &'a [Option<Device>],
+) -> impl Iterator<Item = &'a Superblock> + Clone {
+    let known = members.iter().chain(spares).flatten().filter(|device| device.identity.role.is_some());
+    known.map(|device| &device.superblock)
 }
 
 /// Refuses a description that is not of this array.
@@ -144,6 +161,15 @@ impl Found {
         self.ports[role] = Some(device.port);
         self.copies[role] = device.identity.copy;
         self.generations[role] = device.superblock.generation;
+        self.differing |= u64::from(device.superblock != self.newest) << role;
+        if self.newest.is_outdated(role, device.superblock.generation) {
+            self.outdated |= 1 << role;
+            let why = format!(
+                "member {role} has an older content than the others know it to have had, as from an image or a copy of it: it is not \
+                 used. Take it out with \"dcd array remove\", and add it again"
+            );
+            self.unusable.push((device.port, why));
+        }
     }
 
     fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {
@@ -188,8 +214,9 @@ impl Found {
             }
             // It has failed, and a spare has taken its place.
             (None, Some(_)) if role == Some(place) => {}
-            // It was added in the place of the member that has failed, and was not given the role before a crash.
-            (None, None) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
+            // It was added in the place of the member that has failed, or of a spare that had its role, and was not given that before a
+            // crash. The crash explorer found the latter.
+            (None, _) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
                 self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
             }
             (None, _) if role.is_none() => {

@@ -116,6 +116,28 @@ fn a_member_that_is_missing_is_replaced_without_being_asked() {
     assert_eq!(bench.raid.array().recorder.rebuilding(), Some(Rebuild { role: 1, sectors: 0 }));
 }
 
+/// A spare had the role and failed, and a device was added in the member's own place: a crash before it has the role keeps nothing from
+/// starting, although the spare is named still. The crash explorer found this.
+#[test]
+fn a_device_in_the_place_of_a_spare_that_failed_takes_its_role() {
+    let (config, mut members) = stopped(1, false);
+    let id = superblock(&members, 4).1.id;
+    for port in [0, 1, 2, 4] {
+        put(&mut members, port, |found, identity| {
+            (found.member_ids[3], found.failed, found.generation) = (id, 0b1000, 1000);
+            identity.role = identity.role.or(Some(3));
+        });
+    }
+    put(&mut members, 3, |_, identity| *identity = Identity { id: 77, role: None, ..*identity });
+    let mut bench = Bench::start(config, members).expect("it starts");
+    bench.rest();
+    assert!(bench.is_good(), "{}", bench.status());
+    assert_eq!(bench.raid.array().holders, [None; 4]);
+    for block in 0..4 * 48 {
+        assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
+    }
+}
+
 /// All that is left of an array are devices that came as spares: they are its members now. The crash explorer found this.
 #[test]
 fn spares_that_have_taken_all_roles_are_the_array() {

@@ -112,6 +112,7 @@ pub fn create(
         member_sectors: stripes * config.strip_sectors,
         region_stripes,
         generation: 1,
+        complete: 1,
         epoch: 0,
         failed,
         member_ids: (0..members.len()).map(|role| first_id(uuid, role)).collect(),
@@ -167,7 +168,7 @@ pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
 /// # Errors
 /// Where none of them can be read, or one is of another array.
 pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
-    let mut newest: Option<Superblock> = None;
+    let mut all: Vec<Superblock> = Vec::new();
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
         let found = match Superblock::read(*member) {
@@ -175,14 +176,15 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
             Err(SuperblockError::Io(_)) => continue,
             Err(error) => return Err(error.into()),
         };
-        if newest.as_ref().is_some_and(|newest| newest.uuid != found.uuid) {
+        if all.first().is_some_and(|first| first.uuid != found.uuid) {
             return Err(ChangeError::Foreign(place));
         }
-        if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
-            newest = Some(found);
-        }
+        all.push(found);
     }
-    newest.ok_or(ChangeError::Nobody)
+    let generation = all.iter().map(|superblock| superblock.generation).max().unwrap_or(0);
+    let newest = Superblock::newest_of(&all).ok_or(ChangeError::Nobody)?;
+    // The next one is behind all of them.
+    Ok(Superblock { generation, ..newest.clone() })
 }
 
 /// Changes what the superblocks of all members say that have not failed; the one that is given is the newest.
@@ -196,13 +198,18 @@ fn change(
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
         // Who is there under its own id, wherever it is named.
-        let Ok((_, identity)) = Superblock::read(*member) else { continue };
+        let Ok((own, identity)) = Superblock::read(*member) else { continue };
         let Some(role) = superblock.role_of(identity.id) else { continue };
+        if superblock.is_outdated(role, own.generation) {
+            continue;
+        }
         let rebuilt = superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role);
         if superblock.failed >> role & 1 == 1 && !rebuilt {
             continue;
         }
         let wrong = |source| ChangeError::Write { role: place, source };
+        // What counts may be in its cache only, since a server was killed, and the next one goes over the other copy.
+        member.flush().map_err(wrong)?;
         member.run(superblock.write(superblock.identity(role, identity.copy))).status.map_err(wrong)?;
         member.flush().map_err(wrong)?;
     }
@@ -236,7 +243,7 @@ pub fn mark_failed(
         return Err(ChangeError::NoParity);
     }
     if superblock.lost.is_empty() {
-        superblock.away.add(role, superblock.member_ids[role], &Bitmap::default());
+        superblock.away.add(role, superblock.member_ids[role], superblock.complete, &Bitmap::default());
     }
     change(members, superblock)
 }

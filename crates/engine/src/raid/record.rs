@@ -5,6 +5,10 @@
 //! one is away that may come back (`away`), the tract is marked too, also where there is a journal.
 //! Otherwise a later start would trust parity that a crash left half-written, or a member that is out of date.
 //!
+//! A member that is not there may have superblocks that nobody else has: crashes in the middle of updates leave some ahead. So each says
+//! which generation all members in use had before it (*complete*), and that counts first. Without all members nothing is written, and
+//! the journal is not used, before the superblocks say that a generation of this life was complete: then those count, whatever comes back.
+//!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
 
 use std::collections::BTreeMap;
@@ -42,6 +46,8 @@ pub(super) struct Recorder {
     lacks: Option<Bitmap>,
     /// The first update of a life without all members counts by two: a crash may have left the next one with those that are away.
     skips: bool,
+    /// So many updates have to be complete before writes may be under way.
+    unconfirmed: u32,
     /// A member failed in this life. One that was missing from the start is no news before something is written.
     news: bool,
     /// See [`Canary::ForgetMissed`].
@@ -57,6 +63,11 @@ impl Recorder {
         Recorder {
             lacks: now.is_returning().then(|| now.away.missed.clone()),
             skips: (now.failed, now.rebuilding) != (recorded.failed, recorded.rebuilding),
+            unconfirmed: match (now.failed, now.complete == recorded.generation) {
+                (0, _) => 0,
+                (_, true) => 1,
+                (_, false) => 2,
+            },
             recorded,
             copies,
             generations,
@@ -114,7 +125,7 @@ impl Recorder {
             self.lacks = None;
             self.wanted.give_up_rebuild(role, under_way);
         } else if let Some(tracts) = under_way {
-            self.wanted.away.add(role, self.wanted.member_ids[role], tracts);
+            self.wanted.away.add(role, self.wanted.member_ids[role], self.wanted.complete, tracts);
         }
     }
 
@@ -229,11 +240,20 @@ impl Recorder {
         self.generations[role] = self.recording.as_ref().map_or(0, |next| next.generation);
     }
 
+    /// All members in use have a superblock, durably.
+    fn was_recorded(&mut self, recorded: Superblock) {
+        self.wanted.away.was_recorded(&recorded);
+        self.wanted.complete = recorded.generation;
+        (self.recorded, self.skips) = (recorded, false);
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
+    }
+
     /// A region of a tract is about to be written to.
     fn begin(&mut self, region: u64, tract: u64, journaled: bool) {
         (self.wanted.active, self.wanted.journaled) = (true, journaled);
-        if !self.wanted.away.is_empty() && !self.forgets_missed {
-            self.wanted.away.missed.insert(tract);
+        if !self.forgets_missed {
+            let tracts = self.wanted.missed_regions_max();
+            self.wanted.away.mark(tract, tracts);
         }
         if !journaled {
             self.wanted.in_doubt.insert(region);
@@ -285,9 +305,13 @@ impl Recorder {
             || self.wanted.active != self.recorded.active
             || self.wanted.in_doubt != self.recorded.in_doubt;
         let generation = self.recorded.generation + if self.skips { 2 } else { 1 };
+        let writes = if self.unconfirmed == 0 { &self.wanted } else { &self.recorded };
         differs.then(|| Superblock {
             generation,
             epoch: self.recorded.epoch,
+            active: writes.active,
+            journaled: writes.journaled,
+            in_doubt: writes.in_doubt.clone(),
             failed: known.failed,
             member_ids: known.member_ids.clone(),
             rebuilding: known.rebuilding,
@@ -332,21 +356,26 @@ impl Array {
         self.recorder.owes()
     }
 
-    /// Operations may write to a unit; otherwise it is being recorded that they will.
-    pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
+    /// An operation is going to write to a unit: that begins to be recorded while it reads.
+    pub fn announce(&mut self, unit: u64, out: &mut Outbox) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        if !self.recorder.is_begun(region, tract, journaled) && self.flush_waits() {
+        let together = self.flush_waits() || !self.recorder.wanted.away.is_empty();
+        if together && !self.recorder.is_begun(region, tract, journaled) {
             self.begin_all_dirty(journaled);
         }
         self.recorder.begin(region, tract, journaled);
-        let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
-        let may = self.recorder.may_write(region, tract) || late;
         self.record(out);
-        may
     }
 
-    /// What a flush brings home is recorded at once, and not region by region while all wait.
+    /// Operations may write to a unit; otherwise it is being recorded that they will.
+    pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
+        let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
+        self.announce(unit, out);
+        self.recorder.may_write(self.regions.of_unit(unit), self.tracts.of_unit(unit)) || late
+    }
+
+    /// What a flush brings home, and what waits in the cache while a member is away, is recorded at once, and not region by region.
     fn begin_all_dirty(&mut self, journaled: bool) {
         let mut next = 0;
         while let Some(&unit) = self.cache.dirty().range(next..).next() {
@@ -393,8 +422,7 @@ impl Array {
         }
         if self.recorder.left == 0 {
             let recorded = self.recorder.recording.take().expect("it is being recorded");
-            self.recorder.wanted.away.was_recorded(&recorded);
-            (self.recorder.recorded, self.recorder.skips) = (recorded, false);
+            self.recorder.was_recorded(recorded);
             let under_way = self.tracts_in_use();
             self.recorder.begin_return(&under_way);
             self.record(out);

@@ -198,6 +198,9 @@ impl Array {
             let member = self.layout.member(unit, run.column);
             self.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf }, out);
         }
+        if goal == Goal::Destage && !self.broken {
+            self.announce(unit, out);
+        }
     }
 
     /// Until the parity is computed, nobody may write what a plan counts on. A dirty block may change: what it is then counts.

@@ -69,7 +69,9 @@ struct Bytes {
     lost: [U64; LOST_MAX],
     away: [AbsenceBytes; AWAY_MAX],
     missed: [u8; MISSED_BYTES],
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1680 - 8 * LOST_MAX - 32 * AWAY_MAX - MISSED_BYTES],
+    complete: U64,
+    away_had: [U64; AWAY_MAX],
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1688 - 8 * LOST_MAX - 40 * AWAY_MAX - MISSED_BYTES],
     bitmap: [u8; BITMAP_BYTES],
 }
 
@@ -131,6 +133,8 @@ pub struct Superblock {
     pub region_stripes: u64,
     /// Counts the updates.
     pub generation: u64,
+    /// A generation that was durable on all members in use when this one was made; 0: not known.
+    pub complete: u64,
     /// Counts the times that it became active: records of a journal are of one epoch.
     pub epoch: u64,
     /// The roles whose members have failed, a bit each.
@@ -193,6 +197,24 @@ impl Superblock {
         Identity { id: self.member_ids[role], role: Some(role), copy }
     }
 
+    /// Which of several superblocks of an array counts. Some members may be ahead of others that went on without them: what counts is
+    /// how far all that were in use have come together. A program that does not know of that counts generations.
+    pub fn newest_of<'a>(
+        found: impl IntoIterator<Item = &'a Superblock, IntoIter: Clone>,
+    ) -> Option<&'a Superblock> {
+        let found = found.into_iter();
+        let last = found.clone().max_by_key(|superblock| superblock.generation)?;
+        match last.complete {
+            0 => Some(last),
+            _ => found.max_by_key(|superblock| (superblock.complete, superblock.generation)),
+        }
+    }
+
+    /// By this superblock, the one that the member of a role has is older than it can be: something has put an older content back.
+    pub const fn is_outdated(&self, role: usize, generation: u64) -> bool {
+        self.failed >> role & 1 == 0 && generation < self.complete
+    }
+
     /// The role of the member with an id, if it has one.
     pub fn role_of(&self, id: u64) -> Option<usize> {
         self.member_ids.iter().position(|other| *other == id)
@@ -236,6 +258,10 @@ impl Superblock {
             (place.id, place.role) = (absence.id.into(), (absence.role as u32).into());
             (place.since, place.failed) = (absence.since.into(), absence.failed.into());
         }
+        for (place, absence) in bytes.away_had.iter_mut().zip(&self.away.members) {
+            *place = absence.had.into();
+        }
+        bytes.complete = self.complete.into();
         bytes.missed.copy_from_slice(&self.away.missed.to_bytes()[..MISSED_BYTES]);
         bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
@@ -294,12 +320,13 @@ impl Superblock {
 
 impl Bytes {
     fn away(&self) -> Away {
-        let listed = self.away.iter().filter(|absence| absence.id != NOBODY);
-        let absence = |bytes: &AbsenceBytes| Absence {
+        let listed = self.away.iter().zip(&self.away_had).filter(|(absence, _)| absence.id != NOBODY);
+        let absence = |(bytes, had): (&AbsenceBytes, &U64)| Absence {
             role: bytes.role.get() as usize,
             id: bytes.id.get(),
             since: bytes.since.get(),
             failed: bytes.failed.get(),
+            had: had.get(),
         };
         let mut missed = [0; BITMAP_BYTES];
         missed[..MISSED_BYTES].copy_from_slice(&self.missed);
@@ -360,6 +387,7 @@ impl Bytes {
             member_sectors: self.member_sectors.get(),
             region_stripes: u64::from(self.region_stripes.get()),
             generation: self.generation.get(),
+            complete: self.complete.get(),
             epoch: self.epoch.get(),
             failed: self.failed.get(),
             member_ids: self.member_ids[..members].iter().map(|id| id.get()).collect(),
@@ -401,6 +429,7 @@ pub(super) mod tests {
             member_sectors: 2560,
             region_stripes: 4,
             generation: 7,
+            complete: 6,
             epoch: 3,
             failed: 0b100,
             member_ids: vec![11, 12, 13, 14, 15],
@@ -412,7 +441,10 @@ pub(super) mod tests {
             lost: [(1, 7, false), (4, 319, true)]
                 .map(|(role, block, settled)| (LostBlock { role, block }, settled))
                 .into(),
-            away: Away { members: vec![Absence { role: 2, id: 13, since: 6, failed: 0b100 }], missed },
+            away: Away {
+                members: vec![Absence { role: 2, id: 13, since: 6, failed: 0b100, had: 5 }],
+                missed,
+            },
             calibration: Some(Contiguity {
                 read: Strides::up_to(9),
                 write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },

@@ -12,6 +12,8 @@ mod late;
 mod lost;
 #[path = "member_tests.rs"]
 mod members;
+#[path = "outdated_tests.rs"]
+mod outdated;
 #[path = "pass_tests.rs"]
 mod passes;
 #[path = "rebuild_tests.rs"]

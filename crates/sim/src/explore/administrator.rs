@@ -1,7 +1,7 @@
 //! An administrator who fails members of a running array, takes them out, and gives the same disks back as they are, or as new ones.
 
 use dcd_engine::raid::offline::replace;
-use dcd_engine::raid::{DATA_SECTOR, Superblock, SuperblockError};
+use dcd_engine::raid::{DATA_SECTOR, Identity, Superblock, SuperblockError};
 use dcd_engine::{
     ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump, Report,
     SECTOR_BYTES, Seat, Stack,
@@ -19,21 +19,23 @@ const NEW: u64 = 300;
 const MISSING: u64 = 100;
 const ADDED_BEFORE: u64 = 300;
 
-/// An array whose members, the first devices of the stack, are taken out and added again while it runs.
+/// An array whose members, the first devices of the stack, are taken out and added again while it runs. Its spares are behind them.
 pub struct HotAdd {
     pub layer: LayerIndex,
     pub members: usize,
-    /// Makes the stack with "missing" in the place of a member.
+    pub spares: usize,
+    /// Makes the stack with "missing" in the places of members.
     pub build_without: BuildWithout,
 }
 
-/// Makes a stack over such disks, without the member of a role.
-pub type BuildWithout = Box<dyn Fn(&[Geometry], usize) -> Stack>;
+/// Makes a stack over such disks, without the members of some roles.
+pub type BuildWithout = Box<dyn Fn(&[Geometry], &[usize]) -> Stack>;
 
 #[derive(Clone, Copy)]
 enum Asked {
     Fail,
     Remove(usize),
+    RemoveSpare,
     Add(usize, Port),
 }
 
@@ -45,24 +47,25 @@ pub(super) struct Administrator {
     layer: LayerIndex,
     /// Where the array has the disk of each role; none where it was taken out.
     ports: Vec<Option<Port>>,
+    /// And the disk of each spare at the start.
+    spare_ports: Vec<Port>,
     asked: Option<Asked>,
     /// Disks that were given back.
     pub added: u64,
 }
 
 impl Administrator {
-    /// `missing`: a member that the stack was made without.
-    pub fn new(mut rng: SimRng, hot_add: &HotAdd, missing: Option<usize>) -> Administrator {
+    /// `missing`: members that the stack was made without.
+    pub fn new(mut rng: SimRng, hot_add: &HotAdd, missing: &[usize]) -> Administrator {
         let mut next = 0;
-        let port = |role: usize| {
-            (Some(role) != missing).then(|| {
-                next += 1;
-                Port(next - 1)
-            })
+        let mut port = || {
+            next += 1;
+            Port(next - 1)
         };
-        let ports = (0..hot_add.members).map(port).collect();
+        let ports = (0..hot_add.members).map(|role| (!missing.contains(&role)).then(&mut port)).collect();
+        let spare_ports = (0..hot_add.spares).map(|_| port()).collect();
         let (looks, fails) = rng.pick(&HABITS);
-        Administrator { rng, looks, fails, layer: hot_add.layer, ports, asked: None, added: 0 }
+        Administrator { rng, looks, fails, layer: hot_add.layer, ports, spare_ports, asked: None, added: 0 }
     }
 
     /// Looks at the array now and then, and does what comes next.
@@ -107,6 +110,12 @@ impl Administrator {
         if let Some(port) = self.ports[role] {
             return Some((Asked::Remove(role), ArrayCommand::Remove { port }));
         }
+        // A spare had the role when it failed.
+        if let (Some(place), true) = (status["holders"][role].as_u64(), status["open_members"][role] == true)
+        {
+            let port = self.spare_ports[place as usize];
+            return Some((Asked::RemoveSpare, ArrayCommand::Remove { port }));
+        }
         if self.rng.chance(NEW) {
             let blank = vec![0; (DATA_SECTOR * SECTOR_BYTES) as usize];
             driver.devices_mut()[role].put(Lba(0), &blank);
@@ -125,8 +134,11 @@ impl Administrator {
                 self.added += 1;
             }
             // Parity in doubt, another member that has failed meanwhile.
-            (Asked::Fail, _) => {}
-            (Asked::Remove(_), Err(why)) if why.contains("try again") => {}
+            (Asked::Fail, _) | (Asked::RemoveSpare, Ok(())) => {}
+            (Asked::Remove(_) | Asked::RemoveSpare, Err(why)) if why.contains("try again") => {}
+            (Asked::RemoveSpare, Err(why)) => {
+                return Err(format!("the array does not let go of a spare: {why}"));
+            }
             (Asked::Remove(role) | Asked::Add(role, _), Err(why)) => {
                 return Err(format!("the array refuses to change member {role}: {why}"));
             }
@@ -143,13 +155,32 @@ pub(super) fn blank_member(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Option<us
     disks[..hot_add.members].iter_mut().position(blank)
 }
 
-fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Option<Superblock>> {
-    let read = disks[..hot_add.members].iter_mut().map(|disk| Superblock::read(disk).ok());
-    read.map(|found| Some(found?.0)).collect()
+type Found = Option<(Superblock, Identity)>;
+
+/// Of the members, and then of the spares.
+fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Found> {
+    let devices = hot_add.members + hot_add.spares;
+    disks[..devices].iter_mut().map(|disk| Superblock::read(disk).ok()).collect()
 }
 
-fn newest(read: &[Option<Superblock>]) -> Option<Superblock> {
-    read.iter().flatten().max_by_key(|superblock| superblock.generation).cloned()
+fn newest(read: &[Found]) -> Option<Superblock> {
+    let with_role = read.iter().flatten().filter(|(_, identity)| identity.role.is_some());
+    Superblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
+}
+
+/// Members whose roles are not theirs any more, while the disk that took them cannot be read: a start refuses them.
+pub(super) fn replaced_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usize> {
+    let read = superblocks(hot_add, disks);
+    let Some(newest) = newest(&read) else { return Vec::new() };
+    let is_replaced = |role: &usize| {
+        let Some((_, identity)) = &read[*role] else { return false };
+        let holds = |found: &Found| {
+            found.as_ref().is_some_and(|(_, identity)| identity.id == newest.member_ids[*role])
+        };
+        let waits = identity.role.is_none() && newest.failed >> *role & 1 == 1;
+        newest.role_of(identity.id).is_none() && !waits && !read.iter().any(holds)
+    };
+    (0..hot_add.members).filter(is_replaced).collect()
 }
 
 /// A device can be added offline in the place of a member: it is recorded that that has failed, and no other one is being filled.
@@ -168,7 +199,7 @@ pub(super) fn late_member(
     let read = superblocks(hot_add, disks);
     // Where a new one is left out while it is filled, as far as the others know, the next start refuses it.
     let is_new = |role: usize| {
-        let others: Vec<Option<Superblock>> =
+        let others: Vec<Found> =
             read.iter().enumerate().map(|(other, found)| found.clone().filter(|_| other != role)).collect();
         newest(&others).is_some_and(|newest| {
             newest.rebuilding.is_some_and(|rebuild| rebuild.role == role) && !newest.is_returning()
@@ -197,7 +228,7 @@ pub(super) fn add_offline(
     role: usize,
     rng: &mut SimRng,
 ) -> Result<(), String> {
-    let (before, rest) = disks[..hot_add.members].split_at_mut(role);
+    let (before, rest) = disks[..hot_add.members + hot_add.spares].split_at_mut(role);
     let (disk, behind) = rest.split_first_mut().expect("the role has a disk");
     let others = before.iter_mut().chain(behind);
     let mut others: Vec<Option<&mut dyn BlockDevice>> =

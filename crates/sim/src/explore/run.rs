@@ -34,8 +34,8 @@ struct Run {
     rng: SimRng,
     /// The client of the first life; it often comes back.
     character: Option<Character>,
-    /// The member that the running stack was made without.
-    missing: Option<usize>,
+    /// The members that the running stack was made without.
+    missing: Vec<usize>,
     states_left: u64,
     counts: Counts,
     checks: bool,
@@ -57,7 +57,7 @@ pub(super) fn run(
         rig: subject(seed),
         rng: SimRng::new(mix(seed, 0x0af1)),
         character: None,
-        missing: None,
+        missing: Vec::new(),
         states_left: states,
         counts: Counts { runs: 1, ..Counts::default() },
         checks,
@@ -92,7 +92,7 @@ impl Run {
     /// Who fails members while a client is served, and adds them again.
     fn administrator(&mut self) -> Option<Administrator> {
         let hot_add = self.rig.hot_add.as_ref()?;
-        Some(Administrator::new(self.rng.fork(), hot_add, self.missing))
+        Some(Administrator::new(self.rng.fork(), hot_add, &self.missing))
     }
 
     fn sampler(
@@ -215,7 +215,7 @@ impl Run {
         }
         self.tell_driver(driver);
         // That of this life, which goes on afterwards.
-        let missing = self.missing;
+        let missing = self.missing.clone();
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
         }

@@ -64,7 +64,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
     let of = |devices: &[&Found]| {
         let with_role = devices.iter().filter_map(|device| device.superblock());
         let with_role = with_role.filter(|(_, identity)| identity.role.is_some());
-        with_role.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation).cloned()
+        Superblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
     };
     let mut matching = arrays.iter().filter(|(uuid, _)| wanted.is_none_or(|wanted| uuid.starts_with(wanted)));
     match (matching.next(), matching.next()) {

@@ -151,7 +151,7 @@ pub fn newest(found: &[Found]) -> Option<Superblock> {
     let (most, _) = with_role().max_by_key(|(superblock, _)| votes(superblock.uuid))?;
     let uuid = most.uuid;
     let of = with_role().filter(|(superblock, _)| superblock.uuid == uuid);
-    of.max_by_key(|(superblock, _)| superblock.generation).map(|(superblock, _)| superblock.clone())
+    Superblock::newest_of(of.map(|(superblock, _)| superblock)).cloned()
 }
 
 /// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.

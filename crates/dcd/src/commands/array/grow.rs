@@ -35,7 +35,8 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         choice.members.iter().map(|name| name.as_ref().map(open)).collect();
     let mut journal = choice.journal.as_ref().map(open);
     let known = devices.iter_mut().flatten().filter_map(|device| Superblock::read(device).ok());
-    let newest = known.map(|(superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let known: Vec<Superblock> = known.map(|(superblock, _)| superblock).collect();
+    let newest = Superblock::newest_of(&known);
     let adds = newest
         .as_ref()
         .is_some_and(|newest| newest.reshape.is_some() || (newest.members < choice.members.len()));

@@ -91,8 +91,10 @@ pub fn add_member(
         }
         // The others know of the new member, and it does not.
         Some(Reshape { sectors: 0, kept: false, .. }) if work.copies.last() == Some(&None) => {
-            work.prepare_last()?;
-            work.record()?;
+            // If it cannot be written it has failed, like any other.
+            if work.prepare_last().is_ok() {
+                work.record()?;
+            }
         }
         Some(_) => {}
     }
@@ -165,8 +167,7 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
             Err(error) => return Err(GrowError::Superblock { role, error }),
         }
     }
-    let newest =
-        found.iter().map(|(_, superblock, _)| superblock).max_by_key(|superblock| superblock.generation);
+    let newest = Superblock::newest_of(found.iter().map(|(_, superblock, _)| superblock));
     let Some(mut newest) = newest.cloned() else { return refuse("none of its members can be read") };
     let mut copies = vec![None; members.len()];
     for (role, superblock, identity) in &found {
@@ -178,11 +179,17 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
                 "the device in the place of member {role} is not the one that has this role: see \"dcd array status\""
             ));
         }
+        if newest.is_outdated(*role, superblock.generation) {
+            return refuse(format!(
+                "member {role} has an older content than the others know it to have had, as from an image or a copy of it: name \
+                 \"missing\" in its place"
+            ));
+        }
         copies[*role] = Some(identity.copy);
+        // A crash may have left the next one with members that are away now.
+        newest.generation = newest.generation.max(superblock.generation + 1);
     }
-    // A crash may have left the next one with members that are away now.
-    newest.generation += 1;
-    Ok(Work { members, superblock: newest, copies })
+    Ok(Work { members, superblock: newest, copies, flushed: false })
 }
 
 /// What an array must be before it may grow.
@@ -204,6 +211,8 @@ struct Work<'a, 'b> {
     superblock: Superblock,
     /// Which copy of its superblock counts on each member; none where it has none that can be read.
     copies: Vec<Option<usize>>,
+    /// The superblocks that were found are durable: a killed server may have left them in the caches of members.
+    flushed: bool,
 }
 
 impl<'b> Work<'_, 'b> {
@@ -279,15 +288,22 @@ impl<'b> Work<'_, 'b> {
 
     /// Members that are not there, or have lost their superblocks, have failed.
     fn miss_absent(&mut self) -> Result<(), GrowError> {
-        let before = self.superblock.failed;
         for role in self.live().into_iter().filter(|&role| self.copies[role].is_none()).collect::<Vec<_>>() {
             self.fail(role, IoError::new(ErrorKind::Medium))?;
         }
-        if self.superblock.failed != before { self.record() } else { Ok(()) }
+        if self.superblock.failed == 0 {
+            return Ok(());
+        }
+        // The second one says that the first was complete: then these count, whoever comes back.
+        self.record()?;
+        self.record()
     }
 
     /// Writes the superblocks of all members that can be used.
     fn record(&mut self) -> Result<(), GrowError> {
+        if !std::mem::replace(&mut self.flushed, true) {
+            self.flush()?;
+        }
         loop {
             let before = self.superblock.failed;
             self.superblock.generation += 1;
@@ -301,6 +317,7 @@ impl<'b> Work<'_, 'b> {
                 }
             }
             if self.superblock.failed == before {
+                self.superblock.complete = self.superblock.generation;
                 return Ok(());
             }
         }

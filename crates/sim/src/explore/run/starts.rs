@@ -4,15 +4,17 @@ use dcd_engine::Stack;
 
 use super::{Driver, Outcome, Run};
 use crate::MemDisk;
-use crate::explore::administrator::{add_offline, blank_member, failed_member, late_member, may_add_offline};
+use crate::explore::administrator::{
+    add_offline, blank_member, failed_member, late_member, may_add_offline, replaced_members,
+};
 
 impl Run {
     pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
         self.missing = self.see_to_members(&mut disks)?;
         let mut driver = Driver::new(disks);
-        let mut stack = match (&self.rig.hot_add, self.missing) {
-            (Some(hot_add), Some(role)) => (hot_add.build_without)(&driver.geometries(), role),
-            _ => (self.rig.build)(&driver.geometries()),
+        let mut stack = match &self.rig.hot_add {
+            Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),
+            None => (self.rig.build)(&driver.geometries()),
         };
         if self.checks {
             stack.enable_checks();
@@ -23,17 +25,22 @@ impl Run {
         Ok((driver, stack))
     }
 
-    /// Members that are added before a start, and the one that is not there at this one.
-    fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
-        let missing = self.see_to_blank_member(disks)?;
-        let Some(hot_add) = self.rig.hot_add.as_ref().filter(|_| missing.is_none()) else {
+    /// Members that are added before a start, and those that are not there at this one.
+    fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Vec<usize>> {
+        let mut missing: Vec<usize> = self.see_to_blank_member(disks)?.into_iter().collect();
+        let Some(hot_add) = &self.rig.hot_add else { return Ok(missing) };
+        for role in replaced_members(hot_add, disks) {
+            *self.counts.kinds.entry("members left out whose spares are lost".into()).or_default() += 1;
+            missing.extend((!missing.contains(&role)).then_some(role));
+        }
+        if !missing.is_empty() {
             return Ok(missing);
-        };
+        }
         if let Some(role) = failed_member(hot_add, disks, &mut self.rng) {
             add_offline(hot_add, disks, role, &mut self.rng)?;
             *self.counts.kinds.entry("failed members added before a start".into()).or_default() += 1;
             self.tell(|| format!("-- member {role} has failed, and is added"));
-            return Ok(None);
+            return Ok(missing);
         }
         let may_lose = self.rig.losses.as_ref().map_or_else(Vec::new, |losses| (losses.may_lose)(disks));
         let late = late_member(hot_add, disks, &may_lose, &mut self.rng);
@@ -41,7 +48,7 @@ impl Run {
             *self.counts.kinds.entry("starts without a member that comes back".into()).or_default() += 1;
             self.tell(|| format!("-- member {role} is not there"));
         }
-        Ok(late)
+        Ok(late.into_iter().collect())
     }
 
     /// A crash while a disk was being added may leave it without a superblock. A start names it and changes nothing; then it is added
