@@ -1,7 +1,10 @@
 //! Parity: P is the XOR of the data blocks, Q the sum of g^j times the block of column j in GF(2^8), with g = 2 and the
 //! polynomial x^8 + x^4 + x^3 + x^2 + 1 that all RAID-6 of this kind have (H. P. Anvin, "The mathematics of RAID-6").
 //!
-//! The loops are over plain bytes and words in a shape that compilers turn into vector instructions.
+//! The loops are over plain bytes in a shape that compilers turn into vector instructions, and are compiled twice: for what
+//! every processor of the kind has, and for AVX2. What they call is inlined always, or it would be compiled for the first alone.
+
+use multiversion::multiversion;
 
 /// x^8 is the same as this.
 const REDUCED: u8 = 0x1d;
@@ -13,6 +16,7 @@ const LANES: usize = 64;
 pub const Q: usize = 1;
 
 /// Adds `source` to `target`.
+#[inline(always)]
 pub fn add(target: &mut [u8], source: &[u8]) {
     assert_eq!(target.len(), source.len(), "blocks of one group have one size");
     for (t, s) in target.iter_mut().zip(source) {
@@ -21,18 +25,21 @@ pub fn add(target: &mut [u8], source: &[u8]) {
 }
 
 /// Multiplies each byte by g.
+#[inline(always)]
 fn double(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = doubled(*byte);
     }
 }
 
+#[inline(always)]
 const fn doubled(byte: u8) -> u8 {
     // The sign bit, spread over the byte, says whether there is something to reduce.
     (byte << 1) ^ (((byte as i8) >> 7) as u8 & REDUCED)
 }
 
 /// Adds `factor` times `source` to `target`.
+#[multiversion(targets("x86_64+avx2"))]
 pub fn add_scaled(target: &mut [u8], source: &[u8], factor: u8) {
     assert_eq!(target.len(), source.len(), "blocks of one group have one size");
     if factor == 1 {
@@ -68,6 +75,17 @@ const fn times(a: u8, b: u8) -> u8 {
     product
 }
 
+/// What a byte has to be multiplied by to give 1, for each byte but 0.
+const INVERSES: [u8; 256] = {
+    let (mut inverses, mut exponent) = ([0; 256], 0);
+    while exponent < 255 {
+        // g^255 is 1.
+        inverses[power(exponent) as usize] = power(255 - exponent);
+        exponent += 1;
+    }
+    inverses
+};
+
 /// g to the power of `exponent`.
 const fn power(exponent: usize) -> u8 {
     let (mut result, mut left) = (1, exponent % 255);
@@ -78,16 +96,9 @@ const fn power(exponent: usize) -> u8 {
     result
 }
 
-/// What has to be multiplied by `a` to give 1.
 const fn inverse(a: u8) -> u8 {
     assert!(a != 0, "zero has no inverse");
-    // a^255 is 1, so a^254 is it.
-    let (mut result, mut left) = (1, 254);
-    while left > 0 {
-        result = times(result, a);
-        left -= 1;
-    }
-    result
+    INVERSES[a as usize]
 }
 
 /// The weight of a data column in P or Q.
@@ -96,6 +107,7 @@ pub const fn weight(parity: usize, column: usize) -> u8 {
 }
 
 /// P and Q in one pass over the data: the blocks of columns 0, 1, ... in order.
+#[multiversion(targets("x86_64+avx2"))]
 pub fn p_and_q(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
     let len = p.len();
     assert!(
@@ -122,6 +134,7 @@ pub fn p_and_q(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
 }
 
 /// P in one pass over the data.
+#[multiversion(targets("x86_64+avx2"))]
 pub fn p_only(data: &[&[u8]], p: &mut [u8]) {
     assert!(data.iter().all(|block| block.len() == p.len()), "blocks of one group have one size");
     let whole = p.len() / LANES * LANES;
