@@ -147,12 +147,13 @@ impl Administrator {
     }
 }
 
-/// The member whose superblocks a crash has left wiped, or half written, if there is one.
-pub(super) fn blank_member(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Option<usize> {
-    let blank = |disk: &mut MemDisk| {
-        matches!(Superblock::read(disk), Err(SuperblockError::NoMagic | SuperblockError::Checksum))
+/// The members whose superblocks a crash has left wiped, or half written.
+pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usize> {
+    let blank = |role: &usize| {
+        let found = Superblock::read(&mut disks[*role]);
+        matches!(found, Err(SuperblockError::NoMagic | SuperblockError::Checksum))
     };
-    disks[..hot_add.members].iter_mut().position(blank)
+    (0..hot_add.members).filter(blank).collect()
 }
 
 type Found = Option<(Superblock, Identity)>;

@@ -5,7 +5,7 @@ use dcd_engine::Stack;
 use super::{Driver, Outcome, Run};
 use crate::MemDisk;
 use crate::explore::administrator::{
-    add_offline, blank_member, failed_member, late_member, may_add_offline, replaced_members,
+    add_offline, blank_members, failed_member, late_member, may_add_offline, replaced_members,
 };
 
 impl Run {
@@ -29,6 +29,10 @@ impl Run {
     fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Vec<usize>> {
         let mut missing: Vec<usize> = self.see_to_blank_member(disks)?.into_iter().collect();
         let Some(hot_add) = &self.rig.hot_add else { return Ok(missing) };
+        // Two may have been added at a time.
+        for role in blank_members(hot_add, disks) {
+            missing.extend((!missing.contains(&role)).then_some(role));
+        }
         for role in replaced_members(hot_add, disks) {
             *self.counts.kinds.entry("members left out whose spares are lost".into()).or_default() += 1;
             missing.extend((!missing.contains(&role)).then_some(role));
@@ -55,7 +59,7 @@ impl Run {
     /// once more, or left out: that member.
     fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
         let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
-        let Some(role) = blank_member(hot_add, disks) else { return Ok(None) };
+        let Some(&role) = blank_members(hot_add, disks).first() else { return Ok(None) };
         *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
         let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
         let mut stack = (self.rig.build)(&driver.geometries());
