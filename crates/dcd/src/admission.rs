@@ -5,10 +5,12 @@ use dcd_engine::log_cache::offline::read_superblock;
 use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
-    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_start, admit_without_cache, uuid_text,
+    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
+    admit_without_cache, uuid_text,
 };
 use crate::choice::Choice;
 use crate::failure::Failure;
+use crate::on_array;
 use crate::opening::{Inspection, attachment, inspect, open_record, start, target};
 
 /// A log cache that may be served.
@@ -70,7 +72,19 @@ pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Fai
         return below.into_iter().try_for_each(|below| admit_bare(file, parts, below));
     };
     let attachments = Record::open(path, extent)?.load()?;
-    Ok(crate::attachment::admit_plain(&attachments, extent)?)
+    Ok(admit_plain(&attachments, extent)?)
+}
+
+/// The same of an array, before it is opened.
+pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
+    let Some(layer) = file.layer(part).filter(|layer| !matches!(layer.kind, LayerKind::LogCache { .. }))
+    else {
+        return Ok(());
+    };
+    if let Some(record) = on_array::record(file, part)? {
+        return Ok(admit_plain(&record.load()?, record.extent())?);
+    }
+    layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
 }
 
 /// Refuses to serve a log as if it were a disk: what clients write there is in the place of its records. Only a device that is

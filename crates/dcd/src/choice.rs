@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use dcd_stack::{LayerKind, StackFile};
 
 use crate::failure::Failure;
+use crate::on_array::stands_on_a_cache;
 
 /// One log cache of a stack file.
 pub struct Choice {
@@ -57,7 +58,7 @@ impl Choice {
 
     /// True where log or data disk are on another log cache: they cannot be looked at without serving that.
     pub fn stands_on_a_cache(&self) -> bool {
-        self.file.bottom_device(&self.log).is_none() || self.file.bottom_device(&self.data).is_none()
+        [&self.log, &self.data].into_iter().any(|part| stands_on_a_cache(&self.file, part))
     }
 
     /// True where the data disk is an array, or lies on one.

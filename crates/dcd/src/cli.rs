@@ -85,7 +85,7 @@ pub struct Format {
     pub force: bool,
 }
 
-/// Serve a stack until it is told to stop (SIGTERM, SIGINT)
+/// Serve a stack until it is told to stop (SIGTERM, SIGINT, SIGHUP)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

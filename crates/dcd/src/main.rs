@@ -28,6 +28,7 @@ mod control;
 mod demo;
 mod failure;
 mod host;
+mod on_array;
 mod opening;
 mod output;
 mod page;

@@ -13,6 +13,7 @@ use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, u
 use crate::choice::Choice;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
+use crate::on_array;
 use crate::real;
 
 /// A part of a stack over real devices.
@@ -25,7 +26,7 @@ const LOG_START_BYTES: u64 = 16 << 10;
 pub struct Opened {
     pub log: PartDevice,
     pub data: PartDevice,
-    /// None where the data disk has no path (RAM), or is no one range of one device.
+    /// None where the data disk has no path (RAM), or is no one range of one device or array.
     pub record: Option<Record>,
     /// The record of what a log that is to be made lies on: it may be the data disk of another cache.
     pub log_record: Option<Record>,
@@ -43,10 +44,15 @@ impl Opened {
     }
 
     fn with(choice: &Choice, create: bool) -> Result<Opened, Failure> {
+        let log_array = if create { on_array::record(&choice.file, &choice.log)? } else { None };
+        let data_array = on_array::record(&choice.file, &choice.data)?;
         let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], create)?;
-        let record_of = |name: &str| record(&choice.file, &parts, name);
-        let log_record = if create { record_of(&choice.log)? } else { None };
-        let record = record_of(&choice.data)?;
+        let record_of = |name: &str, array: Option<Record>| match array {
+            Some(array) => Ok(Some(array)),
+            None => record(&choice.file, &parts, name),
+        };
+        let log_record = if create { record_of(&choice.log, log_array)? } else { None };
+        let record = record_of(&choice.data, data_array)?;
         let part = |name: &str| offline.part(target(&parts, name));
         Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record })
     }
@@ -105,31 +111,33 @@ pub struct Inspection {
 
 /// Looks at a cache without changing anything, and lets go of its devices again.
 pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
-    match open_log(choice) {
-        Ok(mut log) => {
-            let superblock = read_superblock(&mut log);
-            drop(log);
-            let mut opened = Opened::open(choice)?;
-            let found = superblock.as_ref().ok().cloned();
-            let mut seen = seen(superblock)?;
-            if let LogSeen::Missing(why) = &mut seen
-                && read_superblock(&mut opened.data).is_ok()
-            {
-                *why =
-                    "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
-            }
-            Ok(Inspection { record: opened.record, seen, superblock: found })
-        }
-        Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+    let superblock = match open_log(choice) {
+        Ok(mut log) => read_superblock(&mut log),
+        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+        // What keeps the array below from starting says nothing of the log on it.
+        Err(failure) if on_array::array_below(&choice.file, &choice.log).is_some() => return Err(failure),
         Err(failure) => {
             let seen = LogSeen::Missing(failure.to_string());
-            Ok(Inspection { record: open_record(choice)?, seen, superblock: None })
+            return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
         }
+    };
+    let found = superblock.as_ref().ok().cloned();
+    let mut seen = seen(superblock)?;
+    let LogSeen::Missing(why) = &mut seen else {
+        return Ok(Inspection { record: open_record(choice)?, seen, superblock: found });
+    };
+    let mut opened = Opened::open(choice)?;
+    if read_superblock(&mut opened.data).is_ok() {
+        *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
     }
+    Ok(Inspection { record: opened.record, seen, superblock: found })
 }
 
 /// The record of the data disk; the log is not looked at.
 pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
+    if let Some(record) = on_array::record(&choice.file, &choice.data)? {
+        return Ok(Some(record));
+    }
     let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
     record(&choice.file, &parts, &choice.data)
 }
@@ -156,7 +164,7 @@ pub fn target(parts: &Parts, name: &str) -> Target {
     parts.target(name).expect("it was built")
 }
 
-/// The record of what a part lies on; none for RAM, and for what is no one range of one device.
+/// The record of the device that a part lies on; none for RAM, and for what is no one range of one device.
 pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
     let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         return Ok(None);

@@ -90,8 +90,17 @@ fn swapped_data_disks_are_refused_also_without_a_record() {
 #[test]
 fn a_data_disk_that_changed_behind_the_cache_is_refused() {
     let place = dirty();
+    expect(&place.run("rescue", &["--list"]), 0, "not home: 64 KiB");
     poke(&place, "data.img", 8192, &[1; 512]);
     refused(&place, &[], "");
+    expect(
+        &place.run("rescue", &["--list"]),
+        4,
+        "changed without the cache: 4 KiB of the data disk, the first at LBA 16",
+    );
+    expect(&place.run("rescue", &["--list", "--json"]), 4, "\"changed_lbas\":[16]");
+    expect(&place.run("rescue", &[]), 3, "");
+    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
 }
 
 #[test]

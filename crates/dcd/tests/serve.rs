@@ -3,7 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{MIB, Nbd, Place, Server, dcd, expect, original};
 
@@ -60,6 +63,43 @@ fn a_second_server_is_refused_and_the_first_goes_on() {
         Err(output) => expect(&output, 1, "in use"),
     }
     place.nbd().write(0, &[1; 512]).unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_terminal_that_goes_away_is_a_clean_stop_unless_that_is_ignored() {
+    let place = Place::new();
+    place.format();
+    let mut server = place.serve();
+    place.nbd().write(0, &[7; 4096]).unwrap();
+    common::signal(&server.child, "HUP");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0), "as with SIGTERM");
+    // As nohup starts it.
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("trap '' HUP; exec \"$0\" serve --quiet \"$1\"");
+    command.arg(dcd().get_program()).arg(place.stack()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Server { child: command.spawn().unwrap() };
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    common::signal(&server.child, "HUP");
+    std::thread::sleep(Duration::from_millis(200));
+    expect(&place.run("status", &[]), 0, "cache: ");
+    assert_eq!(place.nbd().read(0, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_server_whose_process_is_stopped_is_not_waited_for_for_ever() {
+    let place = plain("");
+    let server = place.serve();
+    common::signal(&server.child, "STOP");
+    let began = Instant::now();
+    for command in ["status", "flush"] {
+        expect(&place.run(command, &[]), 1, "has said nothing for 10 s: its process is stopped");
+    }
+    assert!(began.elapsed() < Duration::from_secs(60));
+    common::signal(&server.child, "CONT");
+    expect(&place.run("status", &[]), 0, "");
     expect(&server.stop(), 0, "");
 }
 

@@ -1,4 +1,4 @@
-//! Signals as events: SIGTERM and SIGINT are held back from the process and read from a descriptor.
+//! Signals as events: SIGTERM, SIGHUP and SIGINT are held back from the process and read from a descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// What somebody wants of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM: stop.
+    /// SIGTERM, or SIGHUP: the terminal is gone. Stop.
     Terminate,
     /// SIGINT: somebody pressed Ctrl-C.
     Interrupt,
@@ -27,6 +27,10 @@ impl Signals {
             libc::sigemptyset(&mut wanted);
             libc::sigaddset(&mut wanted, libc::SIGTERM);
             libc::sigaddset(&mut wanted, libc::SIGINT);
+            // Whoever started the process with nohup wants it to go on; held back, the signal would not be ignored any more.
+            if !is_ignored(libc::SIGHUP) {
+                libc::sigaddset(&mut wanted, libc::SIGHUP);
+            }
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut before);
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
@@ -56,6 +60,14 @@ impl Signals {
             libc::SIGINT => Some(Signal::Interrupt),
             _ => Some(Signal::Terminate),
         }
+    }
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: plain data, which the kernel fills; no new action is given.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -1,5 +1,7 @@
 //! The attachment record: what a data disk has to say about its cache, kept beside the disk and not on it.
 //!
+//! An array is a data disk like any other; its record goes by its UUID.
+//!
 //! The data disk keeps its layout, so nothing on it tells that a cache holds newer data. The record does: which cache,
 //! where its log was, the last activation, and whether the data disk alone is complete. It is written before anything
 //! that it must not miss, and whole or not at all (a new file, synced, renamed over the old one).
@@ -128,6 +130,11 @@ pub struct Record {
 impl Record {
     pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
         Ok(Record { file: RecordFile::of(device)?, extent })
+    }
+
+    /// The record of an array of which these are members.
+    pub fn of_array(uuid: &str, members: &[&Path], extent: Extent) -> Result<Record, RecordError> {
+        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent })
     }
 
     pub const fn extent(&self) -> Extent {

@@ -3,6 +3,9 @@
 //! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
 //! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
 //! `/dev/disk/by-id`, or else its device number.
+//!
+//! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
+//! in the state directory. Members come and go, so every such directory has a copy.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -33,6 +36,18 @@ pub fn places(device: &Path) -> std::io::Result<Places> {
     let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
     let names = stable_names(&device, Path::new(BY_ID));
     Ok(block_places(&state_dir, names, metadata.rdev()))
+}
+
+/// The paths of all copies of an array's record, of which these are members.
+pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for member in members {
+        let copy = places(member)?.preferred.with_file_name(format!("array-{uuid}{SUFFIX}"));
+        if !all.contains(&copy) {
+            all.push(copy);
+        }
+    }
+    Ok(all)
 }
 
 fn block_places(state_dir: &Path, mut names: Vec<String>, device_number: u64) -> Places {
@@ -76,6 +91,18 @@ mod tests {
             assert_eq!(places(&dir.join(name)).unwrap().preferred, dir.join("disk.img.dcd"));
         }
         assert!(places(&dir.join("missing")).is_err());
+    }
+
+    #[test]
+    fn an_array_has_one_record_in_each_directory_of_its_members() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir(dir.join("other")).unwrap();
+        let members = ["a", "b", "other/c"].map(|name| dir.join(name));
+        members.iter().for_each(|member| fs::write(member, b"").unwrap());
+        let members: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
+        let copies = ["array-u.dcd", "other/array-u.dcd"].map(|name| dir.join(name));
+        assert_eq!(array_places("u", &members).unwrap(), copies);
     }
 
     #[test]

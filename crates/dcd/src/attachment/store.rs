@@ -1,4 +1,7 @@
 //! The record's file: JSON with a checksum, replaced whole.
+//!
+//! That of an array has copies. They are written one after the other, and a directory may be away meanwhile, so each has a
+//! generation: the newest counts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -8,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Attachments;
-use super::place::places;
+use super::place::{array_places, places};
 
 const FORMAT: &str = "dcd attachment record";
 const VERSION: u32 = 1;
@@ -42,13 +45,18 @@ struct Document {
     version: u32,
     note: String,
     attachments: Attachments,
+    /// Which of several copies is the newest; none where there is but one place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
     crc32c: String,
 }
 
 /// Where the record of one data disk is.
 #[derive(Debug)]
 pub struct RecordFile {
-    path: PathBuf,
+    /// All of its copies: several only of an array.
+    paths: Vec<PathBuf>,
+    is_array: bool,
 }
 
 impl RecordFile {
@@ -61,86 +69,128 @@ impl RecordFile {
         })?;
         let existing: Vec<PathBuf> = places.all.into_iter().filter(|path| path.exists()).collect();
         match existing.as_slice() {
-            [] => Ok(RecordFile { path: places.preferred }),
-            [path] => Ok(RecordFile { path: path.clone() }),
+            [] => Ok(RecordFile { paths: vec![places.preferred], is_array: false }),
+            [path] => Ok(RecordFile { paths: vec![path.clone()], is_array: false }),
             _ => Err(RecordError::Several(existing)),
         }
     }
 
+    /// The record of an array with these members, whether it exists or not.
+    pub fn of_array(uuid: &str, members: &[&Path]) -> Result<RecordFile, RecordError> {
+        let paths = array_places(uuid, members).map_err(|source| RecordError::Io {
+            path: members.first().map_or_else(PathBuf::new, |member| (*member).to_owned()),
+            action: "finding",
+            source,
+        })?;
+        Ok(RecordFile { paths, is_array: true })
+    }
+
     /// The attachments; none where there is no record.
     pub fn load(&self) -> Result<Attachments, RecordError> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Attachments::default()),
-            Err(source) => return Err(self.io("reading", source)),
-        };
-        let damaged = |why: String| RecordError::Damaged { path: self.path.clone(), why };
-        // The version is judged first: a later release may have other fields.
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
-        if value["format"] != FORMAT {
-            return Err(damaged("it does not begin as one".to_owned()));
+        Ok(self.newest()?.map_or_else(Attachments::default, |document| document.attachments))
+    }
+
+    fn newest(&self) -> Result<Option<Document>, RecordError> {
+        let mut newest: Option<Document> = None;
+        for path in &self.paths {
+            if let Some(copy) = read(path)?
+                && newest.as_ref().is_none_or(|newest| newest.generation < copy.generation)
+            {
+                newest = Some(copy);
+            }
         }
-        if value["version"] != VERSION {
-            let version = value["version"].as_u64().unwrap_or(0) as u32;
-            return Err(RecordError::Version { path: self.path.clone(), version });
-        }
-        let document: Document = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
-        if document.crc32c != checksum(&document.attachments) {
-            return Err(damaged("its checksum does not match".to_owned()));
-        }
-        Ok(document.attachments)
+        Ok(newest)
     }
 
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
         if attachments.0.is_empty() {
-            return match fs::remove_file(&self.path) {
-                Ok(()) => sync(directory).map_err(|source| self.io("removing", source)),
-                Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-                Err(source) => Err(self.io("removing", source)),
-            };
+            return self.paths.iter().try_for_each(|path| remove(path));
         }
+        let generation = match self.is_array {
+            true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
+            false => None,
+        };
         let document = Document {
             format: FORMAT.to_owned(),
             version: VERSION,
             note: NOTE.to_owned(),
             attachments: attachments.clone(),
-            crc32c: checksum(attachments),
+            generation,
+            crc32c: checksum(attachments, generation),
         };
         let mut text = serde_json::to_string_pretty(&document).expect("a record is plain data");
         text.push('\n');
-        self.replace(directory, text.as_bytes()).map_err(|source| self.io("writing", source))
+        self.paths
+            .iter()
+            .try_for_each(|path| replace(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))
     }
+}
 
-    fn replace(&self, directory: &Path, text: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(directory)?;
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = self.path.with_file_name(name);
-        // One that was left by a crash. Only the owner of the disk's lock gets here, so nobody is writing it.
-        match fs::remove_file(&new) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        sync(directory)
+fn read(path: &Path) -> Result<Option<Document>, RecordError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(io(path, "reading", source)),
+    };
+    let damaged = |why: String| RecordError::Damaged { path: path.to_owned(), why };
+    // The version is judged first: a later release may have other fields.
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
+    if value["format"] != FORMAT {
+        return Err(damaged("it does not begin as one".to_owned()));
     }
+    if value["version"] != VERSION {
+        let version = value["version"].as_u64().unwrap_or(0) as u32;
+        return Err(RecordError::Version { path: path.to_owned(), version });
+    }
+    let document: Document = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+    if document.crc32c != checksum(&document.attachments, document.generation) {
+        return Err(damaged("its checksum does not match".to_owned()));
+    }
+    Ok(Some(document))
+}
 
-    fn io(&self, action: &'static str, source: io::Error) -> RecordError {
-        RecordError::Io { path: self.path.clone(), action, source }
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let directory = directory(path);
+    fs::create_dir_all(directory)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    // One that was left by a crash. Only the owner of the disk's lock gets here, so nobody is writing it.
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
     }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync(directory)
+}
+
+fn remove(path: &Path) -> Result<(), RecordError> {
+    match fs::remove_file(path) {
+        Ok(()) => sync(directory(path)).map_err(|source| io(path, "removing", source)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(io(path, "removing", source)),
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+fn io(path: &Path, action: &'static str, source: io::Error) -> RecordError {
+    RecordError::Io { path: path.to_owned(), action, source }
 }
 
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn checksum(attachments: &Attachments) -> String {
-    let bytes = serde_json::to_vec(attachments).expect("a record is plain data");
+fn checksum(attachments: &Attachments, generation: Option<u64>) -> String {
+    let mut bytes = serde_json::to_vec(attachments).expect("a record is plain data");
+    bytes.extend(generation.iter().flat_map(|generation| generation.to_le_bytes()));
     format!("{:08x}", crc32c::crc32c(&bytes))
 }
 
@@ -171,7 +221,7 @@ mod tests {
     #[test]
     fn a_crash_before_the_rename_leaves_the_old_record() {
         let (_dir, file, all) = stored();
-        let left_over = file.path.with_file_name("data.dcd.new");
+        let left_over = file.paths[0].with_file_name("data.dcd.new");
         fs::write(&left_over, b"half a rec").unwrap();
         assert_eq!(file.load().unwrap(), all);
         file.store(&all).unwrap();
@@ -181,14 +231,14 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let (_dir, file, all) = stored();
-        let good = fs::read(&file.path).unwrap();
+        let good = fs::read(&file.paths[0]).unwrap();
         let text = String::from_utf8(good.clone()).unwrap();
         let note = text.find("\"note\"").unwrap()..text.find("\"attachments\"").unwrap();
         for at in (0..good.len()).filter(|at| !note.contains(at)) {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                fs::write(&file.path, &bad).unwrap();
+                fs::write(&file.paths[0], &bad).unwrap();
                 match file.load() {
                     Err(
                         RecordError::Damaged { .. } | RecordError::Version { .. } | RecordError::Io { .. },
@@ -202,10 +252,40 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_copy_of_an_arrays_record_counts_and_all_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = ["one", "two"].map(|name| dir.path().join(name).join("disk"));
+        for member in &members {
+            fs::create_dir(member.parent().unwrap()).unwrap();
+            fs::write(member, b"").unwrap();
+        }
+        let of = |members: &[PathBuf]| {
+            let members: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
+            RecordFile::of_array("u", &members).unwrap()
+        };
+        let with = |state| Attachments(vec![admit::tests::attachment(state, Extent::new(Lba(0), 8))]);
+        of(&members).store(&with(AttachmentState::Clean)).unwrap();
+        // One member is away meanwhile.
+        of(&members[1..]).store(&with(AttachmentState::Dirty)).unwrap();
+        assert_eq!(of(&members[..1]).load().unwrap(), with(AttachmentState::Clean), "all that it knows");
+        for order in [[0, 1], [1, 0]] {
+            let file = of(&order.map(|member| members[member].clone()));
+            assert_eq!(file.load().unwrap(), with(AttachmentState::Dirty));
+        }
+        let copy = &of(&members).paths[1];
+        let text = fs::read_to_string(copy).unwrap();
+        fs::write(copy, text.replace("\"generation\": 2", "\"generation\": 0")).unwrap();
+        assert!(matches!(of(&members).load(), Err(RecordError::Damaged { .. })));
+        fs::write(copy, text).unwrap();
+        of(&members).store(&Attachments::default()).unwrap();
+        assert_eq!(of(&members).load().unwrap(), Attachments::default());
+    }
+
+    #[test]
     fn a_later_version_is_named() {
         let (_dir, file, _) = stored();
-        let text = fs::read_to_string(&file.path).unwrap().replace("\"version\": 1", "\"version\": 2");
-        fs::write(&file.path, text).unwrap();
+        let text = fs::read_to_string(&file.paths[0]).unwrap().replace("\"version\": 1", "\"version\": 2");
+        fs::write(&file.paths[0], text).unwrap();
         assert!(matches!(file.load(), Err(RecordError::Version { version: 2, .. })));
     }
 }

@@ -21,6 +21,16 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    if let (Some(record), LogSeen::Present { uuid, detached: true, .. }) = (&record, &seen)
+        && record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
+    {
+        // One that was killed had come as far as that.
+        record.remove()?;
+        if !args.quiet {
+            println!("detached; everything had been brought home before");
+        }
+        return Ok(());
+    }
     if let Some(record) = &record {
         admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
     }

@@ -1,6 +1,6 @@
 //! The subcommands, one file each.
 
-mod array;
+pub mod array;
 mod calibrate;
 mod check;
 mod completions;

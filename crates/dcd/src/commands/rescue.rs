@@ -1,6 +1,8 @@
 //! `dcd rescue`: brings the dirty data of a log home without a server, and lists what cannot be read.
 
-use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, read_superblock, rescue};
+use dcd_engine::LINE_BYTES;
+use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::attachment::{Attachment, AttachmentState, admit_rescue};
@@ -30,12 +32,42 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if report.marked_clean {
         note_clean(&choice, &mut opened)?;
     }
+    let changed = if args.list { changed_lbas(&mut opened)? } else { Vec::new() };
     if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+        let mut report = serde_json::to_value(&report).expect("a report is plain data");
+        if args.list {
+            report["changed_lbas"] = changed.clone().into();
+        }
+        println!("{report}");
     } else {
-        print!("{}", describe(&report, args.list));
+        print!("{}{}", describe(&report, args.list), describe_changed(&changed));
     }
-    verdict(&report, args.list)
+    verdict(&report, args.list)?;
+    match changed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Damage(
+            "the data disk is another one, or was written without its cache: --force brings the log's data home over that".to_owned(),
+        )),
+    }
+}
+
+/// Where the data disk is not as the cache left it: a rescue would be refused.
+fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
+    if read_superblock(&mut opened.log).map_err(refused)?.state == State::Detached {
+        return Ok(Vec::new());
+    }
+    let found = check(&mut opened.log, Some(&mut opened.data), &mut |_| {}).map_err(refused)?;
+    Ok(found.fingerprint.map_or_else(Vec::new, |fingerprint| fingerprint.differing_lbas))
+}
+
+fn describe_changed(lbas: &[u64]) -> String {
+    match lbas {
+        [] => String::new(),
+        [first, ..] => {
+            let changed = HumanBytes(lbas.len() as u64 * LINE_BYTES);
+            format!("changed without the cache: {changed} of the data disk, the first at LBA {first}\n")
+        }
+    }
 }
 
 /// Everything is home: the data disk is complete.

@@ -17,7 +17,7 @@ use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{ForClients, HumanBytes, LayerSpec, NbdAddress, Overrun, RaidSpec, Recording, StackFile};
 use serde_json::Value;
 
-use crate::admission::{Admitted, admit, admit_bare, admit_no_log, without_caches};
+use crate::admission::{Admitted, admit, admit_bare, admit_bare_array, admit_no_log, without_caches};
 use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::commands::array::random_id;
@@ -44,6 +44,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     enough_memory(&file)?;
     admit_no_log(&file, &file.export)?;
+    admit_bare_array(&file, &file.export)?;
     let admitted = admit(&file)?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.

@@ -26,6 +26,14 @@ pub enum Level {
 }
 
 impl Level {
+    /// The word for it in stack files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Raid5 => "raid5",
+            Level::Raid6 => "raid6",
+        }
+    }
+
     pub const fn parity(self) -> usize {
         match self {
             Level::Raid5 => 1,

@@ -149,8 +149,8 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
         return Ok(());
     }
     refuse(format!(
-        "it was made with level {:?}, {} members and strips of {} KiB: describe it so",
-        newest.level,
+        "it was made with level {}, {} members and strips of {} KiB: describe it so",
+        newest.level.name(),
         newest.members,
         newest.strip_sectors * SECTOR_BYTES / 1024
     ))

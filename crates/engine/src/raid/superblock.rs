@@ -172,7 +172,8 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
     #[error(
-        "it is no member of an array: make one with \"dcd array create\", or add it with \"dcd array add\""
+        "it is no member of an array: make one with \"dcd array create\", put it in another's place with \"dcd array add\", or let the \
+         array take one more with \"dcd array grow\""
     )]
     NoMagic,
     #[error("its superblock has version {0}, and this program knows version {VERSION}")]

@@ -38,7 +38,7 @@ pub trait Host {
 
     fn report(&mut self, _layer: LayerIndex, _report: &Report, _context: &mut Context<'_>) {}
 
-    /// SIGTERM or SIGINT, where [`Driver::take_signals`] was called.
+    /// SIGTERM, SIGHUP or SIGINT, where [`Driver::take_signals`] was called.
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
         context.stop(Nanos::from_secs(60));
     }

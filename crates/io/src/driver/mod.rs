@@ -182,7 +182,7 @@ impl Driver {
         self.watch(self.sources.len() - 1);
     }
 
-    /// SIGTERM and SIGINT go to the host from now on. Call it before threads are started, so that they hold them back
+    /// SIGTERM, SIGHUP and SIGINT go to the host from now on. Call it before threads are started, so that they hold them back
     /// as well.
     pub fn take_signals(&mut self) -> Result<(), DriverError> {
         self.signals = Some(Signals::new().map_err(DriverError::Signals)?);

@@ -4,11 +4,16 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 /// The longest answer that is read: a status of very many layers is far below it.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// How long a server may take until it says the first thing of a call that it answers, or reports on, at once.
+const FIRST_ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// The verb that is answered when the members of an array have recorded something: slow disks take their time.
+const ARRAY: &str = "array";
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,10 @@ pub enum ClientError {
         "{path} answered with something that is not an answer ({detail}): is it the control socket of dcd?"
     )]
     Malformed { path: PathBuf, detail: String },
+    #[error(
+        "{path}: the server has said nothing for {seconds} s: its process is stopped (\"kill -CONT\" lets it go on), or hangs"
+    )]
+    Silent { path: PathBuf, seconds: u64 },
     #[error("{0}")]
     Refused(String),
     #[error("the call was given up")]
@@ -35,6 +44,7 @@ pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
     next_id: u64,
+    patience: Duration,
 }
 
 impl Client {
@@ -45,7 +55,12 @@ impl Client {
             }
             _ => ClientError::Io { path: path.to_owned(), source },
         })?;
-        Ok(Client { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1 })
+        Ok(Client {
+            path: path.to_owned(),
+            stream: BufReader::new(stream),
+            next_id: 1,
+            patience: FIRST_ANSWER_PATIENCE,
+        })
     }
 
     /// Makes one call and waits for its end. `progress` sees what the server reports until then; where it breaks, the
@@ -61,8 +76,10 @@ impl Client {
         let mut line = json!({ "id": id, "verb": verb, "args": args }).to_string();
         line.push('\n');
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|source| self.io(source))?;
+        self.wait_at_most((verb != ARRAY).then_some(self.patience))?;
         loop {
             let mut answer = self.answer()?;
+            self.wait_at_most(None)?;
             let object = answer.as_object_mut().ok_or_else(|| self.malformed("not an object"))?;
             if let Some(text) = object.get("error") {
                 // An error without an id is the answer to a line that the server could not read.
@@ -81,10 +98,19 @@ impl Client {
         }
     }
 
+    fn wait_at_most(&self, patience: Option<Duration>) -> Result<(), ClientError> {
+        self.stream.get_ref().set_read_timeout(patience).map_err(|source| self.io(source))
+    }
+
     fn answer(&mut self) -> Result<Value, ClientError> {
         let mut line = Vec::new();
         let read = (&mut self.stream).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
-        read.map_err(|source| self.io(source))?;
+        read.map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Silent { path: self.path.clone(), seconds: self.patience.as_secs() }
+            }
+            _ => self.io(source),
+        })?;
         if line.is_empty() {
             return Err(ClientError::Closed { path: self.path.clone() });
         }
@@ -138,6 +164,30 @@ mod tests {
         assert_eq!(result.unwrap(), json!({ "b": 2 }));
         assert_eq!(seen, [json!(7)]);
         assert_eq!(said, json!({ "id": 1, "verb": "flush", "args": { "a": 1 } }));
+    }
+
+    #[test]
+    fn a_silent_server_is_waited_for_only_until_it_says_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let connect = || Client { patience: Duration::from_millis(50), ..Client::connect(&path).unwrap() };
+        // The kernel lets it in, and nobody reads.
+        let status = connect().call("status", json!({}), |_| ControlFlow::Continue(()));
+        assert!(matches!(status, Err(ClientError::Silent { .. })), "{status:?}");
+        drop(listener.accept().unwrap());
+        // Progress at once, and the end much later; and a call to an array, which has none.
+        for (verb, first) in [("flush", "{\"id\":1,\"progress\":1}\n"), ("array", "")] {
+            let mut client = connect();
+            let (mut stream, _) = listener.accept().unwrap();
+            let server = thread::spawn(move || {
+                stream.write_all(first.as_bytes()).unwrap();
+                thread::sleep(Duration::from_millis(200));
+                stream.write_all(b"{\"id\":1,\"result\":2}\n").unwrap();
+            });
+            assert_eq!(client.call(verb, json!({}), |_| ControlFlow::Continue(())).unwrap(), 2, "{verb}");
+            server.join().unwrap();
+        }
     }
 
     #[test]

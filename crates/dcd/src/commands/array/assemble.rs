@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::{Level, Superblock};
+use dcd_engine::raid::Superblock;
 use dcd_stack::{StackFile, toml_text};
 
 use crate::attachment::{Refusal, uuid_text};
@@ -152,10 +152,7 @@ impl<'a> Members<'a> {
         for (number, path) in self.spares.iter().enumerate() {
             spares.push(device(format!("spare{number}"), Some(path))?);
         }
-        let level = match array.level {
-            Level::Raid5 => "raid5",
-            Level::Raid6 => "raid6",
-        };
+        let level = array.level.name();
         let strip = array.strip_sectors * SECTOR_BYTES / 1024;
         let _ = write!(
             text,

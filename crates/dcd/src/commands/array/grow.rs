@@ -7,14 +7,16 @@ use dcd_engine::raid::grow::{GrowError, add_member, take_space};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, LayerKind, StackFile};
 
-use crate::attachment::Refusal;
+use crate::attachment::{AttachmentState, Refusal};
 use crate::cli_array::ArrayGrow;
-use crate::commands::array::Choice;
 use crate::commands::array::devices::{may_overwrite, random_id};
+use crate::commands::array::{Choice, Devices};
 use crate::failure::Failure;
+use crate::on_array;
 use crate::opening::{PartDevice, start, target};
 use crate::progress::Progress;
 
+const FIRST_DETACH: &str = "\"dcd detach\" first, and \"dcd format\" again afterwards";
 /// Data that moves between two notes of how far it is.
 const BAND_BYTES: u64 = 16 << 20;
 
@@ -24,9 +26,10 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     if let Some(cache) = cache_on(&choice.file, &choice.layer) {
         return Err(Failure::Refused(Refusal::new(
             format!("log cache \"{cache}\" stands on it, and it knows the size of its data disk"),
-            "\"dcd detach\" first, and \"dcd format\" again afterwards",
+            FIRST_DETACH,
         )));
     }
+    refuse_below_a_cache(&choice)?;
     let names: Vec<&str> =
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
     let (offline, parts) = start(&choice.file, &names, false)?;
@@ -70,6 +73,25 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         None => println!("nothing to gain: it has all the space that its smallest member gives"),
     }
     Ok(())
+}
+
+/// Refuses where a cache that this stack file does not name is attached to the array. A move of its data that has begun goes on: until
+/// it ends, nobody can serve the array.
+fn refuse_below_a_cache(choice: &Choice) -> Result<(), Failure> {
+    let Some(record) = on_array::record(&choice.file, &choice.layer)? else { return Ok(()) };
+    let all = record.load()?;
+    match all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned) {
+        Some(cache) if Devices::open(choice)?.newest.reshape.is_none() => {
+            Err(Failure::Refused(Refusal::new(
+                format!(
+                    "the cache {} is attached to it, and knows the size of its data disk",
+                    cache.cache_uuid
+                ),
+                format!("{FIRST_DETACH}; its log is {}", cache.log.display()),
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refused(error: GrowError) -> Failure {

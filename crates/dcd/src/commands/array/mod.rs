@@ -10,7 +10,7 @@ mod pass;
 mod status;
 
 pub use change::store_calibration;
-pub use devices::random_id;
+pub use devices::{Devices, random_id};
 
 use std::ops::ControlFlow;
 
@@ -37,7 +37,7 @@ pub fn run(args: &Array) -> Result<(), Failure> {
 }
 
 /// One array of a stack file.
-struct Choice {
+pub struct Choice {
     file: StackFile,
     layer: String,
     config: dcd_engine::raid::RaidConfig,
@@ -73,7 +73,7 @@ impl Choice {
         Ok(Choice::of(file, layer))
     }
 
-    fn of(file: StackFile, layer: String) -> Choice {
+    pub fn of(file: StackFile, layer: String) -> Choice {
         let spec = file.layer(&layer).expect("it is one of the file's");
         let LayerKind::Raid(raid) = &spec.kind else { unreachable!("arrays gives arrays") };
         let config = raid.config.clone();

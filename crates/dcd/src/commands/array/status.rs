@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::Level;
 use dcd_serve::control::Client;
 use dcd_stack::HumanBytes;
 use serde_json::{Value, json};
@@ -114,7 +113,7 @@ fn offline(choice: &Choice, devices: &Devices) -> Value {
         "served": false,
         "state": state(devices),
         "uuid": uuid_text(of.uuid),
-        "level": match of.level { Level::Raid5 => "raid5", Level::Raid6 => "raid6" },
+        "level": of.level.name(),
         "members": of.members,
         "strip_bytes": of.strip_sectors * SECTOR_BYTES,
         "size_bytes": (of.members - of.level.parity()) as u64 * of.member_sectors * SECTOR_BYTES,

@@ -1,0 +1,69 @@
+//! The attachment record of what lies on an array. Who the array is say the superblocks of its members: they are read, and it is
+//! not started.
+
+use std::path::Path;
+
+use dcd_engine::{Extent, Lba, SECTOR_BYTES};
+use dcd_stack::{LayerKind, StackFile};
+
+use crate::attachment::{Record, uuid_text};
+use crate::commands::array::{Choice, Devices};
+use crate::failure::Failure;
+
+/// The array whose sectors, or one range of them, a part of a stack is.
+pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
+    let layer = file.layer(part)?;
+    match (&layer.kind, layer.kind.below_names().as_slice()) {
+        (LayerKind::Raid(_), _) => Some(&layer.name),
+        (LayerKind::LogCache { .. } | LayerKind::WriteCache(_), _) => None,
+        (_, [below]) => array_below(file, below),
+        _ => None,
+    }
+}
+
+/// The record of the array that a part lies on. None where it lies on none, or on one that has not been made, cannot be read, or
+/// lies on a log cache itself: only that one can say what it holds. Its devices must not be open.
+pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
+    let Some(array) = array_below(file, part).filter(|array| !stands_on_a_cache(file, array)) else {
+        return Ok(None);
+    };
+    let devices = match Devices::open(&Choice::of(file.clone(), array.to_owned())) {
+        Ok(devices) => devices,
+        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+        // Whoever starts the array is told more of it.
+        Err(_) => return Ok(None),
+    };
+    let newest = &devices.newest;
+    let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
+    let its_own = devices
+        .found
+        .iter()
+        .filter(|found| found.superblock().is_some_and(|(superblock, _)| superblock.uuid == newest.uuid));
+    let members: Vec<&Path> = its_own.filter_map(|found| file.path_below(&found.name)).collect();
+    match range(file, part, sectors) {
+        Some(extent) if !members.is_empty() => {
+            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent)?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The sectors of its array that a part is.
+fn range(file: &StackFile, part: &str, array_sectors: u64) -> Option<Extent> {
+    let kind = &file.layer(part)?.kind;
+    if matches!(kind, LayerKind::Raid(_)) {
+        return Some(Extent::new(Lba(0), array_sectors));
+    }
+    let below = range(file, kind.below_names().first()?, array_sectors)?;
+    let LayerKind::Slice(slice) = kind else { return Some(below) };
+    let first = slice.first_bytes / SECTOR_BYTES;
+    let rest = below.sectors.checked_sub(first)?;
+    Some(Extent::new(below.start + first, slice.size_bytes.map_or(rest, |bytes| bytes / SECTOR_BYTES)))
+}
+
+/// True for a log cache, and for what has one below it.
+pub fn stands_on_a_cache(file: &StackFile, part: &str) -> bool {
+    let Some(layer) = file.layer(part) else { return false };
+    matches!(layer.kind, LayerKind::LogCache { .. })
+        || layer.kind.below_names().into_iter().any(|below| stands_on_a_cache(file, below))
+}

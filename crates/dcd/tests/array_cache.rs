@@ -1,0 +1,201 @@
+//! A cache whose data disk is an array, or a slice of one: the array is refused to everybody else while its newest blocks are in
+//! the log, as a disk is.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{Place, Server, dcd, expect};
+
+const MEMBERS: &str = "\"a\", \"b\", \"c\", \"d\"";
+const CACHE: &str = "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"home\"\nidle-empty = \"10min\"\n\
+                     idle-full = \"10min\"\nhigh-mark = 100\n";
+
+/// Where the log of the cache is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Log {
+    OfItsOwn,
+    /// On the first 8 MiB of the array.
+    OnTheArray,
+}
+
+impl Log {
+    fn layers(self) -> &'static str {
+        match self {
+            Log::OfItsOwn => "[device.log]\npath = \"ssd.img\"\nsize = \"8MiB\"\n",
+            Log::OnTheArray => "[layer.log]\nkind = \"slice\"\nof = \"array\"\nsize = \"8MiB\"\n",
+        }
+    }
+
+    fn home(self) -> &'static str {
+        match self {
+            Log::OfItsOwn => "[layer.home]\nkind = \"slice\"\nof = \"array\"\n",
+            Log::OnTheArray => "[layer.home]\nkind = \"slice\"\nof = \"array\"\nfirst = \"8MiB\"\n",
+        }
+    }
+}
+
+/// A stack file over an array; the layers above it are `more`.
+fn write_stack(place: &Place, export: &str, members: &str, more: &str) {
+    let mut text = format!(
+        "export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+         [layer.array]\nkind = \"raid\"\nof = [{members}]\nstrip = \"64KiB\"\njournal = \"none\"\n"
+    );
+    for member in ["a", "b", "c", "d"].iter().filter(|name| members.contains(&format!("\"{name}\""))) {
+        text += &format!("[device.{member}]\npath = \"{member}.img\"\nsize = \"8MiB\"\n");
+    }
+    fs::write(place.stack(), text + more).unwrap();
+}
+
+fn with_cache(place: &Place, log: Log) {
+    write_stack(place, "cache", MEMBERS, &[log.layers(), log.home(), CACHE].concat());
+}
+
+/// Sixteen blocks are in the log, and not in the array.
+fn dirty(log: Log) -> Place {
+    let place = Place::new();
+    with_cache(&place, log);
+    expect(&dcd().args(["array", "create"]).arg(place.stack()).output().unwrap(), 0, "over 4 members");
+    place.format();
+    assert_eq!(records(&place).len(), 1, "it is made with the cache");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        nbd.write(i * 65536, &[0xd1; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    place
+}
+
+fn records(place: &Place) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "dcd")).collect()
+}
+
+fn members(place: &Place) -> Vec<Vec<u8>> {
+    ["a", "b", "c", "d"].map(|name| fs::read(place.path(&format!("{name}.img"))).unwrap()).into()
+}
+
+fn refused(place: &Place, more: &[&str], said: &str) {
+    let before = members(place);
+    match Server::start(place, more) {
+        Ok(_) => panic!("it was served: {said}"),
+        Err(output) => expect(&output, 3, said),
+    }
+    assert!(members(place) == before, "a refusal changes nothing");
+}
+
+/// All that was written is there, and comes home.
+fn served_whole(place: &Place, log: Log) {
+    with_cache(place, log);
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        assert_eq!(nbd.read(i * 65536, 4096).unwrap(), [0xd1; 4096], "block {i}");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+const ATTACHED: &str = "is attached to this disk, and this stack serves the disk without it";
+
+#[test]
+fn an_array_is_not_served_without_the_cache_that_has_its_newest_blocks() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = dirty(log);
+        write_stack(&place, "array", MEMBERS, "");
+        refused(&place, &[], ATTACHED);
+        write_stack(&place, "home", MEMBERS, log.home());
+        refused(&place, &[], ATTACHED);
+        // A part of it, through something else, with its members in another place and one away.
+        fs::rename(place.path("c.img"), place.path("elsewhere")).unwrap();
+        let part = "[layer.part]\nkind = \"slice\"\nof = \"array\"\nfirst = \"12MiB\"\nsize = \"4MiB\"\n\
+                    [layer.seen]\nkind = \"trace\"\nof = \"part\"\n";
+        write_stack(&place, "seen", "\"a\", \"b\", \"missing\", \"d\"", part);
+        match Server::start(&place, &[]) {
+            Ok(_) => panic!("it was served"),
+            Err(output) => expect(&output, 3, ATTACHED),
+        }
+        fs::rename(place.path("elsewhere"), place.path("c.img")).unwrap();
+        served_whole(&place, log);
+    }
+}
+
+#[test]
+fn an_array_with_a_cache_gets_no_other() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = dirty(log);
+        let other = "[device.log]\npath = \"other.img\"\nsize = \"8MiB\"\n";
+        write_stack(&place, "cache", MEMBERS, &[other, log.home(), CACHE].concat());
+        expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+        // A log that was made of another disk.
+        let another = Place::new();
+        another.format();
+        fs::copy(another.path("log.img"), place.path("other.img")).unwrap();
+        refused(&place, &[], "another cache is attached to the data disk");
+        // Its sectors are no place for another cache's log.
+        fs::write(place.path("disk.img"), vec![7; 16 << 20]).unwrap();
+        let on_it = "[device.disk]\npath = \"disk.img\"\n\
+                     [layer.cache]\nkind = \"log-cache\"\nlog = \"array\"\ndata = \"disk\"\n";
+        write_stack(&place, "cache", MEMBERS, on_it);
+        expect(&place.run("format", &[]), 3, "is the data disk of the cache");
+        served_whole(&place, log);
+    }
+}
+
+#[test]
+fn the_cache_of_an_array_is_given_up_on_purpose_only_and_then_for_ever() {
+    let place = dirty(Log::OfItsOwn);
+    fs::rename(place.path("ssd.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "64 KiB of acknowledged writes would be lost");
+    refused(&place, &["--without-cache"], "64 KiB of acknowledged writes would be lost");
+    expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+    fs::rename(place.path("elsewhere"), place.path("ssd.img")).unwrap();
+    refused(&place, &[], "never use this log again");
+    write_stack(&place, "array", MEMBERS, "");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_detached_array_is_a_plain_one() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = dirty(log);
+        let record = records(&place).remove(0);
+        let kept = fs::read(&record).unwrap();
+        expect(&place.run("detach", &[]), 0, "64 KiB was brought home");
+        assert!(records(&place).is_empty());
+        // Killed before it forgot: the next one does.
+        fs::write(&record, kept).unwrap();
+        expect(&place.run("detach", &[]), 0, "detached");
+        assert!(records(&place).is_empty());
+        write_stack(&place, "home", MEMBERS, log.home());
+        let server = place.serve();
+        assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+        expect(&server.stop(), 0, "");
+    }
+}
+
+#[test]
+fn a_cache_on_an_array_that_has_no_record_yet_gets_one_when_it_is_served() {
+    let place = dirty(Log::OfItsOwn);
+    fs::remove_file(records(&place).remove(0)).unwrap();
+    served_whole(&place, Log::OfItsOwn);
+    assert_eq!(records(&place).len(), 1);
+    write_stack(&place, "array", MEMBERS, "");
+    refused(&place, &[], ATTACHED);
+}
+
+#[test]
+fn an_array_does_not_grow_below_a_cache() {
+    let place = dirty(Log::OfItsOwn);
+    write_stack(&place, "array", MEMBERS, "");
+    let grow = || dcd().args(["array", "grow"]).arg(place.stack()).output().unwrap();
+    expect(&grow(), 3, "is attached to it");
+    with_cache(&place, Log::OfItsOwn);
+    expect(&place.run("detach", &[]), 0, "");
+    write_stack(&place, "array", MEMBERS, "");
+    expect(&grow(), 3, "its parity is not known to be right");
+}
