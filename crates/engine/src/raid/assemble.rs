@@ -1,5 +1,7 @@
 //! How an array starts: who of its members can be used, what a crash has left.
 
+use std::collections::BTreeMap;
+
 use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports, Stripes};
 use crate::raid::array::{Array, Start};
 use crate::raid::away::{Away, TRACTS_MAX};
@@ -197,9 +199,17 @@ impl Members<'_> {
         // A server that was killed may have left the newest record in the device's cache: if a power cut took it while its
         // writes are half made, nobody could finish them. The crash explorer found this.
         device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
-        for write in writes {
-            let unit = (write.at.0 - DATA_SECTOR) / self.layout.column_sectors();
+        let column_sectors = self.layout.column_sectors();
+        let unit_of = |write: &journal::Entry| (write.at.0 - DATA_SECTOR) / column_sectors;
+        let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
+        let gone: BTreeMap<_, _> =
+            marks.map(|(index, write)| ((write.role, unit_of(write)), index)).collect();
+        for (index, write) in writes.into_iter().enumerate() {
+            let unit = unit_of(&write);
             self.replayed.insert(self.tracts.of_unit(unit));
+            if gone.get(&(write.role, unit)).is_some_and(|last| index <= *last) {
+                continue;
+            }
             let Some(port) = self.in_use(write.role) else { continue };
             let io = Io::Write { at: write.at, buf: write.buf, durability: Durability::Durable };
             if below.run(port, io).status.is_err() {

@@ -6,6 +6,9 @@
 //! record is written at a time, so a crash tears one at most, and that is the newest. Each record names the oldest one
 //! whose writes were not all durable (the *tail*); recovery writes from there to the newest, in order, which leaves every
 //! block as the last of them has it. Numbers begin again with each epoch, and records of another epoch are not looked at.
+//!
+//! A record of a unit says which roles are gone there: a member that has been filled since has what the rows say together, and not
+//! what older records had for it. The crash explorer found this.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -46,7 +49,7 @@ struct EntryBytes {
 const HEADER_BYTES: usize = size_of::<Header>();
 const ENTRY_BYTES: usize = size_of::<EntryBytes>();
 
-/// One write of a record.
+/// One write of a record. Without bytes: the role is gone in the unit that begins there, and older writes to it are void.
 #[derive(Debug)]
 pub struct Entry {
     pub role: usize,
@@ -307,18 +310,24 @@ impl Array {
         (journal.next, journal.writing) = (number + 1, true);
         let tail = *journal.live.first().expect("it has this one");
         let place = Place { uuid, epoch: journal.epoch, number, tail };
+        let (slots, port, at) = (journal.slots, journal.port, journal.slots.at(number));
+        let unit = self.operations.get_mut(key).unit;
+        let layout = self.layout;
+        let gone: Vec<usize> = (0..layout.shape.columns()).filter(|role| self.is_gone(*role, unit)).collect();
         let operation = self.operations.get_mut(key);
         operation.record = Some(number);
-        let unit = operation.unit;
-        let layout = self.layout;
-        let entry = |(run, buf)| {
-            let run: &crate::raid::plan::Run = run;
-            (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf)
-        };
-        let entries: Vec<(usize, Lba, &Buf)> =
-            operation.writes.iter().map(|(run, buf)| entry((run, buf))).collect();
-        let buf = encode(&journal.slots, place, &entries);
-        let (port, at) = (journal.port, journal.slots.at(number));
+        let nothing = Buf::none();
+        let writes: Vec<(usize, Lba, &Buf)> = operation
+            .writes
+            .iter()
+            .map(|(run, buf)| (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf))
+            .collect();
+        // What it has for a member that has failed since it was planned counts: no superblock may say yet that it has.
+        let void = gone.iter().filter(|role| writes.iter().all(|(other, ..)| other != *role));
+        let mut entries: Vec<(usize, Lba, &Buf)> =
+            void.map(|role| (*role, layout.member_lba(unit, 0), &nothing)).collect();
+        entries.extend(writes);
+        let buf = encode(&slots, place, &entries);
         self.statistics.journal_records += 1;
         let io = Io::Write { at, buf, durability: Durability::Durable };
         self.submit_to(port, 0, Flight::Journal { operation: Some(key) }, io, out);

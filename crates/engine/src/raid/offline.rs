@@ -52,6 +52,8 @@ pub enum ChangeError {
     Id(u64),
     #[error("it leaves out more than {EXCEPT_MAX} ranges of strides: measure fewer of them")]
     TooManyRanges,
+    #[error("member {place}: {source}")]
+    Member { place: usize, source: SuperblockError },
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
     #[error("writing the superblock of member {role}: {source}")]
@@ -174,7 +176,7 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
         let found = match Superblock::read(*member) {
             Ok((found, _)) => found,
             Err(SuperblockError::Io(_)) => continue,
-            Err(error) => return Err(error.into()),
+            Err(source) => return Err(ChangeError::Member { place, source }),
         };
         if all.first().is_some_and(|first| first.uuid != found.uuid) {
             return Err(ChangeError::Foreign(place));

@@ -59,7 +59,8 @@ impl Run {
     /// once more, or left out: that member.
     fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
         let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
-        let Some(&role) = blank_members(hot_add, disks).first() else { return Ok(None) };
+        let blank = blank_members(hot_add, disks);
+        let Some(&role) = blank.first() else { return Ok(None) };
         *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
         let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
         let mut stack = (self.rig.build)(&driver.geometries());
@@ -73,7 +74,7 @@ impl Run {
         {
             return Err(format!("a start with the blank member {role} does not name it: {refused}"));
         }
-        let offline = self.rng.chance(500) && may_add_offline(hot_add, disks, role);
+        let offline = self.rng.chance(500) && blank.len() == 1 && may_add_offline(hot_add, disks, role);
         self.tell(|| format!("-- {refused}: {}", if offline { "it is added" } else { "it is left out" }));
         if !offline {
             return Ok(Some(role));
