@@ -32,7 +32,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
-        Param { default: "4", ..RUNS },
+        Param { default: "12", ..RUNS },
         Param { key: "scale", default: "4", about: "the following and the caches are divided by this" },
         Param { key: "bytes", default: "4GiB", about: "what all clients together write" },
         Param {
