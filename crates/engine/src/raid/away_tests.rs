@@ -265,6 +265,35 @@ fn a_replay_does_not_put_older_blocks_on_a_member_that_has_come_back() {
     assert_eq!(bench.scrub(false), Findings::default());
 }
 
+/// A member fails between the plan of a write and its record, and the power goes before any superblock says so: it is used again.
+#[test]
+fn a_record_has_what_was_planned_for_a_member_that_failed_meanwhile() {
+    let config = RaidConfig { journal: true, ..by_stripes(Level::Raid5, 4) };
+    let mut bench = Bench::filled(config.clone());
+    let role = bench.array().layout.member(0, 0);
+    let blocks = bench.array().layout.stripe_sectors() / 8;
+    bench.write(3 * blocks, 1, 100);
+    bench.write(0, 1, 101);
+    bench.ask(Io::Flush);
+    while bench.array().statistics.journal_records == 0 {
+        assert!(bench.returns(), "it goes home");
+    }
+    // Behind the members there is the journal: while one record is written, the other waits.
+    let journal = bench.open.iter().position(|(port, ..)| port.0 == 4).expect("it is written");
+    let record = bench.open.remove(journal).expect("it is there");
+    bench.settle();
+    bench.tell(ArrayCommand::Fail { role }).expect("it can be spared");
+    // No superblock is ever written.
+    bench.open.clear();
+    bench.open.push_back(record);
+    bench.settle();
+    assert_eq!(bench.array().statistics.journal_records, 2);
+    let mut bench = Bench::start(config, bench.members).expect("active");
+    assert!(bench.is_good(), "{}", bench.status());
+    bench.check_changed(&[(3, 100), (0, 101)]);
+    assert_eq!(bench.scrub(false), Findings::default());
+}
+
 /// What a crash leaves after each command of a return; nothing is old, and the return goes on or begins again.
 #[test]
 fn a_crash_while_a_member_comes_back_leaves_nothing_old() {
