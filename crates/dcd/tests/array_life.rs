@@ -354,3 +354,64 @@ fn an_array_grows_by_a_member_and_by_larger_ones() {
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
     expect(&server.stop(), 0, "");
 }
+
+/// Serves a part of an array of four, and writes a block.
+fn serve_part(place: &Place, members: &[&str], block: u64, from: u64) {
+    stack(place, members, &[], "level = \"raid6\"\n");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(block * 4096, &pattern(from)).unwrap();
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn halves_of_an_array_that_were_used_apart_are_refused_until_one_is_chosen() {
+    const RAID_6: &str = "level = \"raid6\"\n";
+    let place = Place::new();
+    for name in ["a", "b", "c", "d"] {
+        disk(&place, name, 4);
+    }
+    stack(&place, &["a", "b", "c", "d"], &[], RAID_6);
+    expect(&array(&place, "create", &[]), 0, "over 4 members");
+    let server = place.serve();
+    write_all(&mut place.nbd(), 64);
+    good(&place);
+    expect(&server.stop(), 0, "");
+    serve_part(&place, &["a", "b", "missing", "missing"], 0, 100);
+    serve_part(&place, &["missing", "missing", "c", "d"], 1, 101);
+    serve_part(&place, &["missing", "missing", "c", "d"], 1, 102);
+    stack(&place, &["a", "b", "c", "d"], &[], RAID_6);
+    let images = ["a.img", "b.img", "c.img", "d.img"].map(|name| place.path(name));
+    let mut assemble = dcd();
+    assemble.args(["array", "assemble"]).args(&images);
+    expect(&assemble.output().unwrap(), 3, "a.img: it is member 0");
+    expect(&assemble.output().unwrap(), 3, "were used apart: member 0 (event counter ");
+    expect(&dcd().args(["array", "assemble"]).arg(place.stack()).output().unwrap(), 3, "were used apart");
+    expect(&Server::start(&place, &[]).err().unwrap(), 3, "were used apart");
+    expect(&array(&place, "fail", &["a"]), 3, "were used apart");
+    expect(&array(&place, "status", &[]), 0, "were used apart");
+    assert_eq!(status(&place)["state"], "apart");
+    expect(&array(&place, "add", &["d"]), 3, "were used apart");
+    // The older half is kept. One of the other is added while nothing is served, and one to the server.
+    let first = dcd().args(["array", "assemble"]).args(&images[..2]).output().unwrap();
+    expect(&first, 0, "\"missing\", \"missing\"");
+    stack(&place, &["a", "b", "c", "missing"], &[], RAID_6);
+    expect(&array(&place, "add", &["c"]), 0, "\"c\" is member 2 now: it is filled");
+    let server = place.serve();
+    stack(&place, &["a", "b", "c", "d"], &[], RAID_6);
+    wait_for(&place, "the end of the rebuild", |status| status["rebuilding_member"].is_null());
+    expect(&array(&place, "add", &["d"]), 0, "\"d\" is member 3 now: it is being filled");
+    good(&place);
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+    stack(&place, &["missing", "missing", "c", "d"], &[], RAID_6);
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for block in 0..64 {
+        let from = if block == 0 { 100 } else { block };
+        assert!(nbd.read(block * 4096, 4096).unwrap() == pattern(from), "block {block}");
+    }
+    expect(&server.stop(), 0, "");
+}

@@ -57,11 +57,14 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     let spares = read(&spares, "spare", below)?;
     let newest = newest(&members, &spares)?;
     described(config, &newest)?;
+    if let Some(apart) = newest.apart(&known(&members, &spares).collect::<Vec<_>>()) {
+        return refuse(apart.to_string());
+    }
     let mut found = Found {
         ports: vec![None; newest.members],
         copies: vec![0; newest.members],
         generations: vec![0; newest.members],
-        generation_max: known(&members, &spares).map(|superblock| superblock.generation).max().unwrap_or(0),
+        generation_max: known(&members, &spares).map(|(known, _)| known.generation).max().unwrap_or(0),
         differing: 0,
         outdated: 0,
         holders: vec![None; newest.members],
@@ -120,19 +123,19 @@ fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Supe
             ));
         }
     }
-    match Superblock::newest_of(known(members, spares)) {
+    match Superblock::newest_of(known(members, spares).map(|(superblock, _)| superblock)) {
         Some(newest) => Ok(newest.clone()),
         None => refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\""),
     }
 }
 
-/// The superblocks of devices with roles.
+/// The superblocks of devices with roles, and who they are.
 fn known<'a>(
     members: &'a [Option<Device>],
     spares: &'a [Option<Device>],
-) -> impl Iterator<Item = &'a Superblock> + Clone {
+) -> impl Iterator<Item = (&'a Superblock, Identity)> + Clone {
     let known = members.iter().chain(spares).flatten().filter(|device| device.identity.role.is_some());
-    known.map(|device| &device.superblock)
+    known.map(|device| (&device.superblock, device.identity))
 }
 
 /// Refuses a description that is not of this array.

@@ -24,6 +24,7 @@
 //! | `superblock` | who the members are, and what is known of them                                    |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
 //! | `away`       | members that are away, and what they have missed                                  |
+//! | `apart`      | members that were used without each other                                          |
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | keeping the superblocks true                                                      |
@@ -42,6 +43,7 @@
 //!
 //! Discards are refused: what a member returns for discarded blocks must not differ from what the parity was computed of.
 
+mod apart;
 mod array;
 mod assemble;
 mod away;
@@ -78,6 +80,7 @@ mod window;
 use crate::Nanos;
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
 
+pub use apart::Apart;
 use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::destage::contiguity::EXCEPT_MAX;
+use crate::raid::apart::Apart;
 use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
@@ -33,6 +34,8 @@ pub enum ChangeError {
     Nobody,
     #[error("member {0} is not of the same array as the others")]
     Foreign(usize),
+    #[error("{0}")]
+    Apart(Apart),
     #[error("it has no role {role}: its members have the roles 0 to {}", .members - 1)]
     NoRole { role: usize, members: usize },
     #[error("member {0} is in use: a device takes its place only after it has failed (\"dcd array fail\")")]
@@ -168,23 +171,28 @@ pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
 /// What the members say together: the newest superblock. `members` are in the order of their roles.
 ///
 /// # Errors
-/// Where none of them can be read, or one is of another array.
+/// Where none of them can be read, one is of another array, or some were used apart from the others.
 pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
-    let mut all: Vec<Superblock> = Vec::new();
+    let mut all: Vec<(Superblock, Identity)> = Vec::new();
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
         let found = match Superblock::read(*member) {
-            Ok((found, _)) => found,
+            Ok(found) => found,
             Err(SuperblockError::Io(_)) => continue,
             Err(source) => return Err(ChangeError::Member { place, source }),
         };
-        if all.first().is_some_and(|first| first.uuid != found.uuid) {
+        if all.first().is_some_and(|first| first.0.uuid != found.0.uuid) {
             return Err(ChangeError::Foreign(place));
         }
         all.push(found);
     }
-    let generation = all.iter().map(|superblock| superblock.generation).max().unwrap_or(0);
-    let newest = Superblock::newest_of(&all).ok_or(ChangeError::Nobody)?;
+    let known = || all.iter().map(|(superblock, identity)| (superblock, *identity));
+    let generation = known().map(|(superblock, _)| superblock.generation).max().unwrap_or(0);
+    let newest =
+        Superblock::newest_of(known().map(|(superblock, _)| superblock)).ok_or(ChangeError::Nobody)?;
+    if let Some(apart) = newest.apart(&known().collect::<Vec<_>>()) {
+        return Err(ChangeError::Apart(apart));
+    }
     // The next one is behind all of them.
     Ok(Superblock { generation, ..newest.clone() })
 }

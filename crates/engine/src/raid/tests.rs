@@ -1,5 +1,7 @@
 //! The array step by step: what it sends to its members, and when.
 
+#[path = "apart_tests.rs"]
+mod apart;
 #[path = "away_tests.rs"]
 mod away;
 #[path = "intent_tests.rs"]

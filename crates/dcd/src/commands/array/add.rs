@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dcd_engine::raid::offline::{make_spare, replace};
+use dcd_engine::raid::Superblock;
+use dcd_engine::raid::offline::{ChangeError, make_spare, replace};
 use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
 use dcd_serve::control::Client;
 use dcd_stack::{DeviceSource, HumanBytes};
@@ -15,7 +16,9 @@ use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::ArrayAdd;
 use crate::commands::array::Choice;
 use crate::commands::array::change::{named, refused_by_server, take};
-use crate::commands::array::devices::{Devices, Found, Standing, may_overwrite, random_id, refused};
+use crate::commands::array::devices::{
+    Devices, Found, Standing, apart, may_overwrite, newest, random_id, refused,
+};
 use crate::failure::Failure;
 use crate::opening::{start, target};
 
@@ -37,7 +40,11 @@ fn wrong<T>(name: &str, what: &str, advice: &str) -> Result<T, Failure> {
 
 fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
     let mut devices = Devices::open(choice)?;
+    let apart = devices.apart().is_some();
     let found = take(&mut devices, name)?;
+    if apart {
+        devices.newest = without_taken(&devices)?;
+    }
     let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     let standing = devices.standing(&found);
     let wrong =
@@ -74,6 +81,15 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What the others say where a device that is added was used apart from them: they were chosen, even if it is the newer one.
+fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
+    let newest = newest(&devices.found).ok_or_else(|| refused(ChangeError::Nobody))?;
+    match apart(&newest, devices.found.iter()) {
+        Some(apart) => Err(refused(ChangeError::Apart(apart))),
+        None => Ok(newest),
+    }
 }
 
 /// What a member that has come back is given.

@@ -12,7 +12,7 @@ use dcd_stack::{StackFile, toml_text};
 use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::Choice;
-use crate::commands::array::devices::{Content, Devices, Found, Standing, standing};
+use crate::commands::array::devices::{Content, Devices, Found, Standing, apart, standing};
 use crate::failure::Failure;
 use crate::opening::{start, target};
 
@@ -24,6 +24,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     }
     let found = args.devices.iter().map(|path| look(path)).collect::<Result<Vec<Found>, Failure>>()?;
     let array = choose(&found, args.array.as_deref())?;
+    refuse_apart(&array, &found)?;
     let members = Members::of(&array, &found);
     members.complain(&array)?;
     let text = members.stack_file(&array)?;
@@ -83,6 +84,21 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
             Err(Failure::Failed(text))
         }
     }
+}
+
+/// Refuses members of which neither part has what was written to the other.
+fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
+    let Some(apart) = apart(array, found.iter()) else { return Ok(()) };
+    for device in found {
+        let role = device.superblock().and_then(|(_, identity)| array.role_of(identity.id));
+        if let Some(role) = role {
+            eprintln!("dcd: {}: it is member {role}", device.name);
+        }
+    }
+    Err(Failure::Refused(Refusal::new(
+        format!("array {}: {apart}", uuid_text(array.uuid)),
+        "to keep a part, name its devices only; nothing was changed",
+    )))
 }
 
 /// Which device has which role.
@@ -216,6 +232,7 @@ fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
     if of.reshape.is_some() {
         wrong.push("it is growing, and \"dcd array grow\" has to go on first".to_owned());
     }
+    wrong.extend(devices.apart().map(|apart| apart.to_string()));
     let mut holders = vec![0u32; of.members];
     for found in &devices.found {
         let name = &found.name;

@@ -1,7 +1,7 @@
 //! The devices of an array that is not served: which can be opened, what their superblocks say, who is who.
 
 use dcd_engine::raid::offline::ChangeError;
-use dcd_engine::raid::{Identity, Superblock, SuperblockError};
+use dcd_engine::raid::{Apart, Identity, Superblock, SuperblockError};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts, StackFile};
 
@@ -124,6 +124,11 @@ impl Devices {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }
 
+    /// Members that were used apart from the others, if there are any.
+    pub fn apart(&self) -> Option<Apart> {
+        apart(&self.newest, self.found.iter())
+    }
+
     pub fn by_name(&self, name: &str) -> Option<&Found> {
         self.found.iter().find(|found| found.name == name)
     }
@@ -141,6 +146,14 @@ impl Devices {
             .filter_map(|found| found.device.as_mut().map(|device| Some(device as &mut dyn BlockDevice)))
             .collect()
     }
+}
+
+/// Members among these devices that were used apart from those of the newest superblock.
+pub fn apart<'a>(newest: &Superblock, found: impl Iterator<Item = &'a Found>) -> Option<Apart> {
+    let with_role = found
+        .filter_map(Found::superblock)
+        .filter(|(superblock, identity)| superblock.uuid == newest.uuid && identity.role.is_some());
+    newest.apart(&with_role.collect::<Vec<_>>())
 }
 
 /// The newest superblock of the array that most devices with a role are of.

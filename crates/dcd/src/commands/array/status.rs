@@ -128,6 +128,7 @@ fn offline(choice: &Choice, devices: &Devices) -> Value {
         "reshaped_percent": of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
         "calibrated": of.calibration.is_some(),
         "away": of.away_status(),
+        "apart": devices.apart().map(|apart| apart.to_string()),
         "devices": rows,
     })
 }
@@ -147,6 +148,7 @@ fn state(devices: &Devices) -> &'static str {
     };
     let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !there(role)).count();
     match lacking {
+        _ if devices.apart().is_some() => "apart",
         _ if of.reshape.is_some() => "growing",
         more if more > of.level.parity() => "broken",
         0 if of.in_doubt.is_empty() => "good",
@@ -209,6 +211,9 @@ fn screen(status: &Value) -> String {
     let _ = writeln!(out, "parity   {parity}; journal: {journal}");
     if let Some(percent) = status["reshaped_percent"].as_f64() {
         let _ = writeln!(out, "growing  {percent:.1} %: \"dcd array grow\" goes on");
+    }
+    if let Some(why) = status["apart"].as_str() {
+        let _ = writeln!(out, "apart    {why}");
     }
     if let Some(line) = away_line(&status["away"]) {
         let _ = writeln!(out, "away     {line}");

@@ -169,6 +169,10 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
     }
     let newest = Superblock::newest_of(found.iter().map(|(_, superblock, _)| superblock));
     let Some(mut newest) = newest.cloned() else { return refuse("none of its members can be read") };
+    let known: Vec<_> = found.iter().map(|(_, superblock, identity)| (superblock, *identity)).collect();
+    if let Some(apart) = newest.apart(&known) {
+        return refuse(apart.to_string());
+    }
     let mut copies = vec![None; members.len()];
     for (role, superblock, identity) in &found {
         if superblock.uuid != newest.uuid {

@@ -1,0 +1,112 @@
+//! Members that were used apart from those that count. Four members of RAID-6 are two pairs that both can do without the other, and an older
+//! content that was put back on a member lets it be used twice: what was written to one part is not on the other then.
+//!
+//! A superblock alone does not show it: a crash in the middle of an update leaves members ahead of others that go on without them, and
+//! nothing was acknowledged of that. So a member was used apart
+//! - *surely*, where a generation was complete without members that count, since these know that it is gone;
+//! - *perhaps*, where nobody was in use with it and with them, and then if all others that it says were in use with it say the same, as
+//!   far as they are there.
+
+use std::fmt;
+
+use crate::raid::away::Absence;
+use crate::raid::superblock::{Identity, Superblock};
+
+/// Members of which neither part has what was written to the other, each with its generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Apart {
+    pub left_behind: Vec<(usize, u64)>,
+    pub newest: Vec<(usize, u64)>,
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "its members were used apart: {} without what was written to {}, and these without what was written to those. Choose which to \
+             keep: name only these, and \"missing\" in the place of the others. The others come back with \"dcd array add\", one by \
+             one; they are filled whole, and what was written to them alone is gone then",
+            listed(&self.left_behind),
+            listed(&self.newest)
+        )
+    }
+}
+
+fn listed(members: &[(usize, u64)]) -> String {
+    let one = |(role, generation): &(usize, u64)| format!("member {role} (event counter {generation})");
+    members.iter().map(one).collect::<Vec<_>>().join(" and ")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    No,
+    Perhaps,
+    Surely,
+}
+
+impl Superblock {
+    /// The members that were used apart from those of this superblock, the newest of them all. `known`: what devices with roles say.
+    pub fn apart(&self, known: &[(&Superblock, Identity)]) -> Option<Apart> {
+        let mut apart = Apart { left_behind: Vec::new(), newest: Vec::new() };
+        for (superblock, identity) in known {
+            let Some(role) = self.role_of(identity.id) else { continue };
+            let is_confirmed = || superblock.fellows(known).all(|fellow| self.verdict(fellow) != Verdict::No);
+            match self.verdict((superblock, *identity)) {
+                Verdict::Surely => apart.left_behind.push((role, superblock.generation)),
+                Verdict::Perhaps if is_confirmed() => apart.left_behind.push((role, superblock.generation)),
+                _ if self.in_use() >> role & 1 == 1 => apart.newest.push((role, superblock.generation)),
+                _ => {}
+            }
+        }
+        (!apart.left_behind.is_empty()).then_some(apart)
+    }
+
+    /// The roles that are written to.
+    fn in_use(&self) -> u64 {
+        let all = u64::MAX >> (64 - self.members);
+        all & (!self.failed | self.rebuilding.map_or(0, |rebuild| 1 << rebuild.role))
+    }
+
+    /// The devices of members that were in use when this was written.
+    fn fellows<'a>(
+        &self,
+        known: &'a [(&'a Superblock, Identity)],
+    ) -> impl Iterator<Item = (&'a Superblock, Identity)> {
+        let is_fellow = |id: u64| self.role_of(id).is_some_and(|role| self.in_use() >> role & 1 == 1);
+        known.iter().copied().filter(move |(_, identity)| is_fellow(identity.id))
+    }
+
+    fn verdict(&self, (other, identity): (&Superblock, Identity)) -> Verdict {
+        let Some(role) = self.role_of(identity.id) else { return Verdict::No };
+        // One that is being filled says what the others did.
+        if self.failed >> role & 1 == 0 || other.failed >> role & 1 == 1 {
+            return Verdict::No;
+        }
+        let of_role = |absence: &&Absence| (absence.role, absence.id) == (role, identity.id);
+        match self.away.members.iter().find(of_role) {
+            Some(absence) => {
+                let stayed = self.all_but(absence.failed);
+                match (stayed & other.in_use(), stayed & !other.in_use()) {
+                    (_, 0) => Verdict::No,
+                    _ if other.complete >= absence.since => Verdict::Surely,
+                    (0, _) => Verdict::Perhaps,
+                    _ => Verdict::No,
+                }
+            }
+            None => {
+                let is_same = |role: &usize| other.member_ids.get(*role) == Some(&self.member_ids[*role]);
+                let used = |role: &usize| self.in_use() >> role & 1 == 1;
+                let mut same = (0..self.members).filter(used).filter(is_same).peekable();
+                let knows = same.peek().is_some();
+                match knows && same.all(|role| other.in_use() >> role & 1 == 0) {
+                    true => Verdict::Perhaps,
+                    false => Verdict::No,
+                }
+            }
+        }
+    }
+
+    fn all_but(&self, failed: u64) -> u64 {
+        (u64::MAX >> (64 - self.members)) & !failed
+    }
+}
