@@ -373,9 +373,9 @@ fn what_is_under_way_without_a_member_when_it_is_back_is_filled() {
     bench.ask(Io::Flush);
     bench.give_back(0, device);
     while bench.array().recorder.lacks().is_none() {
-        let is_superblock =
-            |(_, _, io): &(Port, OpId, Io)| io.extent().is_some_and(|at| at.start.0 < DATA_SECTOR);
-        let index = bench.open.iter().position(is_superblock).expect("it comes back");
+        let is_of_joining =
+            |(_, _, io): &(Port, OpId, Io)| io.extent().is_none_or(|at| at.start.0 < DATA_SECTOR);
+        let index = bench.open.iter().position(is_of_joining).expect("it comes back");
         let command = bench.open.remove(index).expect("it is there");
         bench.open.push_front(command);
         bench.returns();

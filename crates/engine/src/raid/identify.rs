@@ -53,8 +53,9 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     let members: Vec<Option<Port>> = config.present.iter().map(|present| present.then(&mut next)).collect();
     let spares: Vec<Option<Port>> = (0..config.spares).map(|_| Some(next())).collect();
     let places = spares.clone();
-    let members = read(&members, "member", below)?;
-    let spares = read(&spares, "spare", below)?;
+    let (members, spares) = (read(&members, below), read(&spares, below));
+    refuse_unknown(&members, &spares)?;
+    let (members, spares) = (readable(members), readable(spares));
     let newest = newest(&members, &spares)?;
     described(config, &newest)?;
     if let Some(apart) = newest.apart(&known(&members, &spares).collect::<Vec<_>>()) {
@@ -86,21 +87,51 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     Ok(found)
 }
 
-/// What is on some devices; none where there is no device, or it cannot be read.
-fn read(ports: &[Option<Port>], what: &str, below: &mut dyn Ports) -> Refusal<Vec<Option<Device>>> {
-    let mut devices = Vec::new();
-    for (place, port) in ports.iter().enumerate() {
-        let Some(port) = *port else {
-            devices.push(None);
-            continue;
-        };
-        devices.push(match Superblock::read(&mut PortDevice { ports: below, port }) {
-            Ok((superblock, identity)) => Some(Device { port, superblock, identity }),
-            Err(SuperblockError::Io(_)) => None,
-            Err(error) => return refuse(format!("{what} {place}: {error}")),
+type Read = Option<Result<Device, SuperblockError>>;
+
+/// What is on some devices; none where there is no device.
+fn read(ports: &[Option<Port>], below: &mut dyn Ports) -> Vec<Read> {
+    let mut device = |port: Port| {
+        let read = Superblock::read(&mut PortDevice { ports: below, port });
+        read.map(|(superblock, identity)| Device { port, superblock, identity })
+    };
+    ports.iter().map(|port| port.map(&mut device)).collect()
+}
+
+/// The devices that could be read.
+fn readable(devices: Vec<Read>) -> Vec<Option<Device>> {
+    devices.into_iter().map(|device| device.and_then(Result::ok)).collect()
+}
+
+/// Refuses devices on which there is something else, or nothing: names all of them.
+fn refuse_unknown(members: &[Read], spares: &[Read]) -> Refusal<()> {
+    let wrong = |devices: &[Read], what: &str| -> Vec<String> {
+        let named = devices.iter().enumerate().filter_map(|(place, device)| match device {
+            Some(Err(SuperblockError::Io(_)) | Ok(_)) | None => None,
+            Some(Err(error)) => Some(format!("{what} {place}: {error}")),
         });
+        named.collect()
+    };
+    let (wrong_members, wrong_spares) = (wrong(members, "member"), wrong(spares, "spare"));
+    let all = [wrong_members.as_slice(), &wrong_spares].concat();
+    if all.is_empty() {
+        return Ok(());
     }
-    Ok(devices)
+    let known = members.iter().chain(spares).flatten().flatten().next();
+    let spared = known.is_some_and(|device| wrong_members.len() <= device.superblock.level.parity());
+    let advice = match wrong_members.len() {
+        0 => "",
+        _ if !spared => "",
+        1 => {
+            ". If it was a member, put \"missing\" in its place and serve the array; then name it again, and type \"dcd array add \
+             STACK-FILE NAME\": it is filled"
+        }
+        _ => {
+            ". If they were members, put \"missing\" in the places of all of them and serve the array; then name them again, and type \
+             \"dcd array add STACK-FILE NAME\" for one after the other: they are filled"
+        }
+    };
+    refuse(format!("{}{advice}", all.join("; ")))
 }
 
 /// The newest superblock of the array that most members are of. What a spare says counts where it has a role.

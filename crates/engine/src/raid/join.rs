@@ -32,6 +32,8 @@ pub(super) struct Joining {
 enum Phase {
     /// The superblocks of the members do not say yet who has failed: it may be one of those.
     Waiting,
+    /// It is being flushed: a killed server may have left the superblock that counts in its cache, and the next one goes over the other.
+    Flushing,
     /// Its superblocks are being read.
     Looking,
     /// It gets the role that it had, as soon as that may be, or is made a spare.
@@ -45,7 +47,7 @@ enum Phase {
 impl Phase {
     /// Nothing has been written to the device.
     const fn is_untouched(self) -> bool {
-        matches!(self, Phase::Waiting | Phase::Looking | Phase::Known)
+        matches!(self, Phase::Waiting | Phase::Flushing | Phase::Looking | Phase::Known)
     }
 }
 
@@ -71,14 +73,21 @@ impl Array {
         }
         for index in (0..self.joining.len()).rev() {
             match self.joining[index].phase {
-                Phase::Waiting => self.look_at_device(index, out),
+                Phase::Waiting => self.flush_device(index, out),
                 Phase::Known => match self.returning(&self.joining[index]) {
                     Some(role) => self.take_back(index, role, out),
                     None => self.wipe(index, out),
                 },
-                Phase::Looking | Phase::Wiping | Phase::Naming => {}
+                Phase::Flushing | Phase::Looking | Phase::Wiping | Phase::Naming => {}
             }
         }
+    }
+
+    fn flush_device(&mut self, index: usize, out: &mut Outbox) {
+        let joining = &mut self.joining[index];
+        (joining.phase, joining.left) = (Phase::Flushing, 1);
+        let port = joining.spare.port;
+        self.submit_to(port, 0, Flight::Join { port, copy: 0 }, Io::Flush, out);
     }
 
     fn look_at_device(&mut self, index: usize, out: &mut Outbox) {
@@ -275,6 +284,8 @@ impl Array {
                 "{seat} could not be made a spare ({error}): take it out with \"dcd array remove\", check it, and add it again"
             );
             self.unusable.push((port, why));
+        } else if joining.phase == Phase::Flushing {
+            self.look_at_device(index, out);
         } else if joining.phase == Phase::Naming {
             self.joining.remove(index);
             self.spares.push(spare);

@@ -248,3 +248,70 @@ fn nothing_is_let_go_or_wiped_before_it_is_recorded_who_has_failed() {
     assert!(bench.is_good(), "{}", bench.status());
     bench.check_data();
 }
+
+/// A server was killed, and has left the superblock that counts in the device's cache. The next one goes over the other copy: if a power cut
+/// tore both, nobody would know any more what it is.
+#[test]
+fn a_member_that_comes_back_is_flushed_before_its_superblock_is_written_over() {
+    for is_known in [true, false] {
+        let mut bench = Bench::filled(config(Level::Raid5, 4));
+        bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
+        bench.settle();
+        bench.tell(ArrayCommand::Remove { port: Port(1) }).expect("it has failed");
+        let device = match is_known {
+            true => std::mem::replace(&mut bench.members.0[1], Memory(Vec::new())),
+            false => foreigner(),
+        };
+        bench.join(device, Seat::Member(1), 77).expect("there is room");
+        let mut returned = Vec::new();
+        while !returned.contains(&"write") {
+            let (port, _, io) = bench.open.front().expect("it goes on");
+            returned.extend((*port == Port(4)).then_some(io.name()));
+            let writes = bench.open.iter().any(|(port, _, io)| *port == Port(4) && io.name() == "write");
+            assert!(!writes || returned.first() == Some(&"flush"), "{returned:?}");
+            bench.returns();
+        }
+        assert_eq!(returned[..3], ["flush", "read", "read"], "what is read is what stays");
+        bench.rest();
+        assert!(bench.is_good(), "{}", bench.status());
+        assert_eq!(bench.status()["last_return"].is_null(), !is_known);
+    }
+}
+
+/// Two members are added at a time, and a crash cuts that while their old superblocks are wiped.
+#[test]
+fn a_start_names_all_members_that_a_crash_left_blank_and_its_advice_brings_them_back() {
+    let six = |present: [bool; 4]| RaidConfig { present: present.to_vec(), ..config(Level::Raid6, 4) };
+    for damaged in [false, true] {
+        let mut bench = Bench::filled(six([true; 4]));
+        for role in [1, 3] {
+            bench.tell(ArrayCommand::Fail { role }).expect("it can be spared");
+        }
+        bench.stop();
+        let mut members = bench.members;
+        for role in [1, 3] {
+            members.0[role].0[..64 << 10].fill(0);
+        }
+        if damaged {
+            let magic = members.0[0].0[..8].to_vec();
+            members.0[3].0[..8].copy_from_slice(&magic);
+            members.0[3].0[8..10].copy_from_slice(&2u16.to_le_bytes());
+        }
+        let copy = Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
+        let refusal = Bench::start(six([true; 4]), copy).err().expect("it is refused").to_string();
+        let second = if damaged { "superblock is damaged" } else { "no member of an array" };
+        for said in
+            ["member 1: it is no member", second, "member 3: it", "dcd array add STACK-FILE NAME", "missing"]
+        {
+            assert!(refusal.contains(said), "{said}: {refusal}");
+        }
+        let blank = [members.0.remove(3), members.0.remove(1)];
+        let mut bench = Bench::start(six([true, false, true, false]), members).expect("as it says");
+        for (role, device) in [3, 1].into_iter().zip(blank) {
+            bench.join(device, Seat::Member(role), 70 + role as u64).expect("as it says");
+        }
+        bench.rest();
+        assert!(bench.is_good(), "{}", bench.status());
+        bench.check_data();
+    }
+}

@@ -49,7 +49,7 @@ pub enum ChangeError {
          the array first, until its state is \"good\""
     )]
     InDoubt(usize),
-    #[error("a device with {sectors} sectors is too small for a spare: each member has {needed}")]
+    #[error("a device with {sectors} sectors is too small: each member has {needed}")]
     TooSmall { sectors: u64, needed: u64 },
     #[error("the id {0:#x} is taken, or reserved: draw another one")]
     Id(u64),
@@ -150,14 +150,19 @@ fn put(member: &mut dyn BlockDevice, superblock: &Superblock, identity: Identity
 /// # Errors
 /// Where the device is too small or cannot be written, or the id is that of a member.
 pub fn make_spare(device: &mut dyn BlockDevice, superblock: &Superblock, id: u64) -> Result<(), ChangeError> {
-    let (sectors, needed) = (device.geometry().sectors, DATA_SECTOR + superblock.member_sectors);
-    if sectors < needed {
-        return Err(ChangeError::TooSmall { sectors, needed });
-    }
+    must_fit(device, superblock)?;
     if id == NOBODY || superblock.role_of(id).is_some() {
         return Err(ChangeError::Id(id));
     }
     Ok(put(device, superblock, Identity { id, role: None, copy: 1 })?)
+}
+
+fn must_fit(device: &dyn BlockDevice, superblock: &Superblock) -> Result<(), ChangeError> {
+    let (sectors, needed) = (device.geometry().sectors, DATA_SECTOR + superblock.member_sectors);
+    if sectors < needed {
+        return Err(ChangeError::TooSmall { sectors, needed });
+    }
+    Ok(())
 }
 
 /// Takes a device out of every array: wipes its superblocks.
@@ -279,6 +284,9 @@ pub fn replace(
     if let Some(rebuild) = superblock.rebuilding {
         return Err(ChangeError::Rebuilding(rebuild.role));
     }
+    must_fit(device, &superblock)?;
+    // What counts may be in its cache only, and the next one goes over the other copy.
+    device.flush()?;
     let returns = Superblock::read(device)
         .is_ok_and(|(own, identity)| superblock.returns(&own, identity) == Some(role));
     if !returns {
@@ -417,6 +425,45 @@ mod tests {
         let error =
             replace(&mut all(&mut members[..2]), 2, &mut blank(SECTORS), 78).expect_err("one at a time");
         assert_eq!(error, ChangeError::Rebuilding(2));
+    }
+
+    #[test]
+    fn a_member_that_comes_back_smaller_is_refused_and_nothing_is_changed() {
+        let mut members = made(true);
+        mark_failed(&mut all(&mut members), 2).expect("the parity makes up for it");
+        let mut device = Device(members.remove(2).0);
+        device.0.truncate((SECTORS as usize - 500) * SECTOR_BYTES as usize);
+        let before: Vec<Vec<u8>> = members.iter().chain([&device]).map(|device| device.0.clone()).collect();
+        let error = replace(&mut all(&mut members), 2, &mut device, 77).expect_err("it is smaller");
+        assert!(matches!(error, ChangeError::TooSmall { .. }), "{error}");
+        assert!(members.iter().chain([&device]).zip(before).all(|(device, before)| device.0 == before));
+        device.0.resize(SECTORS as usize * SECTOR_BYTES as usize, 0);
+        let now = replace(&mut all(&mut members), 2, &mut device, 77).expect("it has its size again");
+        assert!(now.is_returning());
+    }
+
+    /// What a device is told, in its order.
+    struct Told(Device, Vec<&'static str>);
+
+    impl BlockDevice for Told {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn run(&mut self, io: Io) -> IoResult {
+            self.1.push(io.name());
+            self.0.run(io)
+        }
+    }
+
+    #[test]
+    fn a_member_that_comes_back_is_flushed_before_its_superblock_is_written_over() {
+        let mut members = made(true);
+        mark_failed(&mut all(&mut members), 2).expect("the parity makes up for it");
+        let mut device = Told(members.remove(2), Vec::new());
+        assert!(replace(&mut all(&mut members), 2, &mut device, 77).expect("it comes back").is_returning());
+        let first = |name: &str| device.1.iter().position(|told| *told == name);
+        assert!(first("flush").is_some() && first("flush") < first("write"), "{:?}", device.1);
     }
 
     #[test]

@@ -68,11 +68,13 @@ impl Run {
             Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
             Err(refused) => refused.to_string(),
         };
-        let named = format!("member {role}: its superblock is damaged");
-        if !refused.contains(&format!("member {role}: it is no member of an array"))
-            && !refused.contains(&named)
-        {
-            return Err(format!("a start with the blank member {role} does not name it: {refused}"));
+        let names = |role: &usize| {
+            ["it is no member of an array", "its superblock is damaged"]
+                .iter()
+                .any(|why| refused.contains(&format!("member {role}: {why}")))
+        };
+        if !blank.iter().all(names) {
+            return Err(format!("a start with the blank members {blank:?} does not name them: {refused}"));
         }
         let offline = self.rng.chance(500) && blank.len() == 1 && may_add_offline(hot_add, disks, role);
         self.tell(|| format!("-- {refused}: {}", if offline { "it is added" } else { "it is left out" }));
