@@ -1,7 +1,7 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
-use dcd_engine::log_cache::format::State;
-use dcd_engine::log_cache::offline::read_superblock;
+use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
@@ -29,7 +29,35 @@ fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
 
 /// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
-    choices(file)?.iter().map(admit_one).collect()
+    let admitted = choices(file)?.iter().map(admit_one).collect::<Result<Vec<Admitted>, Failure>>()?;
+    for Admitted { layer, .. } in admitted.iter().filter(|admitted| admitted.unrecorded.is_some()) {
+        eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
+    }
+    Ok(admitted)
+}
+
+/// To serve without caches gives up those below, too.
+fn only_this_one(choice: &Choice, refusal: Refusal) -> Refusal {
+    if !on_array::stands_on_a_cache(&choice.file, &choice.data) {
+        return refusal;
+    }
+    let layer = &choice.layer;
+    let action = format!(
+        "{}. Beware that --without-cache gives up the caches below it as well: \"dcd format --layer {layer} --force\" gives up this \
+         one alone, and makes a new log",
+        refusal.action
+    );
+    Refusal { action, ..refusal }
+}
+
+/// Admits the log caches that a part lies on: they may be started.
+pub fn admit_below(file: &StackFile, part: &str) -> Result<(), Failure> {
+    let Some(layer) = file.layer(part) else { return Ok(()) };
+    layer.kind.below_names().into_iter().try_for_each(|below| admit_below(file, below))?;
+    if matches!(layer.kind, LayerKind::LogCache { .. }) {
+        admit_one(&Choice::of(file.clone(), Some(part))?)?;
+    }
+    Ok(())
 }
 
 fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
@@ -48,9 +76,9 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
         }
         return Ok(Admitted { layer, record: None, unrecorded: None });
     };
-    let start = admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+    let admitted = admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen);
+    let start = admitted.map_err(|refusal| only_this_one(choice, refusal))?;
     let unrecorded = superblock.filter(|_| start == Start::Unrecorded).map(|superblock| {
-        eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
         let found = attachment(choice, record.extent(), &superblock, AttachmentState::Dirty);
         Attachment { dirty_bytes: None, ..found }
     });
@@ -94,33 +122,67 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
     if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
         return Ok(());
     }
-    let Some(device) = file.bottom_device(part) else {
-        let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
-        return below.into_iter().try_for_each(|below| admit_no_log(file, below));
+    let seen = match file.bottom_device(part) {
+        Some(device) => {
+            let is_there = matches!(&device.source, DeviceSource::Path { path, .. } if path.exists());
+            if device.read_only || !is_there {
+                return Ok(());
+            }
+            look_for_log(file, part).map(Some)?
+        }
+        None => look_for_log_on_array(file, part)?,
     };
-    let is_there = matches!(&device.source, DeviceSource::Path { path, .. } if path.exists());
-    if device.read_only || !is_there {
-        return Ok(());
-    }
-    let (offline, parts) = start(file, &[part], false)?;
-    match read_superblock(&mut offline.part(target(&parts, part))) {
-        Ok(superblock) if superblock.state != State::Detached => Err(Failure::Refused(Refusal::new(
+    match seen {
+        Some(Ok(superblock)) if superblock.state != State::Detached => Err(Failure::Refused(Refusal::new(
             format!("\"{part}\" is the log of the cache {}, and no disk", uuid_text(superblock.cache_uuid)),
             "serve the stack of that cache; if it is out of use, \"dcd detach\" it. With read-only = true its device is \
              served all the same",
         ))),
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        None => {
+            let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
+            below.into_iter().try_for_each(|below| admit_no_log(file, below))
+        }
     }
+}
+
+fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, OfflineError>, Failure> {
+    let (offline, parts) = start(file, &[part], false)?;
+    Ok(read_superblock(&mut offline.part(target(&parts, part))))
+}
+
+/// The same of a part of an array; none where it is no such part, or the array does not start: then it is not served either. One on a
+/// cache is not started before that may be.
+fn look_for_log_on_array(
+    file: &StackFile,
+    part: &str,
+) -> Result<Option<Result<Superblock, OfflineError>>, Failure> {
+    let on_devices = |array: &&str| !on_array::stands_on_a_cache(file, array);
+    let Some(array) = on_array::array_below(file, part).filter(on_devices) else { return Ok(None) };
+    if on_array::is_read_only(file, array) {
+        return Ok(None);
+    }
+    // Where a crash has left parity in doubt without a member, only a start that may write can make up for it.
+    let mut unchanged = file.clone();
+    unchanged.devices.iter_mut().for_each(|device| device.read_only = true);
+    for file in [&unchanged, file] {
+        match look_for_log(file, part) {
+            Ok(seen) => return Ok(Some(seen)),
+            Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 /// Gives up every log cache of a stack, and returns the stack without them.
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
     let mut records = Vec::new();
-    for choice in choices(file)? {
-        if !choice.stands_on_a_cache()
-            && let Some(record) = open_record(&choice)?
-        {
+    // The lower ones first: what stands on them is looked at without them, as it is served.
+    for choice in choices(file)?.into_iter().rev() {
+        let choice = Choice::of(plain.clone(), Some(&choice.layer))?;
+        if let Some(record) = open_record(&choice)? {
             admit_without_cache(&record.load()?, record.extent(), force)?;
             records.push(record);
         }

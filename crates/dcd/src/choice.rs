@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use dcd_stack::{LayerKind, StackFile};
 
 use crate::failure::Failure;
-use crate::on_array::stands_on_a_cache;
+use crate::on_array::{array_below, stands_on_a_cache};
 
 /// One log cache of a stack file.
 pub struct Choice {
@@ -56,9 +56,11 @@ impl Choice {
         }
     }
 
-    /// True where log or data disk are on another log cache: they cannot be looked at without serving that.
+    /// True where log or data disk are on another log cache: they cannot be looked at without serving that. An array can: it has an
+    /// id, and who has that is read without changing anything.
     pub fn stands_on_a_cache(&self) -> bool {
-        [&self.log, &self.data].into_iter().any(|part| stands_on_a_cache(&self.file, part))
+        stands_on_a_cache(&self.file, &self.log)
+            || (stands_on_a_cache(&self.file, &self.data) && array_below(&self.file, &self.data).is_none())
     }
 
     /// True where the data disk is an array, or lies on one.

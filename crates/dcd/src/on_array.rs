@@ -6,6 +6,7 @@ use std::path::Path;
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_stack::{LayerKind, StackFile};
 
+use crate::admission::admit_below;
 use crate::attachment::{Record, uuid_text};
 use crate::commands::array::{Choice, Devices};
 use crate::failure::Failure;
@@ -21,12 +22,11 @@ pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
     }
 }
 
-/// The record of the array that a part lies on. None where it lies on none, or on one that has not been made, cannot be read, or
-/// lies on a log cache itself: only that one can say what it holds. Its devices must not be open.
+/// The record of the array that a part lies on. None where it lies on none, or on one that has not been made or cannot be read. Caches
+/// below it are started to read it, if they may be: only they can say what they hold. Its devices must not be open.
 pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
-    let Some(array) = array_below(file, part).filter(|array| !stands_on_a_cache(file, array)) else {
-        return Ok(None);
-    };
+    let Some(array) = array_below(file, part) else { return Ok(None) };
+    admit_below(file, array)?;
     let devices = match Devices::open(&Choice::of(file.clone(), array.to_owned())) {
         Ok(devices) => devices,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
@@ -39,12 +39,24 @@ pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
         .found
         .iter()
         .filter(|found| found.superblock().is_some_and(|(superblock, _)| superblock.uuid == newest.uuid));
-    let members: Vec<&Path> = its_own.filter_map(|found| file.path_below(&found.name)).collect();
+    let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
     match range(file, part, sectors) {
         Some(extent) if !members.is_empty() => {
             Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent)?))
         }
         _ => Ok(None),
+    }
+}
+
+/// The file or block device that a part is at home on: where caches lie between, it is on their data disks.
+fn home_path<'a>(file: &'a StackFile, part: &'a str) -> Option<&'a Path> {
+    match file.layer(part).map(|layer| &layer.kind) {
+        Some(LayerKind::LogCache { data, .. }) => home_path(file, &data.text),
+        Some(kind) => match kind.below_names().as_slice() {
+            [below] => home_path(file, below),
+            _ => None,
+        },
+        None => file.path_below(part),
     }
 }
 
@@ -66,4 +78,13 @@ pub fn stands_on_a_cache(file: &StackFile, part: &str) -> bool {
     let Some(layer) = file.layer(part) else { return false };
     matches!(layer.kind, LayerKind::LogCache { .. })
         || layer.kind.below_names().into_iter().any(|below| stands_on_a_cache(file, below))
+}
+
+/// True where a part lies on a device that is opened for reading only.
+pub fn is_read_only(file: &StackFile, part: &str) -> bool {
+    match (file.device(part), file.layer(part)) {
+        (Some(device), _) => device.read_only,
+        (None, Some(layer)) => layer.kind.below_names().into_iter().any(|below| is_read_only(file, below)),
+        (None, None) => false,
+    }
 }

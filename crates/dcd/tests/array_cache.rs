@@ -199,3 +199,132 @@ fn an_array_does_not_grow_below_a_cache() {
     write_stack(&place, "array", MEMBERS, "");
     expect(&grow(), 3, "its parity is not known to be right");
 }
+
+/// The data disk is elsewhere, so the array has no record of its own.
+#[test]
+fn a_log_on_a_slice_of_an_array_is_not_served_as_a_disk() {
+    for (first, at) in [("8MiB", "12MiB"), ("0", "0")] {
+        let place = Place::new();
+        fs::write(place.path("disk.img"), vec![7; 16 << 20]).unwrap();
+        let slice = |at: &str| {
+            format!("[layer.log]\nkind = \"slice\"\nof = \"array\"\nfirst = \"{at}\"\nsize = \"4MiB\"\n")
+        };
+        let cache = "[device.home]\npath = \"disk.img\"\n".to_owned() + CACHE;
+        write_stack(&place, "cache", MEMBERS, &[slice(first).as_str(), &cache].concat());
+        expect(&dcd().args(["array", "create"]).arg(place.stack()).output().unwrap(), 0, "over 4 members");
+        place.format();
+        let server = place.serve();
+        let mut nbd = place.nbd();
+        nbd.write(65536, &[0xd1; 4096]).unwrap();
+        nbd.flush().unwrap();
+        nbd.disconnect().unwrap();
+        server.kill();
+        let is_log = "is the log of the cache";
+        let seen = "[layer.seen]\nkind = \"trace\"\nof = \"log\"\n";
+        write_stack(&place, "log", MEMBERS, &slice(first));
+        refused(&place, &[], is_log);
+        write_stack(&place, "seen", MEMBERS, &[slice(first).as_str(), seen].concat());
+        refused(&place, &[], is_log);
+        if first == "0" {
+            write_stack(&place, "array", MEMBERS, "");
+            refused(&place, &[], is_log);
+        } else {
+            write_stack(&place, "log", MEMBERS, &slice(at));
+            expect(&place.serve().stop(), 0, "");
+        }
+        write_stack(&place, "cache", MEMBERS, &[slice(first).as_str(), &cache].concat());
+        let server = place.serve();
+        assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+        expect(&server.stop(), 0, "");
+    }
+}
+
+#[test]
+fn nor_is_one_on_a_slice_of_a_disk() {
+    let place = Place::new();
+    fs::write(place.path("disk.img"), vec![7; 16 << 20]).unwrap();
+    fs::write(place.path("shared.img"), vec![7; 16 << 20]).unwrap();
+    let shared = "[device.shared]\npath = \"shared.img\"\n[layer.log]\nkind = \"slice\"\nof = \"shared\"\n\
+                  first = \"4MiB\"\nsize = \"4MiB\"\n";
+    let head = |export: &str| format!("export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\n");
+    let home = "[device.home]\npath = \"disk.img\"\n";
+    fs::write(place.stack(), [&head("cache"), shared, home, CACHE].concat()).unwrap();
+    place.format();
+    fs::write(place.stack(), [&head("log"), shared].concat()).unwrap();
+    match Server::start(&place, &[]) {
+        Ok(_) => panic!("it was served"),
+        Err(output) => expect(&output, 3, "is the log of the cache"),
+    }
+}
+
+const INNER: [&str; 3] = ["a", "b", "c"];
+
+/// An array on three disks that have a cache each; what is above it is `more`.
+fn write_stack_on_caches(place: &Place, export: &str, more: &str) {
+    let mut text = format!(
+        "export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+         [layer.array]\nkind = \"raid\"\nof = {INNER:?}\nstrip = \"64KiB\"\njournal = \"none\"\n"
+    );
+    for member in INNER {
+        text += &format!(
+            "[device.{member}-log]\npath = \"{member}-log.img\"\nsize = \"8MiB\"\n\
+             [device.{member}-disk]\npath = \"{member}.img\"\nsize = \"8MiB\"\n\
+             [layer.{member}]\nkind = \"log-cache\"\nlog = \"{member}-log\"\ndata = \"{member}-disk\"\n"
+        );
+    }
+    fs::write(place.stack(), text + more).unwrap();
+}
+
+#[test]
+fn an_array_on_caches_is_not_served_without_the_cache_above_it() {
+    let place = Place::new();
+    let upper = [Log::OfItsOwn.layers(), Log::OfItsOwn.home(), CACHE].concat();
+    write_stack_on_caches(&place, "cache", &upper);
+    for inner in INNER {
+        expect(&place.run("format", &["--layer", inner]), 0, "of data");
+    }
+    expect(&dcd().args(["array", "create"]).arg(place.stack()).output().unwrap(), 0, "over 3 members");
+    expect(&place.run("format", &["--layer", "cache"]), 0, "of data");
+    let has_record = || records(&place).iter().any(|path| path.to_str().unwrap().contains("/array-"));
+    assert!(has_record(), "it is made with the cache");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(65536, &[0xd1; 4096]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    let check = |export: &str, more: &str, flags: &[&str], said: &str| {
+        write_stack_on_caches(&place, export, more);
+        match Server::start(&place, flags) {
+            Ok(_) => panic!("it was served: {said}"),
+            Err(output) => expect(&output, 3, said),
+        }
+    };
+    check("array", "", &[], ATTACHED);
+    check("home", Log::OfItsOwn.home(), &[], ATTACHED);
+    // What is below it has to be there, and is not given up on the way.
+    fs::rename(place.path("b-log.img"), place.path("elsewhere")).unwrap();
+    check("cache", &upper, &[], "the log is missing");
+    check("array", "", &[], "the log is missing");
+    fs::rename(place.path("elsewhere"), place.path("b-log.img")).unwrap();
+    let other = "[device.log]\npath = \"other.img\"\nsize = \"8MiB\"\n";
+    write_stack_on_caches(&place, "cache", &[other, Log::OfItsOwn.home(), CACHE].concat());
+    let second = place.run("format", &["--layer", "cache"]);
+    expect(&second, 3, "a cache is attached to the data disk already");
+    write_stack_on_caches(&place, "cache", &upper);
+    let server = place.serve();
+    assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+    expect(&server.stop(), 0, "");
+    // The array's superblocks are in the logs below it: without all caches there is none, and none is given up.
+    fs::rename(place.path("ssd.img"), place.path("elsewhere")).unwrap();
+    assert_eq!(Server::start(&place, &["--without-cache", "--force"]).err().unwrap().status.code(), Some(1));
+    fs::rename(place.path("elsewhere"), place.path("ssd.img")).unwrap();
+    expect(&place.serve().stop(), 0, "");
+    // One of them alone is.
+    fs::rename(place.path("ssd.img"), place.path("elsewhere")).unwrap();
+    check("cache", &upper, &[], "dcd format --layer cache --force");
+    expect(&place.run("format", &["--layer", "cache", "--force"]), 0, "of data");
+    expect(&place.serve().stop(), 0, "");
+    expect(&place.run("detach", &["--layer", "cache"]), 0, "detached");
+    write_stack_on_caches(&place, "array", "");
+    expect(&place.serve().stop(), 0, "");
+}

@@ -5,7 +5,8 @@
 //! `/dev/disk/by-id`, or else its device number.
 //!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
-//! in the state directory. Members come and go, so every such directory has a copy.
+//! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
+//! that count.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -43,8 +43,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         )));
     }
     enough_memory(&file)?;
-    admit_no_log(&file, &file.export)?;
     admit_bare_array(&file, &file.export)?;
+    admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.
