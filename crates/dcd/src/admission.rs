@@ -1,8 +1,9 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
+use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
-use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
+use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
     Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
@@ -30,8 +31,18 @@ fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
 /// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     let admitted = choices(file)?.iter().map(admit_one).collect::<Result<Vec<Admitted>, Failure>>()?;
-    for Admitted { layer, .. } in admitted.iter().filter(|admitted| admitted.unrecorded.is_some()) {
-        eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
+    for Admitted { layer, record, unrecorded } in &admitted {
+        if unrecorded.is_some() {
+            eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
+        }
+        let grown = record.as_ref().map_or(0, Record::grown_sectors);
+        if grown > 0 {
+            eprintln!(
+                "dcd: the data disk of \"{layer}\" is {} larger than when the cache was made, and is served with its old size: to use \
+                 all of it, \"dcd detach\" the cache and \"dcd format\" it again",
+                HumanBytes(grown * SECTOR_BYTES)
+            );
+        }
     }
     Ok(admitted)
 }

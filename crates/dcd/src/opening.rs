@@ -52,7 +52,10 @@ impl Opened {
             None => record(&choice.file, &parts, name),
         };
         let log_record = if create { record_of(&choice.log, log_array)? } else { None };
-        let record = record_of(&choice.data, data_array)?;
+        let record = match record_of(&choice.data, data_array)? {
+            Some(record) if !create => Some(record.attached_part()?),
+            record => record,
+        };
         let part = |name: &str| offline.part(target(&parts, name));
         Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record })
     }
@@ -135,11 +138,14 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
 
 /// The record of the data disk; the log is not looked at.
 pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
-    if let Some(record) = on_array::record(&choice.file, &choice.data)? {
-        return Ok(Some(record));
-    }
-    let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
-    record(&choice.file, &parts, &choice.data)
+    let found = match on_array::record(&choice.file, &choice.data)? {
+        Some(record) => Some(record),
+        None => {
+            let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
+            record(&choice.file, &parts, &choice.data)?
+        }
+    };
+    Ok(found.map(Record::attached_part).transpose()?)
 }
 
 /// Opens parts of a stack, and what they stand on.

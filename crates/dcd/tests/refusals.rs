@@ -146,6 +146,45 @@ fn smaller_disks_are_refused_before_any_write() {
 }
 
 #[test]
+fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_the_cache_is_made_anew() {
+    let place = dirty();
+    let bytes = place.bare().len() as u64;
+    let grow = || {
+        let data = OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+        data.set_len(data.metadata().unwrap().len() + 4 * MIB).unwrap();
+    };
+    grow();
+    let before = fs::read(place.path("data.img")).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, bytes, "as the cache knows it");
+    nbd.write(bytes - 4096, &[0xe5; 4096]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    grow();
+    // It is the disk of that cache as before, whatever its size.
+    let stack = fs::read_to_string(place.stack()).unwrap();
+    let plain = "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\npath = \"data.img\"\n";
+    fs::write(place.stack(), plain).unwrap();
+    refused(&place, &[], "is attached to this disk");
+    fs::write(place.stack(), stack).unwrap();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "the log is missing");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    expect(&place.serve().stop(), 0, "8 MiB larger");
+    expect(&place.run("check", &[]), 0, "");
+    expect(&place.run("detach", &[]), 0, "detached");
+    assert!(!place.record().exists());
+    let after = fs::read(place.path("data.img")).unwrap();
+    assert!(after[bytes as usize - 4096..bytes as usize] == [0xe5; 4096]);
+    assert!(after[bytes as usize..before.len()] == before[bytes as usize..]);
+    place.format();
+    let server = place.serve();
+    assert_eq!(place.nbd().bytes, bytes + 8 * MIB);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
 fn a_newer_format_is_refused_by_name() {
     let place = dirty();
     let mut log = fs::read(place.path("log.img")).unwrap();

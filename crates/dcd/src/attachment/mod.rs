@@ -104,6 +104,14 @@ impl Attachments {
         self.0.iter().find(|attachment| attachment.extent().overlaps(extent))
     }
 
+    /// What a cache is attached to that was made when this part was shorter; none where another one has sectors of it.
+    pub fn grown(&self, extent: Extent) -> Option<Extent> {
+        let mut overlapping = self.0.iter().filter(|attachment| attachment.extent().overlaps(extent));
+        let attached = overlapping.next()?.extent();
+        let is_shorter = attached.start == extent.start && attached.sectors < extent.sectors;
+        (is_shorter && overlapping.next().is_none()).then_some(attached)
+    }
+
     /// Puts an attachment in the place of everything that shares sectors with it.
     pub fn put(&mut self, attachment: Attachment) {
         self.remove(attachment.extent());
@@ -125,16 +133,34 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 pub struct Record {
     file: RecordFile,
     extent: Extent,
+    grown_sectors: u64,
 }
 
 impl Record {
     pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of(device)?, extent })
+        Ok(Record { file: RecordFile::of(device)?, extent, grown_sectors: 0 })
     }
 
     /// The record of an array of which these are members.
     pub fn of_array(uuid: &str, members: &[&Path], extent: Extent) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent })
+        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0 })
+    }
+
+    /// The same for the part that a cache is attached to, where the disk has become larger since: a cache serves what it was made for.
+    pub fn attached_part(self) -> Result<Record, RecordError> {
+        let all = self.load()?;
+        match all.grown(self.extent) {
+            Some(attached) => {
+                let grown_sectors = self.extent.sectors - attached.sectors;
+                Ok(Record { extent: attached, grown_sectors, ..self })
+            }
+            None => Ok(self),
+        }
+    }
+
+    /// The sectors behind the part that a cache is attached to.
+    pub const fn grown_sectors(&self) -> u64 {
+        self.grown_sectors
     }
 
     pub const fn extent(&self) -> Extent {
@@ -201,5 +227,24 @@ mod tests {
         assert_eq!(seen.0, [Attachment { state: AttachmentState::Dirty, epoch: 9, ..first }]);
         record.remove().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only the data file is left");
+    }
+
+    #[test]
+    fn only_the_one_cache_that_begins_where_a_part_does_may_have_seen_it_grow() {
+        let of = |start: u64, sectors: u64| {
+            admit::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(start), sectors))
+        };
+        let part = Extent::new(Lba(0), 4096);
+        let grown = |attachments: &[Attachment]| Attachments(attachments.to_vec()).grown(part);
+        assert_eq!(grown(&[of(0, 2048)]), Some(Extent::new(Lba(0), 2048)));
+        for others in [
+            vec![],
+            vec![of(0, 4096)],
+            vec![of(0, 8192)],
+            vec![of(1024, 1024)],
+            vec![of(0, 1024), of(2048, 1024)],
+        ] {
+            assert_eq!(grown(&others), None, "{others:?}");
+        }
     }
 }
