@@ -9,12 +9,12 @@ use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
-use dcd_sim::VirtualDriver;
 use dcd_sim::workloads::{self, Measured, Workload};
+use dcd_sim::{VirtualDriver, mix};
 
 use crate::elevator::Elevator;
 use crate::rig::{Medium, Rig};
-use crate::{LabError, Param, Settings};
+use crate::{LabError, Param, Sample, Settings};
 
 /// What stands between the host and the members (Baek and Park, section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +202,22 @@ const fn has(params: &[Param], key: &str) -> bool {
     at < params.len()
 }
 
+/// Several runs, each with another seed: what all of them moved over the time that all of them took, and the means of the
+/// rest. (The mean of the rates would be that of the fastest run where a load just begins not to fit.)
+pub(crate) fn rate_of_runs(
+    runs: u64,
+    seed: u64,
+    mut measure: impl FnMut(u64) -> Result<Sample, LabError>,
+) -> Result<Sample, LabError> {
+    let mut mean = Sample::mean(runs, |run| measure(mix(seed, run)))?;
+    let seconds_per_mb = mean.numbers.remove(SECONDS_PER_MB).expect("each run moves something");
+    mean.set("mb_per_s", 1.0 / seconds_per_mb);
+    Ok(mean)
+}
+
+/// What a run measures for [`rate_of_runs`].
+pub(crate) const SECONDS_PER_MB: &str = "s_per_mb";
+
 /// An experiment's own parameters, and those of [`ArraySetup`] that are not among them: `ALL` together.
 pub(crate) const fn with_array<const ALL: usize>(own: &[Param]) -> [Param; ALL] {
     let mut params = [DRIVE; ALL];
@@ -354,8 +370,25 @@ impl ArraySetup {
 mod tests {
     use dcd_sim::SimRng;
 
-    use super::{CACHE, MD_ROWS, SHARED, has, with_array};
-    use crate::Param;
+    use super::{CACHE, MD_ROWS, SECONDS_PER_MB, SHARED, has, rate_of_runs, with_array};
+    use crate::{Param, Sample};
+
+    #[test]
+    fn the_rate_of_runs_is_what_all_moved_over_all_their_time() {
+        let mut seconds = [1.0, 3.0].into_iter();
+        let mut seeds = Vec::new();
+        let runs = rate_of_runs(2, 7, |seed| {
+            seeds.push(seed);
+            let seconds = seconds.next().unwrap();
+            let mut sample = Sample::default();
+            sample.set(SECONDS_PER_MB, seconds);
+            sample.set("blocks", 10.0 * seconds);
+            Ok(sample)
+        });
+        let numbers = runs.unwrap().numbers;
+        assert_eq!((numbers["mb_per_s"], numbers["blocks"], numbers.len()), (0.5, 20.0, 2));
+        assert!(seeds[0] != seeds[1]);
+    }
 
     /// Rows that begin until one of five members has 128 requests, where each asks the member with its dirty block and the one with
     /// its parity.

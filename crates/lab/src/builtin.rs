@@ -127,19 +127,15 @@ pub(crate) fn measure(
     runs: u64,
     settings_seed: u64,
 ) -> Result<Sample, LabError> {
-    let mut mean = Sample::default();
-    for index in 0..runs {
+    Sample::mean(runs, |index| {
         let measured = run(case, workload, mix(settings_seed, index))?;
         // The phase that counts is the longest.
         let phase = match workload {
             Workload::PostMark(_) => measured.phase("transactions"),
             _ => measured.phases.last().expect("every workload has a phase"),
         };
-        for (name, value) in sample(phase).numbers {
-            *mean.numbers.entry(name).or_default() += value / runs as f64;
-        }
-    }
-    Ok(mean)
+        Ok(sample(phase))
+    })
 }
 
 fn sample(phase: &Phase) -> Sample {

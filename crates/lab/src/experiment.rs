@@ -80,6 +80,25 @@ impl Sample {
     pub fn set_list(&mut self, name: impl Into<String>, values: Vec<f64>) {
         self.lists.insert(name.into(), values);
     }
+
+    /// The means of several runs.
+    pub(crate) fn mean(
+        runs: u64,
+        mut run: impl FnMut(u64) -> Result<Sample, LabError>,
+    ) -> Result<Sample, LabError> {
+        let mut mean = Sample::default();
+        for index in 0..runs {
+            let sample = run(index)?;
+            for (name, value) in sample.numbers {
+                *mean.numbers.entry(name).or_default() += value / runs as f64;
+            }
+            for (name, values) in sample.lists {
+                let means = mean.lists.entry(name).or_insert_with(|| vec![0.0; values.len()]);
+                means.iter_mut().zip(values).for_each(|(mean, value)| *mean += value / runs as f64);
+            }
+        }
+        Ok(mean)
+    }
 }
 
 /// What all points measured, by their keys.

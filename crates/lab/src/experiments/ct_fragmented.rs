@@ -6,6 +6,7 @@ use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_model::drive;
 use dcd_sim::{SimRng, mix};
 
+use crate::builtin::RUNS;
 use crate::findings::figure;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
@@ -29,6 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         },
         Param { key: "means", default: "2,3,4,6,8,12,16", about: "mean stride distances, in blocks" },
         Param { key: "span", default: "64MiB", about: "the span" },
+        RUNS,
     ],
     plan,
     conclude,
@@ -82,10 +84,12 @@ fn means(settings: &Settings) -> Result<Vec<u64>, LabError> {
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let span = span(settings, 1 << 20)?;
     let means = means(settings)?;
-    let seed = settings.seed;
+    let (runs, seed) = (settings.count("runs")?, settings.seed);
     let points = drives(settings)?.into_iter().map(|name| {
         let (name, means) = (name.to_owned(), means.clone());
-        Point::new(name.clone(), move || measure(&name, span, &means, seed))
+        Point::new(name.clone(), move || {
+            Sample::mean(runs, |run| measure(&name, span, &means, mix(seed, run)))
+        })
     });
     Ok(points.collect())
 }
