@@ -188,7 +188,7 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
         assert!(began.elapsed() < Duration::from_secs(20), "the flush begins");
         std::thread::sleep(Duration::from_millis(10));
     }
-    common::signal(&flush, "INT");
+    common::signal(&flush, "TERM");
     assert!(!flush.wait().unwrap().success());
     // Once what was on its way has arrived, nothing more goes home.
     let settled = |place: &Place| {
