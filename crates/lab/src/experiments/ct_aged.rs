@@ -61,8 +61,8 @@ const SCHEMES: [Scheme; 2] = [Scheme::Sc, Scheme::MscCt];
 
 const MORE_TO_LOSE: &str = "after the first cycle what is written lies more in rows than later (see the blocks a command), because its gaps are those of \
      whole files; so both begin faster, and MSC-CT has more to lose. The paper's 86 and 17 % agree with its 2.3x as time that is \
-     added, which is 46 and 15 % of the throughput; here it is SC that loses more, too. On a larger file system MSC-CT loses a little less: 25.4 % \
-     on 4 GiB (--set used=4GiB --set cache=205MiB --set page-cache=160MiB)";
+     added, which is 46 and 15 % of the throughput; here it is SC that loses more, too. On a larger file system it loses less: 22.1 % \
+     on 4 GiB (--set used=4GiB --set cache=205MiB --set page-cache=160MiB --set means=16KiB --set cycles=1,20 --set aged=20 --set runs=1)";
 
 fn key(scheme: Scheme, mean: u64, cycles: u32) -> String {
     format!("{} {mean} bytes, {cycles} cycles", scheme.name())
