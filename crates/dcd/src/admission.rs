@@ -61,14 +61,17 @@ fn only_this_one(choice: &Choice, refusal: Refusal) -> Refusal {
     Refusal { action, ..refusal }
 }
 
-/// Admits the log caches that a part lies on: they may be started.
-pub fn admit_below(file: &StackFile, part: &str) -> Result<(), Failure> {
-    let Some(layer) = file.layer(part) else { return Ok(()) };
-    layer.kind.below_names().into_iter().try_for_each(|below| admit_below(file, below))?;
-    if matches!(layer.kind, LayerKind::LogCache { .. }) {
-        admit_one(&Choice::of(file.clone(), Some(part))?)?;
+/// Admits the log caches that a part lies on, and the part itself if it is one: they may be started. The lower ones come first.
+pub fn admit_below(file: &StackFile, part: &str) -> Result<Vec<Admitted>, Failure> {
+    let Some(layer) = file.layer(part) else { return Ok(Vec::new()) };
+    let mut admitted = Vec::new();
+    for below in layer.kind.below_names() {
+        admitted.extend(admit_below(file, below)?);
     }
-    Ok(())
+    if matches!(layer.kind, LayerKind::LogCache { .. }) {
+        admitted.push(admit_one(&Choice::of(file.clone(), Some(part))?)?);
+    }
+    Ok(admitted)
 }
 
 fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {

@@ -482,7 +482,7 @@ impl Host {
 }
 
 /// What a log cache has that is not home; none where that is not a number of bytes (zeroes, discards) or not known.
-fn dirty_bytes(status: &Value) -> Option<u64> {
+pub fn dirty_bytes(status: &Value) -> Option<u64> {
     let bytes = status["dirty_bytes"].as_u64()?;
     let ranges = status["dirty_ranges"].as_u64().unwrap_or(0);
     (bytes > 0 || ranges == 0).then_some(bytes)

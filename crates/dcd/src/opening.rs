@@ -2,7 +2,7 @@
 
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
-use dcd_engine::{Extent, Offline, Target};
+use dcd_engine::{Extent, Target};
 use dcd_stack::{Parts, StackFile};
 
 use std::io::Read;
@@ -13,11 +13,12 @@ use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, u
 use crate::choice::Choice;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
+use crate::offline::Offline;
 use crate::on_array;
 use crate::real;
+use crate::running::RunningCaches;
 
-/// A part of a stack over real devices.
-pub type PartDevice = dcd_engine::PartDevice<real::FilePump>;
+pub use crate::offline::PartDevice;
 
 /// How much of a file is looked at to see what it is.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -148,21 +149,16 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
     Ok(found.map(Record::attached_part).transpose()?)
 }
 
-/// Opens parts of a stack, and what they stand on.
-pub fn start(
-    file: &StackFile,
-    parts: &[&str],
-    create: bool,
-) -> Result<(Offline<real::FilePump>, Parts), Failure> {
+/// Opens parts of a stack, and what they stand on. Log caches among that are started, if they may be.
+pub fn start(file: &StackFile, parts: &[&str], create: bool) -> Result<(Offline, Parts), Failure> {
+    let caches = RunningCaches::admit(file, parts)?;
     let mut opener = real::Opener::new(file, create);
     let built = match file.build_parts(parts, &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let pump = opener.into_pump();
-    let offline = Offline::start(built.stack, pump).map_err(|e| Failure::Failed(e.to_string()))?;
-    Ok((offline, built.parts))
+    Ok((Offline::start(built.stack, opener.into_pump(), caches)?, built.parts))
 }
 
 /// A part of a stack that was built.

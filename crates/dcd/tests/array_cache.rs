@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use common::{Place, Server, dcd, expect};
 
@@ -326,5 +327,93 @@ fn an_array_on_caches_is_not_served_without_the_cache_above_it() {
     expect(&place.serve().stop(), 0, "");
     expect(&place.run("detach", &["--layer", "cache"]), 0, "detached");
     write_stack_on_caches(&place, "array", "");
+    expect(&place.serve().stop(), 0, "");
+}
+
+/// An array on three disks that have a cache each, all of it stopped, and everything at home.
+fn clean_on_caches() -> Place {
+    let place = Place::new();
+    write_stack_on_caches(&place, "array", "");
+    for inner in INNER {
+        expect(&place.run("format", &["--layer", inner]), 0, "of data");
+    }
+    expect(&array(&place, &["create"]), 0, "over 3 members");
+    let server = place.serve();
+    let is_good = || {
+        let output = array(&place, &["status", "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["state"] == "good"
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_good() {
+        assert!(Instant::now() < deadline, "the parity is not computed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    expect(&server.stop(), 0, "");
+    bring_home(&place);
+    place
+}
+
+fn bring_home(place: &Place) {
+    for inner in INNER {
+        expect(&place.run("rescue", &["--layer", inner]), 0, "brought home");
+        assert_eq!(state(place, inner), "clean");
+    }
+}
+
+fn array(place: &Place, args: &[&str]) -> std::process::Output {
+    let (command, more) = args.split_first().unwrap();
+    dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+}
+
+/// What the record of a member's disk says.
+fn state(place: &Place, inner: &str) -> String {
+    let text = fs::read_to_string(place.path(&format!("{inner}.img.dcd"))).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["attachments"][0]["state"].as_str().unwrap().to_owned()
+}
+
+/// A member's disk is not given up without a word.
+fn needs_its_cache(place: &Place, inner: &str) {
+    let alone = format!(
+        "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.log]\npath = \"{inner}-log.img\"\n\
+         [device.disk]\npath = \"{inner}.img\"\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disk\"\n"
+    );
+    fs::write(place.stack(), alone).unwrap();
+    match Server::start(place, &["--without-cache"]) {
+        Ok(_) => panic!("it was served"),
+        Err(output) => expect(&output, 3, "the data disk is incomplete without its cache"),
+    }
+    write_stack_on_caches(place, "array", "");
+}
+
+#[test]
+fn a_command_that_changes_an_array_on_caches_says_that_their_disks_are_incomplete() {
+    let place = clean_on_caches();
+    expect(&array(&place, &["fail", "c"]), 0, "used no more");
+    assert_eq!([state(&place, "a"), state(&place, "b")], ["dirty", "dirty"]);
+    needs_its_cache(&place, "a");
+    bring_home(&place);
+    expect(&array(&place, &["add", "c"]), 0, "is member 2 now");
+    assert_eq!(INNER.map(|inner| state(&place, inner)), ["dirty"; 3]);
+    bring_home(&place);
+    expect(&array(&place, &["rebuild"]), 0, "all members are whole");
+    assert_eq!(INNER.map(|inner| state(&place, inner)), ["dirty"; 3]);
+    needs_its_cache(&place, "c");
+    bring_home(&place);
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_command_that_only_looks_at_an_array_on_caches_leaves_their_disks_complete() {
+    let place = clean_on_caches();
+    expect(&array(&place, &["status"]), 0, "");
+    expect(&array(&place, &["assemble"]), 0, "it would start");
+    assert_eq!(INNER.map(|inner| state(&place, inner)), ["clean"; 3]);
+    // The log of one is another's: nothing of it is believed.
+    fs::rename(place.path("b-log.img"), place.path("elsewhere")).unwrap();
+    fs::copy(place.path("a-log.img"), place.path("b-log.img")).unwrap();
+    expect(&array(&place, &["status"]), 0, "another cache is attached to the data disk");
+    fs::rename(place.path("elsewhere"), place.path("b-log.img")).unwrap();
     expect(&place.serve().stop(), 0, "");
 }

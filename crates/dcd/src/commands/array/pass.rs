@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Report};
+use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
 use dcd_io::{CallId, Context, Driver, Signal};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::commands::array::status::{findings_line, pass_line};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::Opener;
+use crate::running::RunningCaches;
 
 /// How often progress is looked at.
 const INTERVAL: Nanos = Nanos::from_millis(250);
@@ -146,6 +147,7 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
+    let mut caches = RunningCaches::admit(&choice.file, &[&choice.layer])?;
     let mut opener = Opener::new(&choice.file, false);
     let built = match choice.file.build_parts(&[&choice.layer], &mut opener) {
         Ok(built) => built,
@@ -156,10 +158,27 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
         driver.add_device(device);
     }
     let mut stack = built.stack;
-    stack.activate(&mut driver).map_err(|error| {
+    caches.note_start()?;
+    let ended =
+        follow(&mut driver, &mut stack, &mut caches, built.parts.layers[&choice.layer], command, progress);
+    let noted = caches.note_end(driver.now(), &stack);
+    let status = ended?;
+    noted?;
+    Ok(status)
+}
+
+fn follow(
+    driver: &mut Driver,
+    stack: &mut Stack,
+    caches: &mut RunningCaches,
+    layer: LayerIndex,
+    command: ArrayCommand,
+    progress: Progress,
+) -> Result<Value, Failure> {
+    stack.activate(driver).map_err(|error| {
         Failure::Refused(Refusal::new(error.to_string(), "\"dcd array status\" shows its members"))
     })?;
-    let layer = built.parts.layers[&choice.layer];
+    caches.note_started(driver.now(), stack)?;
     let mut host = Foreground {
         layer,
         command: Some(command),
@@ -167,7 +186,7 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
         next: Nanos::ZERO,
         ended: None,
     };
-    let outcome = driver.run(&mut stack, &mut host).map_err(|e| failed(&e))?;
+    let outcome = driver.run(stack, &mut host).map_err(|e| Failure::Failed(e.to_string()))?;
     host.follower.progress.end();
     let ended =
         host.ended.unwrap_or_else(|| Err(Failure::Failed("interrupted; the next time goes on".to_owned())));

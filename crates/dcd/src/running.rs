@@ -1,0 +1,257 @@
+//! The attachment records of the log caches that a command runs to get at what lies on them. What it writes is in their logs first, so
+//! the records say before that their data disks are incomplete, and at its end what is so then.
+
+use dcd_engine::{LayerIndex, Nanos, Stack};
+use dcd_stack::StackFile;
+use serde_json::Value;
+
+use crate::admission::{Admitted, admit_below};
+use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
+use crate::failure::Failure;
+use crate::host::dirty_bytes;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct RunningCaches(Vec<Running>);
+
+struct Running {
+    layer: String,
+    record: Record,
+    /// What the record said before, or what it begins with once the cache has started: that may still refuse the disk.
+    before: Option<Attachment>,
+    is_recorded: bool,
+}
+
+impl RunningCaches {
+    /// Those among some parts of a stack and below them, if they may be started. Their devices must not be open.
+    pub fn admit(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
+        let mut caches: Vec<Running> = Vec::new();
+        for part in parts {
+            for Admitted { layer, record, unrecorded } in admit_below(file, part)? {
+                if let Some(record) = record.filter(|_| caches.iter().all(|cache| cache.layer != layer)) {
+                    caches.push(Running { layer, record, before: unrecorded, is_recorded: false });
+                }
+            }
+        }
+        Ok(RunningCaches(caches))
+    }
+
+    /// With their devices open, and before any of them is started: they, or what starts on them, write to their logs.
+    pub fn note_start(&mut self) -> Result<(), RecordError> {
+        for cache in &mut self.0 {
+            let all = cache.record.load()?;
+            if let Some(known) = all.of(cache.record.extent()) {
+                cache.before = Some(known.clone());
+                cache.is_recorded = true;
+                cache.record.update(|_| incomplete(known.clone()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of them have started.
+    pub fn note_started(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        self.each_started(now, stack, |status, attachment| Attachment {
+            epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
+            ..incomplete(attachment)
+        })
+    }
+
+    /// Nothing more is written.
+    pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        self.each_started(now, stack, |status, attachment| {
+            let dirty_bytes = dirty_bytes(status);
+            let is_home = status["state"] == "clean" && dirty_bytes == Some(0) && status["lost_blocks"] == 0;
+            let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
+            match (attachment.state, is_home) {
+                (AttachmentState::Abandoned, _) => attachment,
+                (_, true) => Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment },
+                (_, false) => {
+                    let dirty_bytes = dirty_bytes.filter(|bytes| *bytes > 0);
+                    Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, ..attachment }
+                }
+            }
+        })?;
+        // Nothing is in the log of one that did not start that was not there before.
+        let not_started =
+            self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_null());
+        for Running { record, before, .. } in not_started {
+            if let Some(before) = before {
+                record.update(|_| before.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn each_started(
+        &mut self,
+        now: Nanos,
+        stack: &Stack,
+        change: impl Fn(&Value, Attachment) -> Attachment,
+    ) -> Result<(), RecordError> {
+        for cache in &mut self.0 {
+            let status = cache.status(now, stack);
+            if status.is_null() {
+                continue;
+            }
+            let first = cache.before.clone();
+            cache.record.update(|known| {
+                change(&status, known.or(first).expect("admission has seen one or made one"))
+            })?;
+            cache.is_recorded = true;
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// Null as long as it has not started.
+    fn status(&self, now: Nanos, stack: &Stack) -> Value {
+        let index = stack.layers().find(|(_, name)| *name == self.layer).map(|(index, _)| index);
+        index.map_or(Value::Null, |index: LayerIndex| stack.layer(index).status(now))
+    }
+}
+
+fn incomplete(attachment: Attachment) -> Attachment {
+    match attachment.state {
+        AttachmentState::Abandoned => attachment,
+        _ => Attachment { state: AttachmentState::Dirty, dirty_bytes: None, ..attachment },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
+    use serde_json::json;
+
+    use super::*;
+    use crate::attachment::uuid_text;
+
+    const EXTENT: Extent = Extent::new(Lba(0), 8);
+
+    /// A log cache without a log: its status is what the test says.
+    struct Says(Rc<RefCell<Value>>);
+
+    impl Layer for Says {
+        fn handle(&mut self, _now: Nanos, _event: Event, _out: &mut Outbox) {}
+
+        fn next_deadline(&self) -> Option<Nanos> {
+            None
+        }
+
+        fn geometry(&self) -> Geometry {
+            Geometry::plain(8)
+        }
+
+        fn status(&self, _now: Nanos) -> Value {
+            self.0.borrow().clone()
+        }
+    }
+
+    struct Bench {
+        dir: tempfile::TempDir,
+        caches: RunningCaches,
+        stack: Stack,
+        status: Rc<RefCell<Value>>,
+    }
+
+    fn attached(state: AttachmentState) -> Attachment {
+        Attachment {
+            cache_uuid: uuid_text([7; 16]),
+            log: "log".into(),
+            first_sector: 0,
+            sectors: 8,
+            epoch: 1,
+            state,
+            dirty_bytes: Some(0),
+            log_bytes: 1 << 20,
+        }
+    }
+
+    /// A cache that has not started yet.
+    fn bench(recorded: Option<Attachment>, unrecorded: Option<Attachment>) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
+        let record = Record::open(&dir.path().join("data"), EXTENT).unwrap();
+        if let Some(recorded) = recorded {
+            record.update(|_| recorded).unwrap();
+        }
+        let status = Rc::new(RefCell::new(Value::Null));
+        let mut builder = StackBuilder::new();
+        let root: Target = builder.layer("cache", Box::new(Says(Rc::clone(&status))), &[]);
+        let running = Running { layer: "cache".to_owned(), record, before: unrecorded, is_recorded: false };
+        Bench { dir, caches: RunningCaches(vec![running]), stack: builder.finish(root), status }
+    }
+
+    impl Bench {
+        fn recorded(&self) -> Option<Attachment> {
+            let record = Record::open(&self.dir.path().join("data"), EXTENT).unwrap();
+            record.load().unwrap().of(EXTENT).cloned()
+        }
+
+        fn says(&self, state: &str, dirty_bytes: u64) {
+            *self.status.borrow_mut() =
+                json!({ "state": state, "dirty_bytes": dirty_bytes, "lost_blocks": 0, "epoch": 9 });
+        }
+
+        fn end(&mut self) -> Attachment {
+            self.caches.note_end(Nanos::ZERO, &self.stack).unwrap();
+            self.recorded().unwrap()
+        }
+    }
+
+    #[test]
+    fn the_record_is_dirty_before_the_cache_starts_and_then_what_the_cache_is() {
+        for (state, dirty_bytes, is) in [
+            ("clean", 0, (AttachmentState::Clean, Some(0))),
+            ("dirty", 4096, (AttachmentState::Dirty, Some(4096))),
+            ("log-failed", 0, (AttachmentState::Dirty, None)),
+        ] {
+            let mut bench = bench(Some(attached(AttachmentState::Clean)), None);
+            bench.caches.note_start().unwrap();
+            let before = bench.recorded().unwrap();
+            assert_eq!((before.state, before.dirty_bytes, before.epoch), (AttachmentState::Dirty, None, 1));
+            bench.says("clean", 0);
+            bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
+            let started = bench.recorded().unwrap();
+            assert_eq!(
+                (started.state, started.dirty_bytes, started.epoch),
+                (AttachmentState::Dirty, None, 9)
+            );
+            bench.says(state, dirty_bytes);
+            let end = bench.end();
+            assert_eq!((end.state, end.dirty_bytes), is);
+        }
+    }
+
+    #[test]
+    fn a_cache_that_does_not_start_leaves_its_record_as_it_was() {
+        let clean = attached(AttachmentState::Clean);
+        let mut bench = bench(Some(clean.clone()), None);
+        bench.caches.note_start().unwrap();
+        assert_eq!(bench.end(), clean);
+    }
+
+    #[test]
+    fn a_disk_without_a_record_gets_one_once_its_cache_has_started() {
+        let mut bench = bench(None, Some(attached(AttachmentState::Dirty)));
+        bench.caches.note_start().unwrap();
+        bench.caches.note_end(Nanos::ZERO, &bench.stack).unwrap();
+        assert_eq!(bench.recorded(), None);
+        bench.says("dirty", 4096);
+        bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
+        assert_eq!(bench.recorded().map(|record| record.state), Some(AttachmentState::Dirty));
+    }
+
+    #[test]
+    fn a_log_that_is_out_of_date_stays_so() {
+        let mut bench = bench(Some(attached(AttachmentState::Abandoned)), None);
+        bench.caches.note_start().unwrap();
+        bench.says("clean", 0);
+        bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
+        assert_eq!(bench.end().state, AttachmentState::Abandoned);
+    }
+}
