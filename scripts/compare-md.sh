@@ -164,7 +164,7 @@ start_server() { # NAME
 }
 
 clear_disks() {
-    rm -f "$work"/*.img "$work"/*.img.dcd
+    rm -f "$work"/*.img "$work"/*.dcd
     for i in 0 1 2 3 4; do truncate -s ${member_mib}M "$work/disk$i.img"; done
     # An SSD that has been used: its pages are there.
     head -c ${log_mib}M /dev/zero > "$work/ssd.img"
