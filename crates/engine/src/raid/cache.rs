@@ -137,7 +137,7 @@ impl StripeCache {
         self.by_since.iter().copied()
     }
 
-    /// The dirty units, the least recently written first.
+    /// The dirty units that are not on their way home, the least recently written first.
     pub fn by_written(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_written.iter().map(|(_, unit)| *unit)
     }
@@ -339,8 +339,9 @@ impl StripeCache {
         entry.written = stamp;
         if entry.leaving {
             entry.late.get_or_insert(stamp);
+        } else {
+            self.by_written.insert((stamp, unit));
         }
-        self.by_written.insert((stamp, unit));
     }
 
     /// A dirty unit is on its way home, or does not get there.
@@ -351,8 +352,14 @@ impl StripeCache {
             (block.pinned, block.going) = (false, false);
         }
         match (std::mem::replace(&mut entry.leaving, leaving), leaving) {
-            (false, true) => self.dirty_held -= entry.held,
-            (true, false) => self.dirty_held += entry.held,
+            (false, true) => {
+                self.dirty_held -= entry.held;
+                self.by_written.remove(&(entry.written, unit));
+            }
+            (true, false) => {
+                self.dirty_held += entry.held;
+                self.by_written.insert((entry.written, unit));
+            }
             _ => {}
         }
     }
@@ -516,10 +523,14 @@ impl StripeCache {
         assert_eq!(stays.map(count).sum::<usize>(), self.dirty_held, "memory of dirty units is counted");
         let held = self.units.values().filter(|unit| unit.is_held()).count();
         let dirty = self.units.values().filter(|unit| unit.is_dirty()).count();
-        assert!([self.dirty.len(), self.by_since.len(), self.by_written.len()] == [dirty; 3]);
+        assert!([self.dirty.len(), self.by_since.len()] == [dirty; 2]);
+        let leaving = self.units.values().filter(|unit| unit.leaving).count();
+        assert_eq!(self.by_written.len(), dirty - leaving);
         assert_eq!(self.clean.len(), held - dirty, "what is held is clean or dirty");
         for (number, unit) in &self.units {
             assert!(!unit.is_dirty() || self.by_since.contains(&(unit.since, *number)));
+            let stays = unit.is_dirty() && !unit.leaving;
+            assert_eq!(self.by_written.contains(&(unit.written, *number)), stays);
             assert_eq!(unit.blocks.iter().filter(|block| block.dirty != 0).count(), unit.dirty_blocks);
             assert!(unit.blocks.iter().all(|block| block.dirty & !block.valid == 0));
             assert_eq!(unit.held, count(unit));
