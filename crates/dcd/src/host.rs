@@ -18,6 +18,7 @@ use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
 use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
+use crate::running::{at_end, incomplete};
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
@@ -39,6 +40,8 @@ pub struct Cache {
     pub record: Option<Record>,
     /// What the record will begin with, where there is none yet.
     pub unrecorded: Option<Attachment>,
+    /// What the record said before the start.
+    pub before: Option<Attachment>,
 }
 
 /// A device that an array is to have as a spare, and that the server has not opened.
@@ -134,6 +137,29 @@ impl Host {
     /// When the host next wants [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL)
+    }
+
+    /// With the devices open, and before anything is started: what starts on a cache writes to its log, and its data disk is
+    /// incomplete from then on. A disk without a record gets one once its cache has started, as that may still refuse it.
+    pub fn record_before_start(&mut self) -> Result<(), RecordError> {
+        for cache in &mut self.caches {
+            let Some(record) = &cache.record else { continue };
+            let Some(known) = record.load()?.of(record.extent()).cloned() else { continue };
+            record.update(|_| incomplete(known.clone()))?;
+            cache.before = Some(known);
+        }
+        Ok(())
+    }
+
+    /// The start has failed: nothing is in the logs of caches that did not start that was not there before.
+    pub fn record_failed_start(&self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        for Cache { layer, record, before, .. } in &self.caches {
+            let (Some(record), Some(before)) = (record, before) else { continue };
+            let status = stack.layer(*layer).status(now);
+            let is_so = if status.is_null() { before.clone() } else { at_end(&status, before.clone()) };
+            record.update(|_| is_so)?;
+        }
+        Ok(())
     }
 
     /// After activation: the data disks are incomplete from the first request on, and their records say so before it.

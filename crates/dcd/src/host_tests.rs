@@ -11,6 +11,7 @@ use super::*;
 struct Told {
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
+    started: Rc<RefCell<bool>>,
 }
 
 impl Layer for Told {
@@ -29,7 +30,8 @@ impl Layer for Told {
     }
 
     fn status(&self, _now: Nanos) -> Value {
-        json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "epoch": 9 })
+        let status = json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "epoch": 9 });
+        if *self.started.borrow() { status } else { Value::Null }
     }
 }
 
@@ -38,6 +40,7 @@ struct Bench {
     stack: Stack,
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
+    started: Rc<RefCell<bool>>,
     dir: tempfile::TempDir,
 }
 
@@ -61,14 +64,25 @@ fn bench() -> Bench {
     record.update(|_| attached).unwrap();
     let (controls, dirty_bytes) = (Rc::default(), Rc::new(RefCell::new(4096)));
     let mut builder = StackBuilder::new();
-    let told = Told { controls: Rc::clone(&controls), dirty_bytes: Rc::clone(&dirty_bytes) };
+    let started = Rc::new(RefCell::new(true));
+    let told = Told {
+        controls: Rc::clone(&controls),
+        dirty_bytes: Rc::clone(&dirty_bytes),
+        started: Rc::clone(&started),
+    };
     let Target::Layer(layer) = builder.layer("cache", Box::new(told), &[]) else { panic!("a layer") };
     let stack = builder.finish(Target::Layer(layer));
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
-    let cache =
-        Cache { name: "cache".to_owned(), layer, is_array: false, record: Some(record), unrecorded: None };
-    Bench { host: Host::new("cache", parts, vec![cache]), stack, controls, dirty_bytes, dir }
+    let cache = Cache {
+        name: "cache".to_owned(),
+        layer,
+        is_array: false,
+        record: Some(record),
+        unrecorded: None,
+        before: None,
+    };
+    Bench { host: Host::new("cache", parts, vec![cache]), stack, controls, dirty_bytes, started, dir }
 }
 
 impl Bench {
@@ -249,4 +263,17 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     bench.host.stop(Nanos::from_secs(3), &mut bench.stack);
     tell(&mut bench, json!({ "command": "rebuild" }));
     assert!(error(&mut bench).contains("stopping"));
+}
+
+#[test]
+fn the_record_is_dirty_before_anything_starts_and_as_it_was_if_nothing_does() {
+    let mut bench = bench();
+    bench.host.record_before_start().unwrap();
+    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Dirty, None));
+    // It has started, and something is in its log now.
+    bench.host.record_failed_start(Nanos::ZERO, &bench.stack).unwrap();
+    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Dirty, Some(4096)));
+    *bench.started.borrow_mut() = false;
+    bench.host.record_failed_start(Nanos::ZERO, &bench.stack).unwrap();
+    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Clean, Some(0)));
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Pump, Stack, Target};
+use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Nanos, Pump, Report, Stack, Target};
 
 use crate::failure::Failure;
 use crate::real::FilePump;
@@ -11,8 +11,32 @@ use crate::running::RunningCaches;
 
 struct Shared {
     stack: Stack,
-    pump: FilePump,
+    pump: NotedPump,
+}
+
+/// A driver that notes what becomes of the caches.
+struct NotedPump {
+    files: FilePump,
     caches: RunningCaches,
+}
+
+impl Pump for NotedPump {
+    fn now(&self) -> Nanos {
+        self.files.now()
+    }
+
+    fn pump(&mut self, stack: &mut Stack) {
+        self.files.pump(stack);
+        for (layer, report) in self.files.take_reports() {
+            if report == Report::LogFailed
+                && let Err(error) = self.caches.log_failed(self.files.now(), stack, layer)
+            {
+                // Nothing may be acknowledged any more, and somebody waits for it.
+                eprintln!("dcd: the log device failed, and that cannot be recorded: {error}");
+                std::process::exit(1);
+            }
+        }
+    }
 }
 
 impl Drop for Shared {
@@ -21,7 +45,7 @@ impl Drop for Shared {
         if std::thread::panicking() {
             return;
         }
-        if let Err(error) = self.caches.note_end(self.pump.now(), &self.stack) {
+        if let Err(error) = self.pump.caches.note_end(self.pump.now(), &self.stack) {
             eprintln!("dcd: {error}");
         }
     }
@@ -34,12 +58,12 @@ pub struct Offline {
 
 impl Offline {
     /// Takes over a stack, its driver and the caches in it, and activates it.
-    pub fn start(stack: Stack, pump: FilePump, mut caches: RunningCaches) -> Result<Offline, Failure> {
+    pub fn start(stack: Stack, files: FilePump, mut caches: RunningCaches) -> Result<Offline, Failure> {
         caches.note_start()?;
-        let mut shared = Shared { stack, pump, caches };
-        let Shared { stack, pump, caches } = &mut shared;
+        let mut shared = Shared { stack, pump: NotedPump { files, caches } };
+        let Shared { stack, pump } = &mut shared;
         stack.activate(pump).map_err(|e| Failure::Failed(e.to_string()))?;
-        caches.note_started(pump.now(), stack)?;
+        pump.caches.note_started(pump.files.now(), stack)?;
         Ok(Offline { shared: Rc::new(RefCell::new(shared)) })
     }
 
@@ -60,7 +84,7 @@ impl BlockDevice for PartDevice {
     }
 
     fn run(&mut self, io: Io) -> IoResult {
-        let Shared { stack, pump, .. } = &mut *self.shared.borrow_mut();
+        let Shared { stack, pump } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
     }
 }

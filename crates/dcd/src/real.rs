@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use dcd_engine::{BlockDevice, DeviceIndex, Geometry, Nanos, Output, Pump, Stack};
+use dcd_engine::{BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, Stack};
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec};
 use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
 
@@ -33,7 +33,7 @@ impl<'a> Opener<'a> {
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
         let devices = self.devices.into_iter().map(FileDevice::from).collect();
-        FilePump { devices, started: Instant::now(), outputs: Vec::new() }
+        FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
     }
 
     /// True where a log lies, and not its data: it is written all over, and must not run out of space on the way.
@@ -100,6 +100,14 @@ pub struct FilePump {
     devices: Vec<FileDevice>,
     started: Instant,
     outputs: Vec<Output>,
+    reports: Vec<(LayerIndex, Report)>,
+}
+
+impl FilePump {
+    /// What layers said since the last time.
+    pub fn take_reports(&mut self) -> Vec<(LayerIndex, Report)> {
+        std::mem::take(&mut self.reports)
+    }
 }
 
 impl Pump for FilePump {
@@ -122,9 +130,8 @@ impl Pump for FilePump {
                     let result = self.devices[device.0].run(io);
                     stack.complete(self.now(), tag, result);
                 }
-                Output::Reply { .. } | Output::Report { .. } => {
-                    unreachable!("nobody sends requests or controls to an offline stack")
-                }
+                Output::Report { layer, report } => self.reports.push((layer, report)),
+                Output::Reply { .. } => unreachable!("nobody sends requests to an offline stack"),
             }
         }
         self.outputs = outputs;

@@ -1,7 +1,7 @@
 //! The attachment records of the log caches that a command runs to get at what lies on them. What it writes is in their logs first, so
 //! the records say before that their data disks are incomplete, and at its end what is so then.
 
-use dcd_engine::{LayerIndex, Nanos, Stack};
+use dcd_engine::{Control, LayerIndex, Nanos, Stack};
 use dcd_stack::StackFile;
 use serde_json::Value;
 
@@ -57,21 +57,30 @@ impl RunningCaches {
         })
     }
 
+    /// The log device of a cache failed: its log is out of date from now on. The cache waits until that is recorded.
+    pub fn log_failed(
+        &mut self,
+        now: Nanos,
+        stack: &mut Stack,
+        layer: LayerIndex,
+    ) -> Result<(), RecordError> {
+        let name = stack.layer_name(layer).to_owned();
+        if let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == name) {
+            let dirty_bytes = dirty_bytes(&cache.status(now, stack));
+            cache.change(|attachment| Attachment {
+                state: AttachmentState::Abandoned,
+                dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
+                ..attachment
+            })?;
+        }
+        eprintln!("dcd: log cache \"{name}\": the log device failed; writes go to the data disk from now on");
+        stack.control(now, layer, Control::LogFailureRecorded);
+        Ok(())
+    }
+
     /// Nothing more is written.
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        self.each_started(now, stack, |status, attachment| {
-            let dirty_bytes = dirty_bytes(status);
-            let is_home = status["state"] == "clean" && dirty_bytes == Some(0) && status["lost_blocks"] == 0;
-            let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
-            match (attachment.state, is_home) {
-                (AttachmentState::Abandoned, _) => attachment,
-                (_, true) => Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment },
-                (_, false) => {
-                    let dirty_bytes = dirty_bytes.filter(|bytes| *bytes > 0);
-                    Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, ..attachment }
-                }
-            }
-        })?;
+        self.each_started(now, stack, at_end)?;
         // Nothing is in the log of one that did not start that was not there before.
         let not_started =
             self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_null());
@@ -94,17 +103,20 @@ impl RunningCaches {
             if status.is_null() {
                 continue;
             }
-            let first = cache.before.clone();
-            cache.record.update(|known| {
-                change(&status, known.or(first).expect("admission has seen one or made one"))
-            })?;
-            cache.is_recorded = true;
+            cache.change(|attachment| change(&status, attachment))?;
         }
         Ok(())
     }
 }
 
 impl Running {
+    fn change(&mut self, change: impl FnOnce(Attachment) -> Attachment) -> Result<(), RecordError> {
+        let first = self.before.clone();
+        self.record.update(|known| change(known.or(first).expect("admission has seen one or made one")))?;
+        self.is_recorded = true;
+        Ok(())
+    }
+
     /// Null as long as it has not started.
     fn status(&self, now: Nanos, stack: &Stack) -> Value {
         let index = stack.layers().find(|(_, name)| *name == self.layer).map(|(index, _)| index);
@@ -112,7 +124,29 @@ impl Running {
     }
 }
 
-fn incomplete(attachment: Attachment) -> Attachment {
+/// What the record of a cache says that runs no more, by its last status.
+pub fn at_end(status: &Value, attachment: Attachment) -> Attachment {
+    let dirty_bytes = dirty_bytes(status);
+    let is_home = dirty_bytes == Some(0) && status["lost_blocks"] == 0;
+    let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
+    match attachment.state {
+        // A log that failed stays out of use; what could be read of it may be home by now.
+        AttachmentState::Abandoned if is_home && status["state"] == "log-failed" => {
+            Attachment { dirty_bytes, ..attachment }
+        }
+        AttachmentState::Abandoned => attachment,
+        _ if is_home && status["state"] == "clean" => {
+            Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment }
+        }
+        _ => {
+            let dirty_bytes = dirty_bytes.filter(|bytes| *bytes > 0);
+            Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, ..attachment }
+        }
+    }
+}
+
+/// What a record says while its cache runs.
+pub fn incomplete(attachment: Attachment) -> Attachment {
     match attachment.state {
         AttachmentState::Abandoned => attachment,
         _ => Attachment { state: AttachmentState::Dirty, dirty_bytes: None, ..attachment },

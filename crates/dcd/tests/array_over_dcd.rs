@@ -67,3 +67,43 @@ fn an_array_stands_on_dcd() {
     let args = ["--workload", "random-writes", "--requests", "2000", "--json"];
     expect(&place.run("simulate", &args), 0, "\"requests\"");
 }
+
+/// Rule 13, in commands that run the array themselves: the log of a member's cache takes no more writes.
+#[test]
+fn a_log_that_fails_during_a_command_is_out_of_date_and_the_command_does_its_work() {
+    let place = Place::new();
+    stack(&place, &["a", "b", "c"]);
+    for member in ["a", "b", "c"] {
+        expect(&place.run("format", &["--layer", member]), 0, "4 MiB of data");
+    }
+    let array = |command: &str, more: &[&str]| {
+        dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+    };
+    expect(&array("create", &[]), 0, "over 3 members");
+    expect(&array("scrub", &[]), 0, "");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let with_fault = |log: &str| {
+        let fault =
+            "[layer.bad]\nkind = \"fault\"\nhits = \"writes\"\nfail-after = 1\nfail-count = 1000000\n";
+        let bad = text.replace(&format!("log = \"{log}\""), "log = \"bad\"");
+        fs::write(place.stack(), format!("{bad}{fault}of = \"{log}\"\n")).unwrap();
+    };
+    let failed = |output: &std::process::Output, cache: &str| {
+        expect(output, 0, "");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains(&format!("log cache \"{cache}\": the log device failed")), "{told}");
+    };
+    // One request after the other.
+    with_fault("a-log");
+    failed(&array("fail", &["c"]), "a");
+    fs::write(place.stack(), &text).unwrap();
+    expect(&array("status", &[]), 0, "written without the log");
+    expect(&place.run("format", &["--layer", "a"]), 0, "a log of");
+    // Many at once.
+    expect(&array("add", &["c"]), 0, "");
+    with_fault("c-log");
+    failed(&array("rebuild", &[]), "c");
+    fs::write(place.stack(), &text).unwrap();
+    expect(&place.run("format", &["--layer", "c"]), 0, "a log of");
+    expect(&array("scrub", &[]), 0, "0 rows that did not match");
+}

@@ -51,12 +51,14 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     driver.take_signals().map_err(failed)?;
     protect(args.quiet);
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
-    stack.activate(&mut driver).map_err(|e| {
-        Failure::Refused(Refusal::new(
-            e.to_string(),
+    served.host.record_before_start()?;
+    if let Err(error) = stack.activate(&mut driver) {
+        served.host.record_failed_start(dcd_engine::Pump::now(&driver), &stack)?;
+        return Err(Failure::Refused(Refusal::new(
+            error.to_string(),
             "see above; \"dcd check\" for a log and \"dcd array status\" for an array look without changing anything",
-        ))
-    })?;
+        )));
+    }
     served.host.record_start(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
     announce(&file, &places, args.quiet);
@@ -150,6 +152,7 @@ fn build(
         is_array: false,
         record,
         unrecorded,
+        before: None,
     };
     let array = |(spec, _): (&LayerSpec, &RaidSpec)| Cache {
         layer: built.parts.layers[&spec.name],
@@ -157,6 +160,7 @@ fn build(
         is_array: true,
         record: None,
         unrecorded: None,
+        before: None,
     };
     let mut caches: Vec<Cache> = admitted.into_iter().map(cache).chain(file.arrays().map(array)).collect();
     // The upper ones first, as the host wants them.

@@ -185,6 +185,7 @@ fn follow(
         follower: Follower::new(progress),
         next: Nanos::ZERO,
         ended: None,
+        caches,
     };
     let outcome = driver.run(stack, &mut host).map_err(|e| Failure::Failed(e.to_string()))?;
     host.follower.progress.end();
@@ -194,29 +195,37 @@ fn follow(
 }
 
 /// The host of an array that nobody is served.
-struct Foreground {
+struct Foreground<'a> {
     layer: LayerIndex,
     command: Option<ArrayCommand>,
     follower: Follower,
     next: Nanos,
     ended: Option<Result<Value, Failure>>,
+    caches: &'a mut RunningCaches,
 }
 
-impl Foreground {
+impl Foreground<'_> {
     fn end(&mut self, ended: Result<Value, Failure>, context: &mut Context<'_>) {
         self.ended = Some(ended);
         context.stop(STOP_MAX);
     }
 }
 
-impl dcd_io::Host for Foreground {
+impl dcd_io::Host for Foreground<'_> {
     fn call(&mut self, call: CallId, _body: Value, context: &mut Context<'_>) {
         context.answer(call, dcd_serve::control::error("it is not served"), true);
     }
 
-    fn report(&mut self, _layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
-        if let Report::Array(Err(why)) = report {
-            self.end(Err(Failure::Failed(why.clone())), context);
+    fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
+        match report {
+            Report::Array(Err(why)) => self.end(Err(Failure::Failed(why.clone())), context),
+            Report::LogFailed => {
+                let now = context.now();
+                if let Err(error) = self.caches.log_failed(now, context.stack_mut(), layer) {
+                    self.end(Err(error.into()), context);
+                }
+            }
+            _ => {}
         }
     }
 
