@@ -8,6 +8,7 @@ use super::config::{BLOCK_FRAGMENTS, FfsConfig, Placement};
 use super::layout::{Frag, GroupIndex, Ino, Layout};
 use super::reserve::Windows;
 
+#[derive(Clone)]
 pub(crate) struct Allocator {
     pub layout: Layout,
     pub(super) windows: Windows,

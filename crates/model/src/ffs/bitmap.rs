@@ -149,7 +149,7 @@ impl GroupMap {
     /// The first free block from `from` on, before `to`.
     pub fn first_free(&self, from: u32, to: u32) -> Option<u32> {
         let range = self.blocks.get(from as usize..to as usize)?;
-        range.iter().position(|byte| *byte == ALL_FREE).map(|index| from + index as u32)
+        memchr::memchr(ALL_FREE, range).map(|index| from + index as u32)
     }
 
     /// The first of eight free blocks from `from` on, before `to`, whose number is a multiple of eight.

@@ -7,7 +7,8 @@
 //! | reading     | clean | the read ends: idle                                                 |
 //! | writing     | clean | the write ends: idle; who wants it meanwhile waits                  |
 //!
-//! A buffer is named by the address of its first fragment. Only idle buffers are in the list of the oldest.
+//! A buffer is named by the address of its first fragment. Only idle buffers are in the lists of the oldest. Metadata may
+//! have memory of its own; then neither makes room for the other.
 
 use super::layout::{Frag, Ino};
 use super::lru::Lru;
@@ -47,28 +48,52 @@ pub(crate) struct Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot(pub u32);
 
+/// Memory for buffers.
+struct Pool {
+    oldest_first: Lru,
+    used_frags: u64,
+    capacity_frags: u64,
+}
+
+impl Pool {
+    fn new(capacity_frags: u64) -> Pool {
+        Pool { oldest_first: Lru::default(), used_frags: 0, capacity_frags }
+    }
+}
+
 pub(crate) struct BufferCache {
     /// For each fragment the slot of the buffer that begins there, plus one.
     index: Vec<u32>,
     buffers: Vec<Buffer>,
     spare: Vec<u32>,
-    oldest_first: Lru,
-    used_frags: u64,
-    capacity_frags: u64,
+    /// For everything, or for data.
+    common: Pool,
+    metadata: Option<Pool>,
     dirty: u32,
 }
 
 impl BufferCache {
-    pub fn new(frags: u32, capacity_frags: u64) -> BufferCache {
+    pub fn new(frags: u32, capacity_frags: u64, metadata_frags: Option<u64>) -> BufferCache {
         BufferCache {
             index: vec![0; frags as usize],
             buffers: Vec::new(),
             spare: Vec::new(),
-            oldest_first: Lru::default(),
-            used_frags: 0,
-            capacity_frags,
+            common: Pool::new(capacity_frags),
+            metadata: metadata_frags.map(Pool::new),
             dirty: 0,
         }
+    }
+
+    fn pool(&self, content: Content) -> &Pool {
+        self.metadata.as_ref().filter(|_| content != Content::Data).unwrap_or(&self.common)
+    }
+
+    fn pool_mut(&mut self, content: Content) -> &mut Pool {
+        self.metadata.as_mut().filter(|_| content != Content::Data).unwrap_or(&mut self.common)
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        std::iter::once(&self.common).chain(&self.metadata)
     }
 
     pub fn find(&self, at: Frag) -> Option<Slot> {
@@ -83,8 +108,9 @@ impl BufferCache {
         self.dirty
     }
 
-    pub fn has_room(&self, frags: u32) -> bool {
-        self.used_frags + u64::from(frags) <= self.capacity_frags
+    pub fn has_room(&self, frags: u32, content: Content) -> bool {
+        let pool = self.pool(content);
+        pool.used_frags + u64::from(frags) <= pool.capacity_frags
     }
 
     /// Adds a buffer; idle ones are clean and the newest.
@@ -102,9 +128,10 @@ impl BufferCache {
             }
         };
         self.index[at.0 as usize] = slot + 1;
-        self.used_frags += u64::from(frags);
+        let pool = self.pool_mut(content);
+        pool.used_frags += u64::from(frags);
         if state == BufferState::Idle {
-            self.oldest_first.push_newest(slot);
+            pool.oldest_first.push_newest(slot);
         }
         Slot(slot)
     }
@@ -114,15 +141,17 @@ impl BufferCache {
         let buffer = self.buffers[slot.0 as usize];
         assert!(buffer.state == BufferState::Idle, "only an idle buffer is given up");
         self.index[buffer.at.0 as usize] = 0;
-        self.used_frags -= u64::from(buffer.frags);
         self.dirty -= u32::from(buffer.is_dirty);
-        self.oldest_first.remove(slot.0);
+        let pool = self.pool_mut(buffer.content);
+        pool.used_frags -= u64::from(buffer.frags);
+        pool.oldest_first.remove(slot.0);
         self.spare.push(slot.0);
     }
 
     /// An idle buffer was used.
     pub fn touch(&mut self, slot: Slot) {
-        self.oldest_first.touch(slot.0);
+        let content = self.get(slot).content;
+        self.pool_mut(content).oldest_first.touch(slot.0);
     }
 
     pub fn set_dirty(&mut self, slot: Slot) {
@@ -136,8 +165,9 @@ impl BufferCache {
     pub fn grow(&mut self, slot: Slot, frags: u32) {
         let buffer = &mut self.buffers[slot.0 as usize];
         assert!(buffer.state == BufferState::Idle && frags >= buffer.frags);
-        self.used_frags += u64::from(frags - buffer.frags);
+        let (more, content) = (frags - buffer.frags, buffer.content);
         buffer.frags = frags;
+        self.pool_mut(content).used_frags += u64::from(more);
     }
 
     /// A write of an idle buffer begins; it is clean from now on.
@@ -148,7 +178,8 @@ impl BufferCache {
         buffer.is_dirty = false;
         buffer.is_aged = is_aged;
         buffer.state = BufferState::Writing;
-        self.oldest_first.remove(slot.0);
+        let content = buffer.content;
+        self.pool_mut(content).oldest_first.remove(slot.0);
     }
 
     /// A read or a write ended.
@@ -156,33 +187,38 @@ impl BufferCache {
         let buffer = &mut self.buffers[slot.0 as usize];
         assert!(buffer.state != BufferState::Idle, "what ends has begun");
         buffer.state = BufferState::Idle;
-        if std::mem::take(&mut buffer.is_aged) {
-            self.oldest_first.push_oldest(slot.0);
+        let (is_aged, content) = (std::mem::take(&mut buffer.is_aged), buffer.content);
+        let list = &mut self.pool_mut(content).oldest_first;
+        if is_aged {
+            list.push_oldest(slot.0);
         } else {
-            self.oldest_first.push_newest(slot.0);
+            list.push_newest(slot.0);
         }
     }
 
-    /// The idle buffers, the oldest first.
+    /// The idle buffers, of each memory the oldest first.
     pub fn idle(&self) -> impl Iterator<Item = Slot> {
-        std::iter::successors(self.oldest_first.oldest(), |slot| self.oldest_first.newer(*slot)).map(Slot)
+        self.pools().flat_map(|pool| pool.oldest_first.iter()).map(Slot)
     }
 
-    pub fn oldest(&self) -> Option<Slot> {
-        self.oldest_first.oldest().map(Slot)
+    /// The oldest idle buffer in the memory for such content.
+    pub fn oldest(&self, content: Content) -> Option<Slot> {
+        self.pool(content).oldest_first.oldest().map(Slot)
     }
 
+    /// The one used next after `slot` in the same memory.
     pub fn newer(&self, slot: Slot) -> Option<Slot> {
-        self.oldest_first.newer(slot.0).map(Slot)
+        self.pool(self.get(slot).content).oldest_first.newer(slot.0).map(Slot)
     }
 
     /// Forgets everything; nothing may be dirty or under way.
     pub fn clear(&mut self) {
         assert!(self.dirty == 0, "only a clean cache is cleared");
-        while let Some(slot) = self.oldest() {
+        let idle: Vec<Slot> = self.idle().collect();
+        for slot in idle {
             self.remove(slot);
         }
-        assert!(self.used_frags == 0, "nothing is under way");
+        assert!(self.pools().all(|pool| pool.used_frags == 0), "nothing is under way");
     }
 
     /// Panics where the counts disagree or buffers overlap.
@@ -197,6 +233,7 @@ impl BufferCache {
             idle += u32::from(buffer.state == BufferState::Idle);
             assert!(!buffer.is_dirty || buffer.state == BufferState::Idle);
         }
-        assert_eq!((used, dirty, idle), (self.used_frags, self.dirty, self.oldest_first.len()));
+        let in_pools: u64 = self.pools().map(|pool| pool.used_frags).sum();
+        assert_eq!((used, dirty, idle), (in_pools, self.dirty, self.idle().count() as u32));
     }
 }

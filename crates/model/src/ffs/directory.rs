@@ -14,6 +14,7 @@ pub(crate) struct Entry {
 }
 
 /// See the module's documentation. `.` and `..` are in the first chunk and not among the entries.
+#[derive(Clone)]
 pub(crate) struct Directory {
     pub parent: Ino,
     entries: BTreeMap<Box<str>, Entry>,

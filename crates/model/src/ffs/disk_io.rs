@@ -97,7 +97,7 @@ impl Ffs {
             }
             Some(slot) => Err(Wait::Buffer(slot)),
             None => {
-                self.make_room(frags)?;
+                self.make_room(frags, content)?;
                 if content != Content::Data {
                     self.measured.metadata.count(false);
                 }
@@ -123,7 +123,7 @@ impl Ffs {
         owner: Ino,
     ) -> Result<Slot, Wait> {
         let slot = self.need(id, at, frags, content, owner)?;
-        self.make_room(more)?;
+        self.make_room(more, content)?;
         // It may have been the last that could make room; then others are on their way.
         let is_there = self.cache.find(at) == Some(slot) && self.cache.get(slot).state == BufferState::Idle;
         if is_there { Ok(slot) } else { Err(Wait::Room) }
@@ -231,7 +231,7 @@ impl Ffs {
             frags += inode.frags_of(block + count, &shape);
             count += 1;
         }
-        self.make_room(frags)?;
+        self.make_room(frags, Content::Data)?;
         for index in block..block + count {
             let inode = self.volume.inodes.get(file);
             let (at, frags) = (inode.blocks[index as usize], inode.frags_of(index, &shape));
@@ -242,15 +242,15 @@ impl Ffs {
     }
 
     /// Gives up the oldest buffers until there is room; dirty ones are written first.
-    pub(crate) fn make_room(&mut self, frags: u32) -> Result<(), Wait> {
+    pub(crate) fn make_room(&mut self, frags: u32, content: Content) -> Result<(), Wait> {
         let mut writes = 0;
-        let mut next = self.cache.oldest();
-        while !self.cache.has_room(frags) {
+        let mut next = self.cache.oldest(content);
+        while !self.cache.has_room(frags, content) {
             let Some(slot) = next else {
                 if !self.commit_for_room() {
                     return Err(Wait::Room);
                 }
-                next = self.cache.oldest();
+                next = self.cache.oldest(content);
                 continue;
             };
             next = self.cache.newer(slot);
@@ -268,7 +268,7 @@ impl Ffs {
             let (first, frags) = self.row_around(slot);
             self.write_row(first, frags, true);
             // The row may hold what came next in the list.
-            next = self.cache.oldest();
+            next = self.cache.oldest(content);
         }
         Ok(())
     }
@@ -417,7 +417,7 @@ impl Ffs {
             record.push(Recorded::Issued { write: flight.write, at, frags });
         }
         self.flights.begin(flight, io);
-        let cost = self.volume.config.cpu.block_request;
+        let cost = self.volume.config.cpu.request(class.is_write(), extent.sectors * SECTOR_BYTES);
         match id {
             Some(id) => self.processes[id.0 as usize].debt += cost,
             None if cost > Nanos::ZERO => self.cpu.kernel(self.now, cost),

@@ -5,6 +5,7 @@ use super::directory::Directory;
 use super::layout::{Frag, Ino};
 
 /// A file or a directory.
+#[derive(Clone)]
 pub(crate) struct Inode {
     /// Counts how often the number was used, so that a file is not taken for an earlier one.
     pub generation: u32,
@@ -101,6 +102,7 @@ impl Shape {
 }
 
 /// The inodes in use, by their number.
+#[derive(Clone)]
 pub(crate) struct InodeTable {
     /// For each number its place plus one; zero where it is free.
     places: Vec<u32>,

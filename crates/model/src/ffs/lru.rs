@@ -11,6 +11,7 @@ struct Links {
 const OUTSIDE: Links = Links { older: NONE, newer: NONE };
 
 /// See the module's documentation. Place 0 is the list's own; number `n` is at place `n + 1`.
+#[derive(Clone)]
 pub(crate) struct Lru {
     links: Vec<Links>,
     len: u32,
@@ -33,6 +34,11 @@ impl Lru {
 
     pub fn oldest(&self) -> Option<u32> {
         self.links[0].newer.checked_sub(1)
+    }
+
+    /// The oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.oldest(), |number| self.newer(*number))
     }
 
     /// The one used next after `number`.
@@ -67,8 +73,11 @@ impl Lru {
         self.len -= 1;
     }
 
+    /// Takes as long as there are numbers in the list, however large they are.
     pub fn clear(&mut self) {
-        *self = Lru::default();
+        while let Some(number) = self.oldest() {
+            self.remove(number);
+        }
     }
 
     fn insert_after(&mut self, older: u32, number: u32) {
@@ -90,7 +99,7 @@ mod tests {
     use super::*;
 
     fn order(lru: &Lru) -> Vec<u32> {
-        std::iter::successors(lru.oldest(), |number| lru.newer(*number)).collect()
+        lru.iter().collect()
     }
 
     #[test]
@@ -105,6 +114,8 @@ mod tests {
         lru.remove(7);
         assert_eq!((order(&lru), lru.len(), lru.contains(7)), (vec![9, 0, 4], 3, false));
         lru.clear();
-        assert_eq!((lru.oldest(), lru.len()), (None, 0));
+        assert_eq!((lru.oldest(), lru.len(), lru.contains(9)), (None, 0, false));
+        lru.push_newest(9);
+        assert_eq!(order(&lru), [9]);
     }
 }

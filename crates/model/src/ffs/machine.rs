@@ -89,6 +89,8 @@ pub(crate) struct Process {
     pub(crate) missed: bool,
     /// When it began to wait: the first to come is the first to go on.
     ticket: u64,
+    /// The same as a time, if it waits for what is read.
+    reading_since: Option<Nanos>,
 }
 
 impl Default for Process {
@@ -103,6 +105,7 @@ impl Default for Process {
             result: Ok(Done::Nothing),
             debt: Nanos::ZERO,
             missed: false,
+            reading_since: None,
             ticket: 0,
         }
     }
@@ -143,10 +146,27 @@ pub struct Ffs {
 impl Ffs {
     /// An empty file system on a device of so many sectors, as it is right after newfs and mount.
     pub fn new(config: FfsConfig, sectors: u64) -> Result<Ffs, FfsConfigError> {
-        let volume = Volume::new(config, sectors)?;
-        let capacity = config.buffer_cache_bytes / u64::from(config.fragment_bytes());
-        Ok(Ffs {
-            cache: BufferCache::new(volume.allocator.layout.frags(), capacity),
+        Ok(Ffs::mounted(Volume::new(config, sectors)?))
+    }
+
+    /// Another one with the same files, as it is right after it is mounted.
+    ///
+    /// # Panics
+    /// If programs have run on this one.
+    pub fn copy(&self) -> Ffs {
+        assert!(self.processes.is_empty(), "what programs have changed may be in memory alone");
+        Ffs::mounted(self.volume.clone())
+    }
+
+    fn mounted(volume: Volume) -> Ffs {
+        let config = volume.config;
+        let in_frags = |bytes: u64| bytes / u64::from(config.fragment_bytes());
+        Ffs {
+            cache: BufferCache::new(
+                volume.allocator.layout.frags(),
+                in_frags(config.buffer_cache_bytes),
+                config.metadata_cache_bytes.map(in_frags),
+            ),
             flights: Flights::default(),
             journal: volume.journal.map(|(first, blocks)| Journal::new(first, blocks)),
             processes: Vec::new(),
@@ -163,7 +183,7 @@ impl Ffs {
             record: None,
             error: None,
             volume,
-        })
+        }
     }
 
     /// Consumes one event at `now`.
@@ -264,6 +284,8 @@ impl Ffs {
         for (index, process) in self.processes.iter_mut().enumerate() {
             if process.state == ProcessState::Waiting(what) {
                 process.state = ProcessState::Running;
+                let since = process.reading_since.take();
+                self.measured.waited_for_reads += since.map_or(Nanos::ZERO, |since| self.now.since(since));
                 self.ready.push_back(ProcessId(index as u32));
             }
         }
@@ -319,9 +341,13 @@ impl Ffs {
                 }
                 Stepped::Again(wait) => wait,
             };
+            let is_reading = |slot| self.cache.get(slot).state == BufferState::Reading;
+            let reads = matches!(wait, Wait::Buffer(slot) if is_reading(slot));
             self.tickets += 1;
-            self.processes[index].ticket = self.tickets;
-            self.processes[index].state = ProcessState::Waiting(wait);
+            let process = &mut self.processes[index];
+            process.ticket = self.tickets;
+            process.reading_since = reads.then_some(self.now);
+            process.state = ProcessState::Waiting(wait);
             return;
         }
         self.finish(id, out);
@@ -443,7 +469,7 @@ impl Ffs {
     fn change(&mut self, id: ProcessId, update: Update) -> Stepped {
         let Update { at, frags, content, owner, fills, mode, effect } = update;
         let slot = match self.cache.find(at) {
-            None if fills => match self.make_room(frags) {
+            None if fills => match self.make_room(frags, content) {
                 Ok(()) => self.cache.insert(at, frags, BufferState::Idle, content, owner),
                 Err(wait) => return Stepped::Again(wait),
             },

@@ -93,6 +93,8 @@ pub struct FfsMeasured {
     pub metadata: CacheHits,
     /// Time that the processor was busy.
     pub cpu: Nanos,
+    /// Time that calls waited for blocks that were being read, be it ahead of them; of all processes together.
+    pub waited_for_reads: Nanos,
 }
 
 impl FfsMeasured {
@@ -122,6 +124,7 @@ impl FfsMeasured {
             sum.misses += more.misses;
         }
         self.cpu += other.cpu;
+        self.waited_for_reads += other.waited_for_reads;
     }
 
     /// The mean response time of reads and writes as calls of their own.

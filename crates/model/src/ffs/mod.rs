@@ -46,7 +46,7 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CpuCosts, FfsConfig, FfsConfigError, Placement};
+pub use config::{CachedWrite, CpuCosts, FfsConfig, FfsConfigError, Placement};
 pub use layout::Ino;
 pub use machine::{Ffs, FfsEvent, FfsOutbox, Return};
 pub use measure::{CacheHits, ClassMeasured, FfsMeasured, RequestClass};

@@ -14,6 +14,7 @@ use super::op::{FsError, Op};
 /// The longest name (4.4BSD's MAXNAMLEN).
 const NAME_BYTES_MAX: usize = 255;
 
+#[derive(Clone)]
 pub(crate) struct Volume {
     pub config: FfsConfig,
     pub shape: Shape,

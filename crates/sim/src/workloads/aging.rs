@@ -1,12 +1,13 @@
 //! Writing files into a file system that has aged (Baek and Park, section IV-D): files with sizes around a mean fill it up
 //! to a share of its space; then a share of them is removed, and others take their place and names, again and again.
 
-use dcd_model::ffs::Op;
+use dcd_engine::{SECTOR_BYTES, Stack};
+use dcd_model::ffs::{Ffs, FfsConfig, Op};
 
-use super::host::Host;
+use super::host::{Host, set_up, set_up_file};
 use super::steps::{Step, Steps, write_file};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use crate::{SimDevice, SimRng, VirtualDriver};
 
 /// What a program writes at a time.
 const PIECE: u64 = 64 << 10;
@@ -30,7 +31,17 @@ pub struct Aging {
     pub measured_bytes: u64,
 }
 
+/// A file system that has aged, up to what is measured: several stacks can have the same.
+pub struct Aged {
+    aging: Aging,
+    ffs: Ffs,
+    files: Files,
+    /// Bytes of files that fill it.
+    full: u64,
+}
+
 /// The files that are there: number and size.
+#[derive(Clone)]
 struct Files {
     random: SimRng,
     all: Vec<(u64, u64)>,
@@ -71,20 +82,20 @@ impl Files {
         (number, bytes)
     }
 
-    fn make_directory<D: SimDevice>(&mut self, host: &mut Host<D>, number: u64) -> Result<(), RunError> {
+    fn make_directory(&mut self, ffs: &mut Ffs, number: u64) -> Result<(), RunError> {
         while self.directories <= directory(number) {
-            host.set_up(Op::Mkdir { path: format!("/d{}", self.directories) })?;
+            set_up(ffs, Op::Mkdir { path: format!("/d{}", self.directories) })?;
             self.directories += 1;
         }
         Ok(())
     }
 
     /// Fills up in no time.
-    fn fill<D: SimDevice>(&mut self, host: &mut Host<D>, mean: u64, bytes: u64) -> Result<(), RunError> {
+    fn fill(&mut self, ffs: &mut Ffs, mean: u64, bytes: u64) -> Result<(), RunError> {
         while self.bytes + mean <= bytes {
             let (number, size) = self.draw(mean);
-            self.make_directory(host, number)?;
-            host.set_up_file(&path(number), size)?;
+            self.make_directory(ffs, number)?;
+            set_up_file(ffs, &path(number), size)?;
         }
         Ok(())
     }
@@ -105,30 +116,45 @@ impl Files {
 }
 
 impl Aging {
-    /// The phase "write": files take the place of those that were removed, and all of it is synced.
-    pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        let mut files = Files::new(seed);
-        let full = host.sectors() * dcd_engine::SECTOR_BYTES / 100 * self.fill_percent;
+    /// Fills a new file system on so many sectors, and lets it age in no time.
+    pub fn age(&self, config: &FfsConfig, sectors: u64, seed: u64) -> Result<Aged, RunError> {
+        let (mut ffs, mut files) = (Ffs::new(*config, sectors)?, Files::new(seed));
+        let full = sectors * SECTOR_BYTES / 100 * self.fill_percent;
         if self.cycles > 0 {
-            files.fill(host, self.mean_bytes, full)?;
+            files.fill(&mut ffs, self.mean_bytes, full)?;
         }
-        for cycle in 1..=self.cycles {
-            let mut removals = files.remove(self.removed_percent);
-            if cycle < self.cycles {
-                removals.into_iter().try_for_each(|call| host.set_up(call).map(|_| ()))?;
-                files.fill(host, self.mean_bytes, full)?;
-            } else {
-                // The host comes from there, and has in memory what it needed for that.
-                removals.push(Op::Sync);
-                host.script(removals)?;
+        for _ in 1..self.cycles {
+            for call in files.remove(self.removed_percent) {
+                set_up(&mut ffs, call)?;
             }
+            files.fill(&mut ffs, self.mean_bytes, full)?;
         }
-        let room = full.saturating_sub(files.bytes).min(self.measured_bytes);
+        Ok(Aged { aging: *self, ffs, files, full })
+    }
+}
+
+impl Aged {
+    /// The phase "write" on a stack of the file system's size: files take the place of those that are removed before, and all
+    /// of it is synced.
+    pub fn run<D: SimDevice>(
+        &self,
+        stack: &mut Stack,
+        driver: &mut VirtualDriver<D>,
+    ) -> Result<Measured, RunError> {
+        let (Aged { aging, full, .. }, mut files) = (self, self.files.clone());
+        let mut host = Host::new(stack, driver, self.ffs.copy());
+        if aging.cycles > 0 {
+            // The host comes from there, and has in memory what it needed for that.
+            let mut removals = files.remove(aging.removed_percent);
+            removals.push(Op::Sync);
+            host.script(removals)?;
+        }
+        let room = full.saturating_sub(files.bytes).min(aging.measured_bytes);
         let mut drawn = Vec::new();
         let end = files.bytes + room;
-        while files.bytes + self.mean_bytes <= end {
-            let (number, bytes) = files.draw(self.mean_bytes);
-            files.make_directory(host, number)?;
+        while files.bytes + aging.mean_bytes <= end {
+            let (number, bytes) = files.draw(aging.mean_bytes);
+            files.make_directory(&mut host.ffs, number)?;
             drawn.push((number, bytes));
         }
         let writes = drawn.into_iter().flat_map(|(number, bytes)| write_file(path(number), bytes, PIECE));

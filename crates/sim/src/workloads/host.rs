@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dcd_engine::{Control, Nanos, Pump, Stack};
-use dcd_model::ffs::{Done, Ffs, FfsConfig, FfsEvent, FfsOutbox, FsError, Op, ProcessId};
+use dcd_model::ffs::{Done, Ffs, FfsEvent, FfsOutbox, FsError, Op, ProcessId};
 
 use crate::workloads::RunError;
 use crate::workloads::measured::{Measured, Phase, Requests};
@@ -44,20 +44,10 @@ pub struct Host<'a, D> {
 }
 
 impl<'a, D: SimDevice> Host<'a, D> {
-    pub fn new(
-        stack: &'a mut Stack,
-        driver: &'a mut VirtualDriver<D>,
-        config: &FfsConfig,
-    ) -> Result<Host<'a, D>, RunError> {
-        let sectors = stack.geometry(stack.root()).sectors;
-        let ffs = Ffs::new(*config, sectors)?;
+    /// With a file system of the size of the stack.
+    pub fn new(stack: &'a mut Stack, driver: &'a mut VirtualDriver<D>, ffs: Ffs) -> Host<'a, D> {
         let (armed, outbox) = (BTreeSet::new(), FfsOutbox::default());
-        Ok(Host { stack, driver, ffs, armed, outbox, phases: Vec::new() })
-    }
-
-    /// The size of the device below the file system.
-    pub fn sectors(&self) -> u64 {
-        self.stack.geometry(self.stack.root()).sectors
+        Host { stack, driver, ffs, armed, outbox, phases: Vec::new() }
     }
 
     /// Runs programs together until all have ended, and measures that as a phase.
@@ -81,17 +71,12 @@ impl<'a, D: SimDevice> Host<'a, D> {
         self.run(&mut [&mut Script(ops.into_iter())]).map(|_| ())
     }
 
-    /// Files that are there before the run, made in no time.
     pub fn set_up(&mut self, op: Op) -> Result<Done, RunError> {
-        self.ffs.set_up(&op).map_err(|error| RunError::Call { call: format!("{op:?}"), error })
+        set_up(&mut self.ffs, op)
     }
 
     pub fn set_up_file(&mut self, path: &str, bytes: u64) -> Result<(), RunError> {
-        if let Done::Opened(file) = self.set_up(Op::Create { path: path.to_owned() })? {
-            self.set_up(Op::Append { file, bytes })?;
-            self.set_up(Op::Close { file })?;
-        }
-        Ok(())
+        set_up_file(&mut self.ffs, path, bytes)
     }
 
     /// What was measured so far; the next phase is the first again.
@@ -169,6 +154,19 @@ impl<'a, D: SimDevice> Host<'a, D> {
             self.driver.request(self.stack, request.id, request.io);
         }
     }
+}
+
+/// Files that are there before the run, made in no time.
+pub fn set_up(ffs: &mut Ffs, op: Op) -> Result<Done, RunError> {
+    ffs.set_up(&op).map_err(|error| RunError::Call { call: format!("{op:?}"), error })
+}
+
+pub fn set_up_file(ffs: &mut Ffs, path: &str, bytes: u64) -> Result<(), RunError> {
+    if let Done::Opened(file) = set_up(ffs, Op::Create { path: path.to_owned() })? {
+        set_up(ffs, Op::Append { file, bytes })?;
+        set_up(ffs, Op::Close { file })?;
+    }
+    Ok(())
 }
 
 /// Lets every layer count anew.

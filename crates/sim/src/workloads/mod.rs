@@ -29,11 +29,11 @@ pub mod synthetic;
 pub mod tree;
 
 use dcd_engine::{IoError, Stack};
-use dcd_model::ffs::{FfsConfig, FfsConfigError, FsError};
+use dcd_model::ffs::{Ffs, FfsConfig, FfsConfigError, FsError};
 
 use crate::{SimDevice, VirtualDriver};
 
-pub use aging::Aging;
+pub use aging::{Aged, Aging};
 pub use copy::{LargeFile, SelfCopy};
 pub use dbench::DBench;
 use host::Host;
@@ -87,17 +87,20 @@ pub fn run<D: SimDevice>(
         }
         _ => {}
     }
-    let mut host = Host::new(stack, driver, ffs)?;
+    let sectors = stack.geometry(stack.root()).sectors;
+    if let Workload::Aging(aging) = workload {
+        return aging.age(ffs, sectors, seed)?.run(stack, driver);
+    }
+    let mut host = Host::new(stack, driver, Ffs::new(*ffs, sectors)?);
     match workload {
         Workload::NUser(nuser) => nuser.run(&mut host, seed),
         Workload::PostMark(postmark) => postmark.run(&mut host, seed),
         Workload::Synthetic(synthetic) => synthetic.run(&mut host, seed),
         Workload::Streams(streams) => streams.run_files(&mut host),
         Workload::DBench(clients) => clients.run(&mut host, seed),
-        Workload::Aging(aging) => aging.run(&mut host, seed),
         Workload::SelfCopy(copy) => copy.run(&mut host, seed),
         Workload::LargeFile(file) => file.run(&mut host),
-        Workload::RawWrites(_) => unreachable!("it needs no file system"),
+        Workload::RawWrites(_) | Workload::Aging(_) => unreachable!("it has run"),
     }
 }
 

@@ -145,8 +145,55 @@ fn a_whole_small_file_is_one_request() {
     bench.call(Op::Remount).unwrap();
     bench.call(Op::Open { path: "/a".into() }).unwrap();
     bench.take_log();
+    bench.ffs.reset_measured();
     assert_eq!(bench.call(Op::Read { file, offset: 0, bytes: 20_000 }), Ok(Done::Bytes(16_384)));
     assert_eq!(bench.take_log().len(), 1);
+    assert_eq!(bench.ffs.measured().waited_for_reads, REQUEST_TIME);
+    assert_eq!(bench.call(Op::Read { file, offset: 0, bytes: 20_000 }), Ok(Done::Bytes(16_384)));
+    assert_eq!(bench.ffs.measured().waited_for_reads, REQUEST_TIME, "it is in memory");
+}
+
+/// Reads of the blocks that a create needs, after a file was read that is larger than the memory for data.
+fn metadata_read_again(metadata_cache_bytes: Option<u64>) -> usize {
+    let config = FfsConfig { buffer_cache_bytes: 256 << 10, metadata_cache_bytes, ..small() };
+    let mut bench = Bench::new(config, 16 * MIB);
+    let large = bench.create("/large", MIB);
+    let small = bench.create("/small", 100);
+    bench.close(small);
+    bench.call(Op::Read { file: large, offset: 0, bytes: MIB }).unwrap();
+    bench.take_log();
+    bench.create("/another", 0);
+    bench.take_log().iter().filter(|line| line.starts_with("read")).count()
+}
+
+#[test]
+fn data_does_not_push_metadata_out_of_memory_of_its_own() {
+    assert!(metadata_read_again(None) > 0);
+    assert_eq!(metadata_read_again(Some(128 << 10)), 0);
+}
+
+#[test]
+fn metadata_has_no_more_memory_than_its_own() {
+    let reads = |metadata_cache_bytes| {
+        let mut bench = Bench::new(FfsConfig { metadata_cache_bytes, ..small() }, 32 * MIB);
+        for number in 0..24 {
+            bench.call(Op::Mkdir { path: format!("/d{number}") }).unwrap();
+        }
+        bench.take_log();
+        bench.create("/d0/file", 0);
+        bench.take_log().iter().filter(|line| line.starts_with("read")).count()
+    };
+    // Each directory lies in a group of its own, whose maps and inodes are two blocks; there is room for 16.
+    assert!(reads(Some(128 << 10)) > 0, "they had to leave");
+    assert_eq!(reads(None), 0);
+}
+
+#[test]
+fn a_write_that_a_cache_takes_costs_its_copy() {
+    let (plain, cached) = (CpuCosts::ULTRA_1, CpuCosts::ULTRA_1_WITH_CACHE);
+    assert_eq!([plain.request(true, 8192), plain.request(false, 8192)], [Nanos::from_micros(100); 2]);
+    assert_eq!(cached.request(true, 8192), Nanos::from_micros(20 + 8 * 12));
+    assert_eq!(cached.request(false, 8192), Nanos::from_micros(100));
 }
 
 #[test]
@@ -291,4 +338,25 @@ fn a_file_system_without_a_reserve_fills_up_and_says_so() {
     assert_eq!(full, Err(FsError::NoSpace));
     assert!(files > 300, "{files} files in 4 MiB");
     assert!(bench.ffs.free_bytes() > MIB, "all of it fragments");
+}
+
+#[test]
+fn a_copy_has_the_same_files() {
+    let mut first = Bench::new(small(), 16 * MIB);
+    for name in ["/a", "/b", "/c"] {
+        let Ok(Done::Opened(file)) = first.ffs.set_up(&Op::Create { path: name.into() }) else { panic!() };
+        first.ffs.set_up(&Op::Append { file, bytes: 30_000 }).unwrap();
+        first.ffs.set_up(&Op::Close { file }).unwrap();
+    }
+    first.ffs.set_up(&Op::Unlink { path: "/b".into() }).unwrap();
+    let mut second = Bench::new(small(), 16 * MIB);
+    second.ffs = first.ffs.copy();
+    let logs = [&mut first, &mut second].map(|bench| {
+        bench.create("/d", 50_000);
+        bench.call(Op::Unlink { path: "/a".into() }).unwrap();
+        bench.call(Op::Sync).unwrap();
+        bench.take_log()
+    });
+    assert_eq!(logs[0], logs[1]);
+    assert!(logs[0].len() > 5);
 }

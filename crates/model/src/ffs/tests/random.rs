@@ -121,6 +121,16 @@ fn a_tiny_buffer_cache_only_makes_it_slow() {
 }
 
 #[test]
+fn so_does_little_memory_for_metadata() {
+    let config =
+        FfsConfig { buffer_cache_bytes: 256 << 10, metadata_cache_bytes: Some(128 << 10), ..small() };
+    for seed in 0..4 {
+        let mut bench = Bench::new(config, 32 * MIB);
+        drive(&mut bench, 300 + seed, Character { processes: 5, calls: 400, check_every: 20 });
+    }
+}
+
+#[test]
 fn the_same_calls_give_the_same_requests() {
     let log = |seed| {
         let mut bench = Bench::new(small(), 8 * MIB);
