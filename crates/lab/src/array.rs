@@ -6,10 +6,10 @@ use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
-use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, StackBuilder, Target};
+use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
-use dcd_sim::workloads::{self, Measured, Workload};
+use dcd_sim::workloads::{self, Aged, Aging, Measured, RunError, Workload};
 use dcd_sim::{VirtualDriver, mix};
 
 use crate::elevator::Elevator;
@@ -125,6 +125,7 @@ fn host(setup: &HostSetup, read_ahead: u64) -> FfsConfig {
             name_change: Nanos::from_micros(10),
             directory_block: Nanos::from_micros(1),
             block_request: Nanos::from_micros(5),
+            cached_write: None,
         },
         ..FfsConfig::default()
     }
@@ -357,10 +358,31 @@ impl ArraySetup {
         workload: &Workload,
         seed: u64,
     ) -> Result<Ran, LabError> {
-        let mut rig = self.build_part(scheme, Some(setup.used))?;
         let ffs = host(setup, self.host_read_ahead(scheme));
-        let measured = workloads::run(&mut rig.stack, &mut rig.driver, &ffs, workload, seed)
-            .map_err(|error| LabError::Setup(error.to_string()))?;
+        self.run_with(scheme, setup, |stack, driver| workloads::run(stack, driver, &ffs, workload, seed))
+    }
+
+    /// The file system of [`ArraySetup::run`] with a stripe cache, after it has aged.
+    pub fn age(&self, setup: &HostSetup, aging: &Aging, seed: u64) -> Result<Aged, LabError> {
+        let ffs = host(setup, self.host_read_ahead(Scheme::Sc));
+        let sectors = setup.used / SECTOR_BYTES;
+        aging.age(&ffs, sectors, seed).map_err(|error| LabError::Setup(error.to_string()))
+    }
+
+    /// Runs what is measured in an aged file system on a new array.
+    pub fn run_aged(&self, scheme: Scheme, setup: &HostSetup, aged: &Aged) -> Result<Ran, LabError> {
+        self.run_with(scheme, setup, |stack, driver| aged.run(stack, driver))
+    }
+
+    fn run_with(
+        &self,
+        scheme: Scheme,
+        setup: &HostSetup,
+        run: impl FnOnce(&mut Stack, &mut VirtualDriver<Medium>) -> Result<Measured, RunError>,
+    ) -> Result<Ran, LabError> {
+        let mut rig = self.build_part(scheme, Some(setup.used))?;
+        let measured =
+            run(&mut rig.stack, &mut rig.driver).map_err(|error| LabError::Setup(error.to_string()))?;
         let home = rig.drain();
         Ok(Ran { measured, home })
     }

@@ -44,3 +44,16 @@ fn ct_concurrent_has_nothing_to_fill_for_one_client() {
     let claim = outcome.findings.claims.iter().find(|claim| claim.claim.starts_with("one client"));
     assert!(claim.expect("it was asked for").holds());
 }
+
+#[test]
+fn ct_aged_gains_from_the_transform_once_files_were_removed() {
+    let set =
+        ["used=256MiB", "cache=16MiB", "page-cache=8MiB", "means=16KiB", "cycles=0,5", "aged=5", "runs=1"];
+    let outcome = small("ct-aged", &set);
+    let figures = figures(&outcome);
+    assert!(!figures.is_empty() && figures.iter().all(|figure| figure.is_finite()), "{figures:?}");
+    // SC and MSC-CT in MB/s.
+    let [aged, new] = [0, 1].map(|table: usize| &outcome.findings.tables[table].rows[0]);
+    let gain = |row: &[String]| row[2].parse::<f64>().unwrap() / row[1].parse::<f64>().unwrap();
+    assert!(gain(aged) > 1.2 && gain(new) < gain(aged), "{:?}", outcome.findings.tables);
+}

@@ -24,7 +24,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             largest possible speed-up, with the bandwidths of dcd-rawwrite on the same disk. Beside it the speed-up with a \
             log that takes no time (\"instant log\"), which no cache of writes can beat. Means of several runs. The processor's part \
             of the remove is fitted to 3 % of the plain disk's time (dcd-nuser); that of the reads is not. The segments of the \
-            drive's buffer, 8, are calibrated to the paper's response times of reads (dcd-latency).",
+            drive's buffer, 10, are calibrated to the paper's response times of reads (dcd-latency).",
     params: &PARAMS,
     plan,
     conclude,
@@ -57,11 +57,11 @@ const SMALL_PERCENT: f64 = 25.0;
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (users, pause) = (settings.number("users")?, settings.span("pause")?);
-    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for disk in SHOWN {
         for run in 0..settings.count::<u64>("runs")? {
             let setup = nuser::setup(settings, disk)?;
+            let ffs = nuser::file_system(settings, &setup)?;
             let benchmark = NUser { users, pause, ..NUser::default() };
             let seed = mix(settings.seed, run);
             points.push(Point::new(key(disk, run), move || nuser::measure(&setup, &ffs, benchmark, seed)));
@@ -134,7 +134,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let (cpu, reads) = (100.0 * mean("plain", "remove/cpu_share"), mean("plain", "remove/reads"));
     let why = format!(
         "measured with a log that takes no time: {} % are the processor's, and the rest is {reads:.0} reads of directories, \
-         inodes and maps. With --set segments=16, the most that the drive can have, it is 8.4 %",
+         inodes and maps",
         figure(cpu)
     );
     claims.push(Claim::range(

@@ -24,7 +24,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             in which the cache destages; then everything is brought home. Compaction and finer concurrency: the 4-user \
             benchmark. Recovery: the power is cut with the log full, and the cache started again; compaction works only \
             within a record of the log, which a crash takes as a whole or not at all, so the order of updates is kept. The \
-            segments of the drive's buffer, 8, are calibrated to the paper's response times of reads (dcd-latency).",
+            segments of the drive's buffer, 10, are calibrated to the paper's response times of reads (dcd-latency).",
     params: &[
         DRIVE,
         QUEUE,
@@ -104,7 +104,6 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         },
     };
     let (users, pause) = (settings.number("users")?, settings.span("pause")?);
-    let ffs = nuser::file_system(settings)?;
     let mut points = Vec::new();
     for name in DESTAGES {
         let setup = setup(Some(destager(name)))?;
@@ -113,6 +112,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let alone = LOCKS.map(|name| (name, 1, ONE_USER));
     for (name, users, kind) in CACHES.map(|name| (name, users, SEVERAL_USERS)).into_iter().chain(alone) {
         let setup = setup(benchmarked(name))?;
+        let ffs = nuser::file_system(settings, &setup)?;
         let benchmark = NUser { users, pause, ..NUser::default() };
         points.push(Point::new(format!("{kind}: {name}"), move || {
             nuser::measure(&setup, &ffs, benchmark, seed)

@@ -22,7 +22,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             4.2.2), all others wait, so 95 % of the writes can only be answered within 1 ms if the wait for the lock is \
             not counted. The claims are judged by that, and without the lock it is seen what it costs. The order in which the drive \
             serves its queue, a circular sweep, was chosen by what the paper says of the writes on the plain disk, and the number \
-            of segments of its buffer, 8, by what it says of the reads with its cache, as no source states them; the claims on \
+            of segments of its buffer, 10, by what it says of the reads with its cache, as no source states them; the claims on \
             these follow from that choice. A read that the drive's buffer has is answered from there as a whole; one that goes \
             on where the drive is still reading ahead waits for the rest of it as it passes under the heads.",
     params: &PARAMS,
@@ -56,15 +56,16 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     debug_assert!(SHOWN.iter().all(|disk| DISKS.contains(disk)));
     let users = settings.number("users")?;
     let pause = settings.span("pause")?;
-    let ffs = nuser::file_system(settings)?;
     let seed = mix(settings.seed, 0);
     let benchmark = NUser { users, pause, ..NUser::default() };
     let mut points = Vec::new();
     for disk in SHOWN {
         let setup = nuser::setup(settings, disk)?;
+        let ffs = nuser::file_system(settings, &setup)?;
         points.push(Point::new(disk, move || nuser::measure(&setup, &ffs, benchmark, seed)));
     }
     let setup = Setup { writes_in_buffer: false, ..nuser::setup(settings, "plain")? };
+    let ffs = nuser::file_system(settings, &setup)?;
     points.push(Point::new(NO_BUMPS, move || nuser::measure(&setup, &ffs, benchmark, seed)));
     Ok(points)
 }
