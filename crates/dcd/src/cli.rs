@@ -104,7 +104,8 @@ pub struct Serve {
     /// With --without-cache: although acknowledged writes are lost
     #[arg(long, requires = "without_cache")]
     pub force: bool,
-    /// Start although acknowledged writes in the log are damaged: what is lost reads as an error or as it was before
+    /// Start although acknowledged writes in the log are damaged: what is lost reads as an error or as it was before. And an
+    /// array although its parity is in doubt where members are missing: what they held may come out wrong there
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
     /// Record every request of the clients in this file, for dcd trace and dcd tune; on another disk

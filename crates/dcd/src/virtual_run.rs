@@ -7,6 +7,7 @@ use std::io::{Seek, SeekFrom};
 
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
+use dcd_engine::raid::offline::make_spare;
 use dcd_engine::{
     BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Offline, Pump, Report,
     RequestId, SECTOR_BYTES, Stack,
@@ -24,6 +25,8 @@ use crate::workload::{Step, Stream};
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
 const FLASH_LATENCY: Latency = Latency::Fixed(Nanos::from_micros(80));
+/// The id of an array's first spare: the same in every run.
+const SPARE_ID: u64 = 0x5ba4e;
 /// No request may take longer than this, in virtual time: the stack is stuck.
 const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
 
@@ -142,9 +145,13 @@ fn make_array(
         .collect();
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         parts.iter_mut().map(|part| part.as_mut().map(|part| part as &mut dyn BlockDevice)).collect();
-    create(&mut members, &raid.config, *b"simulated  array", true)
-        .map_err(|e| Failure::Failed(format!("array \"{}\": {e}", layer.name)))?;
+    let failed = |e: &dyn std::fmt::Display| Failure::Failed(format!("array \"{}\": {e}", layer.name));
+    let made =
+        create(&mut members, &raid.config, *b"simulated  array", true).map_err(|error| failed(&error))?;
     drop(parts);
+    for (number, mut spare) in names.by_ref().take(raid.config.spares).map(part).enumerate() {
+        make_spare(&mut spare, &made, SPARE_ID + number as u64).map_err(|error| failed(&error))?;
+    }
     kept.extend(opened.into_iter().zip(offline.into_pump().into_devices()));
     Ok(kept)
 }

@@ -415,3 +415,52 @@ fn halves_of_an_array_that_were_used_apart_are_refused_until_one_is_chosen() {
     }
     expect(&server.stop(), 0, "");
 }
+
+#[test]
+fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], "");
+    expect(&server.stop(), 0, "");
+    let members = ["a", "b", "c", "d"];
+    // Not named, without a superblock, and an older one of the same member.
+    let old = fs::read(place.path("b.img")).unwrap();
+    stack(&place, &["a", "missing", "c", "d"], &[], "");
+    let refused = "member 1 is not there, or not up to date, and the parity makes up for 1 in all";
+    expect(&array(&place, "fail", &["a"]), 3, refused);
+    stack(&place, &members, &[], "");
+    disk(&place, "blank", 8);
+    fs::copy(place.path("blank.img"), place.path("b.img")).unwrap();
+    expect(&array(&place, "fail", &["a"]), 3, refused);
+    fs::write(place.path("b.img"), &old).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(0, &pattern(0)).unwrap();
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    let newer = fs::read(place.path("b.img")).unwrap();
+    fs::write(place.path("b.img"), old).unwrap();
+    expect(&array(&place, "fail", &["a"]), 3, refused);
+    assert_eq!(
+        (device(&status(&place), "b").split(':').next(), &status(&place)["state"]),
+        (Some("out of date"), &"degraded".into())
+    );
+    expect(&array(&place, "assemble", &[]), 0, "it would start, without member 1");
+    expect(&array(&place, "add", &["b"]), 3, "with an older content");
+    // The one that is not up to date can be failed, and with all of them one can.
+    fs::write(place.path("b.img"), newer).unwrap();
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn an_array_with_spares_is_simulated() {
+    let place = Place::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        disk(&place, name, 8);
+    }
+    stack(&place, &["a", "b", "c", "d"], &["e"], "");
+    let args = ["--workload", "random-writes", "--requests", "200", "--json"];
+    expect(&place.run("simulate", &args), 0, "\"requests\"");
+}

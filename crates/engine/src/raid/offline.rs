@@ -45,6 +45,13 @@ pub enum ChangeError {
     #[error("the parity does not make up for more failed members than it has already")]
     NoParity,
     #[error(
+        "it cannot be spared: member {} {} not there, or not up to date, and the parity makes up for {parity} in all; bring \
+         back what is not there first",
+        .absent.iter().map(usize::to_string).collect::<Vec<_>>().join(" and member "),
+        if .absent.len() == 1 { "is" } else { "are" }
+    )]
+    NotSpared { absent: Vec<usize>, parity: usize },
+    #[error(
         "its parity is in doubt since it did not stop cleanly: what member {0} holds may come out wrong without it; serve \
          the array first, until its state is \"good\""
     )]
@@ -231,10 +238,24 @@ fn change(
     Ok(superblock)
 }
 
+/// The roles that have not failed and that no device holds whose content counts.
+fn absent(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -> Vec<usize> {
+    let mut held = superblock.failed;
+    for member in members.iter_mut().flatten() {
+        if let Ok((own, identity)) = Superblock::read(*member)
+            && let Some(role) = superblock.role_of(identity.id)
+            && !superblock.is_outdated(role, own.generation)
+        {
+            held |= 1 << role;
+        }
+    }
+    (0..superblock.members).filter(|role| held >> role & 1 == 0).collect()
+}
+
 /// Records that the member of a role has failed, and is not to be used again.
 ///
 /// # Errors
-/// Where the parity does not make up for it; see [`newest`] for others.
+/// Where the parity does not make up for it, and for what else is not there; see [`newest`] for others.
 pub fn mark_failed(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
@@ -256,6 +277,10 @@ pub fn mark_failed(
     superblock.failed |= 1 << role;
     if superblock.failed.count_ones() as usize > superblock.level.parity() {
         return Err(ChangeError::NoParity);
+    }
+    let absent = absent(members, &superblock);
+    if superblock.failed.count_ones() as usize + absent.len() > superblock.level.parity() {
+        return Err(ChangeError::NotSpared { absent, parity: superblock.level.parity() });
     }
     if superblock.lost.is_empty() {
         superblock.away.add(role, superblock.member_ids[role], superblock.complete, &Bitmap::default());
@@ -407,6 +432,26 @@ mod tests {
         assert!(error.to_string().contains("the roles 0 to 3"), "{error}");
         let error = mark_failed(&mut all(&mut made(false)), 1).expect_err("never computed");
         assert!(error.to_string().contains("parity is in doubt"), "{error}");
+    }
+
+    #[test]
+    fn the_last_member_that_can_be_spared_is_not_failed_where_another_is_not_there_or_out_of_date() {
+        let not_spared = ChangeError::NotSpared { absent: vec![1], parity: 1 };
+        let mut members = made(true);
+        let mut there = all(&mut members);
+        there[1] = None;
+        assert_eq!(mark_failed(&mut there, 2), Err(not_spared.clone()));
+        assert!(not_spared.to_string().contains("member 1 is not there"), "{not_spared}");
+        mark_failed(&mut there, 1).expect("it is the one that is not there");
+
+        let mut members = made(true);
+        let newest = newest(&mut all(&mut members)).expect("read");
+        let newer = Superblock { generation: 8, complete: 8, ..newest };
+        for role in [0, 2, 3] {
+            members[role].run(newer.write(newer.identity(role, 0)));
+        }
+        assert_eq!(mark_failed(&mut all(&mut members), 2), Err(not_spared));
+        mark_failed(&mut all(&mut members), 1).expect("it is the one that is out of date");
     }
 
     #[test]

@@ -138,13 +138,13 @@ const CACHE_WRITES_MS: usize = 25;
 
 const BUMPS: &str = "what is written takes one segment of the drive's buffer at most, and what the others lack was never read ahead, \
                      as the next request in the queue takes the arm away: the cache without the lock, whose small writes do not \
-                     reach the disk, leaves the buffer as useless (0.9 %), and with the lock, which keeps each user's reads \
+                     reach the disk, leaves the buffer as useless (it has hardly any read), and with the lock, which keeps each user's reads \
                      together, it is not";
 
 /// Why hardly a write takes long that has the lock.
 const LOG_WAIT: &str = "none takes longer than 36 ms: a write that has the lock waits only while both segment buffers are full, for \
-                        the end of a log write, which takes 53 ms at most (dcd-requests), as with the lock hardly anything is \
-                        before it in the disk's queue. Without the lock a quarter takes 25 to 405 ms, and the mean is 37 ms";
+                        the end of a log write, which takes 52 ms at most (dcd-requests), as with the lock hardly anything is \
+                        before it in the disk's queue. Without the lock 23 % take 25 to 404 ms, and the mean is 33 ms";
 
 fn claims(samples: &Samples, inside: &str) -> Vec<Claim> {
     let plain = |name: &str| samples.get("plain", &format!("{PHASE}/{name}"));

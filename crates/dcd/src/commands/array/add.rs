@@ -51,6 +51,12 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
         |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
     match standing {
         Some(Standing::InUse(role)) => return wrong(&format!("is member {role} already, and in use")),
+        Some(Standing::Outdated(role)) => {
+            return wrong(&format!(
+                "is member {role} with an older content, and the others do not know yet that it has failed: \"dcd array fail\" it \
+                 first"
+            ));
+        }
         Some(Standing::Rebuilding(role, _)) => {
             return wrong(&format!("is member {role} already, and is being rebuilt"));
         }

@@ -116,6 +116,11 @@ impl<'a> Members<'a> {
             let name = device.name.as_str();
             match standing(array, superblock, identity) {
                 Standing::InUse(role) | Standing::Rebuilding(role, _) => members.roles[role] = Some(name),
+                Standing::Outdated(role) => {
+                    eprintln!(
+                        "dcd: {name}: member {role} with an older content; \"missing\" stands in its place. \"dcd array add\" fills it"
+                    );
+                }
                 Standing::Failed(role) => {
                     eprintln!(
                         "dcd: {name}: it was member {role}, and has failed; \"missing\" stands in its place"
@@ -201,13 +206,26 @@ fn check(path: &Path) -> Result<(), Failure> {
                 "correct the stack file; nothing was changed",
             )));
         }
+        let lacking = lacking(&devices);
+        let how = match lacking.is_empty() {
+            true => String::new(),
+            false => format!(", without member {}", lacking.join(" and member ")),
+        };
         println!(
-            "array \"{layer}\": {} members, {} spares: it would start",
+            "array \"{layer}\": {} members, {} spares: it would start{how}",
             choice.members.len(),
             choice.spares.len()
         );
     }
     Ok(())
+}
+
+/// The roles that no device holds as a whole and up to date.
+fn lacking(devices: &Devices) -> Vec<String> {
+    let holds = |role: usize| {
+        devices.found.iter().any(|found| devices.standing(found) == Some(Standing::InUse(role)))
+    };
+    (0..devices.newest.members).filter(|role| !holds(*role)).map(|role| role.to_string()).collect()
 }
 
 /// A spare in the place of a member that has failed is about to become that member.
@@ -233,20 +251,22 @@ fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
         wrong.push("it is growing, and \"dcd array grow\" has to go on first".to_owned());
     }
     wrong.extend(devices.apart().map(|apart| apart.to_string()));
-    let mut holders = vec![0u32; of.members];
     for found in &devices.found {
         let name = &found.name;
         let expected = choice.members.iter().position(|member| member.as_deref() == Some(name));
         match (devices.standing(found), expected) {
-            (Some(Standing::InUse(role) | Standing::Rebuilding(role, _)), Some(place)) if role != place => {
+            (
+                Some(Standing::InUse(role) | Standing::Outdated(role) | Standing::Rebuilding(role, _)),
+                Some(place),
+            ) if role != place => {
                 wrong.push(format!("\"{name}\" is member {role}, and named in the place of member {place}"));
             }
-            (Some(Standing::InUse(role) | Standing::Rebuilding(role, _)), _) => holders[role] += 1,
             (Some(Standing::Spare), Some(place)) if !waits_for_member(of, place) => {
                 wrong.push(format!("\"{name}\" is a spare: name it in \"spares\""))
             }
             (Some(Standing::Foreign), _) => wrong.push(format!("\"{name}\" is of another array")),
-            (Some(Standing::Spare | Standing::Stale | Standing::Failed(_)), _) => {}
+            // The parity makes up for what has failed, is out of date, or is not filled yet.
+            (Some(_), _) => {}
             (None, _) => match &found.content {
                 Content::None(error) => wrong.push(format!("\"{name}\": {error}")),
                 Content::Unreadable(why) => wrong.push(format!("\"{name}\" cannot be read: {why}")),
@@ -254,8 +274,7 @@ fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
             },
         }
     }
-    let missing: Vec<String> =
-        (0..of.members).filter(|role| holders[*role] == 0).map(|role| role.to_string()).collect();
+    let missing = lacking(devices);
     if missing.len() > of.level.parity() {
         wrong.push(format!(
             "members {} are missing, and the parity makes up for {}",

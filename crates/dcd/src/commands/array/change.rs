@@ -42,7 +42,12 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let mut devices = Devices::open(&choice)?;
     let standing = devices.by_name(&args.member).and_then(|found| devices.standing(found));
     let role = match standing {
-        Some(Standing::InUse(role) | Standing::Failed(role) | Standing::Rebuilding(role, _)) => role,
+        Some(
+            Standing::InUse(role)
+            | Standing::Outdated(role)
+            | Standing::Failed(role)
+            | Standing::Rebuilding(role, _),
+        ) => role,
         Some(_) => return Err(Failure::Failed(format!("\"{}\" has no role in the array", args.member))),
         None => role(&choice, &args.member)?,
     };
@@ -83,7 +88,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let found = take(&mut devices, name)?;
     let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
     match devices.standing(&found) {
-        Some(Standing::InUse(role)) => {
+        Some(Standing::InUse(role) | Standing::Outdated(role)) => {
             return refuse(
                 format!("\"{name}\" is member {role}, and in use"),
                 "\"dcd array fail\" first, if it can be spared",

@@ -51,6 +51,8 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     InUse(usize),
+    /// In use by what the others say, and with an older content: the next start does not use it.
+    Outdated(usize),
     Failed(usize),
     /// Of a role, and how many sectors of it are done.
     Rebuilding(usize, u64),
@@ -68,6 +70,7 @@ pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) ->
     match (of.role_of(identity.id), of.rebuilding) {
         (Some(role), Some(rebuild)) if rebuild.role == role => Standing::Rebuilding(role, rebuild.sectors),
         (Some(role), _) if of.failed >> role & 1 == 1 => Standing::Failed(role),
+        (Some(role), _) if of.is_outdated(role, superblock.generation) => Standing::Outdated(role),
         (Some(role), _) => Standing::InUse(role),
         (None, _) if identity.role.is_none() => Standing::Spare,
         (None, _) => Standing::Stale,
@@ -139,7 +142,8 @@ impl Devices {
         let has_role = |found: &Found| {
             let standing =
                 found.superblock().map(|(superblock, identity)| standing(newest, superblock, identity));
-            matches!(standing, Some(Standing::InUse(_) | Standing::Failed(_) | Standing::Rebuilding(..)))
+            use Standing::{Failed, InUse, Outdated, Rebuilding};
+            matches!(standing, Some(InUse(_) | Outdated(_) | Failed(_) | Rebuilding(..)))
         };
         let members = self.found.iter_mut().filter(|found| has_role(found));
         members

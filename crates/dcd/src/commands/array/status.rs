@@ -169,6 +169,10 @@ fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
             (Some(role), format!("in the wrong place: it is member {role}"))
         }
         (_, Some(Standing::InUse(role))) => (Some(role), "in use".to_owned()),
+        (_, Some(Standing::Outdated(role))) => (
+            Some(role),
+            "out of date: it has an older content, and the next start does not use it".to_owned(),
+        ),
         (_, Some(Standing::Failed(role))) => (Some(role), "failed".to_owned()),
         (_, Some(Standing::Rebuilding(role, sectors))) => {
             (Some(role), format!("rebuilding {:.1} %", percent(sectors, devices.newest.member_sectors)))
