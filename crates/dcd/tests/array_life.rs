@@ -464,3 +464,31 @@ fn an_array_with_spares_is_simulated() {
     let args = ["--workload", "random-writes", "--requests", "200", "--json"];
     expect(&place.run("simulate", &args), 0, "\"requests\"");
 }
+
+/// What is to be recorded after a crash cannot be, and that is no member's fault.
+#[test]
+fn a_read_only_array_that_was_killed_is_read_and_not_changed() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], "");
+    let mut nbd = place.nbd();
+    (0..blocks).step_by(3).for_each(|block| nbd.write(block * 4096, &pattern(block)).unwrap());
+    nbd.flush().unwrap();
+    nbd.write(0, &pattern(0)).unwrap();
+    server.kill();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace(".img\"\n", ".img\"\nread-only = true\n")).unwrap();
+    let images = || ["a", "b", "c", "d"].map(|name| fs::read(place.path(&format!("{name}.img"))).unwrap());
+    let before = images();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    read_all(&mut nbd, blocks);
+    let now = status(&place);
+    assert_eq!(
+        (&now["failed_members"], &now["regions_in_doubt"]),
+        (&serde_json::json!([]), &1.into()),
+        "{now}"
+    );
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    assert!(images() == before, "nothing was written");
+}

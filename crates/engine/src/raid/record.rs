@@ -396,6 +396,10 @@ impl Array {
             return;
         }
         let Some(mut next) = self.recorder.next() else { return };
+        if self.geometry.read_only {
+            // It cannot be, and need not be: nothing is written that depends on it, and the next start finds the same.
+            return self.recorder.was_recorded(next);
+        }
         if next.active && !self.recorder.recorded.active {
             next.epoch += 1;
             if !self.open_journal(next.epoch, out) {
