@@ -13,6 +13,7 @@ use crate::choice::Choice;
 use crate::failure::Failure;
 use crate::on_array;
 use crate::opening::{Inspection, attachment, inspect, open_record, start, target};
+use crate::real::Purpose;
 
 /// A log cache that may be served.
 pub struct Admitted {
@@ -161,7 +162,7 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
 }
 
 fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, OfflineError>, Failure> {
-    let (offline, parts) = start(file, &[part], false)?;
+    let (offline, parts) = start(file, &[part], Purpose::Look)?;
     Ok(read_superblock(&mut offline.part(target(&parts, part))))
 }
 
@@ -176,17 +177,11 @@ fn look_for_log_on_array(
     if on_array::is_read_only(file, array) {
         return Ok(None);
     }
-    // Where a crash has left parity in doubt without a member, only a start that may write can make up for it.
-    let mut unchanged = file.clone();
-    unchanged.devices.iter_mut().for_each(|device| device.read_only = true);
-    for file in [&unchanged, file] {
-        match look_for_log(file, part) {
-            Ok(seen) => return Ok(Some(seen)),
-            Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-            Err(_) => {}
-        }
+    match look_for_log(file, part) {
+        Ok(seen) => Ok(Some(seen)),
+        Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+        Err(_) => Ok(None),
     }
-    Ok(None)
 }
 
 /// Gives up every log cache of a stack, and returns the stack without them.

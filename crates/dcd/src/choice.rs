@@ -80,12 +80,4 @@ impl Choice {
     pub fn log_name(&self) -> PathBuf {
         self.file.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)
     }
-
-    /// The same with devices that cannot be written.
-    pub fn read_only(mut self) -> Choice {
-        for device in &mut self.file.devices {
-            device.read_only = true;
-        }
-        self
-    }
 }

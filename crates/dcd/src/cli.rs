@@ -50,6 +50,7 @@ pub enum Command {
 /// refused without --force when that is a file system, a partition table, another cache, or anything else that is
 /// recognised.
 #[derive(Debug, Args)]
+#[command(override_usage = "dcd format [OPTIONS] STACK\n       dcd format [OPTIONS] --log PATH --data PATH")]
 #[command(after_help = "\
 Examples:
   dcd format disk.toml

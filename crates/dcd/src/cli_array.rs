@@ -163,6 +163,9 @@ Examples:
 pub struct ArrayRebuild {
     #[command(flatten)]
     pub array: ArrayArgs,
+    /// Start an array that is not served although its parity is in doubt: what the missing members held there may come out wrong
+    #[arg(long)]
+    pub accept_damage: bool,
     /// No progress, only errors and the result
     #[arg(long, short)]
     pub quiet: bool,

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Nanos, Pump, Report, Stack, Target};
+use dcd_engine::{BlockDevice, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::real::FilePump;
@@ -65,6 +66,12 @@ impl Offline {
         stack.activate(pump).map_err(|e| Failure::Failed(e.to_string()))?;
         pump.caches.note_started(pump.files.now(), stack)?;
         Ok(Offline { shared: Rc::new(RefCell::new(shared)) })
+    }
+
+    /// What a layer says of itself.
+    pub fn status(&self, layer: LayerIndex) -> Value {
+        let Shared { stack, pump } = &*self.shared.borrow();
+        stack.layer(layer).status(pump.now())
     }
 
     pub fn part(&self, target: Target) -> PartDevice {

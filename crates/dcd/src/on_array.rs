@@ -10,6 +10,7 @@ use crate::admission::admit_below;
 use crate::attachment::{Record, uuid_text};
 use crate::commands::array::{Choice, Devices};
 use crate::failure::Failure;
+use crate::real::Purpose;
 
 /// The array whose sectors, or one range of them, a part of a stack is.
 pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
@@ -27,7 +28,7 @@ pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
 pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     let Some(array) = array_below(file, part) else { return Ok(None) };
     admit_below(file, array)?;
-    let devices = match Devices::open(&Choice::of(file.clone(), array.to_owned())) {
+    let devices = match Devices::open(&Choice::of(file.clone(), array.to_owned()), Purpose::Look) {
         Ok(devices) => devices,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         // Whoever starts the array is told more of it.

@@ -5,6 +5,7 @@ use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_engine::{Extent, Target};
 use dcd_stack::{Parts, StackFile};
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::offline::Offline;
 use crate::on_array;
-use crate::real;
+use crate::real::{Opener, Purpose};
 use crate::running::RunningCaches;
 
 pub use crate::offline::PartDevice;
@@ -35,19 +36,11 @@ pub struct Opened {
 
 impl Opened {
     /// Opens both parts of a cache.
-    pub fn open(choice: &Choice) -> Result<Opened, Failure> {
-        Opened::with(choice, false)
-    }
-
-    /// The same; makes files that are missing and have a size.
-    pub fn create(choice: &Choice) -> Result<Opened, Failure> {
-        Opened::with(choice, true)
-    }
-
-    fn with(choice: &Choice, create: bool) -> Result<Opened, Failure> {
+    pub fn open(choice: &Choice, purpose: Purpose) -> Result<Opened, Failure> {
+        let create = purpose == Purpose::Create;
         let log_array = if create { on_array::record(&choice.file, &choice.log)? } else { None };
         let data_array = on_array::record(&choice.file, &choice.data)?;
-        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], create)?;
+        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], purpose)?;
         let record_of = |name: &str, array: Option<Record>| match array {
             Some(array) => Ok(Some(array)),
             None => record(&choice.file, &parts, name),
@@ -77,12 +70,12 @@ pub struct Log {
 impl Log {
     pub fn open(args: &LogArgs) -> Result<Log, Failure> {
         if !is_log(&args.file)? {
-            let choice = Choice::load(&args.file, args.layer.as_deref())?.read_only();
-            let opened = Opened::open(&choice)?;
+            let choice = Choice::load(&args.file, args.layer.as_deref())?;
+            let opened = Opened::open(&choice, Purpose::Look)?;
             return Ok(Log { log: opened.log, data: Some(opened.data) });
         }
         let file = StackFile::of_device(&args.file, true);
-        let (offline, parts) = start(&file, &[&file.export], false)?;
+        let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
         Ok(Log { log: offline.part(target(&parts, &file.export)), data: None })
     }
 }
@@ -101,8 +94,8 @@ fn is_log(path: &Path) -> Result<bool, Failure> {
 }
 
 /// Opens the log alone.
-pub fn open_log(choice: &Choice) -> Result<PartDevice, Failure> {
-    let (offline, parts) = start(&choice.file, &[&choice.log], false)?;
+pub fn open_log(choice: &Choice, purpose: Purpose) -> Result<PartDevice, Failure> {
+    let (offline, parts) = start(&choice.file, &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
@@ -115,7 +108,7 @@ pub struct Inspection {
 
 /// Looks at a cache without changing anything, and lets go of its devices again.
 pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
-    let superblock = match open_log(choice) {
+    let superblock = match open_log(choice, Purpose::Look) {
         Ok(mut log) => read_superblock(&mut log),
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         // What keeps the array below from starting says nothing of the log on it.
@@ -130,7 +123,7 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
     let LogSeen::Missing(why) = &mut seen else {
         return Ok(Inspection { record: open_record(choice)?, seen, superblock: found });
     };
-    let mut opened = Opened::open(choice)?;
+    let mut opened = Opened::open(choice, Purpose::Look)?;
     if read_superblock(&mut opened.data).is_ok() {
         *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
     }
@@ -142,7 +135,7 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
     let found = match on_array::record(&choice.file, &choice.data)? {
         Some(record) => Some(record),
         None => {
-            let (_offline, parts) = start(&choice.file, &[&choice.data], false)?;
+            let (_offline, parts) = start(&choice.file, &[&choice.data], Purpose::Look)?;
             record(&choice.file, &parts, &choice.data)?
         }
     };
@@ -150,9 +143,15 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
 }
 
 /// Opens parts of a stack, and what they stand on. Log caches among that are started, if they may be.
-pub fn start(file: &StackFile, parts: &[&str], create: bool) -> Result<(Offline, Parts), Failure> {
-    let caches = RunningCaches::admit(file, parts)?;
-    let mut opener = real::Opener::new(file, create);
+pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offline, Parts), Failure> {
+    let mut caches = RunningCaches::admit(file, parts)?;
+    let mut file = Cow::Borrowed(file);
+    if purpose == Purpose::Look {
+        // Nothing comes of what they write.
+        caches = RunningCaches::default();
+        file.to_mut().without_passes();
+    }
+    let mut opener = Opener::new(&file, purpose);
     let built = match file.build_parts(parts, &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),

@@ -4,35 +4,60 @@
 use std::time::{Duration, Instant};
 
 use dcd_engine::{BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, Stack};
-use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec};
+use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
 use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
 
 /// How long [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
 
+/// What a command does with devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It changes nothing: what the start of a layer writes stays in RAM.
+    Look,
+    Change,
+    /// It makes the files that are missing and have a size, too.
+    Create,
+}
+
 /// Opens and locks the devices of a stack file.
 pub struct Opener<'a> {
     file: &'a StackFile,
-    /// Makes the files that are missing and have a size.
-    create: bool,
-    devices: Vec<Device>,
+    purpose: Purpose,
+    devices: Vec<Opened>,
     /// Set when a device is open elsewhere.
     pub busy: bool,
 }
 
+enum Opened {
+    Plain(Device),
+    Overlaid(Overlay),
+}
+
 impl<'a> Opener<'a> {
-    pub fn new(file: &'a StackFile, create: bool) -> Opener<'a> {
-        Opener { file, create, devices: Vec::new(), busy: false }
+    pub fn new(file: &'a StackFile, purpose: Purpose) -> Opener<'a> {
+        Opener { file, purpose, devices: Vec::new(), busy: false }
     }
 
     /// The devices, in the order of their [`DeviceIndex`].
+    ///
+    /// # Panics
+    /// Where they are only looked at.
     pub fn into_devices(self) -> Vec<Device> {
-        self.devices
+        let device = |opened| match opened {
+            Opened::Plain(device) => device,
+            Opened::Overlaid(_) => unreachable!("a driver changes its devices"),
+        };
+        self.devices.into_iter().map(device).collect()
     }
 
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
-        let devices = self.devices.into_iter().map(FileDevice::from).collect();
+        let devices = self.devices.into_iter().map(|opened| match opened {
+            Opened::Plain(device) => Box::new(FileDevice::from(device)) as Box<dyn BlockDevice>,
+            Opened::Overlaid(overlay) => Box::new(overlay),
+        });
+        let devices = devices.collect();
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
     }
 
@@ -43,6 +68,23 @@ impl<'a> Opener<'a> {
             LayerKind::LogCache { log, data, .. } => is_below(&log.text) && !is_below(&data.text),
             _ => false,
         })
+    }
+
+    /// What else can be done about a device that is not there.
+    fn advice(&self, device: &DeviceSpec) -> &'static str {
+        let is_member = self.file.arrays().any(|(layer, raid)| {
+            let members = raid.config.present.iter().filter(|present| **present).count();
+            layer.kind.below_names().into_iter().take(members).any(|name| name == device.name)
+        });
+        let has_size = matches!(device.source, DeviceSource::Path { size: Some(_), .. });
+        match (is_member, has_size) {
+            (true, _) => {
+                "; \"missing\" in its place starts the array without it, and \"dcd array create\" makes a new array with files \
+                 that have a size"
+            }
+            (false, true) => "; \"dcd format\" or \"dcd array create\" makes it with its size",
+            (false, false) => ", or give it a size, to have it made with its cache or array",
+        }
     }
 
     fn spec(&self, device: &DeviceSpec) -> dcd_io::DeviceSpec {
@@ -56,10 +98,10 @@ impl<'a> Opener<'a> {
         });
         let spec = FileSpec::new(path);
         dcd_io::DeviceSpec::File(FileSpec {
-            read_only: device.read_only,
+            read_only: device.read_only || self.purpose == Purpose::Look,
             // A modelled disk decides how long things take: what is below should take no time.
             direct: if is_modelled { Direct::Never } else { spec.direct },
-            create: size.filter(|_| self.create),
+            create: size.filter(|_| self.purpose == Purpose::Create),
             preallocate: self.is_log(&device.name),
             ..spec
         })
@@ -72,9 +114,22 @@ impl DeviceOpener for Opener<'_> {
         let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));
         let opened = opened.map_err(|error| {
             self.busy |= matches!(error, DeviceError::Busy { .. });
-            error.to_string()
+            match error {
+                DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)),
+                _ => error.to_string(),
+            }
         })?;
-        let geometry = opened.geometry();
+        let (opened, geometry) = match self.purpose {
+            Purpose::Look if !device.read_only => {
+                let overlay = Overlay::new(opened);
+                let geometry = overlay.geometry();
+                (Opened::Overlaid(overlay), geometry)
+            }
+            _ => {
+                let geometry = opened.geometry();
+                (Opened::Plain(opened), geometry)
+            }
+        };
         self.devices.push(opened);
         Ok(geometry)
     }
@@ -97,7 +152,7 @@ pub fn patiently<T, E>(
 
 /// Carries a stack's commands out one after the other.
 pub struct FilePump {
-    devices: Vec<FileDevice>,
+    devices: Vec<Box<dyn BlockDevice>>,
     started: Instant,
     outputs: Vec<Output>,
     reports: Vec<(LayerIndex, Report)>,

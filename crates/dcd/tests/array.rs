@@ -52,7 +52,7 @@ fn an_array_loses_a_member_and_no_data() {
     let place = Place::new();
     stack(&place, &MEMBERS, false);
     let refused = Server::start(&place, &[]).err().expect("it was not made");
-    expect(&refused, 3, "dcd array create");
+    expect(&refused, 1, "\"dcd array create\" makes it with its size");
     expect(&array(&[], &place), 0, "over 4 members");
     expect(&array(&[], &place), 3, "a member of a dcd array");
     expect(&array(&["--force"], &place), 0, "over 4 members");

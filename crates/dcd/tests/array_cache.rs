@@ -417,3 +417,45 @@ fn a_command_that_only_looks_at_an_array_on_caches_leaves_their_disks_complete()
     fs::rename(place.path("elsewhere"), place.path("b-log.img")).unwrap();
     expect(&place.serve().stop(), 0, "");
 }
+
+/// What a crash has left has to be made up for by the array's journal first, in RAM.
+#[test]
+fn a_cache_on_a_degraded_array_with_a_journal_is_looked_at_after_a_crash() {
+    let place = Place::new();
+    with_cache(&place, Log::OfItsOwn);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("journal = \"none\"\n", "");
+    fs::write(place.stack(), text.replace("ssd.img\"\nsize = \"8MiB\"", "ssd.img\"\nsize = \"96MiB\""))
+        .unwrap();
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    place.format();
+    let server = place.serve();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !String::from_utf8_lossy(&array(&place, &["status"]).stdout).starts_with("state    good") {
+        assert!(Instant::now() < deadline, "the parity is not computed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    expect(&array(&place, &["fail", "b"]), 0, "used no more");
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        nbd.write(i * 65536, &[i as u8; 4096]).unwrap();
+    }
+    // Too large for the log.
+    nbd.write(2 << 20, &vec![0xe1; 2 << 20]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    let all = || (members(&place), fs::read(place.path("ssd.img")).unwrap(), records(&place));
+    let before = all();
+    expect(&array(&place, &["assemble"]), 0, "it would start, without member 1");
+    expect(&place.run("check", &[]), 0, "no problems");
+    expect(&place.run("dump", &[]), 0, "");
+    expect(&place.run("rescue", &["--list"]), 0, "not home: 64 KiB of data");
+    assert!(all() == before, "to look changes nothing");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        assert_eq!(nbd.read(i * 65536, 4096).unwrap(), [i as u8; 4096], "block {i}");
+    }
+    assert!(nbd.read(2 << 20, 2 << 20).unwrap() == vec![0xe1; 2 << 20]);
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}

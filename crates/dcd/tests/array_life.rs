@@ -445,7 +445,6 @@ fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
         (Some("out of date"), &"degraded".into())
     );
     expect(&array(&place, "assemble", &[]), 0, "it would start, without member 1");
-    expect(&array(&place, "add", &["b"]), 3, "with an older content");
     // The one that is not up to date can be failed, and with all of them one can.
     fs::write(place.path("b.img"), newer).unwrap();
     expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
@@ -475,6 +474,7 @@ fn a_read_only_array_that_was_killed_is_read_and_not_changed() {
     nbd.flush().unwrap();
     nbd.write(0, &pattern(0)).unwrap();
     server.kill();
+    assert_eq!(status(&place)["state"], "in doubt");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace(".img\"\n", ".img\"\nread-only = true\n")).unwrap();
     let images = || ["a", "b", "c", "d"].map(|name| fs::read(place.path(&format!("{name}.img"))).unwrap());
@@ -484,11 +484,125 @@ fn a_read_only_array_that_was_killed_is_read_and_not_changed() {
     read_all(&mut nbd, blocks);
     let now = status(&place);
     assert_eq!(
-        (&now["failed_members"], &now["regions_in_doubt"]),
-        (&serde_json::json!([]), &1.into()),
+        (&now["failed_members"], &now["regions_in_doubt"], &now["state"]),
+        (&serde_json::json!([]), &1.into(), &"in doubt".into()),
         "{now}"
     );
+    expect(&array(&place, "fail", &["b"]), 3, "the array takes no writes");
     nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
     assert!(images() == before, "nothing was written");
+}
+
+#[test]
+fn a_device_with_something_else_on_it_takes_the_place_of_a_member_that_is_gone() {
+    let other = Place::new();
+    let (server, _) = full(&other, 8, &[], "");
+    expect(&server.stop(), 0, "");
+    for (foreign, told_first) in [(false, false), (true, false), (true, true)] {
+        let place = Place::new();
+        let (server, blocks) = full(&place, 8, &[], "");
+        expect(&server.stop(), 0, "");
+        match foreign {
+            true => drop(fs::copy(other.path("b.img"), place.path("b.img")).unwrap()),
+            false => fs::write(place.path("b.img"), vec![0; 8 << 20]).unwrap(),
+        }
+        let refused = Server::start(&place, &[]).err().expect("it is no member");
+        expect(&refused, 3, "dcd array add");
+        let said = if foreign { "member 1 belongs to another array" } else { "member 1: it is no member" };
+        expect(&array(&place, "assemble", &[]), 3, said);
+        assert_eq!(status(&place)["state"], "refused");
+        if told_first {
+            expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+        }
+        if foreign {
+            expect(&array(&place, "add", &["b"]), 3, "add --force");
+        }
+        expect(&array(&place, "add", &["b", "--force"]), 0, "\"b\" is member 1 now: it is filled");
+        let server = place.serve();
+        good(&place);
+        expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+        read_all(&mut place.nbd(), blocks);
+        expect(&server.stop(), 0, "");
+    }
+}
+
+#[test]
+fn a_spare_that_was_never_added_is_named_and_can_be_added_at_any_time() {
+    for served in [true, false] {
+        let place = Place::new();
+        let (server, blocks) = full(&place, 8, &[], "");
+        expect(&server.stop(), 0, "");
+        disk(&place, "new", 8);
+        stack(&place, &["a", "b", "c", "d"], &["new"], "");
+        let note =
+            "note: spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\"";
+        expect(&array(&place, "status", &[]), 0, note);
+        expect(&array(&place, "assemble", &[]), 0, note);
+        let server = place.serve();
+        let now = status(&place);
+        assert_eq!((&now["state"], device(&now, "new").as_str()), (&"good".into(), "not used"));
+        if !served {
+            expect(&server.stop(), 0, "");
+            expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
+            expect(&array(&place, "remove", &["new"]), 0, "in no array any more");
+            expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
+            let server = place.serve();
+            assert_eq!(device(&status(&place), "new"), "spare");
+            expect(&server.stop(), 0, "");
+            continue;
+        }
+        expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
+        expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+        expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+        read_all(&mut place.nbd(), blocks);
+        expect(&server.stop(), 0, "");
+    }
+}
+
+#[test]
+fn whether_an_array_would_start_is_what_its_start_says() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], "");
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "c", "b", "d"], &[], "");
+    expect(&array(&place, "assemble", &[]), 3, "would not start: layer \"array\": member 1 has the role 2");
+    expect(&array(&place, "status", &[]), 0, "in the wrong place: it is member 2");
+    expect(&array(&place, "status", &[]), 0, "state    refused, not served");
+    stack(&place, &["a", "b", "c", "d"], &[], "");
+    // What a member that failed had cannot be told from parity that may be half written.
+    let server = place.serve();
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    let mut nbd = place.nbd();
+    (0..blocks).step_by(3).for_each(|block| nbd.write(block * 4096, &pattern(block)).unwrap());
+    nbd.flush().unwrap();
+    server.kill();
+    let images = || ["a", "b", "c", "d"].map(|name| fs::read(place.path(&format!("{name}.img"))).unwrap());
+    let before = images();
+    let why = "its parity is in doubt in 1 of 1 regions";
+    expect(&array(&place, "assemble", &[]), 3, why);
+    expect(&array(&place, "status", &[]), 0, why);
+    assert_eq!(status(&place)["state"], "refused");
+    expect(&Server::start(&place, &[]).err().expect("refused"), 3, why);
+    assert!(images() == before, "to look changes nothing");
+    fs::write(place.path("b.img"), vec![0; 8 << 20]).unwrap();
+    expect(&array(&place, "add", &["b"]), 0, "\"b\" is member 1 now");
+    expect(&array(&place, "rebuild", &["--quiet"]), 3, why);
+    expect(&array(&place, "rebuild", &["--quiet", "--accept-damage"]), 0, "all members are whole");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_member_that_is_not_there_is_not_made_by_a_start() {
+    let place = Place::new();
+    let (server, _) = full(&place, 8, &[], "");
+    expect(&server.stop(), 0, "");
+    fs::remove_file(place.path("b.img")).unwrap();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace(".img\"\n", ".img\"\nsize = \"8MiB\"\n")).unwrap();
+    let refused = Server::start(&place, &[]).err().expect("a member is not there");
+    expect(&refused, 1, "\"missing\" in its place starts the array without it");
+    assert!(!place.path("b.img").exists());
 }

@@ -12,7 +12,7 @@ mod ring;
 mod session;
 mod signals;
 
-pub use device::{Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice};
+pub use device::{Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice, Overlay};
 pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, Outcome, Statistics};
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};

@@ -207,6 +207,15 @@ impl StackFile {
         }
     }
 
+    /// Lets no array begin a resync or a rebuild: for one that is only looked at.
+    pub fn without_passes(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerKind::Raid(raid) = &mut layer.kind {
+                raid.config.pass_rate = 0;
+            }
+        }
+    }
+
     /// The same stack without a log cache: what stood on the cache stands on its data disk.
     pub fn without_cache(&self, cache: &str) -> StackFile {
         let mut file = self.clone();

@@ -115,13 +115,15 @@ impl Layer for Meter {
                 .iter_recorded()
                 .map(|bucket| (millis(bucket.value_iterated_to()), bucket.count_at_value()))
                 .collect();
+            // The upper end of its bucket may lie above the longest.
+            let quantile = |quantile: f64| millis(times.value_at_quantile(quantile).min(times.max()));
             status[name] = json!({
                 "count": times.len(),
                 "bytes": counts.bytes,
                 "errors": counts.errors,
                 "mean_ms": times.mean() / 1e6,
-                "p50_ms": millis(times.value_at_quantile(0.5)),
-                "p99_ms": millis(times.value_at_quantile(0.99)),
+                "p50_ms": quantile(0.5),
+                "p99_ms": quantile(0.99),
                 "max_ms": millis(times.max()),
                 "buckets": buckets,
             });
@@ -163,6 +165,12 @@ mod tests {
         assert_eq!(status["read"]["bytes"], 8192);
         assert_eq!(status["read"]["errors"], 1);
         assert_eq!(status["in_flight"], 0);
+        let millis = |field: &str| status["read"][field].as_f64().unwrap();
+        assert!(millis("p50_ms") <= millis("p99_ms") && millis("p99_ms") <= millis("max_ms"), "{status}");
+        meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
+        pass(&mut meter, 9, 30, 30, Ok(()));
+        let status = meter.status(Nanos::ZERO);
+        assert_eq!((&status["read"]["p50_ms"], &status["read"]["max_ms"]), (&0.0.into(), &0.0.into()));
         meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
         assert_eq!(meter.status(Nanos::ZERO)["read"]["count"], 0);
     }

@@ -10,6 +10,7 @@ use crate::cli::Detach;
 use crate::failure::Failure;
 use crate::opening::{Inspection, Opened, inspect, refused};
 use crate::progress::Progress;
+use crate::real::Purpose;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
@@ -34,7 +35,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if let Some(record) = &record {
         admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
     }
-    let mut opened = Opened::open(&choice)?;
+    let mut opened = Opened::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
     let report = rescue(&mut opened.log, &mut opened.data, RescueOptions::default(), &mut |seen| {
         progress.left(seen.bytes_total - seen.bytes_done);

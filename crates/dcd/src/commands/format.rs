@@ -16,6 +16,7 @@ use crate::cli::Format;
 use crate::failure::Failure;
 use crate::opening::{Opened, attachment, refused};
 use crate::probe::probe;
+use crate::real::Purpose;
 
 pub fn run(args: &Format) -> Result<(), Failure> {
     let written = written_stack(args)?;
@@ -26,7 +27,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
     made.file_that_is_missing(args.log.as_deref().filter(|_| args.log_size.is_some()));
-    let mut opened = Opened::create(&choice)?;
+    let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
     if let Some(path) = &args.stack {
         write_new(path, &written, &mut made)?;

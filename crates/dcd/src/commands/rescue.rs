@@ -11,13 +11,15 @@ use crate::cli::Rescue;
 use crate::failure::Failure;
 use crate::opening::{Opened, refused};
 use crate::progress::Progress;
+use crate::real::Purpose;
 
 /// Extents that are listed as text; `--json` has them all.
 const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
-    let mut opened = Opened::open(&choice)?;
+    let purpose = if args.list { Purpose::Look } else { Purpose::Change };
+    let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;
     if let (Some(record), false) = (&opened.record, args.list) {
         admit_rescue(&record.load()?, record.extent(), &choice.log_name(), &seen, args.force)?;

@@ -23,7 +23,7 @@ use crate::cli::Serve;
 use crate::commands::array::random_id;
 use crate::failure::Failure;
 use crate::host::{Cache, Given, Host};
-use crate::real::{Opener, patiently};
+use crate::real::{Opener, Purpose, patiently};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -134,8 +134,9 @@ fn build(
     admitted: Vec<Admitted>,
     driver: &mut Driver,
 ) -> Result<(Stack, Served, Option<Recording>), Failure> {
-    // A stack of logs has had them made by `format`; only disks without a cache are made here.
-    let mut opener = Opener::new(file, admitted.is_empty());
+    // Logs are made by `format`, and members by `array create`: only plain disks are made here.
+    let is_plain = admitted.is_empty() && file.arrays().next().is_none();
+    let mut opener = Opener::new(file, if is_plain { Purpose::Create } else { Purpose::Change });
     let clients = ForClients { record, overrun: Overrun::Drop };
     let built = match file.build_metered(clients, &mut opener) {
         Ok(built) => built,

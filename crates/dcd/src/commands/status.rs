@@ -7,6 +7,7 @@ use dcd_stack::{HumanBytes, RECORD};
 use serde_json::{Value, json};
 
 use crate::cli::Status;
+use crate::commands::array::members_named;
 use crate::control;
 use crate::failure::Failure;
 
@@ -81,10 +82,16 @@ fn cache_words(name: &str, layer: &Value) -> String {
     {
         let _ = write!(words, ", {kind} {percent:.1} %");
     }
-    let failed: Vec<String> =
-        layer["failed_members"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    let numbers = |list: &str| -> Vec<u64> {
+        layer[list].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+    };
+    let failed = numbers("failed_members");
     if !failed.is_empty() {
-        let _ = write!(words, ", without member {}", failed.join(", "));
+        let _ = write!(words, ", without {}", members_named(&failed));
+    }
+    let errors: u64 = numbers("read_errors").iter().sum();
+    if errors > 0 {
+        let _ = write!(words, ", {errors} reads of members failed");
     }
     words
 }

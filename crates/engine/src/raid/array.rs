@@ -84,7 +84,6 @@ pub struct Statistics {
     /// Operations that read, or computed, what a member could not give.
     pub fetches: u64,
     pub resynced_units: u64,
-    pub read_errors: u64,
     /// Bad sectors' blocks that were computed and written again.
     pub sectors_repaired: u64,
     /// Times that more of a row was missing than the parity makes up for.
@@ -161,6 +160,8 @@ pub(super) struct Array {
     closing: bool,
     pub deadline: Option<Nanos>,
     pub statistics: Statistics,
+    /// Reads that failed, by role.
+    pub read_errors: Vec<u64>,
 }
 
 impl Array {
@@ -182,6 +183,7 @@ impl Array {
             regions,
             tracts: regions.at_most(TRACTS_MAX),
             geometry,
+            read_errors: vec![0; found.ports.len()],
             ports: found.ports,
             holders: found.holders,
             spares: if geometry.read_only { Vec::new() } else { found.spares },
@@ -240,7 +242,10 @@ impl Array {
             }
             Control::DrainCancel => self.cancel_drains(),
             Control::Stop if !self.stopped => (self.stopped, self.stopping) = (true, true),
-            Control::ResetStatistics => self.statistics = Statistics::default(),
+            Control::ResetStatistics => {
+                self.statistics = Statistics::default();
+                self.read_errors.fill(0);
+            }
             Control::Drain | Control::Stop | Control::LogFailureRecorded | Control::Array(_) => {}
         }
     }
@@ -258,6 +263,11 @@ impl Array {
 
     fn completed(&mut self, op: OpId, result: IoResult, out: &mut Outbox) {
         let (role, flight) = self.flights.remove(op.0);
+        let reads =
+            matches!(flight, Flight::Read(_) | Flight::OperationRead { .. } | Flight::WindowRead { .. });
+        if reads && result.status.is_err() {
+            self.read_errors[role] += 1;
+        }
         match flight {
             Flight::Read(piece) => self.read_returned(piece, result, out),
             Flight::OperationRead { key, run } => self.operation_read(key, run, result, out),

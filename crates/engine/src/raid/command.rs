@@ -25,6 +25,9 @@ impl Array {
         if self.is_failed(role) {
             return Err(format!("member {role} has failed already"));
         }
+        if self.broken || self.geometry.read_only {
+            return Err("the array takes no writes, so that cannot be recorded".to_owned());
+        }
         if !self.recorder.in_doubt().is_empty() {
             return Err(
                 "its parity is not computed yet, so what the member has would be lost: wait for that"

@@ -102,7 +102,7 @@ pub struct RaidConfig {
     pub spares: usize,
     /// The least of the array that one bit of the write-intent bitmap stands for; an array that is made gets it for good.
     pub region_bytes: u64,
-    /// Bytes in a second that a rebuild, a resync or a scrub moves at each member while clients are active.
+    /// Bytes in a second that a rebuild, a resync or a scrub moves at each member while clients are active. 0: none is begun.
     pub pass_rate: u64,
     /// RAM for stripe cache units.
     pub cache_bytes: u64,

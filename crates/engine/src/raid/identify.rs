@@ -53,10 +53,23 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     let members: Vec<Option<Port>> = config.present.iter().map(|present| present.then(&mut next)).collect();
     let spares: Vec<Option<Port>> = (0..config.spares).map(|_| Some(next())).collect();
     let places = spares.clone();
-    let (members, spares) = (read(&members, below), read(&spares, below));
-    refuse_unknown(&members, &spares)?;
-    let (members, spares) = (readable(members), readable(spares));
+    let (members, on_spares) = (read(&members, below), read(&spares, below));
+    refuse_unknown(&members)?;
+    let members = readable(members);
+    let mut unusable = Vec::new();
+    for (place, (port, on_spare)) in spares.iter().zip(&on_spares).enumerate() {
+        if let (Some(port), Some(Err(error))) = (port, on_spare) {
+            unusable.push((*port, unused(place, &format!("{error}; \"dcd array add\" makes it a spare"))));
+        }
+    }
+    let mut spares = readable(on_spares);
     let newest = newest(&members, &spares)?;
+    for (place, spare) in spares.iter_mut().enumerate() {
+        if let Some(foreign) = spare.take_if(|spare| spare.superblock.uuid != newest.uuid) {
+            let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
+            unusable.push((foreign.port, unused(place, why)));
+        }
+    }
     described(config, &newest)?;
     if let Some(apart) = newest.apart(&known(&members, &spares).collect::<Vec<_>>()) {
         return refuse(apart.to_string());
@@ -70,7 +83,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         outdated: 0,
         holders: vec![None; newest.members],
         spares: Vec::new(),
-        unusable: Vec::new(),
+        unusable,
         places,
         newest,
     };
@@ -103,35 +116,42 @@ fn readable(devices: Vec<Read>) -> Vec<Option<Device>> {
     devices.into_iter().map(|device| device.and_then(Result::ok)).collect()
 }
 
-/// Refuses devices on which there is something else, or nothing: names all of them.
-fn refuse_unknown(members: &[Read], spares: &[Read]) -> Refusal<()> {
-    let wrong = |devices: &[Read], what: &str| -> Vec<String> {
-        let named = devices.iter().enumerate().filter_map(|(place, device)| match device {
-            Some(Err(SuperblockError::Io(_)) | Ok(_)) | None => None,
-            Some(Err(error)) => Some(format!("{what} {place}: {error}")),
-        });
-        named.collect()
-    };
-    let (wrong_members, wrong_spares) = (wrong(members, "member"), wrong(spares, "spare"));
-    let all = [wrong_members.as_slice(), &wrong_spares].concat();
-    if all.is_empty() {
+/// Refuses members on which there is something else, or nothing: names all of them.
+fn refuse_unknown(members: &[Read]) -> Refusal<()> {
+    let mut wrong: Vec<(&SuperblockError, Vec<usize>)> = Vec::new();
+    for (place, device) in members.iter().enumerate() {
+        let Some(Err(error)) = device else { continue };
+        match wrong.iter_mut().find(|(other, _)| *other == error) {
+            _ if matches!(error, SuperblockError::Io(_)) => {}
+            Some((_, places)) => places.push(place),
+            None => wrong.push((error, vec![place])),
+        }
+    }
+    if wrong.is_empty() {
         return Ok(());
     }
-    let known = members.iter().chain(spares).flatten().flatten().next();
-    let spared = known.is_some_and(|device| wrong_members.len() <= device.superblock.level.parity());
-    let advice = match wrong_members.len() {
-        0 => "",
-        _ if !spared => "",
-        1 => {
-            ". If it was a member, put \"missing\" in its place and serve the array; then name it again, and type \"dcd array add \
-             STACK-FILE NAME\": it is filled"
+    let count: usize = wrong.iter().map(|(_, places)| places.len()).sum();
+    let why: Vec<String> =
+        wrong.iter().map(|(error, places)| format!("{}: {error}", several(places))).collect();
+    let known = members.iter().flatten().flatten().next();
+    let advice = match known {
+        None => "make the array with \"dcd array create\"",
+        Some(device) if count <= device.superblock.level.parity() => {
+            "a new device in the place of a member that is gone for good gets that with \"dcd array add STACK-FILE NAME\""
         }
-        _ => {
-            ". If they were members, put \"missing\" in the places of all of them and serve the array; then name them again, and type \
-             \"dcd array add STACK-FILE NAME\" for one after the other: they are filled"
-        }
+        Some(_) => "name the right devices",
     };
-    refuse(format!("{}{advice}", all.join("; ")))
+    refuse(format!("{}; {advice}", why.join("; ")))
+}
+
+/// "member 1", "members 1 and 3".
+fn several(places: &[usize]) -> String {
+    let names: Vec<String> = places.iter().map(usize::to_string).collect();
+    match names.as_slice() {
+        [one] => format!("member {one}"),
+        [first @ .., last] => format!("members {} and {last}", first.join(", ")),
+        [] => "no member".to_owned(),
+    }
 }
 
 /// The newest superblock of the array that most members are of. What a spare says counts where it has a role.
@@ -145,19 +165,23 @@ fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Supe
         return refuse("none of its members can be read");
     };
     let uuid = of(most);
-    for (what, devices) in [("member", members), ("spare", spares)] {
-        let foreign = |device: &Option<Device>| device.as_ref().is_some_and(|device| of(device) != uuid);
-        if let Some(place) = devices.iter().position(foreign) {
-            return refuse(format!(
-                "{what} {place} belongs to another array than most of its members: name the right device; if nothing on it is \
-                 needed, add it here with \"dcd array add --force\""
-            ));
-        }
+    let foreign = |device: &Option<Device>| device.as_ref().is_some_and(|device| of(device) != uuid);
+    if let Some(place) = members.iter().position(foreign) {
+        return refuse(format!(
+            "member {place} belongs to another array than most of its members: name the right device; if that is gone for good, and \
+             nothing on this one is needed, it gets the place with \"dcd array add --force STACK-FILE NAME\""
+        ));
     }
-    match Superblock::newest_of(known(members, spares).map(|(superblock, _)| superblock)) {
+    let of_this = known(members, spares).map(|(superblock, _)| superblock).filter(|found| found.uuid == uuid);
+    match Superblock::newest_of(of_this) {
         Some(newest) => Ok(newest.clone()),
         None => refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\""),
     }
+}
+
+/// What is told of a spare that is not used.
+fn unused(place: usize, why: &str) -> String {
+    format!("spare {place} is not used: {why}")
 }
 
 /// The superblocks of devices with roles, and who they are.
@@ -209,11 +233,6 @@ impl Found {
     fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {
         let (sectors, needed) =
             (below.geometry(device.port).sectors, DATA_SECTOR + self.newest.member_sectors);
-        if sectors < needed {
-            return refuse(format!(
-                "spare {place} has {sectors} sectors, and each member has {needed}: name a larger device"
-            ));
-        }
         let Identity { id, role, copy } = device.identity;
         if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
             if self.ports[role].is_some() {
@@ -221,15 +240,17 @@ impl Found {
             }
             self.seat(role, device);
             self.holders[role] = Some(place);
+        } else if sectors < needed {
+            let why = format!("it has {sectors} sectors, and each member has {needed}: name a larger device");
+            self.unusable.push((device.port, unused(place, &why)));
         } else if role.is_none() {
             if self.spares.iter().any(|spare| spare.id == id) {
                 return refuse(format!("spare {place} is named twice: name each device once"));
             }
             self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Spare(place) });
         } else {
-            let why =
-                format!("spare {place} was a member and is out of date: add it again with \"dcd array add\"");
-            self.unusable.push((device.port, why));
+            let why = "it was a member and is out of date: add it again with \"dcd array add\"";
+            self.unusable.push((device.port, unused(place, why)));
         }
         Ok(())
     }

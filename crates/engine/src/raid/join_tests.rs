@@ -1,6 +1,7 @@
 //! Devices that come and go while the array is served: what is on them at each moment, and what is refused.
 
 use super::*;
+use crate::raid::offline::replace;
 use crate::raid::survey::Findings;
 
 impl Bench {
@@ -300,16 +301,18 @@ fn a_start_names_all_members_that_a_crash_left_blank_and_its_advice_brings_them_
         let copy = Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
         let refusal = Bench::start(six([true; 4]), copy).err().expect("it is refused").to_string();
         let second = if damaged { "superblock is damaged" } else { "no member of an array" };
-        for said in
-            ["member 1: it is no member", second, "member 3: it", "dcd array add STACK-FILE NAME", "missing"]
-        {
+        let first = if damaged { "member 1: it is no" } else { "members 1 and 3: it is no" };
+        for said in [first, second, "dcd array add STACK-FILE NAME"] {
             assert!(refusal.contains(said), "{said}: {refusal}");
         }
-        let blank = [members.0.remove(3), members.0.remove(1)];
-        let mut bench = Bench::start(six([true, false, true, false]), members).expect("as it says");
-        for (role, device) in [3, 1].into_iter().zip(blank) {
-            bench.join(device, Seat::Member(role), 70 + role as u64).expect("as it says");
+        for role in [3, 1] {
+            let mut device = Memory(std::mem::take(&mut members.0[role].0));
+            let [first, _, third, _] = &mut members.0[..] else { unreachable!("it has four") };
+            let there: [&mut dyn BlockDevice; 2] = [first, third];
+            replace(&mut there.map(Some), role, &mut device, 70 + role as u64).expect("as it says");
+            members.0[role] = device;
         }
+        let mut bench = Bench::start(six([true; 4]), members).expect("active");
         bench.rest();
         assert!(bench.is_good(), "{}", bench.status());
         bench.check_data();

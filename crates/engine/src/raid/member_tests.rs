@@ -42,11 +42,6 @@ fn devices_that_do_not_belong_are_refused_with_the_reason() {
     assert!(error.contains("member 2 belongs to another array"), "{error}");
 
     let (config, mut members) = stopped(1, false);
-    put(&mut members, 4, |superblock, _| superblock.uuid = *b"another array!!!");
-    let error = refused(config, members);
-    assert!(error.contains("spare 0 belongs to another array"), "{error}");
-
-    let (config, mut members) = stopped(1, false);
     put(&mut members, 0, |superblock, _| superblock.member_ids[3] = 77);
     let error = refused(config, members);
     assert!(error.contains("member 3 is out of date: another device has taken its role"), "{error}");
@@ -57,17 +52,7 @@ fn devices_that_do_not_belong_are_refused_with_the_reason() {
     assert!(error.contains("member 1 is a spare"), "{error}");
 
     let (config, mut members) = stopped(1, false);
-    members.0[4].0[..32 * 512].fill(0);
-    let error = refused(config, members);
-    assert!(error.contains("spare 0: it is no member") && error.contains("dcd array add"), "{error}");
-
-    let (config, mut members) = stopped(1, false);
     let sectors = (superblock(&members, 0).0.member_sectors + DATA_SECTOR - 8) * 512;
-    members.0[4].0.truncate(sectors as usize);
-    let error = refused(config, members);
-    assert!(error.contains("spare 0 has 2552 sectors, and each member has 2560"), "{error}");
-
-    let (config, mut members) = stopped(1, false);
     members.0[1].0.truncate(sectors as usize);
     let error = refused(config, members);
     assert!(error.contains("member 1 has 2552 sectors, and had 2560"), "{error}");
@@ -81,6 +66,36 @@ fn devices_that_do_not_belong_are_refused_with_the_reason() {
     members.0[4].0 = members.0[2].0.clone();
     let error = refused(config, members);
     assert!(error.contains("member 2 and spare 0 are one device"), "{error}");
+}
+
+#[test]
+fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
+    let foreign = |members: &mut Members| {
+        put(members, 4, |superblock, _| superblock.uuid = *b"another array!!!");
+    };
+    let blank = |members: &mut Members| members.0[4].0[..32 * 512].fill(0);
+    let small = |members: &mut Members| {
+        let sectors = superblock(members, 0).0.member_sectors + DATA_SECTOR - 8;
+        members.0[4].0.truncate(sectors as usize * 512);
+    };
+    let cases: [(&dyn Fn(&mut Members), &str); 3] = [
+        (&foreign, "spare 0 is not used: it belongs to another array"),
+        (&blank, "spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\""),
+        (&small, "spare 0 is not used: it has 2552 sectors, and each member has 2560"),
+    ];
+    for (spoil, said) in cases {
+        let (config, mut members) = stopped(1, false);
+        spoil(&mut members);
+        let spare = members.0[4].0.clone();
+        let mut bench = Bench::start(config, members).expect("its members are there");
+        let advice = bench.status()["advice"].to_string().replace('\\', "");
+        assert!(advice.contains(said), "{said}: {advice}");
+        bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
+        bench.rest();
+        assert_eq!(bench.status()["state"], "degraded");
+        assert_eq!(bench.members.0[4].0, spare, "nothing is written there");
+        assert_eq!(bench.read(5, 1).expect("read"), [5; BLOCK]);
+    }
 }
 
 #[test]

@@ -145,11 +145,16 @@ impl Layer for RaidLayer {
             (false, _, Some(_), _) => "resyncing",
             (false, false, None, Some(_)) => "rebuilding",
             (false, false, None, None) => "degraded",
-            (false, true, None, _) => "good",
+            (false, true, None, _) if array.recorder.in_doubt().is_empty() => "good",
+            (false, true, None, _) => "in doubt",
         };
+        let strides = array.config.contiguity.as_ref().map(|contiguity| {
+            let source = if self.config.contiguity.is_some() { "stack file" } else { "stride benchmark" };
+            contiguity.status(source)
+        });
         let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
         let recorded = array.recorder.recorded();
-        serde_json::json!({
+        let mut status = serde_json::json!({
             "state": state,
             "failed_members": failed,
             "resynced_percent": resync,
@@ -190,7 +195,10 @@ impl Layer for RaidLayer {
             "dirty_units": array.cache.dirty().len(),
             "dirty_bytes": array.cache.dirty_blocks() as u64 * crate::LINE_BYTES,
             "statistics": array.statistics,
-        })
+        });
+        status["strides"] = strides.into();
+        status["read_errors"] = array.read_errors.clone().into();
+        status
     }
 
     fn is_busy(&self) -> bool {

@@ -52,8 +52,9 @@ pub enum ChangeError {
     )]
     NotSpared { absent: Vec<usize>, parity: usize },
     #[error(
-        "its parity is in doubt since it did not stop cleanly: what member {0} holds may come out wrong without it; serve \
-         the array first, until its state is \"good\""
+        "it is not known of all of its parity that it is right, as it was not served yet or did not stop cleanly: what member {0} \
+         holds may come out wrong without it. Serve the array first, until its state is \"good\"; if that cannot be without \
+         member {0}, with --accept-damage"
     )]
     InDoubt(usize),
     #[error("a device with {sectors} sectors is too small: each member has {needed}")]
@@ -238,9 +239,9 @@ fn change(
     Ok(superblock)
 }
 
-/// The roles that have not failed and that no device holds whose content counts.
-fn absent(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -> Vec<usize> {
-    let mut held = superblock.failed;
+/// The roles that a device holds whose content counts, a bit each.
+fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -> u64 {
+    let mut held = 0;
     for member in members.iter_mut().flatten() {
         if let Ok((own, identity)) = Superblock::read(*member)
             && let Some(role) = superblock.role_of(identity.id)
@@ -249,7 +250,7 @@ fn absent(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock)
             held |= 1 << role;
         }
     }
-    (0..superblock.members).filter(|role| held >> role & 1 == 0).collect()
+    held
 }
 
 /// Records that the member of a role has failed, and is not to be used again.
@@ -278,7 +279,8 @@ pub fn mark_failed(
     if superblock.failed.count_ones() as usize > superblock.level.parity() {
         return Err(ChangeError::NoParity);
     }
-    let absent = absent(members, &superblock);
+    let known = superblock.failed | held(members, &superblock);
+    let absent: Vec<usize> = (0..superblock.members).filter(|role| known >> role & 1 == 0).collect();
     if superblock.failed.count_ones() as usize + absent.len() > superblock.level.parity() {
         return Err(ChangeError::NotSpared { absent, parity: superblock.level.parity() });
     }
@@ -288,11 +290,12 @@ pub fn mark_failed(
     change(members, superblock)
 }
 
-/// Gives the role of a failed member to a device, which is filled from the beginning when the array is served next. It may be the
-/// one that had the role before: where it is known what it has missed, it keeps its id, and gets only that. `id`: a random number.
+/// Gives the role of a member that has failed, or is not there, to a device, which is filled from the beginning when the array is served
+/// next. It may be the one that had the role before: where it is known what it has missed, it keeps its id, and gets only that. While
+/// another one is being rebuilt it becomes a spare, which gets the role after that. `id`: a random number.
 ///
 /// # Errors
-/// Where the role has a member, or another one is being rebuilt; see [`make_spare`] and [`newest`] for others.
+/// Where the role has a member; see [`mark_failed`], [`make_spare`] and [`newest`] for others.
 pub fn replace(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
@@ -303,17 +306,25 @@ pub fn replace(
     if role >= superblock.members {
         return Err(ChangeError::NoRole { role, members: superblock.members });
     }
-    if superblock.failed >> role & 1 == 0 {
-        return Err(ChangeError::InUse(role));
-    }
-    if let Some(rebuild) = superblock.rebuilding {
-        return Err(ChangeError::Rebuilding(rebuild.role));
-    }
     must_fit(device, &superblock)?;
+    let is_rebuilt = superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role);
+    if superblock.failed >> role & 1 == 0 || is_rebuilt {
+        if held(members, &superblock) >> role & 1 == 1 {
+            return Err(if is_rebuilt { ChangeError::Rebuilding(role) } else { ChangeError::InUse(role) });
+        }
+        superblock = mark_failed(members, role)?;
+    }
     // What counts may be in its cache only, and the next one goes over the other copy.
     device.flush()?;
     let returns = Superblock::read(device)
         .is_ok_and(|(own, identity)| superblock.returns(&own, identity) == Some(role));
+    if let Some(rebuild) = superblock.rebuilding {
+        if returns {
+            return Err(ChangeError::Rebuilding(rebuild.role));
+        }
+        make_spare(device, &superblock, id)?;
+        return Ok(superblock);
+    }
     if !returns {
         // A spare first: a crash before the others know of it leaves it one.
         make_spare(device, &superblock, id)?;
@@ -431,7 +442,7 @@ mod tests {
         let error = mark_failed(&mut all(&mut members), 4).expect_err("no such role");
         assert!(error.to_string().contains("the roles 0 to 3"), "{error}");
         let error = mark_failed(&mut all(&mut made(false)), 1).expect_err("never computed");
-        assert!(error.to_string().contains("parity is in doubt"), "{error}");
+        assert!(error.to_string().contains("not known of all of its parity"), "{error}");
     }
 
     #[test]
@@ -467,9 +478,31 @@ mod tests {
             assert_eq!((identity.role, superblock.member_ids[2], superblock.failed), (Some(role), 77, 0b100));
             assert_eq!(superblock.rebuilding, Some(Rebuild { role: 2, sectors: 0 }));
         }
-        let error =
-            replace(&mut all(&mut members[..2]), 2, &mut blank(SECTORS), 78).expect_err("one at a time");
+        let mut there: Vec<Option<&mut dyn BlockDevice>> = all(&mut members[..2]);
+        there.push(Some(&mut new));
+        let error = replace(&mut there, 2, &mut blank(SECTORS), 78).expect_err("it has a device");
         assert_eq!(error, ChangeError::Rebuilding(2));
+        let now = replace(&mut all(&mut members[..2]), 2, &mut blank(SECTORS), 78).expect("that one is gone");
+        assert_eq!((now.member_ids[2], now.rebuilding), (78, Some(Rebuild { role: 2, sectors: 0 })));
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_and_can_be_spared_is_replaced_at_once() {
+        let mut members = made(true);
+        let there = &mut members[..3];
+        let now = replace(&mut all(there), 3, &mut blank(SECTORS), 77).expect("it can be spared");
+        assert_eq!((now.failed, now.member_ids[3]), (0b1000, 77));
+        assert_eq!(Superblock::read(&mut members[0]).expect("read").0, now);
+
+        let mut members = made(true);
+        let before: Vec<Vec<u8>> = members.iter().map(|member| member.0.clone()).collect();
+        let error =
+            replace(&mut all(&mut members[..2]), 3, &mut blank(SECTORS), 77).expect_err("two are not there");
+        assert_eq!(error, ChangeError::NotSpared { absent: vec![2], parity: 1 });
+        let error =
+            replace(&mut all(&mut members[..3]), 3, &mut blank(SECTORS - 500), 77).expect_err("too small");
+        assert!(matches!(error, ChangeError::TooSmall { .. }), "{error}");
+        assert!(members.iter().zip(before).all(|(member, before)| member.0 == before));
     }
 
     #[test]

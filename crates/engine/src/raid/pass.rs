@@ -176,6 +176,7 @@ impl Passes {
         pass.findings.mismatches += findings.mismatches;
         pass.findings.unreadable += findings.unreadable;
         pass.findings.lost += findings.lost;
+        pass.findings.unlocated += findings.unlocated;
         pass.wrong.extend(wrong);
     }
 
@@ -313,7 +314,12 @@ impl Array {
         }
         if let Some(rebuild) = self.recorder.rebuilding() {
             let units = self.units_to_rebuild(&rebuild);
-            self.passes.current = units.map(|units| Pass::new(Kind::Rebuild { role: rebuild.role }, units));
+            let mut pass = units.map(|units| Pass::new(Kind::Rebuild { role: rebuild.role }, units));
+            if let Some(pass) = pass.as_mut().filter(|_| !self.recorder.is_returning()) {
+                // It goes on where it was, and its percentage is that of the member.
+                pass.units = self.layout.units();
+            }
+            self.passes.current = pass;
         } else if !self.passes.paused && self.recorder.failed() == 0 {
             self.passes.current = self.passes.parked.take();
         }
@@ -336,7 +342,7 @@ impl Array {
     /// Begins windows, as many as there may be now; ends the pass after the last one.
     pub(super) fn go_on_passing(&mut self, now: Nanos, out: &mut Outbox) {
         self.give_up_pass();
-        if self.broken || self.stopped || self.geometry.read_only {
+        if self.broken || self.stopped || self.geometry.read_only || self.config.pass_rate == 0 {
             return;
         }
         self.choose_pass();
@@ -386,7 +392,7 @@ impl Array {
     /// The next window has to wait so long that the rate is kept.
     fn pace(&mut self, now: Nanos, units: &Range<u64>) {
         let bytes = (units.end - units.start) * self.column_bytes();
-        let takes = u128::from(bytes) * 1_000_000_000 / u128::from(self.config.pass_rate.max(1));
+        let takes = u128::from(bytes) * 1_000_000_000 / u128::from(self.config.pass_rate);
         self.passes.next_at =
             now.max(self.passes.next_at).saturating_add(Nanos(takes.min(u128::from(u64::MAX)) as u64));
     }

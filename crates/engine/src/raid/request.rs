@@ -164,7 +164,6 @@ impl Array {
     pub(super) fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
         self.cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
-            self.statistics.read_errors += 1;
             // What was written meanwhile may have made it whole.
             if self.cache.has(piece.chunk) {
                 self.answer_read(piece, out);

@@ -228,7 +228,6 @@ impl Array {
             *buf = Some(if blank { Buf::zeroed(result.buf.len()) } else { result.buf });
         } else {
             operation.failed_reads = true;
-            self.statistics.read_errors += 1;
             let entry = self.cache.unit(unit);
             match place.rows.len() {
                 1 => entry.bad.extend([(place.rows.start, place.column)]),

@@ -171,10 +171,7 @@ pub struct Identity {
 /// Why a block is no superblock of an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    #[error(
-        "it is no member of an array: make one with \"dcd array create\", put it in another's place with \"dcd array add\", or let the \
-         array take one more with \"dcd array grow\""
-    )]
+    #[error("it is no member of an array, and no spare of one")]
     NoMagic,
     #[error("its superblock has version {0}, and this program knows version {VERSION}")]
     Version(u16),

@@ -6,7 +6,7 @@
 //! | scrub         | nothing                              | counted, and repaired if told | is computed and written       |
 //! | rebuild       | gives the block of the new member    |                              | is computed and written        |
 //!
-//! A repair writes the one wrong block where RAID-6 can tell which it is, and the parity otherwise. A row with a block that is
+//! A repair writes the one wrong block where RAID-6 can tell which it is, and the parity otherwise, which is counted apart. A row with a block that is
 //! missing and one that is wrong is only counted: nothing says which of them would be made right.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,8 @@ pub struct Findings {
     pub unreadable: u64,
     /// Data blocks that could neither be read nor computed.
     pub lost: u64,
+    /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
+    pub unlocated: u64,
 }
 
 /// Blocks of one member, in a row.
@@ -221,7 +223,8 @@ impl Survey<'_> {
                 (Kind::Scrub { .. }, Verdict::Wrong { column, block }) => {
                     writes.blocks.insert((self.layout.member(unit, column), row), block);
                 }
-                _ => {
+                (kind, _) => {
+                    found.findings.unlocated += u64::from(kind != Kind::Resync);
                     for (column, parity) in shape.parity_columns().zip(parities) {
                         writes.blocks.insert((self.layout.member(unit, column), row), parity);
                     }

@@ -120,7 +120,6 @@ impl Array {
     }
 
     fn window_read_failed(&mut self, key: u64, role: usize, rows: Range<usize>, out: &mut Outbox) {
-        self.statistics.read_errors += 1;
         if rows.len() == 1 {
             self.passes.windows.get_mut(key).unreadable.insert((role, rows.start));
             return;

@@ -7,6 +7,7 @@
 mod loops;
 mod memory;
 mod open;
+mod overlay;
 mod probe;
 pub(crate) mod sync;
 pub(crate) mod transfer;
@@ -18,6 +19,7 @@ use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, SECTOR_BYTES};
 
 pub use memory::MemoryDevice;
 pub use open::DeviceError;
+pub use overlay::Overlay;
 pub use sync::FileDevice;
 pub(crate) use transfer::FileTraits;
 

@@ -22,7 +22,7 @@ pub enum DeviceError {
         path.display()
     )]
     Busy { path: PathBuf, what: String },
-    #[error("{}: there is no such file or device: check the path, or have it made with a size", path.display())]
+    #[error("{}: there is no such file or device: check the path", path.display())]
     NotFound { path: PathBuf },
     #[error("{}: permission denied: run as root, or as a user who may open it", path.display())]
     Permission { path: PathBuf },

@@ -21,6 +21,7 @@ use crate::commands::array::devices::{
 };
 use crate::failure::Failure;
 use crate::opening::{start, target};
+use crate::real::Purpose;
 
 /// How often a server is asked whether a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -39,7 +40,7 @@ fn wrong<T>(name: &str, what: &str, advice: &str) -> Result<T, Failure> {
 }
 
 fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
-    let mut devices = Devices::open(choice)?;
+    let mut devices = Devices::open(choice, Purpose::Change)?;
     let apart = devices.apart().is_some();
     let found = take(&mut devices, name)?;
     if apart {
@@ -51,21 +52,23 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
         |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
     match standing {
         Some(Standing::InUse(role)) => return wrong(&format!("is member {role} already, and in use")),
-        Some(Standing::Outdated(role)) => {
-            return wrong(&format!(
-                "is member {role} with an older content, and the others do not know yet that it has failed: \"dcd array fail\" it \
-                 first"
-            ));
-        }
         Some(Standing::Rebuilding(role, _)) => {
             return wrong(&format!("is member {role} already, and is being rebuilt"));
         }
         Some(Standing::Spare) if role.is_none() => return wrong("is a spare already"),
-        Some(Standing::Failed(_) | Standing::Stale | Standing::Spare | Standing::Foreign) | None => {}
+        Some(
+            Standing::Outdated(_)
+            | Standing::Failed(_)
+            | Standing::Stale
+            | Standing::Spare
+            | Standing::Foreign,
+        )
+        | None => {}
     }
     let mut device = found.device.expect("it was opened");
     // What a failed member still has is in the others.
-    let of_no_value = matches!(standing, Some(Standing::Failed(_) | Standing::Stale | Standing::Spare));
+    use Standing::{Failed, Outdated, Spare, Stale};
+    let of_no_value = matches!(standing, Some(Failed(_) | Outdated(_) | Stale | Spare));
     may_overwrite(&choice.file, &devices.parts, name, &mut device, force || of_no_value)?;
     let id = random_id()?;
     match role {
@@ -77,9 +80,16 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
         }
         Some(role) => {
             let now = replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
-            let what = match now.is_returning() {
-                true => missed(now.away.missed.len(), now.missed_regions_max()),
-                false => "it is filled".to_owned(),
+            let what = match (now.rebuilding, now.is_returning()) {
+                (Some(other), _) if other.role != role => {
+                    println!(
+                        "\"{name}\" becomes member {role} and is filled after member {}, when the array is served",
+                        other.role
+                    );
+                    return Ok(());
+                }
+                (_, true) => missed(now.away.missed.len(), now.missed_regions_max()),
+                (_, false) => "it is filled".to_owned(),
             };
             println!(
                 "\"{name}\" is member {role} now: {what} when the array is served, or by \"dcd array rebuild\""
@@ -115,7 +125,12 @@ struct Served<'a> {
 impl Served<'_> {
     fn add(mut self, force: bool) -> Result<(), Failure> {
         let name = self.name;
-        let before = self.status()?;
+        let mut before = self.status()?;
+        if self.is_open_and_unused(&before) {
+            let call = json!({ "layer": self.choice.layer, "command": "remove", "name": name });
+            self.client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+            before = self.status()?;
+        }
         let seat = self.seat(&before)?;
         let path = self.path()?;
         self.prepare(&before, force)?;
@@ -162,6 +177,17 @@ impl Served<'_> {
             return Ok(layer.clone());
         }
         Err(Failure::Failed(format!("the server has no array \"{}\"", self.choice.layer)))
+    }
+
+    /// The server has opened it as a spare, and found that it is none.
+    fn is_open_and_unused(&self, status: &Value) -> bool {
+        let is_in =
+            |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
+        let place = self.choice.spares.iter().position(|spare| spare == self.name);
+        place.is_some_and(|place| {
+            status["spare_places"][place] == true
+                && !["spares", "joining", "holders"].into_iter().any(|list| is_in(list, place))
+        })
     }
 
     /// Where the stack file has it: in the place of a member that has failed, or among the spares, where the server has room or
@@ -231,7 +257,7 @@ impl Served<'_> {
     /// Looks at the device before the server overwrites its superblocks.
     fn prepare(&self, status: &Value, force: bool) -> Result<(), Failure> {
         let name = self.name;
-        let (offline, parts) = start(&self.choice.file, &[name], false)?;
+        let (offline, parts) = start(&self.choice.file, &[name], Purpose::Look)?;
         let found = Found::new(name, offline.part(target(&parts, name)));
         let needed = status["member_sectors_min"].as_u64().unwrap_or(0);
         let uuid = found.superblock().map(|(superblock, _)| uuid_text(superblock.uuid));

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::raid::Superblock;
 use dcd_stack::{StackFile, toml_text};
+use serde_json::Value;
 
 use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
-use crate::commands::array::Choice;
-use crate::commands::array::devices::{Content, Devices, Found, Standing, apart, standing};
+use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
+use crate::commands::array::{Choice, members_named};
 use crate::failure::Failure;
 use crate::opening::{start, target};
+use crate::real::Purpose;
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     if let [file] = args.devices.as_slice()
@@ -48,7 +50,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 /// Opens a device without changing it, and reads its superblock.
 fn look(path: &Path) -> Result<Found, Failure> {
     let file = StackFile::of_device(path, true);
-    let (offline, parts) = start(&file, &[&file.export], false)?;
+    let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
 }
 
@@ -198,89 +200,26 @@ fn check(path: &Path) -> Result<(), Failure> {
     for layer in layers {
         let choice = Choice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
         choice.not_served("check it")?;
-        let devices = Devices::open(&choice)?;
-        let wrong = complaints(&choice, &devices);
-        if !wrong.is_empty() {
-            return Err(Failure::Refused(Refusal::new(
-                format!("array \"{layer}\" would not start: {}", wrong.join("; ")),
-                "correct the stack file; nothing was changed",
-            )));
-        }
-        let lacking = lacking(&devices);
-        let how = match lacking.is_empty() {
+        let status = choice.try_start()?.map_err(|why| {
+            Failure::Refused(Refusal::new(
+                format!("array \"{layer}\" would not start: {why}"),
+                "\"dcd array status\" shows each device; nothing was changed",
+            ))
+        })?;
+        let failed: Vec<u64> =
+            status["failed_members"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        let how = match failed.is_empty() {
             true => String::new(),
-            false => format!(", without member {}", lacking.join(" and member ")),
+            false => format!(", without {}", members_named(&failed)),
         };
         println!(
             "array \"{layer}\": {} members, {} spares: it would start{how}",
             choice.members.len(),
             choice.spares.len()
         );
-    }
-    Ok(())
-}
-
-/// The roles that no device holds as a whole and up to date.
-fn lacking(devices: &Devices) -> Vec<String> {
-    let holds = |role: usize| {
-        devices.found.iter().any(|found| devices.standing(found) == Some(Standing::InUse(role)))
-    };
-    (0..devices.newest.members).filter(|role| !holds(*role)).map(|role| role.to_string()).collect()
-}
-
-/// A spare in the place of a member that has failed is about to become that member.
-fn waits_for_member(of: &Superblock, place: usize) -> bool {
-    of.failed >> place & 1 == 1 && of.rebuilding.is_none_or(|rebuild| rebuild.role != place)
-}
-
-fn complaints(choice: &Choice, devices: &Devices) -> Vec<String> {
-    let of = &devices.newest;
-    let mut wrong = Vec::new();
-    if choice.members.len() != of.members
-        || choice.config.level != of.level
-        || choice.config.strip_sectors != of.strip_sectors
-    {
-        wrong.push(format!(
-            "it has level {:?}, {} members and strips of {} KiB",
-            of.level,
-            of.members,
-            of.strip_sectors * SECTOR_BYTES / 1024
-        ));
-    }
-    if of.reshape.is_some() {
-        wrong.push("it is growing, and \"dcd array grow\" has to go on first".to_owned());
-    }
-    wrong.extend(devices.apart().map(|apart| apart.to_string()));
-    for found in &devices.found {
-        let name = &found.name;
-        let expected = choice.members.iter().position(|member| member.as_deref() == Some(name));
-        match (devices.standing(found), expected) {
-            (
-                Some(Standing::InUse(role) | Standing::Outdated(role) | Standing::Rebuilding(role, _)),
-                Some(place),
-            ) if role != place => {
-                wrong.push(format!("\"{name}\" is member {role}, and named in the place of member {place}"));
-            }
-            (Some(Standing::Spare), Some(place)) if !waits_for_member(of, place) => {
-                wrong.push(format!("\"{name}\" is a spare: name it in \"spares\""))
-            }
-            (Some(Standing::Foreign), _) => wrong.push(format!("\"{name}\" is of another array")),
-            // The parity makes up for what has failed, is out of date, or is not filled yet.
-            (Some(_), _) => {}
-            (None, _) => match &found.content {
-                Content::None(error) => wrong.push(format!("\"{name}\": {error}")),
-                Content::Unreadable(why) => wrong.push(format!("\"{name}\" cannot be read: {why}")),
-                Content::Of(..) => {}
-            },
+        for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            println!("note: {advice}");
         }
     }
-    let missing = lacking(devices);
-    if missing.len() > of.level.parity() {
-        wrong.push(format!(
-            "members {} are missing, and the parity makes up for {}",
-            missing.join(", "),
-            of.level.parity()
-        ));
-    }
-    wrong
+    Ok(())
 }

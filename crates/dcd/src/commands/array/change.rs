@@ -13,6 +13,7 @@ use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
 use crate::commands::array::devices::{Devices, Found, Standing, refused};
 use crate::commands::array::{Choice, place};
 use crate::failure::Failure;
+use crate::real::Purpose;
 
 /// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
@@ -39,7 +40,7 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
         println!("member {role} is used no more");
         return Ok(());
     }
-    let mut devices = Devices::open(&choice)?;
+    let mut devices = Devices::open(&choice, Purpose::Change)?;
     let standing = devices.by_name(&args.member).and_then(|found| devices.standing(found));
     let role = match standing {
         Some(
@@ -48,8 +49,8 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
             | Standing::Failed(role)
             | Standing::Rebuilding(role, _),
         ) => role,
-        Some(_) => return Err(Failure::Failed(format!("\"{}\" has no role in the array", args.member))),
-        None => role(&choice, &args.member)?,
+        // What is on another device in the place of a member says nothing of that.
+        Some(Standing::Spare | Standing::Stale | Standing::Foreign) | None => role(&choice, &args.member)?,
     };
     mark_failed(&mut devices.members(), role).map_err(refused)?;
     println!("member {role} is used no more");
@@ -84,7 +85,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
         return remove_served(&choice, client, &args.name);
     }
     let name = named(&choice, &args.name, "remove")?;
-    let mut devices = Devices::open(&choice)?;
+    let mut devices = Devices::open(&choice, Purpose::Change)?;
     let found = take(&mut devices, name)?;
     let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
     match devices.standing(&found) {
@@ -119,15 +120,17 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
 fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
+    let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     loop {
+        let removed = client.call("array", call.clone(), |_| ControlFlow::Continue(()));
+        let Err(refused) = removed else { break };
+        // Told that somebody wants it, the array records who has failed.
         let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
-            break;
+            return Err(refused_by_server(refused));
         }
         std::thread::sleep(REMOVE_INTERVAL);
     }
-    let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
-    client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
     println!(
         "\"{name}\" is closed, and used no more: nothing on it was changed. \"dcd array add\" takes it back, or another device in its \
          place"
@@ -145,7 +148,7 @@ fn is_letting_go(array: &Value) -> bool {
 pub fn store_calibration(args: &ArrayArgs, calibration: &Contiguity) -> Result<(), Failure> {
     let choice = Choice::load(args)?;
     choice.not_served("store the result")?;
-    let mut devices = Devices::open(&choice)?;
+    let mut devices = Devices::open(&choice, Purpose::Change)?;
     offline::store_calibration(&mut devices.members(), calibration).map_err(refused)?;
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::commands::array::devices::{may_overwrite, random_id};
 use crate::commands::format::random_uuid;
 use crate::failure::Failure;
 use crate::opening::{PartDevice, start, target};
+use crate::real::Purpose;
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let choice = Choice::load(&args.array)?;
@@ -24,7 +25,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let names = choice.names();
     // The journal is written when the array is served first.
     let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
-    let (offline, parts) = start(&choice.file, &with_journal, true)?;
+    let (offline, parts) = start(&choice.file, &with_journal, Purpose::Create)?;
     let mut devices: Vec<PartDevice> =
         with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
     for (name, device) in with_journal.iter().zip(&mut devices) {

@@ -11,6 +11,7 @@ use crate::commands::format::random_uuid;
 use crate::failure::Failure;
 use crate::opening::{PartDevice, record, start, target};
 use crate::probe::probe;
+use crate::real::Purpose;
 
 /// What is known of a device.
 pub enum Content {
@@ -87,12 +88,12 @@ pub struct Devices {
 
 impl Devices {
     /// Opens those that can be opened.
-    pub fn open(choice: &Choice) -> Result<Devices, Failure> {
+    pub fn open(choice: &Choice, purpose: Purpose) -> Result<Devices, Failure> {
         let mut found = Vec::new();
         let mut there = Vec::new();
         for name in choice.names() {
             // Each alone, so that one that is gone does not keep the others from being looked at.
-            match start(&choice.file, &[name], false) {
+            match start(&choice.file, &[name], Purpose::Look) {
                 Ok(_) => there.push(name),
                 Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
                 Err(error) => {
@@ -103,7 +104,7 @@ impl Devices {
         }
         let mut opened = Parts::default();
         if !there.is_empty() {
-            let (offline, parts) = start(&choice.file, &there, false)?;
+            let (offline, parts) = start(&choice.file, &there, purpose)?;
             opened = parts.clone();
             found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
         }

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::on_array;
 use crate::opening::{PartDevice, start, target};
 use crate::progress::Progress;
+use crate::real::Purpose;
 
 const FIRST_DETACH: &str = "\"dcd detach\" first, and \"dcd format\" again afterwards";
 /// Data that moves between two notes of how far it is.
@@ -32,7 +33,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     refuse_below_a_cache(&choice)?;
     let names: Vec<&str> =
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
-    let (offline, parts) = start(&choice.file, &names, false)?;
+    let (offline, parts) = start(&choice.file, &names, Purpose::Change)?;
     let open = |name: &String| offline.part(target(&parts, name));
     let mut devices: Vec<Option<PartDevice>> =
         choice.members.iter().map(|name| name.as_ref().map(open)).collect();
@@ -81,7 +82,7 @@ fn refuse_below_a_cache(choice: &Choice) -> Result<(), Failure> {
     let Some(record) = on_array::record(&choice.file, &choice.layer)? else { return Ok(()) };
     let all = record.load()?;
     match all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned) {
-        Some(cache) if Devices::open(choice)?.newest.reshape.is_none() => {
+        Some(cache) if Devices::open(choice, Purpose::Look)?.newest.reshape.is_none() => {
             Err(Failure::Refused(Refusal::new(
                 format!(
                     "the cache {} is attached to it, and knows the size of its data disk",

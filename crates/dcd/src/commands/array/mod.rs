@@ -16,11 +16,12 @@ use std::ops::ControlFlow;
 
 use dcd_serve::control::{Client, ClientError};
 use dcd_stack::{LayerKind, StackFile};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli_array::{Array, ArrayArgs, ArrayCommand};
 use crate::failure::Failure;
-use crate::real::patiently;
+use crate::opening::start;
+use crate::real::{Purpose, patiently};
 
 pub fn run(args: &Array) -> Result<(), Failure> {
     match &args.command {
@@ -90,6 +91,15 @@ impl Choice {
         self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
     }
 
+    /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
+    fn try_start(&self) -> Result<Result<Value, String>, Failure> {
+        match start(&self.file, &[&self.layer], Purpose::Look) {
+            Ok((offline, parts)) => Ok(Ok(offline.status(parts.layers[&self.layer]))),
+            Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+            Err(failure) => Ok(Err(failure.to_string())),
+        }
+    }
+
     /// The server of the stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
     fn server(&self) -> Result<Option<Client>, Failure> {
         let Some(path) = &self.file.serve.control else { return Ok(None) };
@@ -127,5 +137,14 @@ fn place(choice: &Choice, name: &str) -> String {
         (Some(role), _) => format!("member {role}"),
         (None, Some(spare)) => format!("spare {spare}"),
         (None, None) => "no device of the array".to_owned(),
+    }
+}
+
+/// "member 1", "members 1 and 3".
+pub fn members_named(roles: &[u64]) -> String {
+    let names: Vec<String> = roles.iter().map(u64::to_string).collect();
+    match names.as_slice() {
+        [first @ .., last] if !first.is_empty() => format!("members {} and {last}", first.join(", ")),
+        one => format!("member {}", one.concat()),
     }
 }

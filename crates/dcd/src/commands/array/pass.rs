@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use crate::attachment::Refusal;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
-use crate::commands::array::Choice;
 use crate::commands::array::status::{findings_line, pass_line};
+use crate::commands::array::{Choice, members_named};
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::real::Opener;
+use crate::real::{Opener, Purpose};
 use crate::running::RunningCaches;
 
 /// How often progress is looked at.
@@ -25,14 +25,17 @@ const IDLE_LOOKS_MAX: u32 = 40;
 const STOP_MAX: Nanos = Nanos::from_secs(60);
 
 pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let mut choice = Choice::load(&args.array)?;
+    if args.accept_damage {
+        choice.file.accept_damage();
+    }
     let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
-    let failed: Vec<String> =
-        status["failed_members"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    let failed: Vec<u64> =
+        status["failed_members"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     if !failed.is_empty() {
         return Err(Failure::Failed(format!(
-            "member {} is missing still: add a device for it, with \"dcd array add\"",
-            failed.join(", ")
+            "still without {}: add a device, with \"dcd array add\"",
+            members_named(&failed)
         )));
     }
     println!("all members are whole");
@@ -148,7 +151,7 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
     let mut caches = RunningCaches::admit(&choice.file, &[&choice.layer])?;
-    let mut opener = Opener::new(&choice.file, false);
+    let mut opener = Opener::new(&choice.file, Purpose::Change);
     let built = match choice.file.build_parts(&[&choice.layer], &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),

@@ -11,14 +11,18 @@ use serde_json::{Value, json};
 use crate::attachment::uuid_text;
 use crate::cli_array::ArrayStatus;
 use crate::commands::array::devices::{Content, Devices, Found, Standing};
-use crate::commands::array::{Choice, place};
+use crate::commands::array::{Choice, members_named, place};
 use crate::failure::Failure;
+use crate::real::Purpose;
 
 pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
     let choice = Choice::load(&args.array)?;
     let status = match choice.server()? {
         Some(client) => served(&choice, client)?,
-        None => offline(&choice, &Devices::open(&choice)?),
+        None => {
+            let start = choice.try_start()?;
+            offline(&choice, &Devices::open(&choice, Purpose::Look)?, &start)
+        }
     };
     if args.json {
         println!("{status}");
@@ -27,6 +31,8 @@ pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+const MISPLACED: &str = "misplaced";
 
 /// What a running array says of itself, with the names of its devices.
 fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
@@ -41,6 +47,7 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
         Some(0) | None => Value::Null,
         Some(events) => json!(events),
     };
+    let read_errors = |role: usize| status["read_errors"][role].clone();
     let rebuilt = |role: usize| {
         status["rebuilt_percent"].as_f64().filter(|_| status["rebuilding_member"] == json!(role))
     };
@@ -66,6 +73,7 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
         let counter = holder(role).map_or_else(|| events(role), |_| Value::Null);
         devices.push(json!({
             "name": name, "place": format!("member {role}"), "role": role, "state": state, "generation": counter,
+            "read_errors": holder(role).map_or_else(|| read_errors(role), |_| Value::Null),
         }));
     }
     for (spare, name) in choice.spares.iter().enumerate() {
@@ -84,6 +92,7 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
         let counter = role.map_or(Value::Null, events);
         devices.push(json!({
             "name": name, "place": format!("spare {spare}"), "role": role, "state": state, "generation": counter,
+            "read_errors": role.map_or(Value::Null, read_errors),
         }));
     }
     status["served"] = true.into();
@@ -92,7 +101,7 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
 }
 
 /// The same from the superblocks of an array that is not served.
-fn offline(choice: &Choice, devices: &Devices) -> Value {
+fn offline(choice: &Choice, devices: &Devices, start: &Result<Value, String>) -> Value {
     let of = &devices.newest;
     let stripes = of.member_sectors / of.strip_sectors;
     let mut rows: Vec<Value> = Vec::new();
@@ -111,7 +120,8 @@ fn offline(choice: &Choice, devices: &Devices) -> Value {
     });
     json!({
         "served": false,
-        "state": state(devices),
+        "state": state(devices, start.is_ok()),
+        "refusal": start.as_ref().err(),
         "uuid": uuid_text(of.uuid),
         "level": of.level.name(),
         "members": of.members,
@@ -127,8 +137,9 @@ fn offline(choice: &Choice, devices: &Devices) -> Value {
         "rebuilt_percent": of.rebuilding.map(|rebuild| percent(rebuild.sectors, of.member_sectors)),
         "reshaped_percent": of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
         "calibrated": of.calibration.is_some(),
+        "strides": start.as_ref().map_or(&Value::Null, |start| &start["strides"]),
+        "advice": start.as_ref().map_or(&Value::Null, |start| &start["advice"]),
         "away": of.away_status(),
-        "apart": devices.apart().map(|apart| apart.to_string()),
         "devices": rows,
     })
 }
@@ -137,8 +148,8 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole as f64
 }
 
-/// In one word, whether it would start.
-fn state(devices: &Devices) -> &'static str {
+/// In one word, what the superblocks say, if the array would start.
+fn state(devices: &Devices, starts: bool) -> &'static str {
     let of = &devices.newest;
     let there = |role: usize| {
         devices.found.iter().any(|found| match devices.standing(found) {
@@ -151,6 +162,7 @@ fn state(devices: &Devices) -> &'static str {
         _ if devices.apart().is_some() => "apart",
         _ if of.reshape.is_some() => "growing",
         more if more > of.level.parity() => "broken",
+        _ if !starts => "refused",
         0 if of.in_doubt.is_empty() => "good",
         0 => "in doubt",
         _ if of.rebuilding.is_some() => "rebuilding",
@@ -165,9 +177,7 @@ fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
     let (role, state) = match (&found.content, devices.standing(found)) {
         (Content::Unreadable(why), _) => (None, format!("unreadable: {why}")),
         (Content::None(error), _) => (None, error.to_string()),
-        (_, Some(Standing::InUse(role))) if wrong_place(role) => {
-            (Some(role), format!("in the wrong place: it is member {role}"))
-        }
+        (_, Some(Standing::InUse(role))) if wrong_place(role) => (Some(role), MISPLACED.to_owned()),
         (_, Some(Standing::InUse(role))) => (Some(role), "in use".to_owned()),
         (_, Some(Standing::Outdated(role))) => (
             Some(role),
@@ -184,6 +194,18 @@ fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
     };
     let generation = found.superblock().map(|(superblock, _)| superblock.generation);
     json!({ "name": found.name, "place": place, "role": role, "state": state, "generation": generation })
+}
+
+/// The strides that are filled.
+fn strides_line(status: &Value) -> String {
+    let strides = &status["strides"];
+    match (strides["source"].as_str(), status["calibrated"] == true) {
+        (Some(source), _) => {
+            format!("Smax {} for reads, {} for writes ({source})", strides["read_max"], strides["write_max"])
+        }
+        (None, true) => "none are filled, although the stride benchmark's result is stored".to_owned(),
+        (None, false) => "none are filled: not measured (\"dcd calibrate\")".to_owned(),
+    }
 }
 
 /// One screen.
@@ -216,9 +238,10 @@ fn screen(status: &Value) -> String {
     if let Some(percent) = status["reshaped_percent"].as_f64() {
         let _ = writeln!(out, "growing  {percent:.1} %: \"dcd array grow\" goes on");
     }
-    if let Some(why) = status["apart"].as_str() {
-        let _ = writeln!(out, "apart    {why}");
+    if let Some(why) = status["refusal"].as_str() {
+        let _ = writeln!(out, "start    refused: {why}");
     }
+    let _ = writeln!(out, "strides  {}", strides_line(status));
     if let Some(line) = away_line(&status["away"]) {
         let _ = writeln!(out, "away     {line}");
     }
@@ -237,16 +260,15 @@ fn screen(status: &Value) -> String {
             .as_u64()
             .map(|events| format!(", event counter {events}"))
             .unwrap_or_default();
-        let role = match device["role"].as_u64() {
-            Some(role) if device["place"] != format!("member {role}") => format!(" as member {role}"),
-            _ => String::new(),
-        };
         let (place, name) = (device["place"].as_str().unwrap_or("?"), device["name"].as_str().unwrap_or("?"));
-        let _ = writeln!(
-            out,
-            "  {place:<10} {name:<16} {}{role}{events}",
-            device["state"].as_str().unwrap_or("?")
-        );
+        let state = match (device["state"].as_str().unwrap_or("?"), device["role"].as_u64()) {
+            (MISPLACED, Some(role)) => format!("in the wrong place: it is member {role}"),
+            (state, Some(role)) if place != format!("member {role}") => format!("{state} as member {role}"),
+            (state, _) => state.to_owned(),
+        };
+        let errors = device["read_errors"].as_u64().filter(|errors| *errors > 0);
+        let errors = errors.map(|errors| format!(", {errors} reads failed")).unwrap_or_default();
+        let _ = writeln!(out, "  {place:<10} {name:<16} {state}{events}{errors}");
     }
     for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let _ = writeln!(out, "note: {advice}");
@@ -257,11 +279,11 @@ fn screen(status: &Value) -> String {
 /// Members that may come back, and what they have missed.
 fn away_line(away: &Value) -> Option<String> {
     let roles = away["members"].as_array().filter(|roles| !roles.is_empty())?;
-    let roles: Vec<String> = roles.iter().map(Value::to_string).collect();
+    let roles: Vec<u64> = roles.iter().filter_map(Value::as_u64).collect();
     let (missed, most) = (away["missed_regions"].as_u64()?, away["regions"].as_u64()?);
     Some(format!(
-        "member {}: something was written in {missed} of {most} regions since; \"dcd array add\" fills only these",
-        roles.join(" and ")
+        "{}: something was written in {missed} of {most} regions since; \"dcd array add\" of that very device fills only these",
+        members_named(&roles)
     ))
 }
 
@@ -294,9 +316,16 @@ pub fn findings_line(findings: &Value) -> Option<String> {
     let count = |what: &str| findings[what].as_u64();
     let (mismatches, repaired) = (count("mismatches")?, count("repaired")?);
     let (unreadable, lost) = (count("unreadable")?, count("lost")?);
-    Some(format!(
+    let mut line = format!(
         "{mismatches} rows that did not match, {unreadable} unreadable blocks, {repaired} blocks repaired, {lost} lost"
-    ))
+    );
+    if let Some(rows) = count("unlocated").filter(|rows| *rows > 0) {
+        let _ = write!(
+            line,
+            "; in {rows} rows nothing told which block was wrong: their data were taken for right, and their parity was written"
+        );
+    }
+    Some(line)
 }
 
 #[cfg(test)]
@@ -305,16 +334,18 @@ mod tests {
 
     #[test]
     fn one_screen_says_it_all() {
-        let findings = json!({ "mismatches": 3, "repaired": 2, "unreadable": 1, "lost": 0 });
+        let findings = json!({ "mismatches": 3, "repaired": 2, "unreadable": 1, "lost": 0, "unlocated": 1 });
         let status = json!({
             "served": true, "state": "rebuilding", "level": "raid6", "members": 4, "strip_bytes": 131_072, "size_bytes": 9 << 20,
             "uuid": "u", "generation": 12, "regions_in_doubt": 2, "regions": 9, "journal": true, "last_scrub": findings,
             "pass": { "kind": "rebuild", "percent": 41.04, "member_bytes_left": 10 << 20, "member_bytes_per_second": f64::from(5 << 20),
                       "findings": findings },
             "devices": [
-                { "name": "b", "place": "member 1", "role": 1, "state": "in use", "generation": 12 },
+                { "name": "b", "place": "member 1", "role": 1, "state": "in use", "generation": 12, "read_errors": 3 },
+                { "name": "c", "place": "member 2", "role": 0, "state": MISPLACED, "read_errors": 0 },
                 { "name": "e", "place": "spare 0", "role": 2, "state": "rebuilding 41.0 %" },
             ],
+            "calibrated": true, "strides": { "read_max": 40, "write_max": 12, "source": "stride benchmark" },
             "away": { "members": [0, 2], "missed_regions": 3, "regions": 9, "returning": true },
             "last_return": { "role": 3, "filled_bytes": 1 << 20, "member_bytes": 4 << 20 },
             "advice": ["swap them"],
@@ -324,11 +355,14 @@ mod tests {
             "state    rebuilding, served",
             "array    raid6, 4 members, strips of 128 KiB, 9 MiB",
             "parity   in doubt in 2 of 9 regions; journal: yes",
-            "away     member 0 and 2: something was written in 3 of 9 regions since; \"dcd array add\" fills only these",
+            "away     members 0 and 2: something was written in 3 of 9 regions since; \"dcd array add\" of that very device fills only these",
             "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left, by regions",
             "returned member 3, by regions: 1 MiB of its 4 MiB were filled",
-            "scrubbed 3 rows that did not match, 1 unreadable blocks, 2 blocks repaired, 0 lost",
-            "  member 1   b                in use, event counter 12",
+            "strides  Smax 40 for reads, 12 for writes (stride benchmark)",
+            "scrubbed 3 rows that did not match, 1 unreadable blocks, 2 blocks repaired, 0 lost; in 1 rows nothing told which block was \
+             wrong: their data were taken for right, and their parity was written",
+            "  member 1   b                in use, event counter 12, 3 reads failed",
+            "  member 2   c                in the wrong place: it is member 0",
             "  spare 0    e                rebuilding 41.0 % as member 2",
             "note: swap them",
         ] {

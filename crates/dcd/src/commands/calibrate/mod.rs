@@ -15,7 +15,7 @@ use crate::attachment::{Record, Refusal, admit_plain};
 use crate::cli::Calibrate;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::real::Opener;
+use crate::real::{Opener, Purpose};
 
 use result::{Found, Measured};
 use store::Target;
@@ -123,7 +123,7 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
         admit_writes(path, args.force)?;
     }
     let file = StackFile::of_device(path, args.write_range.is_none());
-    let mut opener = Opener::new(&file, false);
+    let mut opener = Opener::new(&file, Purpose::Change);
     let geometry = opener.open(DeviceIndex(0), &file.devices[0]).map_err(Failure::Failed)?;
     let mut work = passes(args, false, region(args, path, geometry, None)?);
     let reads = work.len();

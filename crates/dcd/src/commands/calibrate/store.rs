@@ -12,6 +12,7 @@ use crate::cli_array::ArrayArgs;
 use crate::commands::array::store_calibration;
 use crate::failure::Failure;
 use crate::opening::{open_log, refused};
+use crate::real::Purpose;
 
 /// A layer that fills gaps on the disks that it stands on.
 pub enum Target {
@@ -82,7 +83,7 @@ impl Target {
                         "name the numbers in the stack file instead: fill-reads and fill-writes",
                     )));
                 }
-                let mut log = open_log(choice)?;
+                let mut log = open_log(choice, Purpose::Change)?;
                 offline::store_calibration(&mut log, found).map_err(refused)?;
                 Ok(match found.write.max {
                     0 | 1 => format!(
