@@ -78,10 +78,11 @@ fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
         let sectors = superblock(members, 0).0.member_sectors + DATA_SECTOR - 8;
         members.0[4].0.truncate(sectors as usize * 512);
     };
-    let cases: [(&dyn Fn(&mut Members), &str); 3] = [
-        (&foreign, "spare 0 is not used: it belongs to another array"),
-        (&blank, "spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\""),
-        (&small, "spare 0 is not used: it has 2552 sectors, and each member has 2560"),
+    type Spoil = fn(&mut Members);
+    let cases: [(Spoil, &str); 3] = [
+        (foreign, "spare 0 is not used: it belongs to another array"),
+        (blank, "spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\""),
+        (small, "spare 0 is not used: it has 2552 sectors, and each member has 2560"),
     ];
     for (spoil, said) in cases {
         let (config, mut members) = stopped(1, false);

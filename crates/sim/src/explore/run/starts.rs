@@ -68,10 +68,14 @@ impl Run {
             Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
             Err(refused) => refused.to_string(),
         };
+        // "member 1: why", or "members 1 and 3: why".
         let names = |role: &usize| {
-            ["it is no member of an array", "its superblock is damaged"]
-                .iter()
-                .any(|why| refused.contains(&format!("member {role}: {why}")))
+            let role = role.to_string();
+            let named = |who: &str| who.split(|c: char| !c.is_ascii_digit()).any(|number| number == role);
+            refused.split("; ").any(|part| {
+                let whys = [": it is no member of an array", ": its superblock is damaged"];
+                whys.iter().any(|why| part.split_once(why).is_some_and(|(who, _)| named(who)))
+            })
         };
         if !blank.iter().all(names) {
             return Err(format!("a start with the blank members {blank:?} does not name them: {refused}"));
