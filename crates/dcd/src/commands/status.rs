@@ -7,7 +7,7 @@ use dcd_stack::{HumanBytes, RECORD};
 use serde_json::{Value, json};
 
 use crate::cli::Status;
-use crate::commands::array::members_named;
+use crate::commands::array::members_listed;
 use crate::control;
 use crate::failure::Failure;
 
@@ -82,14 +82,10 @@ fn cache_words(name: &str, layer: &Value) -> String {
     {
         let _ = write!(words, ", {kind} {percent:.1} %");
     }
-    let numbers = |list: &str| -> Vec<u64> {
-        layer[list].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
-    };
-    let failed = numbers("failed_members");
-    if !failed.is_empty() {
-        let _ = write!(words, ", without {}", members_named(&failed));
+    if let Some(members) = members_listed(&layer["failed_members"]) {
+        let _ = write!(words, ", without {members}");
     }
-    let errors: u64 = numbers("read_errors").iter().sum();
+    let errors: u64 = layer["read_errors"].as_array().into_iter().flatten().filter_map(Value::as_u64).sum();
     if errors > 0 {
         let _ = write!(words, ", {errors} reads of members failed");
     }

@@ -10,6 +10,7 @@ use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
 use crate::raid::journal::{self, Journal, Slots};
 use crate::raid::layout::Layout;
+use crate::raid::members::members_named;
 use crate::raid::record::Recorder;
 use crate::raid::superblock::{DATA_SECTOR, Superblock};
 use crate::{BlockDevice, Durability, Io, LINE_BYTES};
@@ -252,12 +253,9 @@ impl Members<'_> {
 }
 
 fn names(roles: u64) -> String {
-    let roles: Vec<String> =
-        (0..64).filter(|role| roles >> role & 1 == 1).map(|role: u64| role.to_string()).collect();
-    match roles.as_slice() {
-        [one] => format!("member {one} is"),
-        several => format!("members {} are", several.join(", ")),
-    }
+    let roles: Vec<usize> = (0..64).filter(|role| roles >> role & 1 == 1).collect();
+    let are = if roles.len() == 1 { "is" } else { "are" };
+    format!("{} {are}", members_named(&roles))
 }
 
 /// Gives the journal; none where it cannot be read and is not needed.

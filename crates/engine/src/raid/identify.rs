@@ -3,7 +3,7 @@
 use crate::SECTOR_BYTES;
 use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
 use crate::raid::config::RaidConfig;
-use crate::raid::members::Spare;
+use crate::raid::members::{Spare, members_named};
 use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Superblock, SuperblockError};
 
 /// What the superblocks say together.
@@ -132,7 +132,7 @@ fn refuse_unknown(members: &[Read]) -> Refusal<()> {
     }
     let count: usize = wrong.iter().map(|(_, places)| places.len()).sum();
     let why: Vec<String> =
-        wrong.iter().map(|(error, places)| format!("{}: {error}", several(places))).collect();
+        wrong.iter().map(|(error, places)| format!("{}: {error}", members_named(places))).collect();
     let known = members.iter().flatten().flatten().next();
     let advice = match known {
         None => "make the array with \"dcd array create\"",
@@ -142,16 +142,6 @@ fn refuse_unknown(members: &[Read]) -> Refusal<()> {
         Some(_) => "name the right devices",
     };
     refuse(format!("{}; {advice}", why.join("; ")))
-}
-
-/// "member 1", "members 1 and 3".
-fn several(places: &[usize]) -> String {
-    let names: Vec<String> = places.iter().map(usize::to_string).collect();
-    match names.as_slice() {
-        [one] => format!("member {one}"),
-        [first @ .., last] => format!("members {} and {last}", first.join(", ")),
-        [] => "no member".to_owned(),
-    }
 }
 
 /// The newest superblock of the array that most members are of. What a spare says counts where it has a role.

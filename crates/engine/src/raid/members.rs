@@ -13,6 +13,15 @@ pub(super) struct Spare {
     pub seat: Seat,
 }
 
+/// "member 1", "members 1 and 3".
+pub fn members_named(roles: &[usize]) -> String {
+    let names: Vec<String> = roles.iter().map(usize::to_string).collect();
+    match names.as_slice() {
+        [first @ .., last] if !first.is_empty() => format!("members {} and {last}", first.join(", ")),
+        one => format!("member {}", one.concat()),
+    }
+}
+
 impl Array {
     /// The member of a role has failed, or is not rebuilt whole.
     pub const fn is_failed(&self, role: usize) -> bool {

@@ -85,6 +85,7 @@ use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use layout::{Chunk, Layout};
+pub use members::members_named;
 pub use offline::{CreateError, create};
 pub use superblock::{DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 

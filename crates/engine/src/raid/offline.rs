@@ -8,6 +8,7 @@ use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
+use crate::raid::members::members_named;
 use crate::raid::superblock::{
     COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
@@ -45,9 +46,9 @@ pub enum ChangeError {
     #[error("the parity does not make up for more failed members than it has already")]
     NoParity,
     #[error(
-        "it cannot be spared: member {} {} not there, or not up to date, and the parity makes up for {parity} in all; bring \
-         back what is not there first",
-        .absent.iter().map(usize::to_string).collect::<Vec<_>>().join(" and member "),
+        "it cannot be spared: {} {} not there, or not up to date, and the parity makes up for {parity} in all; bring back what is \
+         not there first",
+        members_named(.absent),
         if .absent.len() == 1 { "is" } else { "are" }
     )]
     NotSpared { absent: Vec<usize>, parity: usize },

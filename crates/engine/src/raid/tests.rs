@@ -444,7 +444,7 @@ fn members_that_do_not_belong_are_refused() {
         members.0.remove(3);
         members.0.remove(1);
     });
-    assert!(error.contains("members 1, 3 are missing"), "{error}");
+    assert!(error.contains("members 1 and 3 are missing"), "{error}");
     let error = refused(&|_, members| {
         let other = Bench::new(config(Level::Raid5, 4)).members;
         let mut superblock = Superblock::read(&mut Memory(other.0[0].0.clone())).expect("made").0;

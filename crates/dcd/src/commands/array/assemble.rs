@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
-use crate::commands::array::{Choice, members_named};
+use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
 use crate::opening::{start, target};
 use crate::real::Purpose;
@@ -206,12 +206,8 @@ fn check(path: &Path) -> Result<(), Failure> {
                 "\"dcd array status\" shows each device; nothing was changed",
             ))
         })?;
-        let failed: Vec<u64> =
-            status["failed_members"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-        let how = match failed.is_empty() {
-            true => String::new(),
-            false => format!(", without {}", members_named(&failed)),
-        };
+        let without = members_listed(&status["failed_members"]);
+        let how = without.map(|members| format!(", without {members}")).unwrap_or_default();
         println!(
             "array \"{layer}\": {} members, {} spares: it would start{how}",
             choice.members.len(),

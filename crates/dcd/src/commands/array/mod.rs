@@ -14,6 +14,7 @@ pub use devices::{Devices, random_id};
 
 use std::ops::ControlFlow;
 
+use dcd_engine::raid::members_named;
 use dcd_serve::control::{Client, ClientError};
 use dcd_stack::{LayerKind, StackFile};
 use serde_json::{Value, json};
@@ -140,11 +141,9 @@ fn place(choice: &Choice, name: &str) -> String {
     }
 }
 
-/// "member 1", "members 1 and 3".
-pub fn members_named(roles: &[u64]) -> String {
-    let names: Vec<String> = roles.iter().map(u64::to_string).collect();
-    match names.as_slice() {
-        [first @ .., last] if !first.is_empty() => format!("members {} and {last}", first.join(", ")),
-        one => format!("member {}", one.concat()),
-    }
+/// The members that a status lists by role: "member 1", "members 1 and 3"; none where it lists nobody.
+pub fn members_listed(roles: &Value) -> Option<String> {
+    let roles = roles.as_array().into_iter().flatten().filter_map(Value::as_u64);
+    let roles: Vec<usize> = roles.map(|role| role as usize).collect();
+    (!roles.is_empty()).then(|| members_named(&roles))
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::attachment::Refusal;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_line, pass_line};
-use crate::commands::array::{Choice, members_named};
+use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::{Opener, Purpose};
@@ -30,12 +30,9 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
         choice.file.accept_damage();
     }
     let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
-    let failed: Vec<u64> =
-        status["failed_members"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-    if !failed.is_empty() {
+    if let Some(members) = members_listed(&status["failed_members"]) {
         return Err(Failure::Failed(format!(
-            "still without {}: add a device, with \"dcd array add\"",
-            members_named(&failed)
+            "still without {members}: add a device, with \"dcd array add\""
         )));
     }
     println!("all members are whole");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::attachment::uuid_text;
 use crate::cli_array::ArrayStatus;
 use crate::commands::array::devices::{Content, Devices, Found, Standing};
-use crate::commands::array::{Choice, members_named, place};
+use crate::commands::array::{Choice, members_listed, place};
 use crate::failure::Failure;
 use crate::real::Purpose;
 
@@ -278,12 +278,10 @@ fn screen(status: &Value) -> String {
 
 /// Members that may come back, and what they have missed.
 fn away_line(away: &Value) -> Option<String> {
-    let roles = away["members"].as_array().filter(|roles| !roles.is_empty())?;
-    let roles: Vec<u64> = roles.iter().filter_map(Value::as_u64).collect();
+    let members = members_listed(&away["members"])?;
     let (missed, most) = (away["missed_regions"].as_u64()?, away["regions"].as_u64()?);
     Some(format!(
-        "{}: something was written in {missed} of {most} regions since; \"dcd array add\" of that very device fills only these",
-        members_named(&roles)
+        "{members}: something was written in {missed} of {most} regions since; \"dcd array add\" of that very device fills only these"
     ))
 }
 
