@@ -17,8 +17,7 @@ use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
-use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
-use crate::running::{at_end, incomplete};
+use crate::running::RunningCaches;
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
@@ -36,12 +35,6 @@ pub struct Cache {
     pub name: String,
     pub layer: LayerIndex,
     pub is_array: bool,
-    /// None where its data disk has no place for one.
-    pub record: Option<Record>,
-    /// What the record will begin with, where there is none yet.
-    pub unrecorded: Option<Attachment>,
-    /// What the record said before the start.
-    pub before: Option<Attachment>,
 }
 
 /// A device that an array is to have as a spare, and that the server has not opened.
@@ -89,6 +82,7 @@ pub struct Host {
     parts: Parts,
     /// The upper ones first.
     caches: Vec<Cache>,
+    pub records: RunningCaches,
     phase: Phase,
     flushing: Option<Flushing>,
     /// Who waits for the answer of an array, in the order in which they called.
@@ -102,11 +96,12 @@ pub struct Host {
 
 impl Host {
     /// `caches`: the upper ones first.
-    pub fn new(export: &str, parts: Parts, caches: Vec<Cache>) -> Host {
+    pub fn new(export: &str, parts: Parts, caches: Vec<Cache>, records: RunningCaches) -> Host {
         Host {
             export: export.to_owned(),
             parts,
             caches,
+            records,
             phase: Phase::Serving,
             flushing: None,
             array_calls: VecDeque::new(),
@@ -137,43 +132,6 @@ impl Host {
     /// When the host next wants [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL)
-    }
-
-    /// With the devices open, and before anything is started: what starts on a cache writes to its log, and its data disk is
-    /// incomplete from then on. A disk without a record gets one once its cache has started, as that may still refuse it.
-    pub fn record_before_start(&mut self) -> Result<(), RecordError> {
-        for cache in &mut self.caches {
-            let Some(record) = &cache.record else { continue };
-            let Some(known) = record.load()?.of(record.extent()).cloned() else { continue };
-            record.update(|_| incomplete(known.clone()))?;
-            cache.before = Some(known);
-        }
-        Ok(())
-    }
-
-    /// The start has failed: nothing is in the logs of caches that did not start that was not there before.
-    pub fn record_failed_start(&self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        for Cache { layer, record, before, .. } in &self.caches {
-            let (Some(record), Some(before)) = (record, before) else { continue };
-            let status = stack.layer(*layer).status(now);
-            let is_so = if status.is_null() { before.clone() } else { at_end(&status, before.clone()) };
-            record.update(|_| is_so)?;
-        }
-        Ok(())
-    }
-
-    /// After activation: the data disks are incomplete from the first request on, and their records say so before it.
-    pub fn record_start(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        for cache in &self.caches {
-            let status = stack.layer(cache.layer).status(now);
-            self.record(cache, |attachment| Attachment {
-                state: AttachmentState::Dirty,
-                epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
-                dirty_bytes: None,
-                ..attachment
-            })?;
-        }
-        Ok(())
     }
 
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
@@ -412,17 +370,7 @@ impl Host {
         if self.phase != Phase::Stopping(place) {
             return;
         }
-        let cache = &self.caches[place];
-        let status = stack.layer(cache.layer).status(now);
-        let dirty_bytes = dirty_bytes(&status);
-        let state = if dirty_bytes == Some(0) { AttachmentState::Clean } else { AttachmentState::Dirty };
-        let is_home = dirty_bytes == Some(0) && status["lost_blocks"].as_u64().unwrap_or(0) == 0;
-        // A log that failed stays out of use; what could be read of it may be home by now.
-        let noted = self.record(cache, |attachment| match attachment.state {
-            AttachmentState::Abandoned if is_home => Attachment { dirty_bytes, ..attachment },
-            AttachmentState::Abandoned => attachment,
-            _ => Attachment { state, dirty_bytes, ..attachment },
-        });
+        let noted = self.records.note_stopped(now, stack, self.caches[place].layer);
         if let Err(error) = noted {
             self.troubles.push(error.to_string());
         }
@@ -446,37 +394,14 @@ impl Host {
     /// The log must not be replayed after this, and the record says so before anything more is acknowledged. If it cannot
     /// be written, the layer waits: nothing is acknowledged then.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
-        let cache = &self.caches[place];
-        let layer = cache.layer;
-        let dirty_bytes = dirty_bytes(&stack.layer(layer).status(now));
-        let noted = self.record(cache, |attachment| Attachment {
-            state: AttachmentState::Abandoned,
-            dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
-            ..attachment
-        });
-        let name = cache.name.clone();
-        match noted {
-            Ok(()) => {
-                self.troubles.push(format!(
-                    "log cache \"{name}\": the log device failed; writes go to the data disk from now on"
-                ));
-                stack.control(now, layer, Control::LogFailureRecorded);
-            }
-            Err(error) => self.troubles.push(format!(
-                "log cache \"{name}\": the log device failed, and that cannot be recorded, so nothing more is \
-                 acknowledged: {error}"
-            )),
-        }
-    }
-
-    fn record(
-        &self,
-        cache: &Cache,
-        change: impl FnOnce(Attachment) -> Attachment,
-    ) -> Result<(), RecordError> {
-        let Some(record) = &cache.record else { return Ok(()) };
-        let unrecorded = cache.unrecorded.clone();
-        record.update(|old| change(old.or(unrecorded).expect("admission has seen one or made one")))
+        let layer = self.caches[place].layer;
+        let noted = self.records.log_failed(now, stack, layer);
+        self.troubles.push(noted.unwrap_or_else(|error| {
+            format!(
+                "log cache \"{}\": the log device failed, and that cannot be recorded, so nothing more is acknowledged: {error}",
+                self.caches[place].name
+            )
+        }));
     }
 
     fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
@@ -505,13 +430,6 @@ impl Host {
             "layers": layers,
         })
     }
-}
-
-/// What a log cache has that is not home; none where that is not a number of bytes (zeroes, discards) or not known.
-pub fn dirty_bytes(status: &Value) -> Option<u64> {
-    let bytes = status["dirty_bytes"].as_u64()?;
-    let ranges = status["dirty_ranges"].as_u64().unwrap_or(0);
-    (bytes > 0 || ranges == 0).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
 
 use super::*;
+use crate::admission::Admitted;
+use crate::attachment::{Attachment, AttachmentState, Record};
 
 /// A log cache without a log: it keeps the controls that it gets, and has as many dirty bytes as the test says.
 struct Told {
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
-    started: Rc<RefCell<bool>>,
 }
 
 impl Layer for Told {
@@ -30,8 +31,7 @@ impl Layer for Told {
     }
 
     fn status(&self, _now: Nanos) -> Value {
-        let status = json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "epoch": 9 });
-        if *self.started.borrow() { status } else { Value::Null }
+        json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "lost_blocks": 0, "epoch": 9 })
     }
 }
 
@@ -40,7 +40,6 @@ struct Bench {
     stack: Stack,
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
-    started: Rc<RefCell<bool>>,
     dir: tempfile::TempDir,
 }
 
@@ -64,25 +63,15 @@ fn bench() -> Bench {
     record.update(|_| attached).unwrap();
     let (controls, dirty_bytes) = (Rc::default(), Rc::new(RefCell::new(4096)));
     let mut builder = StackBuilder::new();
-    let started = Rc::new(RefCell::new(true));
-    let told = Told {
-        controls: Rc::clone(&controls),
-        dirty_bytes: Rc::clone(&dirty_bytes),
-        started: Rc::clone(&started),
-    };
+    let told = Told { controls: Rc::clone(&controls), dirty_bytes: Rc::clone(&dirty_bytes) };
     let Target::Layer(layer) = builder.layer("cache", Box::new(told), &[]) else { panic!("a layer") };
     let stack = builder.finish(Target::Layer(layer));
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
-    let cache = Cache {
-        name: "cache".to_owned(),
-        layer,
-        is_array: false,
-        record: Some(record),
-        unrecorded: None,
-        before: None,
-    };
-    Bench { host: Host::new("cache", parts, vec![cache]), stack, controls, dirty_bytes, started, dir }
+    let cache = Cache { name: "cache".to_owned(), layer, is_array: false };
+    let admitted = Admitted { layer: "cache".to_owned(), record: Some(record), unrecorded: None };
+    let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
+    Bench { host, stack, controls, dirty_bytes, dir }
 }
 
 impl Bench {
@@ -149,7 +138,7 @@ fn a_flush_that_fails_says_why() {
 #[test]
 fn the_record_follows_the_life_of_a_cache() {
     let mut bench = bench();
-    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     let serving = bench.recorded();
     assert_eq!((serving.state, serving.epoch, serving.dirty_bytes), (AttachmentState::Dirty, 9, None));
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
@@ -173,7 +162,7 @@ fn a_stop_with_nothing_dirty_is_clean() {
 #[test]
 fn a_stop_that_fails_is_told_and_stays_dirty() {
     let mut bench = bench();
-    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
     bench.report(Report::Failed("no".to_owned()));
     assert!(bench.host.is_stopped());
@@ -184,7 +173,7 @@ fn a_stop_that_fails_is_told_and_stays_dirty() {
 #[test]
 fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
     let mut bench = bench();
-    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.report(Report::LogFailed);
     assert_eq!(bench.told(), [Control::LogFailureRecorded]);
     assert_eq!(
@@ -203,7 +192,7 @@ fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
 #[test]
 fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
     let mut bench = bench();
-    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.report(Report::LogFailed);
     *bench.dirty_bytes.borrow_mut() = 0;
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
@@ -214,7 +203,7 @@ fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
 #[test]
 fn a_failed_log_that_cannot_be_recorded_is_not_acknowledged() {
     let mut bench = bench();
-    bench.host.record_start(Nanos::ZERO, &bench.stack).unwrap();
+    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     std::fs::write(bench.dir.path().join("data.dcd"), "gone").unwrap();
     bench.report(Report::LogFailed);
     assert!(bench.told().is_empty(), "the layer goes on waiting");
@@ -263,17 +252,4 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     bench.host.stop(Nanos::from_secs(3), &mut bench.stack);
     tell(&mut bench, json!({ "command": "rebuild" }));
     assert!(error(&mut bench).contains("stopping"));
-}
-
-#[test]
-fn the_record_is_dirty_before_anything_starts_and_as_it_was_if_nothing_does() {
-    let mut bench = bench();
-    bench.host.record_before_start().unwrap();
-    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Dirty, None));
-    // It has started, and something is in its log now.
-    bench.host.record_failed_start(Nanos::ZERO, &bench.stack).unwrap();
-    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Dirty, Some(4096)));
-    *bench.started.borrow_mut() = false;
-    bench.host.record_failed_start(Nanos::ZERO, &bench.stack).unwrap();
-    assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Clean, Some(0)));
 }

@@ -29,12 +29,16 @@ impl Pump for NotedPump {
     fn pump(&mut self, stack: &mut Stack) {
         self.files.pump(stack);
         for (layer, report) in self.files.take_reports() {
-            if report == Report::LogFailed
-                && let Err(error) = self.caches.log_failed(self.files.now(), stack, layer)
-            {
-                // Nothing may be acknowledged any more, and somebody waits for it.
-                eprintln!("dcd: the log device failed, and that cannot be recorded: {error}");
-                std::process::exit(1);
+            if report != Report::LogFailed {
+                continue;
+            }
+            match self.caches.log_failed(self.files.now(), stack, layer) {
+                Ok(told) => eprintln!("dcd: {told}"),
+                Err(error) => {
+                    // Nothing may be acknowledged any more, and somebody waits for it.
+                    eprintln!("dcd: the log device failed, and that cannot be recorded: {error}");
+                    std::process::exit(1);
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The attachment records of the log caches that a command runs to get at what lies on them. What it writes is in their logs first, so
-//! the records say before that their data disks are incomplete, and at its end what is so then.
+//! The attachment records of the log caches that run, in a server or in a command that has to get at what lies on them. What is written
+//! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
 
 use dcd_engine::{Control, LayerIndex, Nanos, Stack};
 use dcd_stack::StackFile;
@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::admission::{Admitted, admit_below};
 use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
 use crate::failure::Failure;
-use crate::host::dirty_bytes;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -36,6 +35,14 @@ impl RunningCaches {
         Ok(RunningCaches(caches))
     }
 
+    /// Those that have been admitted.
+    pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
+        let running = admitted.into_iter().filter_map(|Admitted { layer, record, unrecorded }| {
+            Some(Running { layer, record: record?, before: unrecorded, is_recorded: false })
+        });
+        RunningCaches(running.collect())
+    }
+
     /// With their devices open, and before any of them is started: they, or what starts on them, write to their logs.
     pub fn note_start(&mut self) -> Result<(), RecordError> {
         for cache in &mut self.0 {
@@ -57,13 +64,14 @@ impl RunningCaches {
         })
     }
 
-    /// The log device of a cache failed: its log is out of date from now on. The cache waits until that is recorded.
+    /// The log device of a cache failed: its log is out of date from now on. The cache waits until that is recorded, and acknowledges
+    /// nothing if it cannot be. What to tell the administrator.
     pub fn log_failed(
         &mut self,
         now: Nanos,
         stack: &mut Stack,
         layer: LayerIndex,
-    ) -> Result<(), RecordError> {
+    ) -> Result<String, RecordError> {
         let name = stack.layer_name(layer).to_owned();
         if let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == name) {
             let dirty_bytes = dirty_bytes(&cache.status(now, stack));
@@ -73,14 +81,25 @@ impl RunningCaches {
                 ..attachment
             })?;
         }
-        eprintln!("dcd: log cache \"{name}\": the log device failed; writes go to the data disk from now on");
         stack.control(now, layer, Control::LogFailureRecorded);
-        Ok(())
+        Ok(format!("log cache \"{name}\": the log device failed; writes go to the data disk from now on"))
+    }
+
+    /// A cache has said that it has stopped: what is home is durable.
+    pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
+        let name = stack.layer_name(layer);
+        match self.0.iter_mut().find(|cache| cache.layer == name) {
+            Some(cache) => {
+                let status = cache.status(now, stack);
+                cache.change(|attachment| at_end(&status, true, attachment))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Nothing more is written.
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        self.each_started(now, stack, at_end)?;
+        self.each_started(now, stack, |status, attachment| at_end(status, false, attachment))?;
         // Nothing is in the log of one that did not start that was not there before.
         let not_started =
             self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_null());
@@ -124,18 +143,25 @@ impl Running {
     }
 }
 
-/// What the record of a cache says that runs no more, by its last status.
-pub fn at_end(status: &Value, attachment: Attachment) -> Attachment {
+/// What a log cache has that is not home; none where that is not a number of bytes (zeroes, discards) or not known.
+fn dirty_bytes(status: &Value) -> Option<u64> {
+    let bytes = status["dirty_bytes"].as_u64()?;
+    let ranges = status["dirty_ranges"].as_u64().unwrap_or(0);
+    (bytes > 0 || ranges == 0).then_some(bytes)
+}
+
+/// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.
+fn at_end(status: &Value, stopped: bool, attachment: Attachment) -> Attachment {
     let dirty_bytes = dirty_bytes(status);
     let is_home = dirty_bytes == Some(0) && status["lost_blocks"] == 0;
     let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
     match attachment.state {
         // A log that failed stays out of use; what could be read of it may be home by now.
-        AttachmentState::Abandoned if is_home && status["state"] == "log-failed" => {
+        AttachmentState::Abandoned if is_home && (stopped || status["state"] == "log-failed") => {
             Attachment { dirty_bytes, ..attachment }
         }
         AttachmentState::Abandoned => attachment,
-        _ if is_home && status["state"] == "clean" => {
+        _ if is_home && (stopped || status["state"] == "clean") => {
             Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment }
         }
         _ => {
@@ -146,7 +172,7 @@ pub fn at_end(status: &Value, attachment: Attachment) -> Attachment {
 }
 
 /// What a record says while its cache runs.
-pub fn incomplete(attachment: Attachment) -> Attachment {
+fn incomplete(attachment: Attachment) -> Attachment {
     match attachment.state {
         AttachmentState::Abandoned => attachment,
         _ => Attachment { state: AttachmentState::Dirty, dirty_bytes: None, ..attachment },

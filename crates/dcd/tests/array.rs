@@ -86,7 +86,7 @@ fn an_array_loses_a_member_and_no_data() {
     // Another one is too many.
     stack(&place, &["a", "missing", "missing", "d"], false);
     let refused = Server::start(&place, &[]).err().expect("too few members");
-    expect(&refused, 3, "members 1, 2 are missing");
+    expect(&refused, 3, "members 1 and 2 are missing");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, HumanBytes, LayerSpec, NbdAddress, Overrun, RaidSpec, Recording, StackFile};
+use dcd_stack::{ForClients, HumanBytes, NbdAddress, Overrun, Recording, StackFile};
 use serde_json::Value;
 
 use crate::admission::{Admitted, admit, admit_bare, admit_bare_array, admit_no_log, without_caches};
@@ -24,6 +24,7 @@ use crate::commands::array::random_id;
 use crate::failure::Failure;
 use crate::host::{Cache, Given, Host};
 use crate::real::{Opener, Purpose, patiently};
+use crate::running::RunningCaches;
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -51,15 +52,15 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     driver.take_signals().map_err(failed)?;
     protect(args.quiet);
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
-    served.host.record_before_start()?;
+    served.host.records.note_start()?;
     if let Err(error) = stack.activate(&mut driver) {
-        served.host.record_failed_start(dcd_engine::Pump::now(&driver), &stack)?;
+        served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
         return Err(Failure::Refused(Refusal::new(
             error.to_string(),
             "see above; \"dcd check\" for a log and \"dcd array status\" for an array look without changing anything",
         )));
     }
-    served.host.record_start(dcd_engine::Pump::now(&driver), &stack)?;
+    served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
     announce(&file, &places, args.quiet);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -147,26 +148,14 @@ fn build(
         driver.add_device(device);
     }
     admit_bare(file, &built.parts, &file.export)?;
-    let cache = |Admitted { layer, record, unrecorded }| Cache {
-        layer: built.parts.layers[&layer],
-        name: layer,
-        is_array: false,
-        record,
-        unrecorded,
-        before: None,
-    };
-    let array = |(spec, _): (&LayerSpec, &RaidSpec)| Cache {
-        layer: built.parts.layers[&spec.name],
-        name: spec.name.clone(),
-        is_array: true,
-        record: None,
-        unrecorded: None,
-        before: None,
-    };
-    let mut caches: Vec<Cache> = admitted.into_iter().map(cache).chain(file.arrays().map(array)).collect();
+    let cache =
+        |name: &str, is_array| Cache { layer: built.parts.layers[name], name: name.to_owned(), is_array };
+    let logs = admitted.iter().map(|admitted| cache(&admitted.layer, false));
+    let arrays = file.arrays().map(|(layer, _)| cache(&layer.name, true));
+    let mut caches: Vec<Cache> = logs.chain(arrays).collect();
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
-    let host = Host::new(&file.export, built.parts.clone(), caches);
+    let host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
     Ok((built.stack, Served { host, stopping: false }, built.recording))
 }
 

@@ -122,10 +122,10 @@ fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), 
     let until = Instant::now() + REMOVE_PATIENCE;
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     loop {
+        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         let removed = client.call("array", call.clone(), |_| ControlFlow::Continue(()));
         let Err(refused) = removed else { break };
         // Told that somebody wants it, the array records who has failed.
-        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
             return Err(refused_by_server(refused));
         }

@@ -221,8 +221,9 @@ impl dcd_io::Host for Foreground<'_> {
             Report::Array(Err(why)) => self.end(Err(Failure::Failed(why.clone())), context),
             Report::LogFailed => {
                 let now = context.now();
-                if let Err(error) = self.caches.log_failed(now, context.stack_mut(), layer) {
-                    self.end(Err(error.into()), context);
+                match self.caches.log_failed(now, context.stack_mut(), layer) {
+                    Ok(told) => eprintln!("dcd: {told}"),
+                    Err(error) => self.end(Err(error.into()), context),
                 }
             }
             _ => {}
