@@ -253,6 +253,15 @@ impl Host {
         }
     }
 
+    /// What is at a port of an array, by the name that it had when it was opened.
+    fn name_below(&self, array: LayerIndex, port: &Value, stack: &Stack) -> Option<&str> {
+        let target = stack.below(array, Port(port.as_u64()? as usize));
+        let devices = self.parts.devices.iter().map(|(name, device)| (name, Target::Device(*device)));
+        let layers = self.parts.layers.iter().map(|(name, layer)| (name, Target::Layer(*layer)));
+        let mut named = devices.chain(layers).filter(|(_, other)| *other == target);
+        named.next().map(|(name, _)| name.as_str())
+    }
+
     fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), String>) {
         let Some(place) = self.array_calls.iter().position(|call| call.layer == layer) else { return };
         let Some(ArrayCall { caller: to, closes, .. }) = self.array_calls.remove(place) else { return };
@@ -412,8 +421,15 @@ impl Host {
     fn status(&self, now: Nanos, stack: &Stack) -> Value {
         let status = |name: &str| self.parts.layers.get(name).map(|layer| stack.layer(*layer).status(now));
         let named = self.parts.layers.keys().filter(|name| *name != METER);
-        let layers: serde_json::Map<String, Value> =
+        let mut layers: serde_json::Map<String, Value> =
             named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();
+        for array in self.caches.iter().filter(|cache| cache.is_array) {
+            for (names, ports) in [("member_names", "member_ports"), ("spare_names", "spare_ports")] {
+                let layer = &mut layers[&array.name];
+                let ports = layer[ports].as_array().cloned().unwrap_or_default();
+                layer[names] = ports.iter().map(|port| self.name_below(array.layer, port, stack)).collect();
+            }
+        }
         let names = |arrays: bool| -> Vec<&str> {
             let kind = self.caches.iter().filter(|cache| cache.is_array == arrays);
             kind.map(|cache| cache.name.as_str()).collect()

@@ -151,6 +151,9 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offl
         caches = RunningCaches::default();
         file.to_mut().without_passes();
     }
+    if purpose != Purpose::Create {
+        file.to_mut().leave_out_absent_spares();
+    }
     let mut opener = Opener::new(&file, purpose);
     let built = match file.build_parts(parts, &mut opener) {
         Ok(built) => built,

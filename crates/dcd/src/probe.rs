@@ -17,11 +17,12 @@ const fn signature(at: usize, bytes: &'static [u8], what: &'static str) -> Signa
 }
 
 /// In the order in which they are believed: an MBR mark is found on FAT file systems too, so it comes last.
-const SIGNATURES: [Signature; 28] = [
+const SIGNATURES: [Signature; 29] = [
     signature(0, b"DCDCACHE", "the log of a dcd cache"),
     signature(8192, b"DCDCACHE", "the log of a dcd cache"),
     signature(0, b"DCDRAID\0", "a member of a dcd array"),
     signature(4096, b"DCDRAID\0", "a member of a dcd array"),
+    signature(0, b"DCDRJRNL", "the journal of a dcd array"),
     signature(1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     signature(0, b"XFSB", "an XFS file system"),
     signature(65600, b"_BHRfS_M", "a Btrfs file system"),

@@ -1,6 +1,7 @@
 //! Real devices: what a stack file's devices become when it is served or looked at offline, and a driver for the latter
 //! that carries out one operation after the other.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dcd_engine::{BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, Stack};
@@ -72,18 +73,35 @@ impl<'a> Opener<'a> {
 
     /// What else can be done about a device that is not there.
     fn advice(&self, device: &DeviceSpec) -> &'static str {
-        let is_member = self.file.arrays().any(|(layer, raid)| {
+        let exists = |name: &&str| self.file.path_below(name).is_some_and(Path::exists);
+        for (layer, raid) in self.file.arrays() {
+            let below = layer.kind.below_names();
             let members = raid.config.present.iter().filter(|present| **present).count();
-            layer.kind.below_names().into_iter().take(members).any(|name| name == device.name)
-        });
-        let has_size = matches!(device.source, DeviceSource::Path { size: Some(_), .. });
-        match (is_member, has_size) {
-            (true, _) => {
-                "; \"missing\" in its place starts the array without it, and \"dcd array create\" makes a new array with files \
-                 that have a size"
+            let lies_on =
+                |name: &&str| self.file.bottom_device(name).is_some_and(|below| below.name == device.name);
+            match below.iter().position(lies_on) {
+                None => {}
+                // What is wrong with a log is told elsewhere.
+                Some(_) if self.is_log(&device.name) => return "",
+                // Nobody is there yet.
+                Some(_) if !below[..members].iter().any(exists) => {
+                    return "; \"dcd array create\" makes a new array, and files that have a size";
+                }
+                Some(place) if place < members => {
+                    return "; \"missing\" in its place starts the array without it, if the others make up for it";
+                }
+                Some(place) if place < raid.config.journal_port().0 => {
+                    return "; take it out of \"spares\" if it is gone for good";
+                }
+                Some(_) => {
+                    return "; if it is gone for good, take \"journal\" out of the stack file: the array makes up for that as for a \
+                            crash without one, if all of its members are there";
+                }
             }
-            (false, true) => "; \"dcd format\" or \"dcd array create\" makes it with its size",
-            (false, false) => ", or give it a size, to have it made with its cache or array",
+        }
+        match &device.source {
+            DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
+            _ => ", or give it a size, to have it made",
         }
     }
 

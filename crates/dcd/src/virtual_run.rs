@@ -149,7 +149,7 @@ fn make_array(
     let made =
         create(&mut members, &raid.config, *b"simulated  array", true).map_err(|error| failed(&error))?;
     drop(parts);
-    for (number, mut spare) in names.by_ref().take(raid.config.spares).map(part).enumerate() {
+    for (number, mut spare) in names.by_ref().take(raid.config.spares.len()).map(part).enumerate() {
         make_spare(&mut spare, &made, SPARE_ID + number as u64).map_err(|error| failed(&error))?;
     }
     kept.extend(opened.into_iter().zip(offline.into_pump().into_devices()));

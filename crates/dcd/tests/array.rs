@@ -52,9 +52,9 @@ fn an_array_loses_a_member_and_no_data() {
     let place = Place::new();
     stack(&place, &MEMBERS, false);
     let refused = Server::start(&place, &[]).err().expect("it was not made");
-    expect(&refused, 1, "\"dcd array create\" makes it with its size");
+    expect(&refused, 1, "\"dcd array create\" makes a new array");
     expect(&array(&[], &place), 0, "over 4 members");
-    expect(&array(&[], &place), 3, "a member of a dcd array");
+    expect(&array(&[], &place), 3, "are members of a dcd array already");
     expect(&array(&["--force"], &place), 0, "over 4 members");
     let server = place.serve();
     let mut nbd = place.nbd();

@@ -146,9 +146,8 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     expect(&array(&place, "add", &["d"]), 3, "name it in \"spares\" and add it");
     expect(&array(&place, "add", &["small"]), 3, "is too small: it has 4 MiB, and each member 8 MiB");
     stack(&place, &["a", "b", "c", "d"], &["new", "more"], JOURNAL);
-    expect(&array(&place, "add", &["more"]), 3, "add \"new\" first");
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
-    expect(&array(&place, "add", &["new"]), 3, "is a spare of the server already");
+    expect(&array(&place, "add", &["new"]), 3, "is member 2 of the server's array already");
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
     // On it goes with the array, beside clients.
     expect(&array(&place, "add", &["more"]), 0, "\"more\" is a spare now");
@@ -605,4 +604,105 @@ fn a_member_that_is_not_there_is_not_made_by_a_start() {
     let refused = Server::start(&place, &[]).err().expect("a member is not there");
     expect(&refused, 1, "\"missing\" in its place starts the array without it");
     assert!(!place.path("b.img").exists());
+}
+
+/// The stack file may name other devices by now than the server has.
+#[test]
+fn a_served_array_goes_by_the_names_that_its_devices_had_when_it_was_started() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &["e"], "");
+    disk(&place, "new", 8);
+    stack(&place, &["b", "a", "c", "d"], &["e"], "");
+    let now = status(&place);
+    assert_eq!((device(&now, "a"), &now["devices"][0]["name"]), ("in use".to_owned(), &"a".into()));
+    assert!(now["advice"].to_string().contains("the stack file names other members"), "{now}");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "spare 0 is member 1 now");
+    // As the note says, and then another spare.
+    stack(&place, &["a", "e", "c", "d"], &["new"], "");
+    let now = status(&place);
+    assert_eq!(
+        (device(&now, "e"), now["advice"].to_string()),
+        ("in use".to_owned(), "[]".to_owned()),
+        "{now}"
+    );
+    assert!(device(&now, "new").starts_with("new: "), "{now}");
+    expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
+    expect(&array(&place, "fail", &["e"]), 0, "member 1 is used no more");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "new", "c", "d"], &[], "");
+    let server = place.serve();
+    assert_eq!(status(&place)["state"], "good");
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &["e"], JOURNAL);
+    expect(&server.stop(), 0, "");
+    fs::remove_file(place.path("e.img")).unwrap();
+    expect(&array(&place, "assemble", &[]), 0, "note: spare 0 is not there");
+    let server = place.serve();
+    assert_eq!(status(&place)["state"], "good");
+    disk(&place, "e", 8);
+    expect(&array(&place, "add", &["e"]), 0, "\"e\" is a spare now");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    expect(&server.stop(), 0, "");
+    fs::remove_file(place.path("journal.img")).unwrap();
+    let refused = Server::start(&place, &[]).err().expect("the journal is not there");
+    expect(&refused, 1, "if it is gone for good, take \"journal\" out of the stack file");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("journal.img\"\n", "journal.img\"\nsize = \"8MiB\"\n")).unwrap();
+    let said =
+        "if that array does not start, \"dcd array status\" says why. A new one, with --force, loses all";
+    expect(&array(&place, "create", &[]), 3, said);
+    assert!(!place.path("journal.img").exists(), "what is refused makes nothing");
+    stack(&place, &["a", "b", "c", "d"], &["e"], "");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+    // The stale one may go, as the spare has its role.
+    expect(&array(&place, "remove", &["c"]), 0, "in no array any more");
+    let server = place.serve();
+    assert_eq!(status(&place)["state"], "good");
+    expect(&server.stop(), 0, "");
+    expect(&array(&place, "add", &["c"]), 3, "cannot be member 2: \"e\" is, and has what is in it");
+}
+
+#[test]
+fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_there() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], JOURNAL);
+    let mut nbd = place.nbd();
+    (0..blocks).step_by(3).for_each(|block| nbd.write(block * 4096, &pattern(block)).unwrap());
+    nbd.flush().unwrap();
+    server.kill();
+    let journal = fs::read(place.path("journal.img")).unwrap();
+    fs::write(place.path("journal.img"), vec![0; 8 << 20]).unwrap();
+    let why = "the journal has no record of this array's last activity";
+    expect(&array(&place, "fail", &["a"]), 3, why);
+    expect(&array(&place, "status", &[]), 0, "right where the journal's last records are written again");
+    let refused = Server::start(&place, &[]).err().expect("it is another journal");
+    expect(
+        &refused,
+        3,
+        "if it is gone for good, name none: where all members are there, the parity is computed anew",
+    );
+    fs::write(place.path("journal.img"), journal).unwrap();
+    // With it, one can be spared.
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+    let found = dcd()
+        .args(["array", "assemble"])
+        .args(["journal", "d", "b", "c"].map(|name| place.path(&format!("{name}.img"))))
+        .output()
+        .unwrap();
+    expect(&found, 0, "journal = \"journal\"");
 }

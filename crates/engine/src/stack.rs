@@ -151,6 +151,11 @@ impl Stack {
         users.next().is_none().then_some((LayerIndex(layer), Port(port)))
     }
 
+    /// What a port of a layer leads to.
+    pub fn below(&self, layer: LayerIndex, port: Port) -> Target {
+        self.nodes[layer.0].ports[port.0]
+    }
+
     pub fn root(&self) -> Target {
         self.root
     }

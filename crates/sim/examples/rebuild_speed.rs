@@ -97,7 +97,7 @@ impl Setup<'_> {
     fn passes(&self, level: Level) -> Result<(f64, f64), Box<dyn Error>> {
         let mut present = vec![true; self.members];
         present[self.members - 1] = false;
-        let config = RaidConfig { level, present, spares: 1, ..RaidConfig::default() };
+        let config = RaidConfig { level, present, spares: vec![true], ..RaidConfig::default() };
         let mut devices: Vec<MemDisk> = (0..self.members).map(|_| self.device()).collect();
         let (spare, all) = devices.split_last_mut().ok_or("an array has members")?;
         let mut all: Vec<Option<&mut dyn BlockDevice>> =

@@ -133,7 +133,7 @@ pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
     let mut all: Vec<Option<&mut dyn BlockDevice>> =
         members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     let made = create(&mut all, config, *b"a simulated raid", true).expect("good disks make an array");
-    for spare in 0..config.spares {
+    for spare in 0..config.spares.len() {
         let mut device = MemDisk::instant(geometry);
         make_spare(&mut device, &made, spare as u64 + 1).expect("a good disk is a spare");
         members.push(device);
@@ -278,7 +278,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x4a1d));
     let config = RaidConfig {
         journal: subject.journal,
-        spares: subject.spares,
+        spares: vec![true; subject.spares],
         non_volatile: subject.lies,
         canary: subject.canary,
         // Without a journal nobody promises anything after a crash that took a member: the explorer shows what that means.
@@ -361,7 +361,7 @@ fn cached_stack(
 }
 
 fn hot_add(config: RaidConfig, make: Rc<impl Fn(&RaidConfig, &[Geometry]) -> Stack + 'static>) -> HotAdd {
-    let (members, spares) = (config.present.len(), config.spares);
+    let (members, spares) = (config.present.len(), config.spares.len());
     let build_without = move |geometries: &[Geometry], roles: &[usize]| {
         let mut config = config.clone();
         roles.iter().for_each(|role| config.present[*role] = false);

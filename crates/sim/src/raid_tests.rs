@@ -13,7 +13,8 @@ const LEVELS: [Level; 2] = [Level::Raid5, Level::Raid6];
 fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) {
     let mut rng = SimRng::new(mix(seed, 5));
     let non_volatile = rng.chance(200);
-    let config = RaidConfig { non_volatile, journal, spares, ..draw_config(&mut rng, level) };
+    let config =
+        RaidConfig { non_volatile, journal, spares: vec![true; spares], ..draw_config(&mut rng, level) };
     let geometry = member_geometry(&config, 4096);
     let count = config.present.len();
     let fresh = members(&config, geometry);

@@ -216,6 +216,48 @@ impl StackFile {
         }
     }
 
+    /// Leaves out spares whose files or devices are not there: arrays start without them. What they are called.
+    pub fn leave_out_absent_spares(&mut self) -> Vec<String> {
+        let is_there = |device: &DeviceSpec| match &device.source {
+            DeviceSource::Path { path, .. } => path.exists(),
+            DeviceSource::Memory { .. } => true,
+        };
+        let absent: Vec<String> = self
+            .devices
+            .iter()
+            .filter(|device| !is_there(device))
+            .map(|device| device.name.clone())
+            .collect();
+        let mut left_out = Vec::new();
+        for layer in &mut self.layers {
+            let LayerKind::Raid(raid) = &mut layer.kind else { continue };
+            let spares = std::mem::take(&mut raid.spares);
+            for (place, spare) in raid.config.spares.iter_mut().filter(|there| **there).zip(spares) {
+                if absent.contains(&spare.text) {
+                    *place = false;
+                    left_out.push(spare.text);
+                } else {
+                    raid.spares.push(spare);
+                }
+            }
+        }
+        left_out
+    }
+
+    /// The same stack with these members in an array, in the order of their roles, none where one is missing; and without spares.
+    pub fn with_members(&self, array: &str, members: &[Option<&str>]) -> StackFile {
+        let mut file = self.clone();
+        for layer in file.layers.iter_mut().filter(|layer| layer.name == array) {
+            let LayerKind::Raid(raid) = &mut layer.kind else { continue };
+            let known: Vec<Located> = raid.of.drain(..).chain(raid.spares.drain(..)).collect();
+            let located = |name: &&str| known.iter().find(|known| known.text == **name).cloned();
+            raid.of = members.iter().flatten().filter_map(located).collect();
+            raid.config.present = members.iter().map(Option::is_some).collect();
+            raid.config.spares.clear();
+        }
+        file
+    }
+
     /// The same stack without a log cache: what stood on the cache stands on its data disk.
     pub fn without_cache(&self, cache: &str) -> StackFile {
         let mut file = self.clone();

@@ -49,7 +49,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         present,
         journal: journal.is_some(),
         journal_required: fields.flag("journal-required")?.unwrap_or(d.journal_required),
-        spares: spares.len(),
+        spares: vec![true; spares.len()],
         region_bytes: d.region_bytes,
         pass_rate: fields.size("pass-rate")?.unwrap_or(d.pass_rate),
         cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),

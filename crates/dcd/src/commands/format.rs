@@ -57,17 +57,17 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Files that go when this is dropped, unless they are kept: so that a format that was refused can be tried again.
+/// Files that go when this is dropped, unless they are kept: so that what was refused can be tried again.
 #[derive(Default)]
-struct Made(Vec<PathBuf>);
+pub(super) struct Made(Vec<PathBuf>);
 
 impl Made {
     /// A file that is made from now on, and was not there before.
-    fn file_that_is_missing(&mut self, path: Option<&Path>) {
+    pub(super) fn file_that_is_missing(&mut self, path: Option<&Path>) {
         self.0.extend(path.filter(|path| std::fs::symlink_metadata(path).is_err()).map(Path::to_owned));
     }
 
-    fn keep(&mut self) {
+    pub(super) fn keep(&mut self) {
         self.0.clear();
     }
 }

@@ -43,6 +43,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
             args.file.display()
         )));
     }
+    for spare in file.leave_out_absent_spares() {
+        eprintln!("dcd: spare \"{spare}\" is not there: the array starts without it");
+    }
     enough_memory(&file)?;
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;

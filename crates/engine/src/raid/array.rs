@@ -319,7 +319,7 @@ impl Array {
         self.take_spare(out);
         self.finish_waiters(out);
         let resting = self.operations.is_empty() && self.passes.windows.is_empty();
-        if self.stopping && self.requests.is_empty() && resting {
+        if self.stopping && self.requests.is_empty() && resting && self.has_noted_pass(now, out) {
             self.stopping = false;
             self.wait_until_home(WaitingFor::Report(Report::Stopped), None);
             return self.step(now, out);

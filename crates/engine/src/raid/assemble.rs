@@ -44,11 +44,10 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     if !geometry.read_only {
         members.flush(below)?;
     }
-    let journal_port = Port(config.present.iter().filter(|present| **present).count() + config.spares);
     let replays = recorded.active && recorded.journaled;
     let needed = replays || config.journal_required;
     let journal = match config.journal {
-        true => open(journal_port, &layout, &recorded, needed, below)?,
+        true => open(config.journal_port(), &layout, &recorded, needed, below)?,
         false => None,
     };
     if replays
@@ -64,7 +63,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
             let journal = if replays { "give it the journal that it had, " } else { "" };
             return refuse(format!(
                 "it did not stop cleanly, so its parity is in doubt in {} of {} regions (region {region} is one), and {} \
-                 missing: what they held may come out wrong. Bring them back, {journal}or accept that (accept-damage)",
+                 missing: what they held may come out wrong. Bring them back, {journal}or accept that (--accept-damage)",
                 members.now.in_doubt.len(),
                 regions.count(),
                 names(members.now.failed)
@@ -170,7 +169,11 @@ impl Members<'_> {
             let Some(port) = self.in_use(role) else { continue };
             let member = below.geometry(port);
             if member.sectors < needed {
-                return refuse(format!("member {role} has {} sectors, and had {needed}", member.sectors));
+                return refuse(format!(
+                    "member {role} has {} sectors, and had {needed}: name the right device; if it is gone for good, take it out with \
+                     \"dcd array fail\"",
+                    member.sectors
+                ));
             }
             geometry.logical_block_bytes = geometry.logical_block_bytes.max(member.logical_block_bytes);
             geometry.rotational |= member.rotational;

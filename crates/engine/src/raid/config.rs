@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
+use crate::layer::Port;
 use crate::raid::contiguity::Contiguity;
 use crate::raid::matrix::Shape;
 use crate::{LINE_SECTORS, Nanos};
@@ -98,8 +99,8 @@ pub struct RaidConfig {
     pub journal: bool,
     /// Where the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
     pub journal_required: bool,
-    /// So many ports between the members and the journal lead to spares.
-    pub spares: usize,
+    /// For each place among the spares, whether a device is there; ports between those of the members and of the journal lead to them.
+    pub spares: Vec<bool>,
     /// The least of the array that one bit of the write-intent bitmap stands for; an array that is made gets it for good.
     pub region_bytes: u64,
     /// Bytes in a second that a rebuild, a resync or a scrub moves at each member while clients are active. 0: none is begun.
@@ -143,7 +144,7 @@ impl Default for RaidConfig {
             present: Vec::new(),
             journal: false,
             journal_required: false,
-            spares: 0,
+            spares: Vec::new(),
             region_bytes: 64 << 20,
             pass_rate: 10 << 20,
             cache_bytes: 64 << 20,
@@ -168,6 +169,11 @@ impl Default for RaidConfig {
 }
 
 impl RaidConfig {
+    /// The port of the journal, if it has one: it comes after those of members and spares.
+    pub fn journal_port(&self) -> Port {
+        Port(self.present.iter().chain(&self.spares).filter(|there| **there).count())
+    }
+
     /// What is wrong with the members and the strip, if anything is.
     pub fn complaint(&self) -> Option<String> {
         let members = self.present.len();

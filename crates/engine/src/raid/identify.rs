@@ -50,26 +50,37 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         count += 1;
         Port(count - 1)
     };
-    let members: Vec<Option<Port>> = config.present.iter().map(|present| present.then(&mut next)).collect();
-    let spares: Vec<Option<Port>> = (0..config.spares).map(|_| Some(next())).collect();
-    let places = spares.clone();
-    let (members, on_spares) = (read(&members, below), read(&spares, below));
-    refuse_unknown(&members)?;
-    let members = readable(members);
-    let mut unusable = Vec::new();
-    for (place, (port, on_spare)) in spares.iter().zip(&on_spares).enumerate() {
-        if let (Some(port), Some(Err(error))) = (port, on_spare) {
+    let mut ports =
+        |places: &[bool]| -> Vec<Option<Port>> { places.iter().map(|there| there.then(&mut next)).collect() };
+    let (members, places) = (ports(&config.present), ports(&config.spares));
+    let (members, spares) = (read(&members, below), read(&places, below));
+    let unknown = unknown(&members);
+    let mut unusable: Vec<(Port, String)> = Vec::new();
+    for (place, (port, spare)) in places.iter().zip(&spares).enumerate() {
+        if let (Some(port), Some(Err(error))) = (port, spare) {
             unusable.push((*port, unused(place, &format!("{error}; \"dcd array add\" makes it a spare"))));
         }
     }
-    let mut spares = readable(on_spares);
-    let newest = newest(&members, &spares)?;
+    let (mut members, mut spares) = (readable(members), readable(spares));
+    let uuid = match uuid_of_most(&members, &spares) {
+        None if unknown.is_empty() => return refuse("none of its members can be read"),
+        None => return refuse_unknown(&unknown, None),
+        Some(uuid) => uuid,
+    };
+    let foreign = |device: &mut Device| device.superblock.uuid != uuid;
+    let foreign_members: Vec<usize> =
+        (0..members.len()).filter(|&place| members[place].take_if(foreign).is_some()).collect();
     for (place, spare) in spares.iter_mut().enumerate() {
-        if let Some(foreign) = spare.take_if(|spare| spare.superblock.uuid != newest.uuid) {
+        if let Some(device) = spare.take_if(foreign) {
             let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
-            unusable.push((foreign.port, unused(place, why)));
+            unusable.push((device.port, unused(place, why)));
         }
     }
+    let Some(newest) = Superblock::newest_of(known(&members, &spares).map(|(superblock, _)| superblock))
+    else {
+        return refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\"");
+    };
+    let newest = newest.clone();
     described(config, &newest)?;
     if let Some(apart) = newest.apart(&known(&members, &spares).collect::<Vec<_>>()) {
         return refuse(apart.to_string());
@@ -91,6 +102,18 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         if let Some(device) = device {
             found.add_spare(place, device, below)?;
         }
+    }
+    // Where a spare has the role, it does not matter what is in the place of the member.
+    let has_member = |place: &usize| found.holders[*place].is_none();
+    let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(place)).collect();
+    if !unknown.is_empty() {
+        return refuse_unknown(&unknown, Some(&found.newest));
+    }
+    if let Some(place) = foreign_members.into_iter().find(has_member) {
+        return refuse(format!(
+            "member {place} belongs to another array than most of its members: name the right device; if that is gone for good, and \
+             nothing on this one is needed, it gets the place with \"dcd array add --force STACK-FILE NAME\""
+        ));
     }
     for (place, device) in members.iter().enumerate() {
         if let Some(device) = device {
@@ -116,27 +139,29 @@ fn readable(devices: Vec<Read>) -> Vec<Option<Device>> {
     devices.into_iter().map(|device| device.and_then(Result::ok)).collect()
 }
 
-/// Refuses members on which there is something else, or nothing: names all of them.
-fn refuse_unknown(members: &[Read]) -> Refusal<()> {
+/// The members on which there is something else, or nothing, and what is wrong with each.
+fn unknown(members: &[Read]) -> Vec<(usize, SuperblockError)> {
+    let wrong = |(place, device): (usize, &Read)| match device {
+        Some(Err(SuperblockError::Io(_)) | Ok(_)) | None => None,
+        Some(Err(error)) => Some((place, error.clone())),
+    };
+    members.iter().enumerate().filter_map(wrong).collect()
+}
+
+/// Names all members that cannot be used, those of which the same is wrong together.
+fn refuse_unknown<T>(unknown: &[(usize, SuperblockError)], newest: Option<&Superblock>) -> Refusal<T> {
     let mut wrong: Vec<(&SuperblockError, Vec<usize>)> = Vec::new();
-    for (place, device) in members.iter().enumerate() {
-        let Some(Err(error)) = device else { continue };
+    for (place, error) in unknown {
         match wrong.iter_mut().find(|(other, _)| *other == error) {
-            _ if matches!(error, SuperblockError::Io(_)) => {}
-            Some((_, places)) => places.push(place),
-            None => wrong.push((error, vec![place])),
+            Some((_, places)) => places.push(*place),
+            None => wrong.push((error, vec![*place])),
         }
     }
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    let count: usize = wrong.iter().map(|(_, places)| places.len()).sum();
     let why: Vec<String> =
         wrong.iter().map(|(error, places)| format!("{}: {error}", members_named(places))).collect();
-    let known = members.iter().flatten().flatten().next();
-    let advice = match known {
+    let advice = match newest {
         None => "make the array with \"dcd array create\"",
-        Some(device) if count <= device.superblock.level.parity() => {
+        Some(newest) if unknown.len() <= newest.level.parity() => {
             "a new device in the place of a member that is gone for good gets that with \"dcd array add STACK-FILE NAME\""
         }
         Some(_) => "name the right devices",
@@ -144,29 +169,11 @@ fn refuse_unknown(members: &[Read]) -> Refusal<()> {
     refuse(format!("{}; {advice}", why.join("; ")))
 }
 
-/// The newest superblock of the array that most members are of. What a spare says counts where it has a role.
-fn newest(members: &[Option<Device>], spares: &[Option<Device>]) -> Refusal<Superblock> {
-    let of = |device: &Device| device.superblock.uuid;
-    // A spare that has taken a role is a member.
+/// The array that most members are of. A spare that has taken a role is a member.
+fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option<[u8; 16]> {
     let taken = || spares.iter().flatten().filter(|spare| spare.identity.role.is_some());
-    let voters = || members.iter().flatten().chain(taken());
-    let votes = |device: &&Device| voters().filter(|other| of(other) == of(device)).count();
-    let Some(most) = voters().max_by_key(votes) else {
-        return refuse("none of its members can be read");
-    };
-    let uuid = of(most);
-    let foreign = |device: &Option<Device>| device.as_ref().is_some_and(|device| of(device) != uuid);
-    if let Some(place) = members.iter().position(foreign) {
-        return refuse(format!(
-            "member {place} belongs to another array than most of its members: name the right device; if that is gone for good, and \
-             nothing on this one is needed, it gets the place with \"dcd array add --force STACK-FILE NAME\""
-        ));
-    }
-    let of_this = known(members, spares).map(|(superblock, _)| superblock).filter(|found| found.uuid == uuid);
-    match Superblock::newest_of(of_this) {
-        Some(newest) => Ok(newest.clone()),
-        None => refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\""),
-    }
+    let voters = || members.iter().flatten().chain(taken()).map(|device| device.superblock.uuid);
+    voters().max_by_key(|uuid| voters().filter(|other| other == uuid).count())
 }
 
 /// What is told of a spare that is not used.
@@ -196,8 +203,13 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
     if described == (newest.members, newest.level, newest.strip_sectors) {
         return Ok(());
     }
+    let more = if described == (newest.members + 1, newest.level, newest.strip_sectors) {
+        "; \"dcd array grow\" takes one more, named last"
+    } else {
+        ""
+    };
     refuse(format!(
-        "it was made with level {}, {} members and strips of {} KiB: describe it so",
+        "it was made with level {}, {} members and strips of {} KiB: describe it so{more}",
         newest.level.name(),
         newest.members,
         newest.strip_sectors * SECTOR_BYTES / 1024
@@ -257,13 +269,13 @@ impl Found {
                     "member {place} has the role {role}: put the members in the order in which they were"
                 ));
             }
-            // It has failed, and a spare has taken its place.
-            (None, Some(_)) if role == Some(place) => {}
             // It was added in the place of the member that has failed, or of a spare that had its role, and was not given that before a
             // crash. The crash explorer found the latter.
             (None, _) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
                 self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
             }
+            // A spare has taken its place.
+            (None, Some(_)) => {}
             (None, _) if role.is_none() => {
                 return refuse(format!(
                     "member {place} is a spare: name it in \"spares\", and not in \"of\""

@@ -315,8 +315,9 @@ impl Array {
         }
         if let Some(role) = self.ports.iter().position(|other| *other == Some(port)) {
             if self.is_in_use(role) {
+                let is = if self.is_failed(role) { "is being filled" } else { "in use" };
                 return Err(format!(
-                    "it is member {role}, and in use: \"dcd array fail\" first, if it can be spared"
+                    "it is member {role}, and {is}: \"dcd array fail\" first, if it can be spared"
                 ));
             }
             if self.is_held(role) {

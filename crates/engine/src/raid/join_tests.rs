@@ -72,7 +72,7 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
         assert!(bench.members.0[4].0[(DATA_SECTOR * 512) as usize..] == had, "member {dead}");
         bench.write(3, 1, 200);
         bench.stop();
-        let with_spare = RaidConfig { spares: 1, ..config(Level::Raid5, 4) };
+        let with_spare = RaidConfig { spares: vec![true], ..config(Level::Raid5, 4) };
         let mut bench = Bench::start(with_spare, bench.members).expect("a start finds it in its role");
         assert!(bench.is_good());
         assert_eq!(bench.read(3, 1).expect("read"), [200; BLOCK]);
@@ -82,7 +82,7 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
 
 #[test]
 fn a_member_that_fails_later_is_rebuilt_on_a_device_that_was_added() {
-    let mut bench = Bench::filled(RaidConfig { spares: 1, ..config(Level::Raid6, 5) });
+    let mut bench = Bench::filled(RaidConfig { spares: vec![true], ..config(Level::Raid6, 5) });
     bench.join(Memory(vec![9; (MEMBER * 512) as usize]), Seat::Spare(1), 71).expect("it fits");
     bench.settle();
     assert_eq!(bench.status()["spares"], serde_json::json!([0, 1]));
@@ -106,7 +106,7 @@ fn a_device_that_cannot_be_written_is_no_spare() {
 
 #[test]
 fn what_fits_nowhere_is_refused_and_not_written() {
-    let mut bench = Bench::filled(RaidConfig { spares: 1, ..config(Level::Raid5, 4) });
+    let mut bench = Bench::filled(RaidConfig { spares: vec![true], ..config(Level::Raid5, 4) });
     let fits = Geometry::plain(MEMBER);
     let taken = bench.array().recorder.recorded().member_ids[2];
     for (geometry, place, id, why) in [
@@ -204,7 +204,7 @@ fn a_crash_before_a_device_has_the_role_in_whose_place_it_was_added_does_not_kee
 
 #[test]
 fn a_spare_leaves_and_its_place_is_free() {
-    let mut bench = Bench::filled(RaidConfig { spares: 2, ..config(Level::Raid5, 4) });
+    let mut bench = Bench::filled(RaidConfig { spares: vec![true; 2], ..config(Level::Raid5, 4) });
     bench.tell(ArrayCommand::Remove { port: Port(4) }).expect("nobody needs it");
     let status = bench.status();
     assert_eq!(

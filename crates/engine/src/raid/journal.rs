@@ -17,8 +17,10 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::layer::{Durability, Io, IoResult, Outbox, Port};
 use crate::raid::array::{Array, Flight};
+use crate::raid::config::CacheUnit;
 use crate::raid::layout::Layout;
 use crate::raid::stripe::Phase;
+use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
 
 const MAGIC: [u8; 8] = *b"DCDRJRNL";
@@ -46,6 +48,8 @@ struct EntryBytes {
     lba: U64,
 }
 
+/// The record of an epoch that is first is in the first slot; if a crash tore it, another one tells.
+const JOURNAL_LOOKS_MAX: u64 = 4;
 const HEADER_BYTES: usize = size_of::<Header>();
 const ENTRY_BYTES: usize = size_of::<EntryBytes>();
 
@@ -153,10 +157,14 @@ fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
 /// Why a journal cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    #[error("the journal has no record of this array's last activity: it is not the one that was in use")]
+    #[error(
+        "the journal has no record of this array's last activity: it is not the one that was in use. Name that one; if it is gone for \
+         good, name none: where all members are there, the parity is computed anew"
+    )]
     NotThis,
     #[error(
-        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt"
+        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt. Name no journal: where all \
+         members are there, the parity is computed anew"
     )]
     Damaged(u64),
     #[error("reading the journal: {0}")]
@@ -176,6 +184,19 @@ pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Res
         }
     }
     Ok(false)
+}
+
+/// Whether a device has records of an array.
+pub fn is_journal_of(device: &mut dyn BlockDevice, superblock: &Superblock) -> bool {
+    let Some(shape) = superblock.level.shape(superblock.members) else { return false };
+    let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
+    let slots = Slots::new(&layout, device.geometry().sectors);
+    slots.count >= Slots::COUNT_MIN
+        && (0..slots.count.min(JOURNAL_LOOKS_MAX)).any(|slot| {
+            let block = device.read(slots.at(slot), slots.header_bytes);
+            let record = block.ok().and_then(|block| decode(block.bytes()));
+            record.is_some_and(|(header, _)| header.uuid == superblock.uuid)
+        })
 }
 
 /// The writes that have to be made again, in their order.

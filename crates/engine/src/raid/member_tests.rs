@@ -4,7 +4,7 @@ use super::*;
 
 /// A fresh array of four with so many spares, stopped.
 fn stopped(spares: usize, journal: bool) -> (RaidConfig, Members) {
-    let config = RaidConfig { spares, journal, ..config(Level::Raid5, 4) };
+    let config = RaidConfig { spares: vec![true; spares], journal, ..config(Level::Raid5, 4) };
     let mut bench = Bench::new(config.clone());
     for block in 0..4 * 48 {
         bench.write(block, 1, block as u8);
@@ -47,7 +47,8 @@ fn devices_that_do_not_belong_are_refused_with_the_reason() {
     assert!(error.contains("member 3 is out of date: another device has taken its role"), "{error}");
 
     let (config, mut members) = stopped(1, false);
-    members.0.swap(1, 4);
+    members.0[1] = Memory(members.0[4].0.clone());
+    members.0[4].0[..32 * 512].fill(0);
     let error = refused(config, members);
     assert!(error.contains("member 1 is a spare"), "{error}");
 
@@ -68,6 +69,30 @@ fn devices_that_do_not_belong_are_refused_with_the_reason() {
     assert!(error.contains("member 2 and spare 0 are one device"), "{error}");
 }
 
+type Spoil = fn(&mut Members);
+
+#[test]
+fn where_a_spare_has_a_role_it_does_not_matter_what_is_in_the_place_of_the_member() {
+    let spare = |_: &mut Members| {};
+    let blank = |members: &mut Members| members.0[1].0[..32 * 512].fill(0);
+    let foreign = |members: &mut Members| {
+        put(members, 1, |superblock, _| superblock.uuid = *b"another array!!!");
+    };
+    let cases: [Spoil; 3] = [spare, blank, foreign];
+    for spoil in cases {
+        let (config, mut members) = stopped(1, false);
+        members.0.swap(1, 4);
+        spoil(&mut members);
+        let mut bench = Bench::start(config, members).expect("all members are there");
+        let status = bench.status();
+        assert_eq!(status["state"], "good", "{status}");
+        assert!(status["advice"][0].as_str().unwrap().starts_with("spare 0 is member 1 now"), "{status}");
+        for block in 0..4 * 48 {
+            assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
+        }
+    }
+}
+
 #[test]
 fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
     let foreign = |members: &mut Members| {
@@ -78,7 +103,6 @@ fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
         let sectors = superblock(members, 0).0.member_sectors + DATA_SECTOR - 8;
         members.0[4].0.truncate(sectors as usize * 512);
     };
-    type Spoil = fn(&mut Members);
     let cases: [(Spoil, &str); 3] = [
         (foreign, "spare 0 is not used: it belongs to another array"),
         (blank, "spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\""),

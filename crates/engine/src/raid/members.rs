@@ -113,6 +113,11 @@ impl Array {
                  it out of \"spares\""
             ))
         });
+        let absent =
+            self.config.spares.iter().enumerate().filter(|(place, there)| {
+                !**there && self.spare_places.get(*place).is_none_or(Option::is_none)
+            });
+        let absent = absent.map(|(place, _)| format!("spare {place} is not there"));
         let journal = self.journal_failed.then(|| match self.config.journal_required {
             true => "the journal has failed, and no more writes are taken: give it another journal".to_owned(),
             false => "the journal has failed, and the array goes on without: a crash that takes a member too may lose data. Give \
@@ -132,6 +137,7 @@ impl Array {
             )
         });
         taken
+            .chain(absent)
             .chain(journal)
             .chain(doubt)
             .chain(lost)

@@ -78,12 +78,13 @@ mod unit;
 mod window;
 
 use crate::Nanos;
-use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Port, Ports};
 
 pub use apart::Apart;
 use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
+pub use journal::is_journal_of;
 pub use layout::{Chunk, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
@@ -197,6 +198,10 @@ impl Layer for RaidLayer {
             "dirty_bytes": array.cache.dirty_blocks() as u64 * crate::LINE_BYTES,
             "statistics": array.statistics,
         });
+        let number = |port: &Option<Port>| port.map(|port| port.0);
+        status["member_ports"] = array.ports.iter().map(number).collect();
+        status["spare_ports"] = array.spare_places.iter().map(number).collect();
+        status["read_only"] = array.geometry.read_only.into();
         status["strides"] = strides.into();
         status["read_errors"] = array.read_errors.clone().into();
         status

@@ -429,6 +429,23 @@ impl Array {
         }
     }
 
+    /// At a stop, it is recorded how far a pass has come before it is over. Nothing of it is under way.
+    pub(super) fn has_noted_pass(&mut self, now: Nanos, out: &mut Outbox) -> bool {
+        self.go_on_with_checkpoint(now, out);
+        let position = self.passes.position();
+        let Some(pass) = &mut self.passes.current else { return true };
+        if pass.checkpoint.is_some() {
+            return false;
+        }
+        if self.broken || pass.void || pass.began.is_none() {
+            return true;
+        }
+        // Only once.
+        pass.began = None;
+        self.begin_checkpoint(now, position.unwrap_or(u64::MAX), out);
+        self.passes.current.as_ref().is_none_or(|pass| pass.checkpoint.is_none())
+    }
+
     fn begin_checkpoint(&mut self, now: Nanos, position: u64, out: &mut Outbox) {
         let Some(pass) = &self.passes.current else { return };
         let (kind, wrote) = (pass.kind, pass.findings.repaired > 0);

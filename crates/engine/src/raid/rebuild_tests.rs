@@ -20,7 +20,7 @@ impl Draw {
 }
 
 fn with_spares(level: Level, members: usize, spares: usize) -> RaidConfig {
-    RaidConfig { spares, ..config(level, members) }
+    RaidConfig { spares: vec![true; spares], ..config(level, members) }
 }
 
 impl Bench {
@@ -272,6 +272,56 @@ fn a_restart_goes_on_from_the_last_checkpoint() {
     let sent = bench.sent();
     assert!(sent.contains(&"w4 32+16".to_owned()) && sent.contains(&"w4 48+16".to_owned()), "{sent:?}");
     assert!(!sent.iter().any(|sent| sent == "w4 0+16" || sent == "w4 16+16"), "{sent:?}");
+    bench.check_data();
+    assert_eq!(bench.scrub(false), Findings::default());
+}
+
+#[test]
+fn a_stop_records_how_far_a_rebuild_has_come_although_nobody_writes() {
+    let config = RaidConfig { pass_bytes: 1, ..with_spares(Level::Raid5, 4, 1) };
+    let mut bench = Bench::filled(config.clone());
+    bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
+    let recorded =
+        |bench: &mut Bench| bench.array().recorder.recorded().rebuilding.map(|rebuild| rebuild.sectors);
+    for unit in 1..4 {
+        let position = |bench: &mut Bench| bench.array().recorder.rebuilding().map(|rebuild| rebuild.sectors);
+        while position(&mut bench).is_none_or(|sectors| sectors < unit * STRIP) {
+            if !bench.returns() {
+                bench.handle(Event::Wake);
+                assert!(!bench.open.is_empty(), "it never comes so far");
+            }
+        }
+        let before = recorded(&mut bench).expect("it is not over");
+        bench.handle(Event::Control(crate::Control::Stop));
+        let mut flushed = false;
+        loop {
+            let says_more = |(_, _, io): &(Port, OpId, Io)| match io {
+                Io::Write { at, buf, .. } if at.0 < DATA_SECTOR => {
+                    let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+                    superblock.rebuilding.is_some_and(|rebuild| rebuild.sectors > before)
+                }
+                _ => false,
+            };
+            assert!(flushed || !bench.open.iter().any(says_more), "the spare is flushed before");
+            flushed |= matches!(bench.open.front(), Some((Port(4), _, Io::Flush)));
+            if !bench.returns() {
+                break;
+            }
+        }
+        assert_eq!(bench.reports.last(), Some(&crate::Report::Stopped));
+        let done = recorded(&mut bench).expect("it is not over");
+        assert!(flushed && done >= unit * STRIP, "{done}");
+        // What lies above may be anything.
+        let above = ((DATA_SECTOR + done) * 512) as usize;
+        bench.members.0[4].0[above..].fill(0xee);
+        bench = Bench::start(config.clone(), bench.members).expect("degraded");
+        assert_eq!(
+            bench.raid.status(Nanos::ZERO)["rebuilt_percent"],
+            100.0 * done as f64 / (4 * STRIP) as f64
+        );
+    }
+    bench.rest();
+    assert!(bench.is_good());
     bench.check_data();
     assert_eq!(bench.scrub(false), Findings::default());
 }

@@ -194,6 +194,8 @@ impl Recorder {
     pub fn checkpoint(&mut self, sectors: u64) {
         let Some(rebuild) = &mut self.wanted.rebuilding else { return };
         rebuild.sectors = sectors;
+        // Where nothing else would be recorded with it, progress may be, although nobody has written.
+        self.news |= self.wanted.failed == self.recorded.failed;
         if sectors >= self.wanted.member_sectors {
             self.wanted.failed &= !(1 << rebuild.role);
             self.wanted.away.forget(rebuild.role);

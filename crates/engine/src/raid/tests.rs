@@ -101,7 +101,7 @@ impl Bench {
         let mut all: Vec<Option<&mut dyn BlockDevice>> =
             members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
         let made = create(&mut all, &config, *b"an array of test", synced).expect("made");
-        for spare in 0..config.spares {
+        for spare in 0..config.spares.len() {
             let mut device = Memory(vec![0; (MEMBER * 512) as usize]);
             offline::make_spare(&mut device, &made, 70 + spare as u64).expect("it fits");
             members.push(device);

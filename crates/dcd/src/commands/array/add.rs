@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::ArrayAdd;
 use crate::commands::array::Choice;
-use crate::commands::array::change::{named, refused_by_server, take};
+use crate::commands::array::change::{must_start_without, named, refused_by_server, take};
 use crate::commands::array::devices::{
     Devices, Found, Standing, apart, may_overwrite, newest, random_id, refused,
 };
@@ -40,13 +40,16 @@ fn wrong<T>(name: &str, what: &str, advice: &str) -> Result<T, Failure> {
 }
 
 fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    if let Some(role) = role {
+        may_take_role(choice, name, role)?;
+    }
     let mut devices = Devices::open(choice, Purpose::Change)?;
     let apart = devices.apart().is_some();
     let found = take(&mut devices, name)?;
     if apart {
         devices.newest = without_taken(&devices)?;
     }
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     let standing = devices.standing(&found);
     let wrong =
         |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
@@ -97,6 +100,27 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Refuses where another device has the role, or where it is not known that the array can do without the member that is gone.
+fn may_take_role(choice: &Choice, name: &str, role: usize) -> Result<(), Failure> {
+    let devices = Devices::open(choice, Purpose::Look)?;
+    let holds = |found: &&Found| match devices.standing(found) {
+        Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role && found.name != name,
+        _ => false,
+    };
+    if let Some(other) = devices.found.iter().find(holds) {
+        return wrong(
+            name,
+            &format!("cannot be member {role}: \"{}\" is, and has what is in it", other.name),
+            &format!("name \"{}\" in its place in \"of\"; nothing was changed", other.name),
+        );
+    }
+    if devices.newest.failed >> role & 1 == 1 || devices.apart().is_some() {
+        return Ok(());
+    }
+    drop(devices);
+    must_start_without(choice, role)
 }
 
 /// What the others say where a device that is added was used apart from them: they were chosen, even if it is the newer one.
@@ -183,39 +207,37 @@ impl Served<'_> {
     fn is_open_and_unused(&self, status: &Value) -> bool {
         let is_in =
             |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
-        let place = self.choice.spares.iter().position(|spare| spare == self.name);
-        place.is_some_and(|place| {
-            status["spare_places"][place] == true
-                && !["spares", "joining", "holders"].into_iter().any(|list| is_in(list, place))
-        })
+        self.spare_place(status)
+            .is_some_and(|place| !["spares", "joining", "holders"].into_iter().any(|list| is_in(list, place)))
+    }
+
+    /// Its place among the spares that the server knows.
+    fn spare_place(&self, status: &Value) -> Option<usize> {
+        status["spare_names"].as_array()?.iter().position(|name| *name == self.name)
     }
 
     /// Where the stack file has it: in the place of a member that has failed, or among the spares, where the server has room or
     /// behind those that it knows.
     fn seat(&self, status: &Value) -> Result<Seat, Failure> {
+        if let Some(place) = self.spare_place(status) {
+            let what =
+                match status["holders"].as_array().and_then(|all| all.iter().position(|held| *held == place))
+                {
+                    Some(role) => format!("is member {role} of the server's array already"),
+                    None => "is a spare of the server already".to_owned(),
+                };
+            return wrong(
+                self.name,
+                &what,
+                "to take back one that has failed, \"dcd array remove\" it first",
+            );
+        }
         let members = &self.choice.members;
         if let Some(role) = members.iter().position(|member| member.as_deref() == Some(self.name)) {
             return self.member_seat(role, status);
         }
-        let known = status["spare_places"].as_array().map_or(0, Vec::len);
-        let place =
-            self.choice.spares.iter().position(|spare| spare == self.name).expect("it is one of both");
-        if place < known && status["spare_places"][place] == true {
-            return wrong(
-                self.name,
-                "is a spare of the server already",
-                "to take back one that has failed, \"dcd array remove\" it first",
-            );
-        }
-        if place > known {
-            let first = &self.choice.spares[known];
-            return wrong(
-                self.name,
-                "is not the next spare that the server gets",
-                &format!("add \"{first}\" first"),
-            );
-        }
-        Ok(Seat::Spare(place))
+        let known = status["spare_places"].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(Seat::Spare(known.iter().position(|is_there| *is_there == false).unwrap_or(known.len())))
     }
 
     fn member_seat(&self, role: usize, status: &Value) -> Result<Seat, Failure> {

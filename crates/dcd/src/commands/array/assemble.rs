@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::Superblock;
+use dcd_engine::raid::{Superblock, is_journal_of};
 use dcd_stack::{StackFile, toml_text};
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
 use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
-use crate::opening::{start, target};
+use crate::opening::{PartDevice, start, target};
 use crate::real::Purpose;
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
@@ -24,12 +24,14 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     {
         return check(file);
     }
-    let found = args.devices.iter().map(|path| look(path)).collect::<Result<Vec<Found>, Failure>>()?;
-    let array = choose(&found, args.array.as_deref())?;
+    let mut found = args.devices.iter().map(|path| look(path)).collect::<Result<Vec<Found>, Failure>>()?;
+    let chosen = choose(&found, args.array.as_deref());
+    let journal = tell_others(&mut found, chosen.as_ref().ok());
+    let array = chosen?;
     refuse_apart(&array, &found)?;
     let members = Members::of(&array, &found);
     members.complain(&array)?;
-    let text = members.stack_file(&array)?;
+    let text = members.stack_file(&array, journal.as_deref())?;
     match &args.out {
         None => print!("{text}"),
         Some(path) => {
@@ -54,6 +56,21 @@ fn look(path: &Path) -> Result<Found, Failure> {
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
 }
 
+/// Says which devices are of no array; gives the journal of the one that was found, if it is among them.
+fn tell_others(found: &mut [Found], array: Option<&Superblock>) -> Option<String> {
+    let mut journal = None;
+    for Found { name, device, content } in found {
+        let Content::None(error) = content else { continue };
+        let is_journal = |(device, array): (&mut PartDevice, &Superblock)| is_journal_of(device, array);
+        if device.as_mut().zip(array).is_some_and(is_journal) {
+            journal = Some(name.clone());
+        } else {
+            eprintln!("dcd: {name}: {error}");
+        }
+    }
+    journal
+}
+
 /// The array that is wanted, or the only one; says what each device is.
 fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> {
     let mut arrays: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
@@ -61,7 +78,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
         match &device.content {
             Content::Of(superblock, _) => arrays.entry(uuid_text(superblock.uuid)).or_default().push(device),
             Content::Unreadable(why) => eprintln!("dcd: {}: cannot be read: {why}", device.name),
-            Content::None(error) => eprintln!("dcd: {}: {error}", device.name),
+            Content::None(_) => {}
         }
     }
     let of = |devices: &[&Found]| {
@@ -157,7 +174,7 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    fn stack_file(&self, array: &Superblock) -> Result<String, Failure> {
+    fn stack_file(&self, array: &Superblock, journal: Option<&str>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
         text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";
         let mut device = |name: String, path: Option<&str>| -> Result<String, Failure> {
@@ -175,13 +192,18 @@ impl<'a> Members<'a> {
         for (number, path) in self.spares.iter().enumerate() {
             spares.push(device(format!("spare{number}"), Some(path))?);
         }
+        if let Some(path) = journal {
+            device("journal".to_owned(), Some(path))?;
+        }
         let level = array.level.name();
         let strip = array.strip_sectors * SECTOR_BYTES / 1024;
         let _ = write!(
             text,
             "\n[layer.array]\nkind = \"raid\"\nlevel = \"{level}\"\nof = {of:?}\nspares = {spares:?}\nstrip = \"{strip}KiB\"\n"
         );
-        if array.active && array.journaled {
+        if journal.is_some() {
+            text += "journal = \"journal\"\n";
+        } else if array.active && array.journaled {
             text += "# It did not stop cleanly, and had a journal: name it before it is served.\n# journal = \"NAME\"\n";
         } else {
             text += "# If it has a journal, name it: journal = \"NAME\"\n";

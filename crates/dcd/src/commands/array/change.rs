@@ -22,39 +22,78 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = Choice::load(&args.array)?;
     if let Some(mut client) = choice.server()? {
-        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-        let holders = &status["layers"][&choice.layer]["holders"];
-        let spare = choice.spares.iter().position(|spare| *spare == args.member);
-        let held = |spare: usize| {
-            holders.as_array()?.iter().position(|holder| holder.as_u64() == Some(spare as u64))
-        };
-        let role = match spare.map(held) {
-            Some(None) => {
-                return Err(Failure::Failed(format!("\"{}\" is a spare that has no role", args.member)));
-            }
-            Some(Some(role)) => role,
-            None => role(&choice, &args.member)?,
-        };
+        let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let role = served_role(&choice, &all["layers"][&choice.layer], &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
         client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
         println!("member {role} is used no more");
         return Ok(());
     }
-    let mut devices = Devices::open(&choice, Purpose::Change)?;
-    let standing = devices.by_name(&args.member).and_then(|found| devices.standing(found));
-    let role = match standing {
+    let role = offline_role(&choice, &Devices::open(&choice, Purpose::Look)?, &args.member)?;
+    must_start_without(&choice, role)?;
+    mark_failed(&mut Devices::open(&choice, Purpose::Change)?.members(), role).map_err(refused)?;
+    println!("member {role} is used no more");
+    Ok(())
+}
+
+/// The role of a member that a server has, by the name that it had at its start, or by number.
+fn served_role(choice: &Choice, status: &Value, member: &str) -> Result<usize, Failure> {
+    let names: Vec<Option<&str>> =
+        status["member_names"].as_array().into_iter().flatten().map(Value::as_str).collect();
+    if let Some(role) = names.iter().position(|name| *name == Some(member)) {
+        return Ok(role);
+    }
+    let is_spare = status["spare_names"].as_array().is_some_and(|names| names.contains(&json!(member)));
+    if is_spare {
+        return Err(Failure::Failed(format!("\"{member}\" is a spare that has no role")));
+    }
+    // A member that is not open has no other name than that in the stack file.
+    let named = choice.members.iter().position(|name| name.as_deref() == Some(member));
+    let named = named.filter(|role| names.get(*role).is_some_and(Option::is_none));
+    let number = || member.parse::<usize>().ok().filter(|role| *role < names.len());
+    named.or_else(number).ok_or_else(|| {
+        let names: Vec<&str> = names.iter().flatten().copied().collect();
+        Failure::Failed(format!("the server has no member \"{member}\"; there are: {}", names.join(", ")))
+    })
+}
+
+fn offline_role(choice: &Choice, devices: &Devices, member: &str) -> Result<usize, Failure> {
+    match devices.by_name(member).and_then(|found| devices.standing(found)) {
         Some(
             Standing::InUse(role)
             | Standing::Outdated(role)
             | Standing::Failed(role)
             | Standing::Rebuilding(role, _),
-        ) => role,
+        ) => Ok(role),
         // What is on another device in the place of a member says nothing of that.
-        Some(Standing::Spare | Standing::Stale | Standing::Foreign) | None => role(&choice, &args.member)?,
-    };
-    mark_failed(&mut devices.members(), role).map_err(refused)?;
-    println!("member {role} is used no more");
-    Ok(())
+        Some(Standing::Spare | Standing::Stale | Standing::Foreign) | None => role(choice, member),
+    }
+}
+
+/// Where a crash has left records of a journal that have to be written again, it is not known of the superblocks alone whether a member
+/// can be spared: refuses what the next start would refuse.
+pub fn must_start_without(choice: &Choice, role: usize) -> Result<(), Failure> {
+    let devices = Devices::open(choice, Purpose::Look)?;
+    if !devices.newest.active || devices.newest.reshape.is_some() {
+        return Ok(());
+    }
+    let mut members: Vec<Option<String>> = vec![None; devices.newest.members];
+    for found in &devices.found {
+        if let Some(Standing::InUse(of) | Standing::Rebuilding(of, _)) = devices.standing(found)
+            && of != role
+        {
+            members[of] = Some(found.name.clone());
+        }
+    }
+    drop(devices);
+    let members: Vec<Option<&str>> = members.iter().map(Option::as_deref).collect();
+    let without = Choice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
+    without.try_start()?.map(|_| ()).map_err(|why| {
+        Failure::Refused(Refusal::new(
+            format!("member {role} cannot be spared, as the array would not start without it: {why}"),
+            "nothing was changed",
+        ))
+    })
 }
 
 /// The server says no where data would be lost.

@@ -1,7 +1,7 @@
 //! `dcd array create`: makes the array of a stack file.
 
-use dcd_engine::raid::CreateError;
 use dcd_engine::raid::offline::{ChangeError, create, make_spare};
+use dcd_engine::raid::{CreateError, Superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
@@ -9,7 +9,7 @@ use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::ArrayCreate;
 use crate::commands::array::Choice;
 use crate::commands::array::devices::{may_overwrite, random_id};
-use crate::commands::format::random_uuid;
+use crate::commands::format::{Made, random_uuid};
 use crate::failure::Failure;
 use crate::opening::{PartDevice, start, target};
 use crate::real::Purpose;
@@ -25,9 +25,14 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let names = choice.names();
     // The journal is written when the array is served first.
     let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
+    let mut made_files = Made::default();
+    with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.file.path_below(name)));
     let (offline, parts) = start(&choice.file, &with_journal, Purpose::Create)?;
     let mut devices: Vec<PartDevice> =
         with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
+    if !args.force {
+        refuse_over_array(&names, &mut devices)?;
+    }
     for (name, device) in with_journal.iter().zip(&mut devices) {
         may_overwrite(&choice.file, &parts, name, device, args.force)?;
     }
@@ -39,6 +44,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         CreateError::Io { .. } => Failure::Failed(error.to_string()),
         _ => Failure::Refused(Refusal::new(error.to_string(), "nothing was changed")),
     })?;
+    made_files.keep();
     for (name, spare) in choice.spares.iter().zip(&mut spares) {
         make_spare(spare, &made, random_id()?).map_err(|error: ChangeError| {
             Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {error}"))
@@ -57,4 +63,19 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         made.members
     );
     Ok(())
+}
+
+/// Refuses to make an array over one that is there already: what is wrong with that is not mended so.
+fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), Failure> {
+    let found = names.iter().zip(devices).filter_map(|(name, device)| {
+        let (superblock, _) = Superblock::read(device).ok()?;
+        Some((format!("\"{name}\""), uuid_text(superblock.uuid)))
+    });
+    let (members, uuids): (Vec<String>, Vec<String>) = found.unzip();
+    let Some(uuid) = uuids.first() else { return Ok(()) };
+    let are = if members.len() == 1 { "is a member" } else { "are members" };
+    Err(Failure::Refused(Refusal::new(
+        format!("{} {are} of a dcd array already, the first of array {uuid}", members.join(", ")),
+        "if that array does not start, \"dcd array status\" says why. A new one, with --force, loses all that is in it",
+    )))
 }

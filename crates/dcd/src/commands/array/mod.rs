@@ -82,7 +82,7 @@ impl Choice {
         let mut names = spec.kind.below_names().into_iter().map(str::to_owned);
         let members: Vec<Option<String>> =
             config.present.iter().map(|present| if *present { names.next() } else { None }).collect();
-        let spares: Vec<String> = names.by_ref().take(config.spares).collect();
+        let spares: Vec<String> = names.by_ref().take(config.spares.len()).collect();
         let journal = names.next();
         Choice { file, layer, config, members, spares, journal }
     }

@@ -147,9 +147,11 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
-    let mut caches = RunningCaches::admit(&choice.file, &[&choice.layer])?;
-    let mut opener = Opener::new(&choice.file, Purpose::Change);
-    let built = match choice.file.build_parts(&[&choice.layer], &mut opener) {
+    let mut file = choice.file.clone();
+    file.leave_out_absent_spares();
+    let mut caches = RunningCaches::admit(&file, &[&choice.layer])?;
+    let mut opener = Opener::new(&file, Purpose::Change);
+    let built = match file.build_parts(&[&choice.layer], &mut opener) {
         Ok(built) => built,
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
         Err(error) => return Err(error.into()),

@@ -34,69 +34,101 @@ pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
 
 const MISPLACED: &str = "misplaced";
 
-/// What a running array says of itself, with the names of its devices.
+/// What a running array says of itself. Its devices have the names that they had when the server opened them: the stack file may have
+/// others by now.
 fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
     let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
     let mut status = all["layers"][&choice.layer].clone();
-    let failed =
-        |role: usize| status["failed_members"].as_array().is_some_and(|all| all.contains(&json!(role)));
     let is_in =
         |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
-    let holder = |role: usize| status["holders"][role].as_u64();
-    let events = |role: usize| match status["generations"][role].as_u64() {
-        Some(0) | None => Value::Null,
-        Some(events) => json!(events),
+    let failed = |role: usize| is_in("failed_members", role);
+    let names = |list: &str| -> Vec<Option<String>> {
+        let names = status[list].as_array().into_iter().flatten();
+        names.map(|name| name.as_str().map(str::to_owned)).collect()
     };
-    let read_errors = |role: usize| status["read_errors"][role].clone();
+    let (members, spares) = (names("member_names"), names("spare_names"));
+    let holder = |role: usize| status["holders"][role].as_u64();
+    let events = |role: usize| status["generations"][role].as_u64().filter(|events| *events > 0);
     let rebuilt = |role: usize| {
         status["rebuilt_percent"].as_f64().filter(|_| status["rebuilding_member"] == json!(role))
     };
+    let working = |role: usize| match rebuilt(role) {
+        Some(percent) => format!("rebuilding {percent:.1} %"),
+        None if failed(role) => "failed".to_owned(),
+        None => "in use".to_owned(),
+    };
     let mut devices = Vec::new();
-    for (role, name) in choice.members.iter().enumerate() {
-        let state = match (name, holder(role), rebuilt(role)) {
-            (None, None, _) => "missing".to_owned(),
-            (_, Some(spare), _) => format!("replaced by spare {spare}"),
-            (_, None, Some(percent)) => format!("rebuilding {percent:.1} %"),
-            (_, None, None) if failed(role) => "failed".to_owned(),
-            _ => "in use".to_owned(),
-        };
-        let is_closed = status["open_members"][role] == false;
-        let state = match (name, state.as_str()) {
-            (Some(_), "failed") if is_in("joining_members", role) => "being made a spare".to_owned(),
-            (Some(_), "failed") if is_closed => {
+    for (role, open) in members.iter().enumerate() {
+        let named = choice.members.get(role).and_then(Option::as_ref);
+        let is_renamed = named.is_some() && named == open.as_ref();
+        let state = match (holder(role), open) {
+            (Some(spare), _) if !is_renamed => format!("replaced by spare {spare}"),
+            (_, Some(_)) => working(role),
+            (_, None) if is_in("joining_members", role) => "being made a spare".to_owned(),
+            (_, None) if named.is_some() => {
                 "removed: \"dcd array add\" takes it back, or another device".to_owned()
             }
-            _ => state,
+            (_, None) => "missing".to_owned(),
         };
-        let name = name.as_deref().unwrap_or("missing");
+        let shown = if holder(role).is_some() { named } else { open.as_ref().or(named) };
         // Where a spare has the role, the counter is its.
-        let counter = holder(role).map_or_else(|| events(role), |_| Value::Null);
+        let is_its = holder(role).is_none() || is_renamed;
         devices.push(json!({
-            "name": name, "place": format!("member {role}"), "role": role, "state": state, "generation": counter,
-            "read_errors": holder(role).map_or_else(|| read_errors(role), |_| Value::Null),
+            "name": shown.map_or("missing", String::as_str), "place": format!("member {role}"), "role": role, "state": state,
+            "generation": events(role).filter(|_| is_its),
+            "read_errors": status["read_errors"][role].as_u64().filter(|_| is_its),
         }));
     }
-    for (spare, name) in choice.spares.iter().enumerate() {
-        let role = (0..choice.members.len()).find(|role| holder(*role) == Some(spare as u64));
-        let is_new =
-            status["spare_places"].as_array().is_some_and(|known| known.get(spare) != Some(&json!(true)));
-        let state = match (role, role.and_then(rebuilt)) {
-            (Some(_), Some(percent)) => format!("rebuilding {percent:.1} %"),
-            (Some(role), None) if failed(role) => "failed".to_owned(),
-            (Some(_), None) => "in use".to_owned(),
-            (None, _) if is_in("spares", spare) => "spare".to_owned(),
-            (None, _) if is_in("joining", spare) => "being made a spare".to_owned(),
-            (None, _) if is_new => "new: \"dcd array add\" makes it a spare".to_owned(),
-            (None, _) => "not used".to_owned(),
+    for (place, name) in spares.iter().enumerate() {
+        let Some(name) = name else { continue };
+        let role = (0..members.len()).find(|role| holder(*role) == Some(place as u64));
+        if role.is_some_and(|role| choice.members.get(role).and_then(Option::as_ref) == Some(name)) {
+            continue;
+        }
+        let state = match role {
+            Some(role) => working(role),
+            None if is_in("spares", place) => "spare".to_owned(),
+            None if is_in("joining", place) => "being made a spare".to_owned(),
+            None => "not used".to_owned(),
         };
-        let counter = role.map_or(Value::Null, events);
         devices.push(json!({
-            "name": name, "place": format!("spare {spare}"), "role": role, "state": state, "generation": counter,
-            "read_errors": role.map_or(Value::Null, read_errors),
+            "name": name, "place": format!("spare {place}"), "role": role, "state": state,
+            "generation": role.and_then(events), "read_errors": role.and_then(|role| status["read_errors"][role].as_u64()),
         }));
+    }
+    let known = |name: &String| members.iter().chain(&spares).flatten().any(|known| known == name);
+    for name in choice.spares.iter().filter(|name| !known(name)) {
+        devices.push(
+            json!({ "name": name, "place": "spare", "state": "new: \"dcd array add\" makes it a spare" }),
+        );
+    }
+    let is_other = |(named, open): (&Option<String>, &Option<String>)| {
+        named.is_some() && open.is_some() && named != open
+    };
+    let differs = (0..members.len().min(choice.members.len()))
+        .filter(|role| holder(*role).is_none())
+        .any(|role| is_other((&choice.members[role], &members[role])));
+    // What the stack file says already needs no note.
+    let is_done = |note: &str| {
+        let done = |role: usize| {
+            choice.members.get(role).is_some_and(|named| named.is_some() && *named == members[role])
+        };
+        (0..members.len()).any(|role| {
+            holder(role).is_some_and(|spare| {
+                note.starts_with(&format!("spare {spare} is member {role} now")) && done(role)
+            })
+        })
+    };
+    let notes = status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut notes: Vec<String> = notes.filter(|note| !is_done(note)).map(str::to_owned).collect();
+    if differs {
+        notes.push(
+            "the stack file names other members than the server has: it goes by the names of its start until it is started anew".to_owned(),
+        );
     }
     status["served"] = true.into();
     status["devices"] = devices.into();
+    status["advice"] = notes.into();
     Ok(status)
 }
 
@@ -137,6 +169,7 @@ fn offline(choice: &Choice, devices: &Devices, start: &Result<Value, String>) ->
         "rebuilt_percent": of.rebuilding.map(|rebuild| percent(rebuild.sectors, of.member_sectors)),
         "reshaped_percent": of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
         "calibrated": of.calibration.is_some(),
+        "read_only": start.as_ref().map_or(&Value::Null, |start| &start["read_only"]),
         "strides": start.as_ref().map_or(&Value::Null, |start| &start["strides"]),
         "advice": start.as_ref().map_or(&Value::Null, |start| &start["advice"]),
         "away": of.away_status(),
@@ -215,7 +248,8 @@ fn screen(status: &Value) -> String {
     let yes = |field: &str| status[field] == true;
     let mut out = String::new();
     let served = if yes("served") { "served" } else { "not served" };
-    let _ = writeln!(out, "state    {}, {served}", text("state"));
+    let read_only = if yes("read_only") { ", read only" } else { "" };
+    let _ = writeln!(out, "state    {}, {served}{read_only}", text("state"));
     let _ = writeln!(
         out,
         "array    {}, {} members, strips of {}, {}",
@@ -226,6 +260,9 @@ fn screen(status: &Value) -> String {
     );
     let _ = writeln!(out, "uuid     {}, event counter {}", text("uuid"), number("generation"));
     let parity = match number("regions_in_doubt") {
+        0 if status["stopped_cleanly"] == false => {
+            "right where the journal's last records are written again".to_owned()
+        }
         0 => "known to be right".to_owned(),
         some => format!("in doubt in {some} of {} regions", number("regions")),
     };
@@ -241,8 +278,10 @@ fn screen(status: &Value) -> String {
     if let Some(why) = status["refusal"].as_str() {
         let _ = writeln!(out, "start    refused: {why}");
     }
-    let _ = writeln!(out, "strides  {}", strides_line(status));
-    if let Some(line) = away_line(&status["away"]) {
+    if status["refusal"].is_null() {
+        let _ = writeln!(out, "strides  {}", strides_line(status));
+    }
+    if let Some(line) = away_line(status) {
         let _ = writeln!(out, "away     {line}");
     }
     if let Some(line) = pass_line(&status["pass"]) {
@@ -277,8 +316,11 @@ fn screen(status: &Value) -> String {
 }
 
 /// Members that may come back, and what they have missed.
-fn away_line(away: &Value) -> Option<String> {
-    let members = members_listed(&away["members"])?;
+fn away_line(status: &Value) -> Option<String> {
+    let away = &status["away"];
+    let waits = |role: &&Value| **role != status["rebuilding_member"];
+    let members: Value = away["members"].as_array()?.iter().filter(waits).cloned().collect();
+    let members = members_listed(&members)?;
     let (missed, most) = (away["missed_regions"].as_u64()?, away["regions"].as_u64()?);
     Some(format!(
         "{members}: something was written in {missed} of {most} regions since; \"dcd array add\" of that very device fills only these"

@@ -19,6 +19,7 @@ mod source;
 
 use std::ops::ControlFlow;
 
+use crate::raid::away::Away;
 use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
 use crate::raid::journal::Slots;
@@ -119,6 +120,8 @@ pub fn add_member(
     }
     Mover { work: &mut work, bands }.run(reshape, progress)?;
     work.superblock.reshape = None;
+    // What a member had that is away has moved.
+    work.superblock.away = Away::default();
     work.record()?;
     Ok(work.superblock)
 }
@@ -204,7 +207,9 @@ fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
         );
     }
     if superblock.failed != 0 || superblock.rebuilding.is_some() {
-        return refuse("it has failed members: rebuild them first, with \"dcd array rebuild\"");
+        return refuse(
+            "it has failed members: rebuild them first, without the new one in \"of\" (\"dcd array add\", \"dcd array rebuild\")",
+        );
     }
     Ok(())
 }
