@@ -8,7 +8,7 @@
 //! | writing     | clean | the write ends: idle; who wants it meanwhile waits                  |
 //!
 //! A buffer is named by the address of its first fragment. Only idle buffers are in the lists of the oldest. Metadata may
-//! have memory of its own; then neither makes room for the other.
+//! have memory of its own, but for directories; then neither makes room for the other.
 
 use super::layout::{Frag, Ino};
 use super::lru::Lru;
@@ -29,6 +29,13 @@ pub(crate) enum Content {
     Inodes,
     /// A group's bitmaps.
     Maps,
+}
+
+impl Content {
+    /// It lies in the memory of its own that metadata may have. Directories do not: they are read as files are.
+    fn is_apart(self) -> bool {
+        !matches!(self, Content::Data | Content::Directory)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,11 +92,11 @@ impl BufferCache {
     }
 
     fn pool(&self, content: Content) -> &Pool {
-        self.metadata.as_ref().filter(|_| content != Content::Data).unwrap_or(&self.common)
+        self.metadata.as_ref().filter(|_| content.is_apart()).unwrap_or(&self.common)
     }
 
     fn pool_mut(&mut self, content: Content) -> &mut Pool {
-        self.metadata.as_mut().filter(|_| content != Content::Data).unwrap_or(&mut self.common)
+        self.metadata.as_mut().filter(|_| content.is_apart()).unwrap_or(&mut self.common)
     }
 
     fn pools(&self) -> impl Iterator<Item = &Pool> {

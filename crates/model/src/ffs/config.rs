@@ -122,7 +122,8 @@ pub struct FfsConfig {
     pub reserve_percent: u32,
     /// Zhu and Hu vary it from 16 MB to 128 MB.
     pub buffer_cache_bytes: u64,
-    /// Memory for metadata beside that, where it has its own: directories, inodes, addresses and bitmaps.
+    /// Memory for metadata beside that, where it has its own: inodes, addresses and bitmaps. Directories are kept with files,
+    /// as Solaris reads them through the pages of files (`blkatoff` in its successor's ufs_dir.c).
     pub metadata_cache_bytes: Option<u64>,
     /// Inodes kept in memory (4.4BSD's vnodes; a small machine has some thousand).
     pub inodes_in_memory: u32,
@@ -186,14 +187,19 @@ pub struct FfsConfigError {
 }
 
 impl FfsConfig {
-    /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files most, and their metadata a fiftieth (Solaris
-    /// Tunable Parameters Reference Manual, `bufhwm`). Before version 8 a cluster was 7 blocks there (`maxcontig`), as early
+    /// The machine of the DCD paper: 128 MB of RAM, of which Solaris gives files and directories most, and other metadata a
+    /// fiftieth (Solaris Tunable Parameters Reference Manual, `bufhwm`). It keeps 17 inodes and as many names for each "user"
+    /// and 90 more; users are as many as the kernel finds MB of RAM, which is 2 less than there are (NFS Server Performance and
+    /// Tuning Guide for Solaris 2.4 to 7, `maxusers`). Before version 8 a cluster was 7 blocks there (`maxcontig`), as early
     /// machines of Sun could not move more than 64 KB at a time.
     pub fn ultra_1() -> FfsConfig {
+        const USERS: u32 = 126;
         FfsConfig {
             cluster_bytes: 56 << 10,
             buffer_cache_bytes: 96 << 20,
             metadata_cache_bytes: Some((128 << 20) / 50),
+            inodes_in_memory: 17 * USERS + 90,
+            names_in_memory: 17 * USERS + 90,
             update_slices: 6,
             cpu: CpuCosts::ULTRA_1,
             ..FfsConfig::default()

@@ -6,7 +6,7 @@
 
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 
-use super::config::{BLOCK_FRAGMENTS, FfsConfig, FfsConfigError};
+use super::config::{BLOCK_FRAGMENTS, FfsConfig, FfsConfigError, Placement};
 
 /// A fragment's number on the disk: the address of everything. Zero is in the first superblock, so it stands for "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +39,20 @@ pub(crate) struct GroupIndex(pub u32);
 /// A group must have at least this many blocks for data, or it is not made.
 const GROUP_DATA_BLOCKS_MIN: u32 = 16;
 
+/// What a group's block has before its bitmaps: counts of what is free, in all, by rotational position and by cluster (4.4BSD,
+/// `CGSIZE` in ufs/ffs/fs.h; some 600 bytes with 16 cylinders).
+const GROUP_COUNTS_BYTES: u32 = 600;
+
+/// The bitmaps of inodes, fragments and whole blocks, with the counts before them, in fragments: 4.4BSD reads and writes no more
+/// of the group's block (`fs_cgsize`). ext3 has its bitmaps in whole blocks.
+fn map_frags(config: &FfsConfig, inodes: u32, blocks: u32) -> u32 {
+    let bytes = GROUP_COUNTS_BYTES + inodes.div_ceil(8) + blocks + blocks.div_ceil(8);
+    match config.placement {
+        Placement::Bsd => bytes.div_ceil(config.fragment_bytes()).min(BLOCK_FRAGMENTS),
+        Placement::Ext3 => BLOCK_FRAGMENTS,
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub groups: u32,
@@ -47,6 +61,8 @@ pub(crate) struct Layout {
     pub last_group_blocks: u32,
     pub inodes_per_group: u32,
     pub inodes_per_block: u32,
+    /// Fragments of a group's block of bitmaps that are read and written.
+    pub map_frags: u32,
     /// Blocks of a group before its data.
     pub metadata_blocks: u32,
     pub fragment_sectors: u32,
@@ -81,6 +97,7 @@ impl Layout {
             last_group_blocks: if keeps_rest { rest } else { group_blocks },
             inodes_per_group: inode_blocks * inodes_per_block,
             inodes_per_block,
+            map_frags: map_frags(config, inode_blocks * inodes_per_block, group_blocks),
             metadata_blocks,
             fragment_sectors: (u64::from(config.fragment_bytes()) / SECTOR_BYTES) as u32,
         })

@@ -250,14 +250,15 @@ impl<'a> Planner<'a> {
 
     /// The group's bitmaps have changed; they are written later.
     fn put_maps(&mut self, group: GroupIndex) {
-        let at = self.volume.allocator.layout.group_block(group);
+        let layout = &self.volume.allocator.layout;
+        let (at, frags) = (layout.group_block(group), layout.map_frags);
         let same = |step: &&Step| matches!(step, Step::Update(update) if update.at == at);
         if self.steps.iter().rev().take(4).any(|step| same(&step)) {
             return;
         }
         self.update(Update {
             at,
-            frags: BLOCK_FRAGMENTS,
+            frags,
             content: Content::Maps,
             owner: Ino::default(),
             fills: false,
