@@ -10,6 +10,8 @@
 //! A buffer is named by the address of its first fragment. Only idle buffers are in the lists of the oldest. Metadata may
 //! have memory of its own, but for directories; then neither makes room for the other.
 
+use dcd_engine::Nanos;
+
 use super::layout::{Frag, Ino};
 use super::lru::Lru;
 
@@ -44,6 +46,8 @@ pub(crate) struct Buffer {
     pub frags: u32,
     pub state: BufferState,
     pub is_dirty: bool,
+    /// When it became dirty, if it is.
+    pub dirty_since: Nanos,
     pub content: Content,
     /// Buffers of one file are written together.
     pub owner: Ino,
@@ -123,7 +127,9 @@ impl BufferCache {
     /// Adds a buffer; idle ones are clean and the newest.
     pub fn insert(&mut self, at: Frag, frags: u32, state: BufferState, content: Content, owner: Ino) -> Slot {
         assert!(self.index[at.0 as usize] == 0, "a block has one buffer");
-        let buffer = Buffer { at, frags, state, is_dirty: false, content, owner, is_aged: false };
+        let dirty_since = Nanos::ZERO;
+        let buffer =
+            Buffer { at, frags, state, is_dirty: false, dirty_since, content, owner, is_aged: false };
         let slot = match self.spare.pop() {
             Some(slot) => {
                 self.buffers[slot as usize] = buffer;
@@ -161,10 +167,13 @@ impl BufferCache {
         self.pool_mut(content).oldest_first.touch(slot.0);
     }
 
-    pub fn set_dirty(&mut self, slot: Slot) {
+    pub fn set_dirty(&mut self, slot: Slot, now: Nanos) {
         let buffer = &mut self.buffers[slot.0 as usize];
         assert!(buffer.state == BufferState::Idle, "only an idle buffer is changed");
-        self.dirty += u32::from(!buffer.is_dirty);
+        if !buffer.is_dirty {
+            buffer.dirty_since = now;
+            self.dirty += 1;
+        }
         buffer.is_dirty = true;
     }
 
@@ -206,6 +215,11 @@ impl BufferCache {
     /// The idle buffers, of each memory the oldest first.
     pub fn idle(&self) -> impl Iterator<Item = Slot> {
         self.pools().flat_map(|pool| pool.oldest_first.iter()).map(Slot)
+    }
+
+    /// It lies in the memory that metadata has of its own.
+    pub fn is_apart(&self, slot: Slot) -> bool {
+        self.metadata.is_some() && self.get(slot).content.is_apart()
     }
 
     /// The oldest idle buffer in the memory for such content.

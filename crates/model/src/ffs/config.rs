@@ -143,7 +143,8 @@ pub struct FfsConfig {
     pub access_times: bool,
     /// The update daemon writes all that is dirty in the course of this time.
     pub update_interval: Nanos,
-    /// In how many parts: 4.4BSD writes everything at once; Solaris looks at a sixth of its memory every 5 s (fsflush).
+    /// In how many parts: 4.4BSD writes everything at once; Solaris looks at a sixth of its memory every 5 s (fsflush), and
+    /// writes the metadata that has memory of its own when that has been dirty for the whole time (its manual, `autoup`).
     pub update_slices: u32,
     /// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
     pub quantum: Nanos,

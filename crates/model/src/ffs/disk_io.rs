@@ -354,6 +354,15 @@ impl Ffs {
         self.write_all(Which::Slice(self.update_slice));
     }
 
+    /// The update daemon writes a dirty buffer now: metadata in memory of its own when it has been dirty for the interval,
+    /// the rest in its turn.
+    fn is_due(&self, slot: Slot, has_turn: bool) -> bool {
+        if !self.cache.is_apart(slot) {
+            return has_turn;
+        }
+        self.now.since(self.cache.get(slot).dirty_since) >= self.volume.config.update_interval
+    }
+
     /// Writes what is dirty, in the order of addresses.
     pub(crate) fn write_all(&mut self, which: Which) {
         if self.cache.dirty() == 0 {
@@ -368,7 +377,9 @@ impl Ffs {
                 let is_data = |slot: &Slot| self.cache.get(*slot).content == Content::Data;
                 idle().filter(is_data).map(at).collect()
             }
-            Which::Slice(slice) => idle().filter(|slot| slot.0 % slices == slice).map(at).collect(),
+            Which::Slice(slice) => {
+                idle().filter(|slot| self.is_due(*slot, slot.0 % slices == slice)).map(at).collect()
+            }
             Which::File(file) => {
                 let inode = self.volume.inodes.get(file);
                 inode.blocks.iter().chain(&inode.indirects).filter(|at| !at.is_none()).copied().collect()

@@ -74,7 +74,7 @@ impl Journal {
 impl Ffs {
     /// A block in memory has changed.
     pub(crate) fn set_changed(&mut self, slot: Slot) {
-        self.cache.set_dirty(slot);
+        self.cache.set_dirty(slot, self.now);
         let buffer = self.cache.get(slot);
         let Some(journal) = self.journal.as_mut().filter(|_| buffer.content != Content::Data) else { return };
         journal.changed.insert(buffer.at);

@@ -85,6 +85,29 @@ fn data_is_written_when_a_cluster_is_full_and_else_by_the_daemon() {
 }
 
 #[test]
+fn metadata_in_memory_of_its_own_is_written_when_it_was_dirty_for_the_interval() {
+    let config = FfsConfig { metadata_cache_bytes: Some(128 << 10), update_slices: 6, ..small() };
+    let mut bench = Bench::new(config, 16 * MIB);
+    bench.call(Op::Think { time: Nanos::from_secs(17) }).unwrap();
+    bench.create("/a", 1000);
+    let layout = &bench.ffs.volume.allocator.layout;
+    let maps = layout.extent(layout.group_block(layout.group_of_inode(Ino::ROOT)), layout.map_frags);
+    let written = format!("write {}+{}", maps.start.0, maps.sectors);
+    bench.take_log();
+    while !bench.log.contains(&written) {
+        bench.step();
+    }
+    // The daemon comes every 5 s, and finds the bitmaps dirty since a little after 17 s.
+    assert_eq!(bench.now, Nanos::from_secs(50));
+    // Data had its turn before.
+    assert!(
+        bench.log.iter().any(|line| line.starts_with("write ") && line.ends_with("+2")),
+        "{:?}",
+        bench.log
+    );
+}
+
+#[test]
 fn a_file_grows_by_fragments_and_stays_in_a_row() {
     let mut bench = bench();
     let file = bench.create("/a", 1000);
