@@ -142,9 +142,9 @@ const BUMPS: &str = "what is written takes one segment of the drive's buffer at 
                      together, it is not";
 
 /// Why hardly a write takes long that has the lock.
-const LOG_WAIT: &str = "none takes longer than 36 ms: a write that has the lock waits only while both segment buffers are full, for \
-                        the end of a log write, which takes 52 ms at most (dcd-requests), as with the lock hardly anything is \
-                        before it in the disk's queue. Without the lock 23 % take 25 to 404 ms, and the mean is 33 ms";
+const LOG_WAIT: &str = "none takes longer than 34 ms: a write that has the lock waits only while both segment buffers are full, for \
+                        the end of a log write, which takes 43 ms at most (dcd-requests), as with the lock hardly anything is \
+                        before it in the disk's queue. Without the lock 19 % take 25 to 423 ms, and the mean is 32 ms";
 
 fn claims(samples: &Samples, inside: &str) -> Vec<Claim> {
     let plain = |name: &str| samples.get("plain", &format!("{PHASE}/{name}"));

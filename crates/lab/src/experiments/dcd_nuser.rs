@@ -205,10 +205,10 @@ const FITTED_USERS: u32 = 4;
 const LOG_IS_FULL: &str = "a phase of 16 users writes some 180 MB into a log of 64 MB, which is full for most of the time; 10 to 12 ms \
                            take the writes that bring home, each, as the paper does not sort them. Of the \
                            full log a quarter is segments without valid data that our ring cannot free and the paper's list \
-                           can: with as much more log (--set cache=80MiB) they gain 1.7x, 1.2x (warm 1.3x) and 5.0x. With \
-                           512MiB, where nothing has to go home, it is 5.2x, 2.3x (warm 2.8x) and 6.0x, and the processor's \
-                           share 15 to 54 %. Clusters that go around the log are no way out: with --set cluster=64KiB it is \
-                           1.4x, 1.1x and 4.8x";
+                           can: with as much more log (--set cache=80MiB) they gain 1.8x, 1.2x (warm 1.3x) and 5.7x. With \
+                           512MiB, where nothing has to go home, it is 5.6x, 2.3x (warm 2.9x) and 7.8x, and the processor's \
+                           share 17 to 59 %. Clusters that go around the log are no way out: with --set cluster=64KiB it is \
+                           1.5x, 1.1x and 5.6x";
 
 /// The paper shows a figure for each number of users, so each is judged on its own.
 fn paper_claims(means: &Means<'_>, users: u32) -> Vec<Claim> {
