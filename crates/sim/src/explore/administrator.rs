@@ -147,11 +147,19 @@ impl Administrator {
     }
 }
 
-/// The members whose superblocks a crash has left wiped, or half written.
+/// The members whose superblocks a crash has left wiped, or half written. Where a spare has the role, that does not matter.
 pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usize> {
+    let read = superblocks(hot_add, disks);
+    let newest = newest(&read);
+    let spares = || read[hot_add.members..].iter().flatten();
+    let has_spare = |role: usize| {
+        newest
+            .as_ref()
+            .is_some_and(|newest| spares().any(|(_, identity)| identity.id == newest.member_ids[role]))
+    };
     let blank = |role: &usize| {
         let found = Superblock::read(&mut disks[*role]);
-        matches!(found, Err(SuperblockError::NoMagic | SuperblockError::Checksum))
+        matches!(found, Err(SuperblockError::NoMagic | SuperblockError::Checksum)) && !has_spare(*role)
     };
     (0..hot_add.members).filter(blank).collect()
 }
