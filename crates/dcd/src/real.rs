@@ -100,6 +100,7 @@ impl<'a> Opener<'a> {
             }
         }
         match &device.source {
+            _ if self.file.arrays().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
             _ => ", or give it a size, to have it made",
         }

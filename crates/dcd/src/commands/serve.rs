@@ -44,7 +44,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         )));
     }
     for spare in file.leave_out_absent_spares() {
-        eprintln!("dcd: spare \"{spare}\" is not there: the array starts without it");
+        eprintln!("dcd: spare \"{spare}\" is not there");
     }
     enough_memory(&file)?;
     admit_bare_array(&file, &file.export)?;

@@ -283,8 +283,8 @@ impl Found {
             }
             (None, _) => {
                 return refuse(format!(
-                    "member {place} is out of date: another device has taken its role. Name that one in its place, or \"missing\"; \
-                     to use this one again, add it as a spare with \"dcd array add\""
+                    "member {place} is out of date: another device has taken its role, or the array went on without it. Name the one \
+                     that has the role in its place, or \"missing\"; to use this one again, add it with \"dcd array add\""
                 ));
             }
         }

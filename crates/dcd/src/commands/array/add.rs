@@ -249,7 +249,7 @@ impl Served<'_> {
                 &format!(
                     "is in the place of member {role}, which has not failed, or has a new device already"
                 ),
-                "name it in \"spares\" and add it there",
+                "name it in \"spares\" and add it there; in its place in \"of\" belongs the device that is the member, or \"missing\"",
             );
         }
         if status["open_members"][role] == true {

@@ -70,7 +70,12 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
             }
             (_, None) => "missing".to_owned(),
         };
-        let shown = if holder(role).is_some() { named } else { open.as_ref().or(named) };
+        // Nobody has the name of the device that was there first.
+        let is_open = |name: &&String| members.iter().chain(&spares).flatten().any(|open| open == *name);
+        let shown = match holder(role) {
+            Some(_) => named.filter(|name| is_renamed || !is_open(name)),
+            None => open.as_ref().or(named),
+        };
         // Where a spare has the role, the counter is its.
         let is_its = holder(role).is_none() || is_renamed;
         devices.push(json!({
@@ -260,6 +265,9 @@ fn screen(status: &Value) -> String {
     );
     let _ = writeln!(out, "uuid     {}, event counter {}", text("uuid"), number("generation"));
     let parity = match number("regions_in_doubt") {
+        0 if status["stopped_cleanly"] == false && !yes("journal") => {
+            "in doubt: it did not stop cleanly, and its journal is not named".to_owned()
+        }
         0 if status["stopped_cleanly"] == false => {
             "right where the journal's last records are written again".to_owned()
         }

@@ -203,7 +203,7 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
 fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
     if superblock.active || !superblock.in_doubt.is_empty() {
         return refuse(
-            "its parity is not known to be right: serve it until its state is good, and stop it cleanly",
+            "its parity is not known to be right: serve it, without a new one in \"of\", until its state is good, and stop it cleanly",
         );
     }
     if superblock.failed != 0 || superblock.rebuilding.is_some() {
