@@ -17,9 +17,9 @@
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
-# trees of 508 files on ext4.
+# trees of 508 files on ext4. sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 DRIVE=cheetah-15k4 SETUPS="md dcd dcd-slice md-journal dcd-log"
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 DRIVE=cheetah-15k4 SETUPS="md dcd dcd-slice md-journal dcd-log"
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
@@ -27,6 +27,7 @@ here=$(realpath "$(dirname "$0")")
 rounds=${ROUNDS:-3}
 drive=${DRIVE:-cheetah-15k4}
 writes_mib=${WRITES_MIB:-16}
+sustained_mib=${SUSTAINED_MIB:-160}
 read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log}"
 # A run that takes longer has hung.
 seconds_max=240
@@ -229,7 +230,7 @@ run() { # SETUP ROUND
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" \
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" \
         "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
     local end=$((SECONDS + seconds_max))
@@ -281,14 +282,14 @@ awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
     END {
         printf "five drives %s, RAID-5, strips of 128 KiB, %d rounds: seconds, and times faster than md; median (lowest to highest)\n", drive, rounds
         count = split(setups, names, " ")
-        printf "| %-8s |", ""
+        printf "| %-9s |", ""
         for (i = 1; i <= count; i++) printf " %-24s |", names[i]
         printf " %-20s | %-20s | %-26s |\n|---|", "md / dcd", "md / dcd-slice", "md-journal / dcd-log"
         for (i = 1; i <= count; i++) printf "---|"
         print "---|---|---|"
-        workloads = split("random drain mixed write read unpack copy", workload, " ")
+        workloads = split("random drain mixed write read unpack copy sustained", workload, " ")
         for (w = 1; w <= workloads; w++) {
-            printf "| %-8s |", workload[w]
+            printf "| %-9s |", workload[w]
             for (i = 1; i <= count; i++) {
                 n = 0
                 for (round = 1; round <= rounds; round++)

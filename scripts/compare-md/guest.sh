@@ -128,5 +128,12 @@ for user in 1 2 3 4; do
     diff -r /tmp/tree/$user /tmp/tree/copy-$user > /tmp/diff.log || die "a copy differs: $(tail -n 1 /tmp/diff.log)"
 done
 umount /tmp/tree
+
+# Far more than RAM and a burst, over the same 512 MiB.
+case $SETUP in
+    md | dcd | dcd-slice)
+        measure sustained --rw=randwrite --bs=4k --size=512m --io_size="${SUSTAINED_MIB}m" --iodepth=64
+        ;;
+esac
 echo "$SETUP" > /mnt/done
 power_off
