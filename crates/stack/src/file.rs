@@ -29,6 +29,16 @@ pub struct DeviceSpec {
     pub(crate) span: Range<usize>,
 }
 
+impl DeviceSpec {
+    /// Whether its file or block device exists.
+    pub fn is_there(&self) -> bool {
+        match &self.source {
+            DeviceSource::Path { path, .. } => path.exists(),
+            DeviceSource::Memory { .. } => true,
+        }
+    }
+}
+
 /// Where NBD clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdAddress {
@@ -218,16 +228,8 @@ impl StackFile {
 
     /// Leaves out spares whose files or devices are not there: arrays start without them. What they are called.
     pub fn leave_out_absent_spares(&mut self) -> Vec<String> {
-        let is_there = |device: &DeviceSpec| match &device.source {
-            DeviceSource::Path { path, .. } => path.exists(),
-            DeviceSource::Memory { .. } => true,
-        };
-        let absent: Vec<String> = self
-            .devices
-            .iter()
-            .filter(|device| !is_there(device))
-            .map(|device| device.name.clone())
-            .collect();
+        let absent = self.devices.iter().filter(|device| !device.is_there());
+        let absent: Vec<String> = absent.map(|device| device.name.clone()).collect();
         let mut left_out = Vec::new();
         for layer in &mut self.layers {
             let LayerKind::Raid(raid) = &mut layer.kind else { continue };

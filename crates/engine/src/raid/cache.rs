@@ -20,18 +20,17 @@ use std::ops::Range;
 
 use crate::raid::config::CacheMemory;
 use crate::raid::layout::{Chunk, Layout};
-use crate::raid::matrix::Status;
-use crate::raid::unit::{Block, Unit};
+use crate::raid::matrix::{Grid, Status};
+use crate::raid::unit::{Block, Unit, WHOLE};
 use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
-const WHOLE: u8 = 0xff;
 
 /// See the module's documentation.
 pub struct StripeCache {
     layout: Layout,
-    units: BTreeMap<u64, Unit>,
+    units: BTreeMap<u64, Box<Unit>>,
     /// Rows of one piece of memory.
     piece_rows: usize,
     /// How many pieces there may be, how many there are, and how many of them no clean unit has, nor one that is on its way home.
@@ -163,17 +162,19 @@ impl StripeCache {
     }
 
     pub fn get(&self, unit: u64) -> Option<&Unit> {
-        self.units.get(&unit)
+        self.units.get(&unit).map(Box::as_ref)
     }
 
     /// A unit, made where it is not there.
     pub fn unit(&mut self, unit: u64) -> &mut Unit {
         let cells = self.layout.rows * self.layout.shape.data;
         let pieces = self.layout.rows / self.piece_rows;
-        self.units.entry(unit).or_insert_with(|| Unit {
-            blocks: vec![Block::default(); cells],
-            pieces: (0..pieces).map(|_| None).collect(),
-            ..Unit::default()
+        self.units.entry(unit).or_insert_with(|| {
+            Box::new(Unit {
+                blocks: vec![Block::default(); cells],
+                pieces: (0..pieces).map(|_| None).collect(),
+                ..Unit::default()
+            })
         })
     }
 
@@ -184,17 +185,20 @@ impl StripeCache {
         unit.is_closed() || (unit.leaving && rows(chunk).any(pinned))
     }
 
-    /// A destage has planned: whether writes to a block wait until it has computed.
-    pub fn pin(&mut self, unit: u64, row: usize, column: usize, pinned: bool) {
-        let index = self.index(row, column);
-        self.unit(unit).blocks[index].pinned = pinned;
+    /// A destage has planned: which blocks, by row and column, nobody may write until it has computed.
+    pub fn pin(&mut self, unit: u64, pinned: impl Fn((usize, usize)) -> bool) {
+        let data = self.layout.shape.data;
+        for (index, block) in self.unit(unit).blocks.iter_mut().enumerate() {
+            block.pinned = pinned((index / data, index % data));
+        }
     }
 
-    /// A destage has computed: whether a block goes home as it is now.
-    pub fn goes(&mut self, unit: u64, row: usize, column: usize, going: bool) {
-        let index = self.index(row, column);
-        let block = &mut self.unit(unit).blocks[index];
-        (block.pinned, block.going) = (false, going);
+    /// A destage has computed: which blocks go home as they are now.
+    pub fn goes(&mut self, unit: u64, going: impl Fn((usize, usize)) -> bool) {
+        let data = self.layout.shape.data;
+        for (index, block) in self.unit(unit).blocks.iter_mut().enumerate() {
+            (block.pinned, block.going) = (false, going((index / data, index % data)));
+        }
     }
 
     /// A planted bug: everything counts as taken along.
@@ -262,7 +266,7 @@ impl StripeCache {
     /// Forgets a unit that nobody uses and that holds nothing.
     pub fn release(&mut self, unit: u64) {
         let gone = |unit: &Unit| unit.is_idle() && !unit.is_held() && unit.bad.is_empty();
-        if self.units.get(&unit).is_some_and(gone) {
+        if self.get(unit).is_some_and(gone) {
             self.units.remove(&unit);
         }
     }
@@ -487,14 +491,17 @@ impl StripeCache {
 
     /// An element of the matrix Z.
     pub fn status(&self, unit: u64, row: usize, column: usize) -> Status {
-        let Some(entry) = self.units.get(&unit) else { return Status::Empty };
-        match entry.blocks[self.index(row, column)] {
-            Block { valid: 0, .. } => Status::Empty,
-            Block { valid: WHOLE, dirty: 0, .. } => Status::Clean,
-            Block { valid: WHOLE, .. } => Status::Dirty,
-            Block { dirty: 0, .. } => unreachable!("a block is filled whole or written"),
-            Block { .. } => Status::Partial,
+        self.units.get(&unit).map_or(Status::Empty, |entry| entry.blocks[self.index(row, column)].status())
+    }
+
+    /// The matrix Z of a unit.
+    pub fn z(&self, unit: u64) -> Grid<Status> {
+        let data = self.layout.shape.data;
+        let mut z = Grid::new(self.layout.rows, data);
+        for (index, block) in self.units.get(&unit).into_iter().flat_map(|entry| &entry.blocks).enumerate() {
+            z[(index / data, index % data)] = block.status();
         }
+        z
     }
 
     /// The bytes of a block that is in the cache.
@@ -518,8 +525,9 @@ impl StripeCache {
 
     pub fn check(&self) {
         let count = |unit: &Unit| unit.pieces.iter().flatten().count();
-        assert_eq!(self.units.values().map(count).sum::<usize>(), self.held, "memory is counted");
-        let stays = self.units.values().filter(|unit| unit.is_dirty() && !unit.leaving);
+        let units = || self.units.values().map(Box::as_ref);
+        assert_eq!(units().map(count).sum::<usize>(), self.held, "memory is counted");
+        let stays = units().filter(|unit| unit.is_dirty() && !unit.leaving);
         assert_eq!(stays.map(count).sum::<usize>(), self.dirty_held, "memory of dirty units is counted");
         let held = self.units.values().filter(|unit| unit.is_held()).count();
         let dirty = self.units.values().filter(|unit| unit.is_dirty()).count();

@@ -36,12 +36,6 @@ impl StripeView {
     pub const fn rows(&self) -> usize {
         self.z.rows()
     }
-
-    /// The data blocks, by (row, column).
-    pub fn data_places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (rows, data) = (self.rows(), self.shape.data);
-        (0..rows * data).map(move |index| (index / data, index % data))
-    }
 }
 
 /// Why a plan is made.

@@ -130,13 +130,9 @@ impl Array {
 
     fn view(&self, unit: u64) -> StripeView {
         let shape = self.layout.shape;
-        let mut view = StripeView::new(shape, self.layout.rows);
+        let access = Grid::new(self.layout.rows, shape.columns());
+        let mut view = StripeView { shape, z: self.cache.z(unit), access };
         let entry = self.cache.get(unit).expect("it is locked");
-        for row in 0..self.layout.rows {
-            for column in 0..shape.data {
-                view.z[(row, column)] = self.cache.status(unit, row, column);
-            }
-        }
         for column in 0..shape.columns() {
             let gone = self.is_gone(self.layout.member(unit, column), unit);
             // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
@@ -205,14 +201,11 @@ impl Array {
 
     /// Until the parity is computed, nobody may write what a plan counts on. A dirty block may change: what it is then counts.
     fn pin(&mut self, unit: u64, view: &StripeView, plan: &Plan) {
-        for (row, column) in view.data_places() {
-            let free = match view.z[(row, column)] {
-                Status::Dirty | Status::Partial => true,
-                Status::Empty => plan.matrix[(row, column)] == Ops::NONE,
-                Status::Clean => false,
-            };
-            self.cache.pin(unit, row, column, !free);
-        }
+        self.cache.pin(unit, |place| match view.z[place] {
+            Status::Dirty | Status::Partial => false,
+            Status::Empty => plan.matrix[place] != Ops::NONE,
+            Status::Clean => true,
+        });
     }
 
     /// A read of an operation has returned.
@@ -281,9 +274,7 @@ impl Array {
         }
         operation.phase = Phase::Held;
         if operation.goal == Goal::Destage {
-            for (row, column) in work.view.data_places() {
-                self.cache.goes(unit, row, column, work.view.z[(row, column)].is_dirty());
-            }
+            self.cache.goes(unit, |place| work.view.z[place].is_dirty());
             self.go_on_with(unit, out);
         }
         self.go_on(key, out);

@@ -4,6 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::Buf;
 use crate::raid::layout::Chunk;
+use crate::raid::matrix::Status;
+
+/// All sectors of a block.
+pub(super) const WHOLE: u8 = 0xff;
 
 /// A block: one bit for each sector.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -16,6 +20,18 @@ pub(super) struct Block {
     pub pinned: bool,
     /// A destage writes what it is now.
     pub going: bool,
+}
+
+impl Block {
+    pub fn status(self) -> Status {
+        match self {
+            Block { valid: 0, .. } => Status::Empty,
+            Block { valid: WHOLE, dirty: 0, .. } => Status::Clean,
+            Block { valid: WHOLE, .. } => Status::Dirty,
+            Block { dirty: 0, .. } => unreachable!("a block is filled whole or written"),
+            Block { .. } => Status::Partial,
+        }
+    }
 }
 
 /// A part of a client's request that waits for a lock.

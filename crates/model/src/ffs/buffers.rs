@@ -62,13 +62,21 @@ pub(crate) struct Slot(pub u32);
 /// Memory for buffers.
 struct Pool {
     oldest_first: Lru,
+    /// This buffer and all older ones may not be given up: see [`BufferCache::pass`].
+    passed: Option<u32>,
     used_frags: u64,
     capacity_frags: u64,
 }
 
 impl Pool {
     fn new(capacity_frags: u64) -> Pool {
-        Pool { oldest_first: Lru::default(), used_frags: 0, capacity_frags }
+        Pool { oldest_first: Lru::default(), passed: None, used_frags: 0, capacity_frags }
+    }
+
+    /// A buffer leaves its place among the idle ones.
+    fn leaves(&mut self, slot: u32) -> &mut Lru {
+        self.passed = self.passed.filter(|passed| *passed != slot);
+        &mut self.oldest_first
     }
 }
 
@@ -157,14 +165,14 @@ impl BufferCache {
         self.dirty -= u32::from(buffer.is_dirty);
         let pool = self.pool_mut(buffer.content);
         pool.used_frags -= u64::from(buffer.frags);
-        pool.oldest_first.remove(slot.0);
+        pool.leaves(slot.0).remove(slot.0);
         self.spare.push(slot.0);
     }
 
     /// An idle buffer was used.
     pub fn touch(&mut self, slot: Slot) {
         let content = self.get(slot).content;
-        self.pool_mut(content).oldest_first.touch(slot.0);
+        self.pool_mut(content).leaves(slot.0).touch(slot.0);
     }
 
     pub fn set_dirty(&mut self, slot: Slot, now: Nanos) {
@@ -195,7 +203,7 @@ impl BufferCache {
         buffer.is_aged = is_aged;
         buffer.state = BufferState::Writing;
         let content = buffer.content;
-        self.pool_mut(content).oldest_first.remove(slot.0);
+        self.pool_mut(content).leaves(slot.0).remove(slot.0);
     }
 
     /// A read or a write ended.
@@ -204,11 +212,12 @@ impl BufferCache {
         assert!(buffer.state != BufferState::Idle, "what ends has begun");
         buffer.state = BufferState::Idle;
         let (is_aged, content) = (std::mem::take(&mut buffer.is_aged), buffer.content);
-        let list = &mut self.pool_mut(content).oldest_first;
+        let pool = self.pool_mut(content);
         if is_aged {
-            list.push_oldest(slot.0);
+            pool.passed = None;
+            pool.oldest_first.push_oldest(slot.0);
         } else {
-            list.push_newest(slot.0);
+            pool.oldest_first.push_newest(slot.0);
         }
     }
 
@@ -222,9 +231,25 @@ impl BufferCache {
         self.metadata.is_some() && self.get(slot).content.is_apart()
     }
 
-    /// The oldest idle buffer in the memory for such content.
+    /// The oldest idle buffer in the memory for such content that has not been passed over.
     pub fn oldest(&self, content: Content) -> Option<Slot> {
-        self.pool(content).oldest_first.oldest().map(Slot)
+        let Pool { passed, oldest_first, .. } = self.pool(content);
+        passed.map_or_else(|| oldest_first.oldest(), |slot| oldest_first.newer(slot)).map(Slot)
+    }
+
+    /// A buffer may not be given up yet. Who makes room next need not look at it again, if it is the oldest but for those of which the
+    /// same is true.
+    pub fn pass(&mut self, slot: Slot) {
+        let content = self.get(slot).content;
+        if self.oldest(content) == Some(slot) {
+            self.pool_mut(content).passed = Some(slot.0);
+        }
+    }
+
+    /// Some of those that were passed over may be given up now.
+    pub fn look_again(&mut self) {
+        self.common.passed = None;
+        self.metadata.iter_mut().for_each(|pool| pool.passed = None);
     }
 
     /// The one used next after `slot` in the same memory.

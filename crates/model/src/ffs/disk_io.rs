@@ -254,11 +254,12 @@ impl Ffs {
                 continue;
             };
             next = self.cache.newer(slot);
-            if self.is_held(self.cache.get(slot).at) {
-                continue;
-            }
             if !self.cache.get(slot).is_dirty {
                 self.cache.remove(slot);
+                continue;
+            }
+            if self.is_held(self.cache.get(slot).at) {
+                self.cache.pass(slot);
                 continue;
             }
             if writes == WRITES_FOR_ROOM_MAX {

@@ -87,7 +87,9 @@ impl Ffs {
     /// A block of metadata is at home, or worth nothing any more.
     pub(crate) fn leave_journal(&mut self, at: Frag) {
         if let Some(journal) = &mut self.journal {
-            journal.changed.remove(&at);
+            if journal.changed.remove(&at) {
+                self.cache.look_again();
+            }
             journal.committed.remove(&at);
         }
     }
@@ -118,6 +120,7 @@ impl Ffs {
         let now = self.now;
         let journal = self.journal.as_mut().expect("there is one");
         journal.committed.extend(std::mem::take(&mut journal.changed).into_iter().map(|at| (at, now)));
+        self.cache.look_again();
         for (at, frags) in journal.take(length, most) {
             self.submit(None, RequestClass::Journal, at, frags);
         }

@@ -71,7 +71,7 @@ enum ProcessState {
     Resting,
     LockedOut,
     Running,
-    Waiting(Wait),
+    Waiting,
 }
 
 pub(crate) struct Process {
@@ -87,9 +87,7 @@ pub(crate) struct Process {
     pub(crate) debt: Nanos,
     /// The call had to wait for data from the disk.
     pub(crate) missed: bool,
-    /// When it began to wait: the first to come is the first to go on.
-    ticket: u64,
-    /// The same as a time, if it waits for what is read.
+    /// When it began to wait, if it waits for what is read.
     reading_since: Option<Nanos>,
 }
 
@@ -106,7 +104,6 @@ impl Default for Process {
             debt: Nanos::ZERO,
             missed: false,
             reading_since: None,
-            ticket: 0,
         }
     }
 }
@@ -130,7 +127,8 @@ pub struct Ffs {
     /// Inodes that belong to a call.
     locked: Vec<Ino>,
     ready: VecDeque<ProcessId>,
-    tickets: u64,
+    /// Who waits for what; who has waited for the longest time comes first.
+    waiting: Vec<(Wait, ProcessId)>,
     pub(crate) cpu: Cpu,
     timers: BinaryHeap<Reverse<(Nanos, ProcessId)>>,
     pub(crate) update_at: Nanos,
@@ -172,7 +170,7 @@ impl Ffs {
             processes: Vec::new(),
             locked: Vec::new(),
             ready: VecDeque::new(),
-            tickets: 0,
+            waiting: Vec::new(),
             cpu: Cpu::new(config.quantum),
             timers: BinaryHeap::new(),
             update_at: Nanos(config.update_interval.0 / u64::from(config.update_slices)),
@@ -280,18 +278,12 @@ impl Ffs {
 
     /// Lets every process go on that waits for this, the longest waiting first.
     pub(crate) fn wake(&mut self, what: Wait) {
-        let from = self.ready.len();
-        for (index, process) in self.processes.iter_mut().enumerate() {
-            if process.state == ProcessState::Waiting(what) {
-                process.state = ProcessState::Running;
-                let since = process.reading_since.take();
-                self.measured.waited_for_reads += since.map_or(Nanos::ZERO, |since| self.now.since(since));
-                self.ready.push_back(ProcessId(index as u32));
-            }
-        }
-        if self.ready.len() > from + 1 {
-            let processes = &self.processes;
-            self.ready.make_contiguous()[from..].sort_by_key(|id| processes[id.0 as usize].ticket);
+        for (_, id) in self.waiting.extract_if(.., |(wait, _)| *wait == what) {
+            let process = &mut self.processes[id.0 as usize];
+            process.state = ProcessState::Running;
+            let since = process.reading_since.take();
+            self.measured.waited_for_reads += since.map_or(Nanos::ZERO, |since| self.now.since(since));
+            self.ready.push_back(id);
         }
     }
 
@@ -343,11 +335,13 @@ impl Ffs {
             };
             let is_reading = |slot| self.cache.get(slot).state == BufferState::Reading;
             let reads = matches!(wait, Wait::Buffer(slot) if is_reading(slot));
-            self.tickets += 1;
             let process = &mut self.processes[index];
-            process.ticket = self.tickets;
             process.reading_since = reads.then_some(self.now);
-            process.state = ProcessState::Waiting(wait);
+            process.state = ProcessState::Waiting;
+            // The processor and the clock know who waits for them.
+            if !matches!(wait, Wait::Cpu | Wait::Timer) {
+                self.waiting.push((wait, id));
+            }
             return;
         }
         self.finish(id, out);

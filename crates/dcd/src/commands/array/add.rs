@@ -243,6 +243,14 @@ impl Served<'_> {
     fn member_seat(&self, role: usize, status: &Value) -> Result<Seat, Failure> {
         let is_in =
             |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
+        let members = status["open_members"].as_array().map_or(0, Vec::len);
+        if role >= members {
+            return wrong(
+                self.name,
+                &format!("is named behind the {members} members that the server's array has"),
+                "one more member comes with \"dcd array grow\", with the server stopped; a spare is named in \"spares\"",
+            );
+        }
         if !is_in("failed_members", role) || status["rebuilding_member"] == json!(role) {
             return wrong(
                 self.name,

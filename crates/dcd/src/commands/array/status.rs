@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_serve::control::Client;
-use dcd_stack::HumanBytes;
+use dcd_stack::{DeviceSpec, HumanBytes};
 use serde_json::{Value, json};
 
 use crate::attachment::uuid_text;
@@ -103,9 +103,11 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
     }
     let known = |name: &String| members.iter().chain(&spares).flatten().any(|known| known == name);
     for name in choice.spares.iter().filter(|name| !known(name)) {
-        devices.push(
-            json!({ "name": name, "place": "spare", "state": "new: \"dcd array add\" makes it a spare" }),
-        );
+        let state = match choice.file.device(name).is_none_or(DeviceSpec::is_there) {
+            true => "new: \"dcd array add\" makes it a spare",
+            false => "not there",
+        };
+        devices.push(json!({ "name": name, "place": "spare", "state": state }));
     }
     let is_other = |(named, open): (&Option<String>, &Option<String>)| {
         named.is_some() && open.is_some() && named != open

@@ -183,7 +183,8 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
         }
         if *role < newest.members && newest.role_of(identity.id) != Some(*role) {
             return refuse(format!(
-                "the device in the place of member {role} is not the one that has this role: see \"dcd array status\""
+                "the device in the place of member {role} is not the one that has this role: name that one there in \"of\", also where it \
+                 was a spare"
             ));
         }
         if newest.is_outdated(*role, superblock.generation) {
