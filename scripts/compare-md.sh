@@ -13,19 +13,22 @@
 #   "dcd-slice" is the same array below a log cache whose log is the array's own first 128 MiB: the same five disks, and no more.
 #   "md-journal" is md with its journal in write-back mode, "dcd-log" dcd's array with its journal and below a log cache; both
 #   have one file on the host, which is not paced, for that: an SSD.
+# - Drives serve what waits in the order that takes the least time, as drives do; with QUEUE=fcfs in the order in which it came, as
+#   simpler emulations of disks do.
 # - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
 # trees of 508 files on ext4. sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 DRIVE=cheetah-15k4 SETUPS="md dcd dcd-slice md-journal dcd-log"
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 DRIVE=cheetah-15k4 QUEUE=sptf SETUPS="md dcd dcd-slice md-journal dcd-log"
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
 here=$(realpath "$(dirname "$0")")
 rounds=${ROUNDS:-3}
 drive=${DRIVE:-cheetah-15k4}
+queue=${QUEUE:-sptf}
 writes_mib=${WRITES_MIB:-16}
 sustained_mib=${SUSTAINED_MIB:-160}
 read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log}"
@@ -109,7 +112,7 @@ disks() { # NUMBERS: modelled drives over files
     local i
     for i in "$@"; do
         printf '[device.image%s]\npath = "disk%s.img"\n' "$i" "$i"
-        printf '[layer.disk%s]\nkind = "disk"\nof = "image%s"\ndrive = "%s"\n' "$i" "$i" "$drive"
+        printf '[layer.disk%s]\nkind = "disk"\nof = "image%s"\ndrive = "%s"\nqueue = "%s"\n' "$i" "$i" "$drive" "$queue"
     done
 }
 
@@ -266,7 +269,7 @@ done
 
 # One line for each workload: seconds of each setup as median (lowest to highest), and how many times faster than md dcd was in
 # the same round, on the same disks and with an SSD.
-awk -F';' -v setups="${setups[*]}" -v drive="$drive" -v rounds="$rounds" '
+awk -F';' -v setups="${setups[*]}" -v drive="$drive, $queue" -v rounds="$rounds" '
     function summary(values, n, form,    i, j, t) {
         for (i = 2; i <= n; i++)
             for (j = i; j > 1 && values[j - 1] > values[j]; j--) { t = values[j]; values[j] = values[j - 1]; values[j - 1] = t }
