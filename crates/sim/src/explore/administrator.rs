@@ -230,7 +230,8 @@ pub(super) fn failed_member(hot_add: &HotAdd, disks: &mut [MemDisk], rng: &mut S
     (0..hot_add.members).find(failed).filter(|_| newest.rebuilding.is_none())
 }
 
-/// What "dcd array add" does while nothing is served: gives a disk the role in whose place it is.
+/// What "dcd array add" does while nothing is served: gives a disk the role in whose place it is. What a crash has left blank in the
+/// place of a member whose role a spare has is not asked.
 pub(super) fn add_offline(
     hot_add: &HotAdd,
     disks: &mut [MemDisk],
@@ -239,9 +240,11 @@ pub(super) fn add_offline(
 ) -> Result<(), String> {
     let (before, rest) = disks[..hot_add.members + hot_add.spares].split_at_mut(role);
     let (disk, behind) = rest.split_first_mut().expect("the role has a disk");
-    let others = before.iter_mut().chain(behind);
-    let mut others: Vec<Option<&mut dyn BlockDevice>> =
-        others.map(|disk| Some(disk as &mut dyn BlockDevice)).collect();
+    let others = before.iter_mut().chain(behind).filter_map(|disk| {
+        let is_known = Superblock::read(disk).is_ok();
+        is_known.then_some(Some(disk as &mut dyn BlockDevice))
+    });
+    let mut others: Vec<Option<&mut dyn BlockDevice>> = others.collect();
     let added = replace(&mut others, role, disk, rng.next_u64().max(1));
     added.map(|_| ()).map_err(|error| format!("member {role} cannot be added offline: {error}"))
 }
