@@ -27,8 +27,12 @@ impl Choice {
         let name = match (layer, names.as_slice()) {
             (_, []) => {
                 return Err(Failure::Failed(format!(
-                    "{}: there is no log-cache layer in it",
-                    path.display()
+                    "{}: there is no log-cache layer in it{}",
+                    path.display(),
+                    match file.arrays().next() {
+                        Some(_) => "; \"dcd array status\", \"assemble\" and \"scrub\" look at an array",
+                        None => "",
+                    }
                 )));
             }
             (None, [only]) => only,

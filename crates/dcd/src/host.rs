@@ -17,10 +17,13 @@ use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
+use crate::commands::array::members_listed;
 use crate::running::RunningCaches;
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
+/// How often it is looked whether something has happened to an array.
+const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// An answer to a control call; the last has `done`.
 #[derive(Debug, PartialEq)]
@@ -92,6 +95,38 @@ pub struct Host {
     answers: VecDeque<Answer>,
     /// What could not be done, for the administrator; a stop with any of it is not clean.
     troubles: Vec<String>,
+    /// What the arrays were when they were looked at last, and when that was.
+    conditions: Vec<Condition>,
+    watched: Option<Nanos>,
+    /// What has changed of the arrays, for the administrator.
+    news: Vec<String>,
+}
+
+/// What an administrator is told of an array without asking.
+#[derive(Clone, PartialEq, Eq)]
+struct Condition {
+    /// Its state, and which members it is without.
+    state: String,
+    advice: Vec<String>,
+}
+
+impl Default for Condition {
+    fn default() -> Condition {
+        Condition { state: "good".to_owned(), advice: Vec::new() }
+    }
+}
+
+impl Condition {
+    fn of(status: &Value) -> Condition {
+        let state = status["state"].as_str().unwrap_or_default();
+        let without = members_listed(&status["failed_members"]);
+        let without = without.map(|members| format!(", without {members}")).unwrap_or_default();
+        let advice = status["advice"].as_array().into_iter().flatten();
+        Condition {
+            state: format!("{state}{without}"),
+            advice: advice.filter_map(Value::as_str).map(str::to_owned).collect(),
+        }
+    }
 }
 
 impl Host {
@@ -108,6 +143,9 @@ impl Host {
             closing: Vec::new(),
             answers: VecDeque::new(),
             troubles: Vec::new(),
+            conditions: Vec::new(),
+            watched: None,
+            news: Vec::new(),
         }
     }
 
@@ -118,6 +156,11 @@ impl Host {
     /// What went wrong so far, taken.
     pub fn take_troubles(&mut self) -> Vec<String> {
         std::mem::take(&mut self.troubles)
+    }
+
+    /// What has changed of the arrays, taken.
+    pub fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// Devices that are to be closed, with their names, taken.
@@ -131,7 +174,10 @@ impl Host {
 
     /// When the host next wants [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL)
+        let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
+        let watches = self.phase == Phase::Serving && self.caches.iter().any(|cache| cache.is_array);
+        let watch = watches.then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
+        flushing.into_iter().chain(watch).min()
     }
 
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
@@ -285,8 +331,12 @@ impl Host {
         }
     }
 
-    /// Reports the progress of a flush, when it is time.
+    /// Reports the progress of a flush, and looks at the arrays, when it is time.
     pub fn tick(&mut self, now: Nanos, stack: &Stack) {
+        if self.watched.is_none_or(|watched| now >= watched + WATCH_INTERVAL) {
+            self.watched = Some(now);
+            self.watch(now, stack);
+        }
         let dirty_bytes = self.dirty_bytes(now, stack);
         let Some(flushing) = &mut self.flushing else { return };
         if now < flushing.reported + PROGRESS_INTERVAL {
@@ -296,6 +346,21 @@ impl Host {
         for caller in &flushing.callers {
             let body = json!({ "dirty_bytes": dirty_bytes });
             self.answers.push_back(Answer { to: *caller, body, done: false });
+        }
+    }
+
+    fn watch(&mut self, now: Nanos, stack: &Stack) {
+        let arrays: Vec<&Cache> = self.caches.iter().filter(|cache| cache.is_array).collect();
+        self.conditions.resize_with(arrays.len(), Condition::default);
+        for (array, before) in arrays.into_iter().zip(&mut self.conditions) {
+            let condition = Condition::of(&stack.layer(array.layer).status(now));
+            if condition.state != before.state {
+                self.news.push(format!("array \"{}\": {}", array.name, condition.state));
+            }
+            for advice in condition.advice.iter().filter(|advice| !before.advice.contains(advice)) {
+                self.news.push(format!("array \"{}\": {advice}", array.name));
+            }
+            *before = condition;
         }
     }
 

@@ -73,7 +73,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    ended(&outcome)
+    ended(&outcome, file.log_caches().next().is_some())
 }
 
 /// Refuses sizes of RAM that this machine has not: taking it would end the server where nothing can be told.
@@ -209,7 +209,7 @@ fn announce(file: &StackFile, places: &[String], quiet: bool) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn ended(outcome: &Outcome) -> Result<(), Failure> {
+fn ended(outcome: &Outcome, has_log: bool) -> Result<(), Failure> {
     if outcome.is_clean() {
         return Ok(());
     }
@@ -218,9 +218,11 @@ fn ended(outcome: &Outcome) -> Result<(), Failure> {
         why.push("it was not given the time".to_owned());
     }
     let why = why.join("; ");
-    Err(Failure::Failed(format!(
-        "not stopped cleanly: {why}. What was acknowledged is in the log, and the next start recovers it"
-    )))
+    let left = match has_log {
+        true => "What was acknowledged is in the log, and the next start recovers it",
+        false => "What was written since the last flush that succeeded may be lost",
+    };
+    Err(Failure::Failed(format!("not stopped cleanly: {why}. {left}")))
 }
 
 /// The host, as the driver calls it.
@@ -264,10 +266,10 @@ impl Served {
         Ok(())
     }
 
-    /// Troubles go to standard error, where the administrator or the journal sees them.
+    /// Troubles, and what happens to arrays, go to standard error, where the administrator or the journal sees them.
     fn tell(&mut self) {
-        for trouble in self.host.take_troubles() {
-            eprintln!("dcd: {trouble}");
+        for what in self.host.take_news().into_iter().chain(self.host.take_troubles()) {
+            eprintln!("dcd: {what}");
         }
     }
 }

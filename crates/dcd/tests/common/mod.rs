@@ -1,6 +1,7 @@
 //! What the tests of the program share: a directory with disks, servers that are stopped when a test ends, a client.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod array;
 pub mod nbd;
 
 use std::fs::{self, File};

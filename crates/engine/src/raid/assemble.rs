@@ -63,7 +63,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
             let journal = if replays { "give it the journal that it had, " } else { "" };
             return refuse(format!(
                 "it did not stop cleanly, so its parity is in doubt in {} of {} regions (region {region} is one), and {} \
-                 missing: what they held may come out wrong. Bring them back, {journal}or accept that (--accept-damage)",
+                 missing: what they held may come out wrong. Bring them back, {journal}or accept that (\"dcd serve --accept-damage\")",
                 members.now.in_doubt.len(),
                 regions.count(),
                 names(members.now.failed)

@@ -50,7 +50,7 @@ impl Array {
         } else if self.recorder.rebuilding().is_some() {
             return Ok(());
         } else if self.spares.is_empty() {
-            "there is no spare: name a device in \"spares\", and make it one with \"dcd array add\""
+            "there is no spare: \"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
         } else if !self.recorder.in_doubt().is_empty() {
             "the parity is not right everywhere, so what the member had cannot be computed: bring it back, or accept that at the \
              next start"

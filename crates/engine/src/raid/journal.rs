@@ -19,6 +19,7 @@ use crate::layer::{Durability, Io, IoResult, Outbox, Port};
 use crate::raid::array::{Array, Flight};
 use crate::raid::config::CacheUnit;
 use crate::raid::layout::Layout;
+use crate::raid::offline::CreateError;
 use crate::raid::stripe::Phase;
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
@@ -186,11 +187,29 @@ pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Res
     Ok(false)
 }
 
+/// Where the records of an array are on a device.
+fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
+    let shape = superblock.level.shape(superblock.members)?;
+    let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
+    Some(Slots::new(&layout, device.geometry().sectors))
+}
+
+/// Makes a device the journal of a new array: it begins with zeroes.
+///
+/// # Errors
+/// Where it is too small, or cannot be written.
+pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), CreateError> {
+    let slots = slots(device, superblock).expect("an array that has been made has a shape");
+    if slots.count < Slots::COUNT_MIN {
+        return Err(CreateError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
+    }
+    let zeroes = device.write(Lba(0), Buf::zeroed(slots.header_bytes));
+    zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
+}
+
 /// Whether a device has records of an array.
 pub fn is_journal_of(device: &mut dyn BlockDevice, superblock: &Superblock) -> bool {
-    let Some(shape) = superblock.level.shape(superblock.members) else { return false };
-    let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
-    let slots = Slots::new(&layout, device.geometry().sectors);
+    let Some(slots) = slots(device, superblock) else { return false };
     slots.count >= Slots::COUNT_MIN
         && (0..slots.count.min(JOURNAL_LOOKS_MAX)).any(|slot| {
             let block = device.read(slots.at(slot), slots.header_bytes);

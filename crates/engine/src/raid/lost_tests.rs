@@ -109,6 +109,35 @@ fn a_lost_block_that_is_written_whole_is_found_again() {
     assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 0);
 }
 
+/// Nothing can be computed of parity in doubt. Only rows that are written lose what the member had of them, and a cache that has memory for
+/// some rows of the stripe only does with that.
+#[test]
+fn a_member_that_fails_while_the_parity_is_in_doubt_takes_only_what_is_in_rows_that_are_written() {
+    let pieces = RaidConfig { strip_sectors: 2 * STRIP, ..config(Level::Raid5, 4) };
+    let rows = 2 * STRIP / 8;
+    let mut bench = Bench::over(pieces.clone(), false);
+    for member in &mut bench.members.0 {
+        member.0[(DATA_SECTOR * 512) as usize..].fill(3);
+    }
+    bench.dead.push(1);
+    bench.write(rows + 5, 1, 9);
+    bench.flush().expect("the row is written whole but for the member that fails by that");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["failed_members"], serde_json::json!([1]));
+    bench.write(6, 1, 9);
+    bench.flush().expect("written");
+    assert_eq!(bench.read(rows + 5, 1).expect("computed of new parity, or in the cache"), [9; BLOCK]);
+    assert_eq!(bench.read(6, 1).expect("read"), [9; BLOCK]);
+    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1);
+    for row in (0..rows).filter(|row| *row != 5) {
+        is_error(&mut bench, rows + row);
+    }
+    let status = bench.raid.status(Nanos::ZERO);
+    assert_eq!(
+        (&status["lost_blocks"], &status["state"]),
+        (&serde_json::json!(1), &serde_json::json!("degraded"))
+    );
+}
+
 /// The list is full: then nothing more is promised.
 #[test]
 fn a_list_without_room_stops_writes() {

@@ -84,7 +84,7 @@ pub use apart::Apart;
 use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use journal::is_journal_of;
+pub use journal::{clear_journal, is_journal_of};
 pub use layout::{Chunk, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};

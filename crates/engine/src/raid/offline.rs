@@ -26,6 +26,10 @@ pub enum CreateError {
     TooSmall { role: usize, sectors: u64, needed: u64 },
     #[error("member {role}: {source}")]
     Io { role: usize, source: IoError },
+    #[error("its journal is too small: {kib} KiB at least, as a record holds a whole stripe")]
+    JournalTooSmall { kib: u64 },
+    #[error("writing its journal: {0}")]
+    Journal(IoError),
 }
 
 /// Why the superblocks of an array are left as they are.
@@ -55,7 +59,7 @@ pub enum ChangeError {
     #[error(
         "it is not known of all of its parity that it is right, as it was not served yet or did not stop cleanly: what member {0} \
          holds may come out wrong without it. Serve the array first, until its state is \"good\"; if that cannot be without \
-         member {0}, with --accept-damage"
+         member {0}, with \"dcd serve --accept-damage\""
     )]
     InDoubt(usize),
     #[error("a device with {sectors} sectors is too small: each member has {needed}")]

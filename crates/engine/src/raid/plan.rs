@@ -45,7 +45,7 @@ pub enum Purpose {
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
     Fetch(BTreeSet<usize>),
-    /// As a destage, and computes the parity of every row anew: what is on the disk may be wrong.
+    /// As a destage, and computes the parity of every row anew, where it can: what is on the disk may be wrong.
     Resync,
 }
 
@@ -92,6 +92,8 @@ pub fn plan(
         let cycle = match purpose {
             Purpose::Destage => cheapest(view, row),
             Purpose::Resync if reconstruct_write_blocks(view, row).is_some() => Cycle::ReconstructWrite,
+            // It stays in doubt, and nobody loses anything by that.
+            Purpose::Resync if !has_dirty(view, row) => Cycle::Nothing,
             Purpose::Resync => Cycle::Recover,
             Purpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
             Purpose::Fetch(_) => Cycle::Nothing,
@@ -152,13 +154,17 @@ fn needs_fill(view: &StripeView, row: usize, status: Status) -> bool {
     }
 }
 
+fn has_dirty(view: &StripeView, row: usize) -> bool {
+    view.z.row(row).iter().any(|status| status.is_dirty())
+}
+
 fn has_parity(view: &StripeView, row: usize) -> bool {
     view.shape.parity_columns().any(|column| view.access[(row, column)] != Access::Gone)
 }
 
 /// Section II-A: read-modify-write where it moves fewer blocks, N - c > 2(1 + d) on a whole RAID-5.
 fn cheapest(view: &StripeView, row: usize) -> Cycle {
-    if !view.z.row(row).iter().any(|status| status.is_dirty()) {
+    if !has_dirty(view, row) {
         return Cycle::Nothing;
     }
     match (reconstruct_write_blocks(view, row), read_modify_write_blocks(view, row)) {

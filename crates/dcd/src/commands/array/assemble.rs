@@ -29,6 +29,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     let journal = tell_others(&mut found, chosen.as_ref().ok());
     let array = chosen?;
     refuse_apart(&array, &found)?;
+    refuse_twice(&array, &found)?;
     let members = Members::of(&array, &found);
     members.complain(&array)?;
     let text = members.stack_file(&array, journal.as_deref())?;
@@ -118,6 +119,32 @@ fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
         format!("array {}: {apart}", uuid_text(array.uuid)),
         "to keep a part, name its devices only; nothing was changed",
     )))
+}
+
+/// Refuses two devices that say they are the same one: nothing tells which of them has what was written last.
+fn refuse_twice(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
+    let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
+    for device in found {
+        let Some((superblock, identity)) = device.superblock() else { continue };
+        if !matches!(
+            standing(array, superblock, identity),
+            Standing::InUse(_) | Standing::Rebuilding(..) | Standing::Spare
+        ) {
+            continue;
+        }
+        if let Some(other) = seen.insert(identity.id, &device.name) {
+            let what = match array.role_of(identity.id) {
+                Some(role) => format!("member {role}"),
+                None => "the same spare".to_owned(),
+            };
+            return Err(Failure::Refused(Refusal::new(
+                format!("array {}: {other} and {} are both {what}", uuid_text(array.uuid), device.name),
+                "one may be a copy, or both may be paths to one device: name only the one that the array was served with; \
+                 nothing was changed",
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Which device has which role.

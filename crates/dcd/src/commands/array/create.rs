@@ -1,7 +1,7 @@
 //! `dcd array create`: makes the array of a stack file.
 
 use dcd_engine::raid::offline::{ChangeError, create, make_spare};
-use dcd_engine::raid::{CreateError, Superblock};
+use dcd_engine::raid::{CreateError, Superblock, clear_journal};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
@@ -23,7 +23,6 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         )));
     }
     let names = choice.names();
-    // The journal is written when the array is served first.
     let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
     let mut made_files = Made::default();
     with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.file.path_below(name)));
@@ -36,7 +35,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     for (name, device) in with_journal.iter().zip(&mut devices) {
         may_overwrite(&choice.file, &parts, name, device, args.force)?;
     }
-    devices.truncate(names.len());
+    let mut journal = devices.split_off(names.len());
     let mut spares = devices.split_off(choice.members.len());
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
@@ -45,6 +44,10 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         _ => Failure::Refused(Refusal::new(error.to_string(), "nothing was changed")),
     })?;
     made_files.keep();
+    for journal in &mut journal {
+        clear_journal(journal, &made)
+            .map_err(|error| Failure::Failed(format!("the array is made, but {error}")))?;
+    }
     for (name, spare) in choice.spares.iter().zip(&mut spares) {
         make_spare(spare, &made, random_id()?).map_err(|error: ChangeError| {
             Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {error}"))

@@ -46,8 +46,15 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         .is_some_and(|newest| newest.reshape.is_some() || (newest.members < choice.members.len()));
     if let (Some(Some(device)), Some(name), true) =
         (devices.last_mut(), choice.members.last().and_then(Option::as_ref), adds)
-        && newest.is_some_and(|newest| newest.reshape.is_none())
+        && let Some(newest) = newest.filter(|newest| newest.reshape.is_none())
     {
+        let role = Superblock::read(device).ok().and_then(|(_, identity)| newest.role_of(identity.id));
+        if let Some(role) = role {
+            return Err(Failure::Refused(Refusal::new(
+                format!("\"{name}\" is member {role} already, and is named last"),
+                "name the new one last in \"of\", behind all others; nothing was changed",
+            )));
+        }
         may_overwrite(&choice.file, &parts, name, device, args.force)?;
     }
     let mut members: Vec<Option<&mut dyn BlockDevice>> = devices

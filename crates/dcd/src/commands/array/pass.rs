@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::attachment::Refusal;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
-use crate::commands::array::status::{findings_line, pass_line};
+use crate::commands::array::status::{findings_are_left, findings_line, pass_line};
 use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -35,7 +35,11 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
             "still without {members}: add a device, with \"dcd array add\""
         )));
     }
-    println!("all members are whole");
+    let parity = match status["state"].as_str() {
+        Some("resyncing") => "; the parity is still being made right, see \"dcd array status\"",
+        _ => "",
+    };
+    println!("all members are whole{parity}");
     for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         println!("note: {advice}");
     }
@@ -54,10 +58,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
     let findings = &status["last_scrub"];
     let line = findings_line(findings)
         .ok_or_else(|| Failure::Failed("the scrub ended early: see \"dcd array status\"".to_owned()))?;
-    let count = |what: &str| findings[what].as_u64().unwrap_or(0);
-    let wrong =
-        count("lost") > 0 || (!args.repair && count("mismatches") + count("unreadable") > count("repaired"));
-    if wrong {
+    if findings["lost"].as_u64() > Some(0) || (!args.repair && findings_are_left(findings)) {
         let advice = if args.repair { "" } else { "; --repair writes it anew" };
         return Err(Failure::Damage(format!("{line}{advice}")));
     }

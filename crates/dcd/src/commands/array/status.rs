@@ -273,6 +273,7 @@ fn screen(status: &Value) -> String {
         0 if status["stopped_cleanly"] == false => {
             "right where the journal's last records are written again".to_owned()
         }
+        0 if findings_are_left(&status["last_scrub"]) => "right but for what the scrub found".to_owned(),
         0 => "known to be right".to_owned(),
         some => format!("in doubt in {some} of {} regions", number("regions")),
     };
@@ -359,6 +360,12 @@ pub fn pass_line(pass: &Value) -> Option<String> {
         let _ = write!(line, "; {findings}");
     }
     Some(line)
+}
+
+/// A scrub has found something that it did not repair.
+pub fn findings_are_left(findings: &Value) -> bool {
+    let count = |what: &str| findings[what].as_u64().unwrap_or(0);
+    count("lost") > 0 || count("mismatches") + count("unreadable") > count("repaired")
 }
 
 /// What a scrub has found.
