@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::array::{JOURNAL, array, disk, full, good, pattern, read_all, stack, status, wait_for};
+use common::array::{JOURNAL, array, disk, full, good, pattern, read_all, stack, status};
 use common::{Place, dcd, expect};
 
 /// A copy of a member has its identity, and may be older than the member: nothing tells which of the two counts.
