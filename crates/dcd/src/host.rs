@@ -103,7 +103,6 @@ pub struct Host {
 }
 
 /// What an administrator is told of an array without asking.
-#[derive(Clone, PartialEq, Eq)]
 struct Condition {
     /// Its state, and which members it is without.
     state: String,
