@@ -50,6 +50,8 @@ pub struct RaidSubject {
     pub log_cache: Option<LogPlace>,
     /// The array says that its RAM is non-volatile, and it is not.
     pub lies: bool,
+    /// The parity of all that is on it is in doubt at first, as after a crash without a journal.
+    pub in_doubt: bool,
     pub canary: Option<Canary>,
 }
 
@@ -63,6 +65,7 @@ impl RaidSubject {
             hot_add: false,
             log_cache: None,
             lies: false,
+            in_doubt: false,
             canary: None,
         }
     }
@@ -189,10 +192,11 @@ fn holds_without(read: &[Option<(Superblock, Identity)>], lost: usize) -> bool {
     })
 }
 
-/// Writes what `content` makes of the size of an array through its layer, and stops it.
+/// Writes what `content` makes of the size of an array through its layer, and stops it, or kills it.
 fn filled<T>(
     config: &RaidConfig,
     members: Vec<MemDisk>,
+    stops: bool,
     content: impl FnOnce(u64) -> (MemDisk, T),
 ) -> (Vec<MemDisk>, T) {
     let mut driver = VirtualDriver::new(members);
@@ -206,6 +210,9 @@ fn filled<T>(
     source.current().read(Lba(0), bytes.bytes_mut());
     let write = Io::Write { at: Lba(0), buf: bytes, durability: Durability::Durable };
     stack.run_blocking(&mut driver, root, write).status.expect("written");
+    if !stops {
+        return (driver.into_devices(), made);
+    }
     driver.control(&mut stack, LayerIndex(0), Control::Stop);
     while driver.take_report().is_none_or(|(_, report)| report != Report::Stopped) {
         driver.step(&mut stack);
@@ -289,7 +296,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let sectors = if subject.log_cache.is_some() { CACHED_SECTORS } else { DATA_SECTORS };
     let geometry = Geometry { volatile_cache, ..member_geometry(&config, sectors) };
     let (fresh, Content { base, log, log_sectors }) =
-        filled(&config, members(&config, geometry), |sectors| {
+        filled(&config, members(&config, geometry), !subject.in_doubt, |sectors| {
             content(&mut rng, seed, subject.log_cache, sectors)
         });
     let count = config.present.len();

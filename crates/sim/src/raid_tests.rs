@@ -308,3 +308,21 @@ fn the_failure_of_one_member_or_of_the_journal_is_nobodys_business() {
         assert_eq!((swept.told, swept.refused, swept.blocked), (0, 0, 0));
     }
 }
+
+/// A member fails while the parity is in doubt, at any moment: what cannot be computed is an error, and nothing comes out wrong.
+#[test]
+fn a_member_that_fails_while_the_parity_is_in_doubt_makes_errors_and_no_wrong_data() {
+    let mut told = 0;
+    for seed in 1..9 {
+        let level = if seed % 4 == 0 { Level::Raid6 } else { Level::Raid5 };
+        let config = SweepConfig { stride: 5, in_doubt: true, ..SweepConfig::new(seed, 40) };
+        let swept = sweep_errors(&config, &|seed| {
+            raid_rig(seed, RaidSubject { in_doubt: true, ..RaidSubject::new(level) })
+        });
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        told += swept.told;
+    }
+    assert!(told > 100, "{told}");
+}

@@ -40,12 +40,14 @@ pub struct SweepConfig {
     pub stride: u64,
     /// Only the operations of so many devices fail, in the order of the rig's disks.
     pub devices_max: usize,
+    /// The parity makes up for nothing yet: an error may take what a member had, and a start may be refused, but nothing may be wrong.
+    pub in_doubt: bool,
 }
 
 impl SweepConfig {
     /// Every operation of every device.
     pub const fn new(seed: u64, requests: u64) -> SweepConfig {
-        SweepConfig { seed, requests, stride: 1, devices_max: usize::MAX }
+        SweepConfig { seed, requests, stride: 1, devices_max: usize::MAX, in_doubt: false }
     }
 }
 
@@ -170,7 +172,7 @@ impl Life {
         self.story.extend(driver.take_story());
         let oracle = outcome?;
         self.ending.fired = driver.devices()[device].faults().fired() > 0;
-        self.second_life(&mut driver, &oracle)
+        self.second_life(&mut driver, &oracle, config.in_doubt)
     }
 
     /// The life under faults; gives the oracle with all that was promised.
@@ -199,7 +201,7 @@ impl Life {
         };
         let mut client = Client::new(character, oracle, client_rng);
         client.errors_expected = true;
-        self.serve(driver, &mut stack, &mut client)?;
+        self.serve(driver, &mut stack, &mut client, config.in_doubt)?;
         self.ending.told = client.errors() > 0;
         if self.ending.blocked {
             return Ok(client.oracle);
@@ -207,7 +209,7 @@ impl Life {
         if self.ending.log_failed {
             self.bring_home(driver, &mut stack)?;
         }
-        self.look_at_all(driver, &mut stack, &mut client.oracle)?;
+        self.look_at_all(driver, &mut stack, &mut client.oracle, config.in_doubt)?;
         Ok(client.oracle)
     }
 
@@ -234,7 +236,13 @@ impl Life {
         Err("draining after the log has failed has no end".into())
     }
 
-    fn serve(&mut self, driver: &mut Driver, stack: &mut Stack, client: &mut Client) -> Result<(), String> {
+    fn serve(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        client: &mut Client,
+        in_doubt: bool,
+    ) -> Result<(), String> {
         let (mut paused, mut answered_at) = (false, driver.now());
         let mut failed_layer = None;
         while !client.is_done() {
@@ -276,8 +284,9 @@ impl Life {
             }
             let waits = !paused && driver.now().since(answered_at) > ANSWER_TIME_MAX;
             if waits || driver.events() > EVENTS_MAX {
-                // A fault that stays may leave a full cache with nowhere to go; a fault that went away may not.
-                if self.case.for_ever {
+                // A fault that stays may leave a full cache with nowhere to go, and so may an array that takes no more writes; a fault that
+                // went away may not.
+                if self.case.for_ever || in_doubt {
                     self.ending.blocked = true;
                     return Ok(());
                 }
@@ -293,6 +302,7 @@ impl Life {
         driver: &mut Driver,
         stack: &mut Stack,
         oracle: &mut Oracle,
+        in_doubt: bool,
     ) -> Result<(), String> {
         let mut lost = Vec::new();
         for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
@@ -310,14 +320,14 @@ impl Life {
                 }
             }
         }
-        if !lost.is_empty() && !self.case.for_ever && !self.ending.log_failed {
+        if !lost.is_empty() && !self.case.for_ever && !self.ending.log_failed && !in_doubt {
             return Err(format!(
                 "one fault that is over makes {} sectors unreadable, {} first",
                 lost.len(),
                 lost[0]
             ));
         }
-        if self.ending.log_failed {
+        if self.ending.log_failed || in_doubt {
             // The client was told; what such a sector holds after the next start is nobody's promise.
             lost.into_iter().for_each(|lba| oracle.lost(lba));
         }
@@ -325,7 +335,7 @@ impl Life {
     }
 
     /// The power goes, and the disks come back without faults.
-    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle, in_doubt: bool) -> Result<(), String> {
         let now = driver.now();
         let style = self.rng.pick(&CutStyle::ALL);
         let disks: Vec<MemDisk> =
@@ -335,28 +345,47 @@ impl Life {
         if self.tells {
             driver.tell_story();
         }
-        let outcome = self.recover(now, &mut driver, oracle);
+        let outcome = self.recover(now, &mut driver, oracle, in_doubt);
         self.story.extend(driver.take_story());
         outcome
     }
 
-    fn recover(&mut self, now: Nanos, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+    fn recover(
+        &mut self,
+        now: Nanos,
+        driver: &mut Driver,
+        oracle: &Oracle,
+        in_doubt: bool,
+    ) -> Result<(), String> {
         let build = match (&self.rig.build_after_log_failure, self.ending.log_failed) {
             (Some(build), true) => build,
             _ => &self.rig.build,
         };
         let mut stack = build(&driver.geometries());
-        stack.activate(driver).map_err(|error| format!("recovery refuses: {error}"))?;
+        match stack.activate(driver) {
+            Ok(()) => {}
+            Err(_) if in_doubt => {
+                self.ending.refused = true;
+                return Ok(());
+            }
+            Err(error) => return Err(format!("recovery refuses: {error}")),
+        }
         let mut found = Vec::with_capacity(oracle.sectors() as usize);
         for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
             let extent = Extent::new(Lba(start), READ_SECTORS.min(oracle.sectors() - start));
-            match read(driver, &mut stack, extent) {
-                None => found.resize(extent.end().0 as usize, Seen::Unreadable),
-                Some(buf) => {
-                    let sectors = buf.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate();
-                    found.extend(
-                        sectors.map(|(i, bytes)| stamp::look(bytes, Lba(start + i as u64), oracle.seed())),
-                    );
+            let look = |buf: &Buf, first: Lba| -> Vec<Seen> {
+                let sectors = buf.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate();
+                sectors.map(|(i, bytes)| stamp::look(bytes, first + i as u64, oracle.seed())).collect()
+            };
+            if let Some(buf) = read(driver, &mut stack, extent) {
+                found.extend(look(&buf, extent.start));
+                continue;
+            }
+            // One by one, to see which sectors are really lost.
+            for lba in (start..extent.end().0).map(Lba) {
+                match read(driver, &mut stack, Extent::new(lba, 1)) {
+                    Some(buf) => found.extend(look(&buf, lba)),
+                    None => found.push(Seen::Unreadable),
                 }
             }
         }

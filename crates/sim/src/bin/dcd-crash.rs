@@ -141,7 +141,8 @@ struct Arguments {
     #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
     log_cache: Option<LogPlaceName>,
     /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
-    /// the run of the seed: it must end in right data, an error, or a refusal.
+    /// the run of the seed: it must end in right data, an error, or a refusal. The parity of an array without a journal is in doubt
+    /// at first.
     #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
     errors: bool,
     /// Replays one run, and tells its story.
@@ -177,6 +178,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
                     LogPlaceName::Device => LogPlace::Device,
                     LogPlaceName::Slice => LogPlace::Slice,
                 }),
+                in_doubt: arguments.errors && !arguments.journal,
                 ..RaidSubject::new(level)
             },
         );
@@ -285,7 +287,8 @@ fn sweep(arguments: &Arguments) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let config = SweepConfig::new(arguments.seed, SWEEP_REQUESTS);
+    let in_doubt = arguments.raid.is_some() && !arguments.journal;
+    let config = SweepConfig { in_doubt, ..SweepConfig::new(arguments.seed, SWEEP_REQUESTS) };
     let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
     println!(
         "{} cases, seed {:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log failed \
