@@ -326,3 +326,17 @@ fn a_member_that_fails_while_the_parity_is_in_doubt_makes_errors_and_no_wrong_da
     }
     assert!(told > 100, "{told}");
 }
+
+/// The array takes no more writes, and then the log on it fails, too: until that is recorded nothing is tried again, and nobody is woken.
+#[test]
+fn a_cache_on_a_broken_array_whose_log_fails_waits_for_its_record() {
+    let config = SweepConfig { stride: 43, devices_max: 1, in_doubt: true, ..SweepConfig::new(2, 40) };
+    let swept = sweep_errors(&config, &|seed| {
+        let log_cache = Some(LogPlace::Slice);
+        raid_rig(seed, RaidSubject { in_doubt: true, log_cache, ..RaidSubject::new(Level::Raid5) })
+    });
+    if let Some(violation) = swept.violation {
+        panic!("{violation}");
+    }
+    assert!(swept.log_failures > 0);
+}

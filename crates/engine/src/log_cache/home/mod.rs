@@ -180,7 +180,8 @@ impl Home {
 
 impl Core {
     pub fn home_deadline(&self) -> Option<Nanos> {
-        if self.stop != Stop::No || self.home.stalled || !self.flights_allowed() || !self.has_work() {
+        let rests = self.stop != Stop::No || self.home.stalled || self.waits_for_record();
+        if rests || !self.flights_allowed() || !self.has_work() {
             return None;
         }
         if let Some(at) = self.home.retry_at {
@@ -190,6 +191,11 @@ impl Core {
             when::Choice::At(at) => Some(at),
             when::Choice::Run | when::Choice::Wait => None,
         }
+    }
+
+    /// What only RAM has would be a change that the log cannot explain, should the next start still use it.
+    fn waits_for_record(&self) -> bool {
+        self.mode == (Mode::LogFailed { recorded: false }) && self.home.phase == Phase::Idle
     }
 
     fn flights_allowed(&self) -> bool {
@@ -225,8 +231,7 @@ impl Core {
         if self.pending.is_empty() {
             self.home.pressure = Pressure::None;
         }
-        // What only RAM has would be a change that the log cannot explain, should the next start still use it.
-        if self.mode == (Mode::LogFailed { recorded: false }) && self.home.phase == Phase::Idle {
+        if self.waits_for_record() {
             return;
         }
         let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
