@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
@@ -17,7 +18,7 @@ use dcd_engine::{
     SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{HotAdd, Losses, MayLose, Rig, disk, prefill};
+use crate::explore::{Build, HotAdd, Losses, MayLose, Rig, disk, prefill};
 use crate::{CutStyle, MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 
 /// The size of an array alone; a little more where its stripes do not divide it.
@@ -311,6 +312,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
     let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
     let data = Extent::new(Lba(log_sectors), base.len() as u64);
+    let after_log_failure = subject.log_cache.map(|place| without_log(config.clone(), place, data));
     let make = move |config: &RaidConfig, geometries: &[Geometry]| match subject.log_cache {
         None => stack(config, geometries),
         Some(place) => cached_stack(config, cache_config.clone(), place, data, geometries),
@@ -322,7 +324,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         disks,
         base,
         build: Box::new(build),
-        build_after_log_failure: None,
+        build_after_log_failure: after_log_failure,
         data_alone: None,
         promise: Promise::Flush,
         delay_max: Nanos::ZERO,
@@ -365,6 +367,20 @@ fn cached_stack(
     };
     let root = builder.layer("cache", Box::new(LogCache::new(cache)), &below);
     builder.finish(root)
+}
+
+/// What a server starts once it is recorded that the log has failed: the array, or the part of it that has the data.
+fn without_log(config: RaidConfig, place: LogPlace, data: Extent) -> Build {
+    Box::new(move |geometries| {
+        let members = match place {
+            LogPlace::Device => &geometries[..geometries.len() - 1],
+            LogPlace::Slice => geometries,
+        };
+        let mut builder = StackBuilder::new();
+        let array = add(&mut builder, config.clone(), members);
+        let root = builder.layer("data", Box::new(Slice::new(data)), &[array]);
+        builder.finish(root)
+    })
 }
 
 fn hot_add(config: RaidConfig, make: Rc<impl Fn(&RaidConfig, &[Geometry]) -> Stack + 'static>) -> HotAdd {

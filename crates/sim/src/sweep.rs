@@ -138,6 +138,7 @@ fn try_case(
         rig: subject(config.seed),
         rng: SimRng::new(mix(config.seed, 0x5eed)),
         case,
+        in_doubt: config.in_doubt,
         tells,
         story: Vec::new(),
         ending: Ending::default(),
@@ -151,6 +152,7 @@ struct Life {
     rig: Rig,
     rng: SimRng,
     case: Case,
+    in_doubt: bool,
     tells: bool,
     story: Vec<String>,
     ending: Ending,
@@ -172,7 +174,7 @@ impl Life {
         self.story.extend(driver.take_story());
         let oracle = outcome?;
         self.ending.fired = driver.devices()[device].faults().fired() > 0;
-        self.second_life(&mut driver, &oracle, config.in_doubt)
+        self.second_life(&mut driver, &oracle)
     }
 
     /// The life under faults; gives the oracle with all that was promised.
@@ -201,7 +203,7 @@ impl Life {
         };
         let mut client = Client::new(character, oracle, client_rng);
         client.errors_expected = true;
-        self.serve(driver, &mut stack, &mut client, config.in_doubt)?;
+        self.serve(driver, &mut stack, &mut client)?;
         self.ending.told = client.errors() > 0;
         if self.ending.blocked {
             return Ok(client.oracle);
@@ -209,23 +211,37 @@ impl Life {
         if self.ending.log_failed {
             self.bring_home(driver, &mut stack)?;
         }
-        self.look_at_all(driver, &mut stack, &mut client.oracle, config.in_doubt)?;
+        self.look_at_all(driver, &mut stack, &mut client.oracle)?;
         Ok(client.oracle)
     }
 
-    /// A log that has failed is not read again at the next start: what can still be saved is brought home before.
+    /// A log that has failed is not read again at the next start: what can still be saved is brought home before, out of the cache
+    /// first and then out of what is below it.
     fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
-        for layer in 0..stack.layer_count() {
-            // The host has written it down by now, if the client was done sooner.
-            driver.control(stack, LayerIndex(layer), Control::LogFailureRecorded);
-            driver.control(stack, LayerIndex(layer), Control::Drain);
+        for layer in (0..stack.layer_count()).rev().map(LayerIndex) {
+            // A slice has nothing to bring home, and does not answer.
+            if !stack.layer(layer).status(driver.now()).is_null() {
+                // The host has written it down by now, if the client was done sooner.
+                driver.control(stack, layer, Control::LogFailureRecorded);
+                driver.control(stack, layer, Control::Drain);
+                self.wait_until_drained(driver, stack, layer)?;
+            }
         }
+        Ok(())
+    }
+
+    fn wait_until_drained(
+        &mut self,
+        driver: &mut Driver,
+        stack: &mut Stack,
+        layer: LayerIndex,
+    ) -> Result<(), String> {
         let until = driver.now() + ANSWER_TIME_MAX;
         while driver.now() < until && driver.events() < EVENTS_MAX {
             let progress = driver.step(stack);
-            while let Some((_, report)) = driver.take_report() {
+            while let Some((by, report)) = driver.take_report() {
                 driver.note(|| format!("report {report:?}"));
-                if matches!(report, Report::Drained | Report::Failed(_)) {
+                if by == layer && matches!(report, Report::Drained | Report::Failed(_)) {
                     return Ok(());
                 }
             }
@@ -233,16 +249,10 @@ impl Life {
                 return Ok(());
             }
         }
-        Err("draining after the log has failed has no end".into())
+        Err(format!("draining {} after the log has failed has no end", stack.layer_name(layer)))
     }
 
-    fn serve(
-        &mut self,
-        driver: &mut Driver,
-        stack: &mut Stack,
-        client: &mut Client,
-        in_doubt: bool,
-    ) -> Result<(), String> {
+    fn serve(&mut self, driver: &mut Driver, stack: &mut Stack, client: &mut Client) -> Result<(), String> {
         let (mut paused, mut answered_at) = (false, driver.now());
         let mut failed_layer = None;
         while !client.is_done() {
@@ -286,7 +296,7 @@ impl Life {
             if waits || driver.events() > EVENTS_MAX {
                 // A fault that stays may leave a full cache with nowhere to go, and so may an array that takes no more writes; a fault that
                 // went away may not.
-                if self.case.for_ever || in_doubt {
+                if self.case.for_ever || self.in_doubt {
                     self.ending.blocked = true;
                     return Ok(());
                 }
@@ -302,7 +312,6 @@ impl Life {
         driver: &mut Driver,
         stack: &mut Stack,
         oracle: &mut Oracle,
-        in_doubt: bool,
     ) -> Result<(), String> {
         let mut lost = Vec::new();
         for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
@@ -320,14 +329,14 @@ impl Life {
                 }
             }
         }
-        if !lost.is_empty() && !self.case.for_ever && !self.ending.log_failed && !in_doubt {
+        if !lost.is_empty() && !self.case.for_ever && !self.ending.log_failed && !self.in_doubt {
             return Err(format!(
                 "one fault that is over makes {} sectors unreadable, {} first",
                 lost.len(),
                 lost[0]
             ));
         }
-        if self.ending.log_failed || in_doubt {
+        if self.ending.log_failed || self.in_doubt {
             // The client was told; what such a sector holds after the next start is nobody's promise.
             lost.into_iter().for_each(|lba| oracle.lost(lba));
         }
@@ -335,7 +344,7 @@ impl Life {
     }
 
     /// The power goes, and the disks come back without faults.
-    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle, in_doubt: bool) -> Result<(), String> {
+    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
         let now = driver.now();
         let style = self.rng.pick(&CutStyle::ALL);
         let disks: Vec<MemDisk> =
@@ -345,18 +354,12 @@ impl Life {
         if self.tells {
             driver.tell_story();
         }
-        let outcome = self.recover(now, &mut driver, oracle, in_doubt);
+        let outcome = self.recover(now, &mut driver, oracle);
         self.story.extend(driver.take_story());
         outcome
     }
 
-    fn recover(
-        &mut self,
-        now: Nanos,
-        driver: &mut Driver,
-        oracle: &Oracle,
-        in_doubt: bool,
-    ) -> Result<(), String> {
+    fn recover(&mut self, now: Nanos, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
         let build = match (&self.rig.build_after_log_failure, self.ending.log_failed) {
             (Some(build), true) => build,
             _ => &self.rig.build,
@@ -364,7 +367,7 @@ impl Life {
         let mut stack = build(&driver.geometries());
         match stack.activate(driver) {
             Ok(()) => {}
-            Err(_) if in_doubt => {
+            Err(_) if self.in_doubt => {
                 self.ending.refused = true;
                 return Ok(());
             }
