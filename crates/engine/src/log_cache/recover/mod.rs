@@ -325,11 +325,13 @@ impl Walk<'_> {
         if header.seq < self.superblock.durable_seq && !self.options.verify_all {
             return Ok(Payload::Kept(Vec::new()));
         }
+        self.reader.first_unreadable = None;
         let bad = self.bad_entries(header)?;
         if bad.is_empty() {
             return Ok(Payload::Kept(bad));
         }
-        let durable = header.seq < self.superblock.durable_seq || {
+        // What a cut tore can be read; what cannot be read may have been whole, and acknowledged.
+        let durable = header.seq < self.superblock.durable_seq || self.reader.first_unreadable.is_some() || {
             let after = Place { sector: header.sector + u64::from(header.sectors), ..self.place_of(header) };
             self.proof_of_durability(header.seq, after)?.is_some()
         };

@@ -296,6 +296,22 @@ fn an_unreadable_place_at_the_end_may_have_held_a_record() {
 }
 
 #[test]
+fn an_unreadable_payload_at_the_end_may_have_been_acknowledged() {
+    let mut log = Log::new(4, 512);
+    log.append(&[Data(0, 8, 1)]);
+    let newest = log.append(&[Data(8, 8, 1), Data(24, 8, 1)]);
+    log.device.unreadable.insert(newest.sector + 1);
+    let found = damage(&mut log);
+    assert_eq!((found.kind, found.lost), (DamageKind::Payload, vec![Extent::new(Lba(8), 8)]));
+    let accept = WalkOptions { accept_damage: true, ..Default::default() };
+    assert_eq!(walk_with(&mut log, accept).0, [1, 2]);
+    // One that can be read, and is not what it should be, was torn.
+    log.device.unreadable.clear();
+    log.spoil(newest.sector + 1, 0, 1);
+    assert_eq!(walked(&mut log).0, [1]);
+}
+
+#[test]
 fn a_hole_is_not_filled_with_leftovers() {
     let mut log = Log::new(6, 512);
     log.append(&[Data(0, 8, 1)]);
