@@ -6,6 +6,7 @@ use std::rc::Rc;
 use dcd_engine::{BlockDevice, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target};
 use serde_json::Value;
 
+use crate::attachment::Refusal;
 use crate::failure::Failure;
 use crate::real::FilePump;
 use crate::running::RunningCaches;
@@ -67,7 +68,7 @@ impl Offline {
         caches.note_start()?;
         let mut shared = Shared { stack, pump: NotedPump { files, caches } };
         let Shared { stack, pump } = &mut shared;
-        stack.activate(pump).map_err(|e| Failure::Failed(e.to_string()))?;
+        stack.activate(pump).map_err(|e| Refusal::new(e.to_string(), "nothing was changed"))?;
         pump.caches.note_started(pump.files.now(), stack)?;
         Ok(Offline { shared: Rc::new(RefCell::new(shared)) })
     }

@@ -317,7 +317,7 @@ fn an_array_on_caches_is_not_served_without_the_cache_above_it() {
     expect(&server.stop(), 0, "");
     // The array's superblocks are in the logs below it: without all caches there is none, and none is given up.
     fs::rename(place.path("ssd.img"), place.path("elsewhere")).unwrap();
-    assert_eq!(Server::start(&place, &["--without-cache", "--force"]).err().unwrap().status.code(), Some(1));
+    assert_eq!(Server::start(&place, &["--without-cache", "--force"]).err().unwrap().status.code(), Some(3));
     fs::rename(place.path("elsewhere"), place.path("ssd.img")).unwrap();
     expect(&place.serve().stop(), 0, "");
     // One of them alone is.

@@ -392,6 +392,12 @@ impl Life {
                 }
             }
         }
+        let mut oracle = oracle.clone();
+        if self.in_doubt {
+            // An error may have taken what was in RAM as well, and was read from there until now.
+            let unreadable = found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable);
+            unreadable.for_each(|(lba, _)| oracle.lost(Lba(lba as u64)));
+        }
         oracle.judge(now, &found)
     }
 }

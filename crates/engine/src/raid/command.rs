@@ -52,8 +52,8 @@ impl Array {
         } else if self.spares.is_empty() {
             "there is no spare: \"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
         } else if !self.recorder.in_doubt().is_empty() {
-            "the parity is not right everywhere, so what the member had cannot be computed: bring it back, or accept that at the \
-             next start"
+            "the parity is not right everywhere, so what the member had cannot be computed: copy away what can be read; after \
+             \"dcd serve --accept-damage\" it is computed, and may come out wrong"
         } else if self.broken || self.geometry.read_only {
             "the array takes no writes"
         } else {

@@ -126,8 +126,8 @@ impl Array {
         });
         let doubt = !self.recorder.in_doubt().is_empty() && self.recorder.failed() != 0;
         let doubt = doubt.then(|| {
-            "a member failed before the parity was right everywhere: what it held there cannot be read. Bring it back, or accept \
-             that at the next start"
+            "a member failed before the parity was right everywhere: what it held there cannot be read. Copy away what can be; \
+             after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
                 .to_owned()
         });
         let lost = (!self.lost.is_empty()).then(|| {

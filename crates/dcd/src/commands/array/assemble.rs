@@ -222,6 +222,9 @@ impl<'a> Members<'a> {
         if let Some(path) = journal {
             device("journal".to_owned(), Some(path))?;
         }
+        if array.reshape.is_some() {
+            text += "\n# It is growing: \"dcd array grow\" goes on with that, and then it can be served.\n";
+        }
         let level = array.level.name();
         let strip = array.strip_sectors * SECTOR_BYTES / 1024;
         let _ = write!(

@@ -97,6 +97,7 @@ impl Choice {
         match start(&self.file, &[&self.layer], Purpose::Look) {
             Ok((offline, parts)) => Ok(Ok(offline.status(parts.layers[&self.layer]))),
             Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal.reason)),
             Err(failure) => Ok(Err(failure.to_string())),
         }
     }

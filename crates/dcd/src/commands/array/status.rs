@@ -270,6 +270,9 @@ fn screen(status: &Value) -> String {
         0 if status["stopped_cleanly"] == false && !yes("journal") => {
             "in doubt: it did not stop cleanly, and its journal is not named".to_owned()
         }
+        0 if status["stopped_cleanly"] == false && !status["refusal"].is_null() => {
+            "not known, as the start is refused".to_owned()
+        }
         0 if status["stopped_cleanly"] == false => {
             "right where the journal's last records are written again".to_owned()
         }
@@ -373,13 +376,18 @@ pub fn findings_line(findings: &Value) -> Option<String> {
     let count = |what: &str| findings[what].as_u64();
     let (mismatches, repaired) = (count("mismatches")?, count("repaired")?);
     let (unreadable, lost) = (count("unreadable")?, count("lost")?);
+    let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut line = format!(
-        "{mismatches} rows that did not match, {unreadable} unreadable blocks, {repaired} blocks repaired, {lost} lost"
+        "{} that did not match, {}, {} repaired, {lost} lost",
+        counted(mismatches, "row"),
+        counted(unreadable, "unreadable block"),
+        counted(repaired, "block")
     );
     if let Some(rows) = count("unlocated").filter(|rows| *rows > 0) {
         let _ = write!(
             line,
-            "; in {rows} rows nothing told which block was wrong: their data were taken for right, and their parity was written"
+            "; in {} nothing told which block was wrong: their data were taken for right, and their parity was written",
+            counted(rows, "row")
         );
     }
     Some(line)
@@ -416,7 +424,7 @@ mod tests {
             "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left, by regions",
             "returned member 3, by regions: 1 MiB of its 4 MiB were filled",
             "strides  Smax 40 for reads, 12 for writes (stride benchmark)",
-            "scrubbed 3 rows that did not match, 1 unreadable blocks, 2 blocks repaired, 0 lost; in 1 rows nothing told which block was \
+            "scrubbed 3 rows that did not match, 1 unreadable block, 2 blocks repaired, 0 lost; in 1 row nothing told which block was \
              wrong: their data were taken for right, and their parity was written",
             "  member 1   b                in use, event counter 12, 3 reads failed",
             "  member 2   c                in the wrong place: it is member 0",
