@@ -327,6 +327,33 @@ fn a_member_that_fails_while_the_parity_is_in_doubt_makes_errors_and_no_wrong_da
     assert!(told > 100, "{told}");
 }
 
+/// With a log cache on it, wherever its log is. An array whose parity is right makes up for whatever one disk does, the log on it included.
+#[test]
+fn errors_below_a_log_cache_on_an_array_make_nothing_wrong() {
+    let mut log_failures = 0;
+    for (seed, place, journal) in [
+        (1, LogPlace::Slice, true),
+        (1, LogPlace::Slice, false),
+        (2, LogPlace::Device, true),
+        (2, LogPlace::Device, false),
+    ] {
+        let in_doubt = !journal;
+        let config = SweepConfig { stride: 29, in_doubt, ..SweepConfig::new(seed, 40) };
+        let swept = sweep_errors(&config, &|seed| {
+            let log_cache = Some(place);
+            raid_rig(seed, RaidSubject { journal, in_doubt, log_cache, ..RaidSubject::new(Level::Raid5) })
+        });
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        if place == LogPlace::Slice && journal {
+            assert_eq!((swept.told, swept.refused, swept.log_failures, swept.blocked), (0, 0, 0, 0));
+        }
+        log_failures += swept.log_failures;
+    }
+    assert!(log_failures > 20, "{log_failures}");
+}
+
 /// The array takes no more writes, and then the log on it fails, too: until that is recorded nothing is tried again, and nobody is woken.
 #[test]
 fn a_cache_on_a_broken_array_whose_log_fails_waits_for_its_record() {
