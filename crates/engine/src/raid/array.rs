@@ -22,6 +22,7 @@ use crate::raid::pass::Passes;
 use crate::raid::plan::Run;
 use crate::raid::record::Recorder;
 use crate::raid::request::{Pending, Waiter, WaitingFor};
+use crate::raid::right::RightRows;
 use crate::raid::stripe::{Goal, Operation};
 use crate::raid::unit::Piece;
 use crate::slab::Slab;
@@ -143,6 +144,7 @@ pub(super) struct Array {
     /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
     pub broken: bool,
     pub passes: Passes,
+    pub right_rows: RightRows,
     /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
     pub unflushed: bool,
     flushing: u32,
@@ -200,6 +202,7 @@ impl Array {
             held_back: Vec::new(),
             broken: false,
             passes,
+            right_rows: RightRows::default(),
             unflushed: true,
             flushing: 0,
             foreground: 0,

@@ -60,13 +60,19 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     }
     if let Some(region) = members.damaged(&regions, &layout) {
         if !config.accept_damage {
-            let journal = if replays { "give it the journal that it had, " } else { "" };
+            // What has failed is not believed any more, wherever it is.
+            let absent = members.now.failed & !recorded.failed;
+            let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
+            let journal = replays.then(|| "give it the journal that it had".to_owned());
+            let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
+            let choices: Vec<String> = bring_back.into_iter().chain(journal).chain([accept]).collect();
             return refuse(format!(
-                "it did not stop cleanly, so its parity is in doubt in {} of {} regions (region {region} is one), and {} \
-                 missing: what they held may come out wrong. Bring them back, {journal}or accept that (\"dcd serve --accept-damage\")",
+                "its parity is in doubt in {} of {} regions (region {region} is one), as it did not stop cleanly or had not computed all of \
+                 it yet, and {} missing or failed: what they held may come out wrong. What to do: {}",
                 members.now.in_doubt.len(),
                 regions.count(),
-                names(members.now.failed)
+                names(members.now.failed),
+                choices.join(", or ")
             ));
         }
         members.now.in_doubt = Bitmap::default();
@@ -170,8 +176,8 @@ impl Members<'_> {
             let member = below.geometry(port);
             if member.sectors < needed {
                 return refuse(format!(
-                    "member {role} has {} sectors, and had {needed}: name the right device; if it is gone for good, take it out with \
-                     \"dcd array fail\"",
+                    "member {role} has {} sectors, and had {needed}: name the right device; if it is gone for good, write \"missing\" \
+                     in its place",
                     member.sectors
                 ));
             }
@@ -256,9 +262,13 @@ impl Members<'_> {
 }
 
 fn names(roles: u64) -> String {
+    let are = if roles.count_ones() == 1 { "is" } else { "are" };
+    format!("{} {are}", members_in(roles))
+}
+
+fn members_in(roles: u64) -> String {
     let roles: Vec<usize> = (0..64).filter(|role| roles >> role & 1 == 1).collect();
-    let are = if roles.len() == 1 { "is" } else { "are" };
-    format!("{} {are}", members_named(&roles))
+    members_named(&roles)
 }
 
 /// Gives the journal; none where it cannot be read and is not needed.

@@ -2,9 +2,10 @@
 //!
 //! Reads of them fail until they are written, whatever is restarted meanwhile: the superblocks have a list. A write to such a row
 //! puts zeroes in the place of what is lost, so that the parity can be computed anew and the rest of the row is safe again; that
-//! *settles* the lost blocks. Nothing is computed of those that are not settled.
+//! *settles* the lost blocks, and so does a resync. Nothing is computed of those that are not settled.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::LINE_SECTORS;
 use crate::layer::Outbox;
@@ -114,6 +115,15 @@ impl Array {
             if self.recorder.lost().contains_key(&self.lost_block(unit, row, column)) {
                 self.cache.void(unit, row, column);
             }
+        }
+    }
+
+    /// A resync has written zeroes in the place of what is lost in some units, and their parity.
+    pub fn settle_voided(&mut self, units: Range<u64>) {
+        let lost: Vec<LostBlock> = self.recorder.lost().keys().copied().collect();
+        let within = |lost: &LostBlock| units.contains(&(lost.block / self.layout.rows as u64));
+        for lost in lost.into_iter().filter(within) {
+            self.recorder.settle(lost);
         }
     }
 

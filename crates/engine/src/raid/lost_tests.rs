@@ -138,6 +138,117 @@ fn a_member_that_fails_while_the_parity_is_in_doubt_takes_only_what_is_in_rows_t
     );
 }
 
+/// A member has failed while the parity is in doubt. What is written from then on is safe, the member's share of it too: the parity of
+/// such a row is computed from all that is in it, and can be believed.
+#[test]
+fn what_is_written_after_a_member_has_failed_in_doubt_can_be_read() {
+    for level in [Level::Raid5, Level::Raid6] {
+        let (members, unit) = (if level == Level::Raid5 { 4 } else { 5 }, 3 * STRIP / 8);
+        let small = RaidConfig { cache_bytes: unit * BLOCK as u64, ..config(level, members) };
+        let mut bench = Bench::over(small, false);
+        for member in &mut bench.members.0 {
+            member.0[(DATA_SECTOR * 512) as usize..].fill(3);
+        }
+        bench.dead.push(1);
+        let others = |bench: &mut Bench, byte: u8| {
+            bench.write(unit, unit as usize, byte);
+            bench.flush().expect("written, and the cache has nothing else");
+        };
+        // Of the first stripe: a column on member 1, and another.
+        let column = bench.raid.array().layout.column(0, 1) as u64;
+        let (of_it, of_another) = (STRIP / 8 * column, STRIP / 8 * ((column + 1) % 3));
+        bench.write(of_it + 5, 1, 9);
+        bench.write(of_another + 6, 1, 9);
+        bench.flush().expect("safe without the member");
+        others(&mut bench, 1);
+        assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [9; BLOCK]);
+        assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1, "what the member had in the other row");
+        // Its neighbour in the row is written, and then the whole of it again.
+        bench.write(of_another + 5, 1, 8);
+        bench.flush().expect("safe");
+        others(&mut bench, 2);
+        assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [9; BLOCK]);
+        assert_eq!(bench.read(of_another + 5, 1).expect("read"), [8; BLOCK]);
+        bench.write(of_it + 5, 1, 7);
+        bench.flush().expect("safe");
+        others(&mut bench, 3);
+        assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [7; BLOCK]);
+        is_error(&mut bench, of_it + 6);
+        let lost = bench.raid.status(Nanos::ZERO)["lost_blocks"].clone();
+        assert_eq!(lost, 1, "{level:?}");
+        // After a restart nobody knows which rows are right, but whoever accepts that finds them.
+        let accepting = RaidConfig {
+            accept_damage: true,
+            present: present_without(members, 1),
+            ..config(level, members)
+        };
+        bench.members.0.remove(1);
+        let mut bench = Bench::start(accepting, bench.members).expect("active");
+        assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [7; BLOCK]);
+        assert_eq!(bench.read(of_another + 5, 1).expect("read"), [8; BLOCK]);
+    }
+}
+
+fn present_without(members: usize, role: usize) -> Vec<bool> {
+    (0..members).map(|member| member != role).collect()
+}
+
+/// A crash has left a row that does not fit, with blocks that are lost: the parity of all of it becomes right again, and they stay lost.
+#[test]
+fn a_resync_settles_what_is_lost() {
+    let mut bench = damaged();
+    bench.write(21, 1, 9);
+    bench.ask(Io::Flush);
+    let writes = |(_, _, io): &(Port, OpId, Io)| {
+        io.modifies() && io.extent().is_some_and(|extent| extent.start.0 >= DATA_SECTOR)
+    };
+    while !bench.open.iter().any(writes) {
+        assert!(bench.returns(), "it never writes");
+    }
+    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    assert!(!bench.raid.array().recorder.in_doubt().is_empty());
+    while !bench.raid.array().recorder.recorded().in_doubt.is_empty() {
+        bench.handle(Event::Wake);
+        bench.now += Nanos::from_secs(1);
+        assert!(bench.returns() || bench.now < Nanos::from_secs(60), "it resyncs");
+    }
+    bench.settle();
+    bench.check_parity();
+    let status = bench.raid.status(bench.now);
+    assert_eq!(
+        (&status["state"], &status["lost_blocks"]),
+        (&serde_json::json!("good"), &serde_json::json!(1))
+    );
+    is_error(&mut bench, 5);
+    // Without member 2, what it has of the row is computed.
+    bench.dead.push(2);
+    assert_eq!(bench.read(37, 1).expect("computed"), [3; BLOCK]);
+}
+
+/// A scrub computes nothing of a row that does not fit, and says what is lost in it.
+#[test]
+fn a_scrub_counts_what_is_lost() {
+    for repair in [false, true] {
+        let mut bench = damaged();
+        let lost = crate::raid::superblock::LostBlock { role: 0, block: 5 };
+        let recorder = &mut bench.raid.array.as_mut().expect("active").recorder;
+        assert!(recorder.lose(lost));
+        bench.bad_reads.clear();
+        bench.tell(ArrayCommand::Scrub { repair }).expect("it is whole");
+        while bench.raid.status(bench.now)["last_scrub"].is_null() {
+            bench.handle(Event::Wake);
+            bench.now += Nanos::from_secs(1);
+            assert!(bench.returns() || bench.now < Nanos::from_secs(60), "it scrubs");
+        }
+        let found = &bench.raid.status(bench.now)["last_scrub"];
+        assert_eq!(
+            (&found["lost"], &found["repaired"]),
+            (&serde_json::json!(1), &serde_json::json!(0)),
+            "{found}"
+        );
+    }
+}
+
 /// The list is full: then nothing more is promised.
 #[test]
 fn a_list_without_room_stops_writes() {

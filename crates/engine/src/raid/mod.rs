@@ -67,6 +67,7 @@ mod pass;
 pub mod plan;
 mod record;
 mod request;
+mod right;
 pub mod stride;
 mod stripe;
 mod superblock;

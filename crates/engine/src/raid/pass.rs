@@ -491,7 +491,12 @@ impl Array {
                 let right =
                     |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
                 let right: Vec<u64> = self.recorder.in_doubt().iter().filter(right).collect();
-                right.into_iter().for_each(|region| self.recorder.synced(region));
+                for region in right {
+                    let units = regions.units(region);
+                    self.settle_voided(units.clone());
+                    self.right_rows.forget(units);
+                    self.recorder.synced(region);
+                }
             }
             Kind::Rebuild { .. } => self.recorder.checkpoint(self.sectors_below((!over).then_some(position))),
             Kind::Scrub { .. } => {}

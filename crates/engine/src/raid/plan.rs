@@ -45,8 +45,8 @@ pub enum Purpose {
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
     Fetch(BTreeSet<usize>),
-    /// As a destage, and computes the parity of every row anew, where it can: what is on the disk may be wrong.
-    Resync,
+    /// As a destage, and computes the parity of every row anew, where it can: what is on the disk may be wrong, but for these rows.
+    Resync(BTreeSet<usize>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +91,11 @@ pub fn plan(
     for row in 0..view.rows() {
         let cycle = match purpose {
             Purpose::Destage => cheapest(view, row),
-            Purpose::Resync if reconstruct_write_blocks(view, row).is_some() => Cycle::ReconstructWrite,
+            Purpose::Resync(right) if right.contains(&row) => cheapest(view, row),
+            Purpose::Resync(_) if reconstruct_write_blocks(view, row).is_some() => Cycle::ReconstructWrite,
             // It stays in doubt, and nobody loses anything by that.
-            Purpose::Resync if !has_dirty(view, row) => Cycle::Nothing,
-            Purpose::Resync => Cycle::Recover,
+            Purpose::Resync(_) if !has_dirty(view, row) => Cycle::Nothing,
+            Purpose::Resync(_) => Cycle::Recover,
             Purpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
             Purpose::Fetch(_) => Cycle::Nothing,
         };

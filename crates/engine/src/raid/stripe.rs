@@ -17,7 +17,7 @@ use crate::raid::cache::StripeCache;
 use crate::raid::compute::{self, Blocks, Computed};
 use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
-use crate::raid::plan::{Plan, Purpose, Run, StripeView, TooManyMissing, plan};
+use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -67,6 +67,8 @@ pub(super) struct Operation {
     unwritten: bool,
     /// Its record in the journal.
     pub record: Option<u64>,
+    /// Rows in doubt whose parity is right when it has written.
+    made_right: Vec<usize>,
 }
 
 /// Where the plan's blocks are.
@@ -123,6 +125,7 @@ impl Array {
             failed_reads: false,
             unwritten: false,
             record: None,
+            made_right: Vec::new(),
         };
         let key = self.operations.insert(operation);
         self.plan_and_read(key, out);
@@ -136,9 +139,10 @@ impl Array {
         for column in 0..shape.columns() {
             let gone = self.is_gone(self.layout.member(unit, column), unit);
             // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
-            let in_doubt = column >= shape.data && self.is_unsynced(unit);
+            let unsynced = column >= shape.data && self.is_unsynced(unit);
             for row in 0..self.layout.rows {
-                let in_doubt = in_doubt || self.is_unsettled(unit, row, column);
+                let in_doubt =
+                    unsynced && !self.right_rows.contains(unit, row) || self.is_unsettled(unit, row, column);
                 view.access[(row, column)] = match gone {
                     true => Access::Gone,
                     false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
@@ -158,7 +162,10 @@ impl Array {
         let purpose = match goal {
             Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
             Goal::Destage if !self.is_unsynced(unit) => Purpose::Destage,
-            Goal::Destage => Purpose::Resync,
+            Goal::Destage => {
+                let right = |row: &usize| self.right_rows.contains(unit, *row);
+                Purpose::Resync((0..self.layout.rows).filter(right).collect())
+            }
         };
         let singly = entry.singly;
         let plan = match plan(&view, &purpose, self.config.contiguity.as_ref()) {
@@ -267,7 +274,13 @@ impl Array {
             }
             writes.push((run.clone(), buf));
         }
+        let unsynced = self.is_unsynced(unit);
         let operation = self.operations.get_mut(key);
+        if unsynced && operation.goal == Goal::Destage {
+            let whole =
+                |row: &usize| matches!(work.plan.cycles[*row], Cycle::ReconstructWrite | Cycle::Recover);
+            operation.made_right = (0..work.view.rows()).filter(whole).collect();
+        }
         operation.writes = writes;
         if operation.writes.is_empty() {
             return self.end(key, out);
@@ -373,7 +386,10 @@ impl Array {
 
     /// Nothing of an operation is written: what was dirty stays so.
     pub(super) fn not_written(&mut self, key: u64, out: &mut Outbox) {
-        self.operations.get_mut(key).unwritten = true;
+        let operation = self.operations.get_mut(key);
+        operation.unwritten = true;
+        let unit = operation.unit;
+        self.right_rows.forget(unit..unit + 1);
         self.end(key, out);
     }
 
@@ -382,6 +398,9 @@ impl Array {
         operation.phase = Phase::Ending;
         let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
         if settles {
+            for row in std::mem::take(&mut operation.made_right) {
+                self.right_rows.insert(unit, row);
+            }
             self.settle_lost(unit);
             self.record(out);
         }

@@ -62,6 +62,8 @@ pub(super) struct Survey<'a> {
     pub bytes: Vec<Option<Buf>>,
     /// By role and row.
     pub unreadable: &'a BTreeSet<(usize, usize)>,
+    /// Those among them that are lost, and lie in rows that do not fit.
+    pub unsettled: &'a BTreeSet<(usize, usize)>,
 }
 
 /// What is to be written, before neighbours are put together.
@@ -109,7 +111,11 @@ impl Survey<'_> {
         let mut spans: Vec<Range<usize>> = Vec::new();
         for row in first..end {
             match spans.last_mut() {
-                Some(span) if all_read || missing(span.start).eq(missing(row)) => span.end = row + 1,
+                Some(span)
+                    if all_read || self.unsettled.is_empty() && missing(span.start).eq(missing(row)) =>
+                {
+                    span.end = row + 1;
+                }
                 _ => spans.push(row..row + 1),
             }
         }
@@ -141,6 +147,9 @@ impl Survey<'_> {
             let blocks: Vec<&[u8]> = blocks.into_iter().flatten().collect();
             return self.compare(unit, rows, &blocks, found, writes);
         }
+        if self.is_unsettled(unit, rows.start) {
+            return self.void(unit, rows, &blocks, found, writes);
+        }
         let unreadable = |column: &usize| self.unreadable.contains(&(role(*column), rows.start));
         let lost = blocks[..shape.data].iter().filter(|block| block.is_none()).count();
         // Nothing is computed of parity that a crash may have left half-written.
@@ -163,6 +172,40 @@ impl Survey<'_> {
                 } else if unreadable(&column) && !doubtful.contains(&row) {
                     writes.blocks.insert((role(column), row), block.to_vec());
                 }
+            }
+        }
+    }
+
+    fn is_unsettled(&self, unit: u64, row: usize) -> bool {
+        let of_data = |column: usize| self.unsettled.contains(&(self.layout.member(unit, column), row));
+        (0..self.shape().data).any(of_data)
+    }
+
+    /// A row with lost blocks, which does not fit: a resync puts zeroes in their place, and makes the parity fit.
+    fn void(
+        &self,
+        unit: u64,
+        rows: Range<usize>,
+        blocks: &[Option<&[u8]>],
+        found: &mut Found,
+        writes: &mut Writes,
+    ) {
+        let shape = self.shape();
+        let role = |column: usize| self.layout.member(unit, column);
+        let is_lost = |column: usize| self.unsettled.contains(&(role(column), rows.start));
+        let zeroes = vec![0; rows.len() * BLOCK];
+        let known = |column: usize| if is_lost(column) { Some(&zeroes[..]) } else { blocks[column] };
+        let data: Option<Vec<&[u8]>> = (0..shape.data).map(known).collect();
+        let Some(data) = data.filter(|_| self.kind == Kind::Resync) else {
+            let missing = blocks[..shape.data].iter().filter(|block| block.is_none()).count();
+            found.findings.lost += (missing * rows.len()) as u64;
+            return found.lost.extend(rows);
+        };
+        let parities = shape.parity_columns().zip(syndrome::parity_of(shape, &data));
+        let voided = (0..shape.data).filter(|column| is_lost(*column)).map(|column| (column, zeroes.clone()));
+        for (column, bytes) in voided.chain(parities) {
+            for (row, block) in rows.clone().zip(bytes.chunks_exact(BLOCK)) {
+                writes.blocks.insert((role(column), row), block.to_vec());
             }
         }
     }

@@ -30,6 +30,8 @@ pub(super) struct Window {
     bytes: Vec<Option<Buf>>,
     /// By role and row.
     unreadable: BTreeSet<(usize, usize)>,
+    /// Those among them that are lost, and lie in rows that do not fit.
+    unsettled: BTreeSet<(usize, usize)>,
     /// Rows that could not be made right.
     lost: Vec<usize>,
     ended: bool,
@@ -44,8 +46,9 @@ impl Array {
     pub(super) fn begin_window(&mut self, units: Range<u64>, out: &mut Outbox) {
         let left = (units.end - units.start) as usize;
         let bytes = (0..self.ports.len()).map(|_| None).collect();
-        let (unreadable, lost) = (BTreeSet::new(), Vec::new());
-        let window = Window { units: units.clone(), left, bytes, unreadable, lost, ended: false };
+        let (unreadable, unsettled) = Default::default();
+        let (lost, ended) = (Vec::new(), false);
+        let window = Window { units: units.clone(), left, bytes, unreadable, unsettled, lost, ended };
         let key = self.passes.windows.insert(window);
         self.passes.order.push_back(key);
         for unit in units {
@@ -73,7 +76,8 @@ impl Array {
         let units = self.passes.windows.get_mut(key).units.clone();
         let rows = self.window_rows(&units);
         let unsettled = self.unsettled(units.start, rows);
-        self.passes.windows.get_mut(key).unreadable = unsettled;
+        let window = self.passes.windows.get_mut(key);
+        (window.unreadable, window.unsettled) = (unsettled.clone(), unsettled);
         for role in 0..self.ports.len() {
             if !self.is_gone(role, units.start) {
                 self.read_rows(key, role, 0..rows, out);
@@ -134,7 +138,8 @@ impl Array {
         let kind = self.passes.kind();
         let window = self.passes.windows.get_mut(key);
         let (units, bytes) = (window.units.clone(), std::mem::take(&mut window.bytes));
-        let survey = Survey { layout: self.layout, kind, units, bytes, unreadable: &window.unreadable };
+        let (unreadable, unsettled) = (&window.unreadable, &window.unsettled);
+        let survey = Survey { layout: self.layout, kind, units, bytes, unreadable, unsettled };
         let found = survey.carry_out();
         let mut lost: Vec<(usize, usize)> = Vec::new();
         if let Kind::Rebuild { .. } = kind {

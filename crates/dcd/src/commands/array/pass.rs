@@ -36,7 +36,9 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
         )));
     }
     let parity = match status["state"].as_str() {
-        Some("resyncing") => "; the parity is still being made right, see \"dcd array status\"",
+        Some("resyncing") => {
+            "; its parity is in doubt until it has been computed, which goes on while the array is served"
+        }
         _ => "",
     };
     println!("all members are whole{parity}");

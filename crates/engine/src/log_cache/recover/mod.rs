@@ -123,7 +123,7 @@ impl std::fmt::Display for Damage {
 pub enum RecoverError {
     #[error(
         "the log is damaged: {0}. Acknowledged writes are lost. Nothing was changed. `dcd check` lists the damage; `dcd rescue` \
-         writes everything that can be read to the data disk; serving with damage accepted goes on without what is lost"
+         writes everything that can be read to the data disk; `dcd serve --accept-damage` goes on without what is lost"
     )]
     Damage(Box<Damage>),
     #[error(
