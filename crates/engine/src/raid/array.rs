@@ -202,7 +202,7 @@ impl Array {
             held_back: Vec::new(),
             broken: false,
             passes,
-            right_rows: RightRows::default(),
+            right_rows: RightRows::new(regions, layout.rows),
             unflushed: true,
             flushing: 0,
             foreground: 0,

@@ -492,9 +492,8 @@ impl Array {
                     |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
                 let right: Vec<u64> = self.recorder.in_doubt().iter().filter(right).collect();
                 for region in right {
-                    let units = regions.units(region);
-                    self.settle_voided(units.clone());
-                    self.right_rows.forget(units);
+                    self.settle_voided(regions.units(region));
+                    self.right_rows.forget_region(region);
                     self.recorder.synced(region);
                 }
             }

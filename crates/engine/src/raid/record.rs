@@ -362,7 +362,8 @@ impl Array {
     pub fn announce(&mut self, unit: u64, out: &mut Outbox) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        if !self.recorder.is_begun(region, tract, journaled) {
+        let together = self.flush_waits() || !self.recorder.wanted.away.is_empty();
+        if together && !self.recorder.is_begun(region, tract, journaled) {
             self.begin_all_dirty(journaled);
         }
         self.recorder.begin(region, tract, journaled);
@@ -376,7 +377,7 @@ impl Array {
         self.recorder.may_write(self.regions.of_unit(unit), self.tracts.of_unit(unit)) || late
     }
 
-    /// What waits in the cache is recorded together, and not region by region: all members would leave what they do for each.
+    /// What a flush brings home, and what waits in the cache while a member is away, is recorded at once, and not region by region.
     fn begin_all_dirty(&mut self, journaled: bool) {
         let mut next = 0;
         while let Some(&unit) = self.cache.dirty().range(next..).next() {

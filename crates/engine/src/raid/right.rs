@@ -2,48 +2,83 @@
 //! written. That is known in RAM alone; after a restart the whole region is in doubt again.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-const WORD: usize = u64::BITS as usize;
+use crate::raid::bitmap::Regions;
 
-/// Rows by their unit, a bit for each.
-#[derive(Debug, Default)]
-pub struct RightRows(BTreeMap<u64, Vec<u64>>);
+const WORD: u64 = u64::BITS as u64;
+
+/// A bit for each row of the regions that have such rows: for rows of 16 KiB, 8 MiB for each TiB of them.
+#[derive(Debug)]
+pub struct RightRows {
+    regions: Regions,
+    rows: u64,
+    bits: BTreeMap<u64, Vec<u64>>,
+}
 
 impl RightRows {
+    /// `rows`: of each unit.
+    pub const fn new(regions: Regions, rows: usize) -> RightRows {
+        RightRows { regions, rows: rows as u64, bits: BTreeMap::new() }
+    }
+
+    /// The region of a row, its word there, and its bit in it.
+    fn place(&self, unit: u64, row: usize) -> (u64, usize, u64) {
+        let region = self.regions.of_unit(unit);
+        let index = (unit - self.regions.units(region).start) * self.rows + row as u64;
+        (region, (index / WORD) as usize, 1 << (index % WORD))
+    }
+
     pub fn contains(&self, unit: u64, row: usize) -> bool {
-        self.0
-            .get(&unit)
-            .and_then(|words| words.get(row / WORD))
-            .is_some_and(|word| word >> (row % WORD) & 1 == 1)
+        let (region, word, bit) = self.place(unit, row);
+        self.bits.get(&region).and_then(|words| words.get(word)).is_some_and(|word| word & bit != 0)
     }
 
     pub fn insert(&mut self, unit: u64, row: usize) {
-        let words = self.0.entry(unit).or_default();
-        words.resize(words.len().max(row / WORD + 1), 0);
-        words[row / WORD] |= 1 << (row % WORD);
+        let (region, word, bit) = self.place(unit, row);
+        let words = self.bits.entry(region).or_default();
+        words.resize(words.len().max(word + 1), 0);
+        words[word] |= bit;
     }
 
-    /// Nothing is known of these units any more, or nothing has to be.
-    pub fn forget(&mut self, units: Range<u64>) {
-        let mut rest = self.0.split_off(&units.start);
-        self.0.append(&mut rest.split_off(&units.end));
+    /// Nothing is known of a unit any more.
+    pub fn forget_unit(&mut self, unit: u64) {
+        for row in 0..self.rows as usize {
+            let (region, word, bit) = self.place(unit, row);
+            if let Some(word) = self.bits.get_mut(&region).and_then(|words| words.get_mut(word)) {
+                *word &= !bit;
+            }
+        }
+    }
+
+    /// A region is not in doubt any more.
+    pub fn forget_region(&mut self, region: u64) {
+        self.bits.remove(&region);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raid::layout::Layout;
+    use crate::raid::matrix::Shape;
 
     #[test]
     fn rows_are_kept_by_unit() {
-        let mut right = RightRows::default();
-        for (unit, row) in [(3, 0), (3, 64), (4, 200), (5, 1)] {
+        let layout =
+            Layout { shape: Shape { data: 3, parity: 1 }, strip_sectors: 160, stripes: 40, rows: 20 };
+        let mut right = RightRows::new(Regions::new(&layout, 4), 20);
+        let all = [(3, 0), (3, 19), (4, 0), (5, 1), (39, 19)];
+        for (unit, row) in all {
             right.insert(unit, row);
         }
-        assert!(right.contains(3, 64) && right.contains(4, 200) && right.contains(5, 1));
-        assert!(!right.contains(3, 63) && !right.contains(4, 0) && !right.contains(9, 0));
-        right.forget(3..5);
-        assert!(!right.contains(3, 0) && !right.contains(4, 200) && right.contains(5, 1));
+        let known = |right: &RightRows| -> Vec<(u64, usize)> {
+            let every = (0..40).flat_map(|unit| (0..20).map(move |row| (unit, row)));
+            every.filter(|(unit, row)| right.contains(*unit, *row)).collect()
+        };
+        assert_eq!(known(&right), all);
+        right.forget_unit(3);
+        assert_eq!(known(&right), all[2..]);
+        right.forget_region(1);
+        assert_eq!(known(&right), all[4..]);
     }
 }

@@ -389,7 +389,7 @@ impl Array {
         let operation = self.operations.get_mut(key);
         operation.unwritten = true;
         let unit = operation.unit;
-        self.right_rows.forget(unit..unit + 1);
+        self.right_rows.forget_unit(unit);
         self.end(key, out);
     }
 
