@@ -68,8 +68,8 @@ fn a_write_to_such_a_row_loses_the_rest_for_good_and_nothing_else() {
     assert_eq!(bench.read(37, 1).expect("read"), [3; BLOCK]);
 }
 
-#[test]
-fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
+/// Block 21 is on its way home, and the first write to the row is about to reach a member.
+fn about_to_write() -> Bench {
     let mut bench = damaged();
     bench.write(21, 1, 9);
     bench.ask(Io::Flush);
@@ -79,6 +79,12 @@ fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
     while !bench.open.iter().any(writes) {
         assert!(bench.returns(), "it never writes");
     }
+    bench
+}
+
+#[test]
+fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
+    let bench = about_to_write();
     for port in 0..4 {
         let found = Superblock::read(&mut Memory(bench.members.0[port].0.clone())).expect("it has one").0;
         let lost: Vec<_> =
@@ -196,16 +202,8 @@ fn present_without(members: usize, role: usize) -> Vec<bool> {
 /// A crash has left a row that does not fit, with blocks that are lost: the parity of all of it becomes right again, and they stay lost.
 #[test]
 fn a_resync_settles_what_is_lost() {
-    let mut bench = damaged();
-    bench.write(21, 1, 9);
-    bench.ask(Io::Flush);
-    let writes = |(_, _, io): &(Port, OpId, Io)| {
-        io.modifies() && io.extent().is_some_and(|extent| extent.start.0 >= DATA_SECTOR)
-    };
-    while !bench.open.iter().any(writes) {
-        assert!(bench.returns(), "it never writes");
-    }
-    let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
+    let crashed = about_to_write();
+    let mut bench = Bench::start(config(Level::Raid5, 4), crashed.members).expect("active");
     assert!(!bench.raid.array().recorder.in_doubt().is_empty());
     while !bench.raid.array().recorder.recorded().in_doubt.is_empty() {
         bench.handle(Event::Wake);
