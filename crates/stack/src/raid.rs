@@ -64,6 +64,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(low_mark, |n| n as u8),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
         flush_depth: fields.number_in("flush-depth", 1..=1024)?.map_or(d.flush_depth, |n| n as u32),
+        prefetch_after: d.prefetch_after,
         idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
         idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
         pass_bytes: fields.size("pass-memory")?.unwrap_or(d.pass_bytes),

@@ -110,7 +110,7 @@ journal-required = false    true: when the journal fails, no more writes are tak
 pass-rate = "10MiB"         what a rebuild, a resync or a scrub moves in a second at each member
                             while clients are active; when they are not, it is not limited
 pass-memory = "32MiB"       RAM for what that has read and not written yet
-cache-size = "64MiB"        RAM for stripes
+cache-size = "64MiB"        RAM for stripes; up to an eighth more for what destages will read
 non-volatile = false        as in a write cache
 unit = "stripe"             what is locked, replaced and destaged as one: stripe, or
                             parity-block-group (as Linux md)

@@ -20,6 +20,7 @@ use crate::raid::lost;
 use crate::raid::members::Spare;
 use crate::raid::pass::Passes;
 use crate::raid::plan::Run;
+use crate::raid::prefetch::Prefetch;
 use crate::raid::record::Recorder;
 use crate::raid::request::{Pending, Waiter, WaitingFor};
 use crate::raid::right::RightRows;
@@ -38,6 +39,11 @@ pub(super) enum Flight {
     },
     OperationWrite {
         key: u64,
+        run: Run,
+    },
+    /// A read for a destage that has not begun.
+    Prefetch {
+        unit: u64,
         run: Run,
     },
     Superblock {
@@ -144,6 +150,9 @@ pub(super) struct Array {
     /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
     pub broken: bool,
     pub passes: Passes,
+    pub prefetch: Prefetch,
+    /// Reads of clients at members.
+    pub clients_reading: u32,
     pub right_rows: RightRows,
     /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
     pub unflushed: bool,
@@ -202,6 +211,8 @@ impl Array {
             held_back: Vec::new(),
             broken: false,
             passes,
+            prefetch: Prefetch::default(),
+            clients_reading: 0,
             right_rows: RightRows::new(regions, layout.rows),
             unflushed: true,
             flushing: 0,
@@ -266,8 +277,13 @@ impl Array {
 
     fn completed(&mut self, op: OpId, result: IoResult, out: &mut Outbox) {
         let (role, flight) = self.flights.remove(op.0);
-        let reads =
-            matches!(flight, Flight::Read(_) | Flight::OperationRead { .. } | Flight::WindowRead { .. });
+        let reads = matches!(
+            flight,
+            Flight::Read(_)
+                | Flight::OperationRead { .. }
+                | Flight::Prefetch { .. }
+                | Flight::WindowRead { .. }
+        );
         if reads && result.status.is_err() {
             self.read_errors[role] += 1;
         }
@@ -275,6 +291,7 @@ impl Array {
             Flight::Read(piece) => self.read_returned(piece, result, out),
             Flight::OperationRead { key, run } => self.operation_read(key, run, result, out),
             Flight::OperationWrite { key, run } => self.operation_write(key, &run, role, &result, out),
+            Flight::Prefetch { unit, run } => self.prefetched(unit, run, result, out),
             Flight::Superblock { role } => self.superblock_returned(role, &result, out),
             Flight::Journal { operation } => self.journal_returned(operation, &result, out),
             Flight::Flush { role } => {
@@ -318,10 +335,12 @@ impl Array {
         while let Some(unit) = self.next_destage(now) {
             self.start(unit, Goal::Destage, out);
         }
+        self.go_on_prefetching(out);
         self.go_on_passing(now, out);
         self.take_spare(out);
         self.finish_waiters(out);
-        let resting = self.operations.is_empty() && self.passes.windows.is_empty();
+        let resting =
+            self.operations.is_empty() && self.passes.windows.is_empty() && self.prefetch.in_flight == 0;
         if self.stopping && self.requests.is_empty() && resting && self.has_noted_pass(now, out) {
             self.stopping = false;
             self.wait_until_home(WaitingFor::Report(Report::Stopped), None);

@@ -6,7 +6,7 @@
 //! | a lock is        | by                                        | meanwhile                                      |
 //! |------------------|-------------------------------------------|------------------------------------------------|
 //! | free             |                                           |                                                |
-//! | shared           | reads of clients that go to members       | writes into the cache, and further reads       |
+//! | shared           | reads of clients at members, prefetching  | writes into the cache, and further reads       |
 //! | wanted           | a destage that waits for those reads      | what the cache has is read; all else waits     |
 //! | claimed          | a pass that waits for whoever has it      | the same                                       |
 //! | exclusive        | a recovery, a pass                        | the same                                       |
@@ -139,6 +139,11 @@ impl StripeCache {
     /// The dirty units that are not on their way home, the least recently written first.
     pub fn by_written(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_written.iter().map(|(_, unit)| *unit)
+    }
+
+    /// The dirty unit that is not on its way home and was written next after a stamp, and when.
+    pub fn written_after(&self, stamp: u64) -> Option<(u64, u64)> {
+        self.by_written.range((stamp + 1, 0)..).next().copied()
     }
 
     /// Everything that was written by now has a stamp of this or less.

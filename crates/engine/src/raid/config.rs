@@ -124,6 +124,9 @@ pub struct RaidConfig {
     pub destage_depth: u32,
     /// The same while clients wait for nothing but a flush, of units with few dirty blocks.
     pub flush_depth: u32,
+    /// What destages will read is read before, of units that have not been written since the cache gave so many stamps: one for each
+    /// write, and one for each piece of memory. 0: it is not.
+    pub prefetch_after: u64,
     /// For the idle policy below the high mark: see the log cache.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
@@ -159,6 +162,7 @@ impl Default for RaidConfig {
             low_mark: 5,
             destage_depth: 32,
             flush_depth: 128,
+            prefetch_after: 128,
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
             pass_bytes: 32 << 20,

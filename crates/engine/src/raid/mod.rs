@@ -17,6 +17,7 @@
 //! | `command`    | what an administrator tells a running array                                       |
 //! | `request`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
+//! | `prefetch`   | what destages will read, read before                                              |
 //! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
 //! | `window`     | a part of a pass: units that are read, looked at and written together             |
 //! | `survey`     | what a pass makes of what it has read                                             |
@@ -65,6 +66,7 @@ pub mod offline;
 pub mod parity;
 mod pass;
 pub mod plan;
+mod prefetch;
 mod record;
 mod request;
 mod right;

@@ -362,7 +362,9 @@ impl Array {
     pub fn announce(&mut self, unit: u64, out: &mut Outbox) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        let together = self.flush_waits() || !self.recorder.wanted.away.is_empty();
+        // What is dirty in non-volatile RAM may stay there for long.
+        let together =
+            !self.config.non_volatile || self.flush_waits() || !self.recorder.wanted.away.is_empty();
         if together && !self.recorder.is_begun(region, tract, journaled) {
             self.begin_all_dirty(journaled);
         }
@@ -377,7 +379,7 @@ impl Array {
         self.recorder.may_write(self.regions.of_unit(unit), self.tracts.of_unit(unit)) || late
     }
 
-    /// What a flush brings home, and what waits in the cache while a member is away, is recorded at once, and not region by region.
+    /// What waits in the cache is recorded together, and not region by region: all members would leave what they do for each.
     fn begin_all_dirty(&mut self, journaled: bool) {
         let mut next = 0;
         while let Some(&unit) = self.cache.dirty().range(next..).next() {

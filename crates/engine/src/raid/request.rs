@@ -129,6 +129,7 @@ impl Array {
         let lba = self.layout.member_lba(chunk.unit, row) + chunk.first % LINE_SECTORS;
         let buf = self.cache.buffer((chunk.sectors * SECTOR_BYTES) as usize);
         self.statistics.read_misses += 1;
+        self.clients_reading += 1;
         self.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
     }
 
@@ -162,6 +163,7 @@ impl Array {
 
     /// A read of a client has returned from its member.
     pub(super) fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
+        self.clients_reading -= 1;
         self.cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
             // What was written meanwhile may have made it whole.

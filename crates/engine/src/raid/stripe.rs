@@ -18,6 +18,7 @@ use crate::raid::compute::{self, Blocks, Computed};
 use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
 use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
+use crate::raid::prefetch::lacks;
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -59,6 +60,8 @@ pub(super) struct Operation {
     blocks: usize,
     pub phase: Phase,
     work: Option<Work>,
+    /// What was read before it began.
+    prefetched: Vec<(Run, Buf)>,
     pub writes: Vec<(Run, Buf)>,
     /// Commands that have not returned.
     left: u32,
@@ -115,6 +118,7 @@ impl Array {
             self.cache.leaves(unit, true);
         }
         let operation = Operation {
+            prefetched: self.take_prefetched(unit),
             unit,
             goal,
             blocks,
@@ -131,7 +135,7 @@ impl Array {
         self.plan_and_read(key, out);
     }
 
-    fn view(&self, unit: u64) -> StripeView {
+    pub(super) fn view(&self, unit: u64) -> StripeView {
         let shape = self.layout.shape;
         let access = Grid::new(self.layout.rows, shape.columns());
         let mut view = StripeView { shape, z: self.cache.z(unit), access };
@@ -175,10 +179,14 @@ impl Array {
         if goal == Goal::Destage {
             self.pin(unit, &view, &plan);
         }
-        let mut runs: Vec<(Run, Option<Buf>)> = Vec::new();
-        for run in &plan.reads {
+        let prefetched = std::mem::take(&mut self.operations.get_mut(key).prefetched);
+        let wanted: Vec<Run> = plan.reads.iter().filter_map(|run| lacks(run, &prefetched)).collect();
+        let mut runs: Vec<(Run, Option<Buf>)> =
+            prefetched.into_iter().map(|(run, buf)| (run, Some(buf))).collect();
+        let here = runs.len();
+        for run in wanted {
             let step = if singly { 1 } else { run.rows.len() };
-            for first in run.rows.clone().step_by(step) {
+            for first in run.rows.step_by(step) {
                 runs.push((Run { column: run.column, rows: first..first + step }, None));
             }
         }
@@ -186,14 +194,14 @@ impl Array {
         for (number, (run, _)) in runs.iter().enumerate() {
             run.rows.clone().for_each(|row| index[(row, run.column)] = number as u32 + 1);
         }
-        let wanted: Vec<Run> = runs.iter().map(|(run, _)| run.clone()).collect();
+        let wanted: Vec<Run> = runs[here..].iter().map(|(run, _)| run.clone()).collect();
         let operation = self.operations.get_mut(key);
         operation.left = wanted.len() as u32;
         operation.work = Some(Work { view, plan, reads: Reads { runs, index } });
         if wanted.is_empty() {
             return self.compute(key, out);
         }
-        for (number, run) in wanted.into_iter().enumerate() {
+        for (number, run) in (here..).zip(wanted) {
             let buf = self.cache.buffer(run.rows.len() * BLOCK);
             let at = self.layout.member_lba(unit, run.rows.start);
             self.statistics.destage_reads += 1;

@@ -18,6 +18,8 @@ mod members;
 mod outdated;
 #[path = "pass_tests.rs"]
 mod passes;
+#[path = "prefetch_tests.rs"]
+mod prefetches;
 #[path = "rebuild_tests.rs"]
 mod rebuilds;
 

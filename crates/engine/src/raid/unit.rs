@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::Buf;
 use crate::raid::layout::Chunk;
 use crate::raid::matrix::Status;
+use crate::raid::plan::Run;
 
 /// All sectors of a block.
 pub(super) const WHOLE: u8 = 0xff;
@@ -72,6 +73,8 @@ pub struct Unit {
     pub waiting: VecDeque<Piece>,
     /// Rows of which something has to be computed, as a member cannot give it.
     pub fetch: Option<BTreeSet<usize>>,
+    /// What its members have, read for its next destage (`prefetch`).
+    pub(super) prefetched: Vec<(Run, Buf)>,
     /// A read of several blocks has failed: which of them is found out one by one.
     pub singly: bool,
     /// Bad sectors, by (row, column).

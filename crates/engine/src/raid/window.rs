@@ -65,6 +65,7 @@ impl Array {
         let entry = self.cache.unit(unit);
         let key = entry.claimed.take().expect("a window has claimed it");
         (entry.exclusive, entry.wanted) = (true, false);
+        self.take_prefetched(unit);
         let window = self.passes.windows.get_mut(key);
         window.left -= 1;
         if window.left == 0 {
