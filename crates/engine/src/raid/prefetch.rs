@@ -1,8 +1,8 @@
 //! What destages are going to read, read before: the old content of dirty blocks.
 //!
 //! While clients write into the cache, members have time. What a destage has to know first changes only under the exclusive lock of
-//! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: a destage uses it, all others forget
-//! it. Parity is not read: that of neighbouring rows goes in one command when all of them are dirty.
+//! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: an operation uses it, a pass forgets
+//! it. Parity is not read: more of it goes in one command when all of a stripe is destaged.
 //!
 //! It is read of units that rest and whose dirty blocks lie apart: one that is being filled will need none of it. While clients read,
 //! and while somebody waits for a destage, nothing is.
