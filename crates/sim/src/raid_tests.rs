@@ -5,6 +5,7 @@ use dcd_engine::raid::parity;
 use dcd_engine::testing::conformance;
 
 use super::*;
+use crate::explore::Counts;
 use crate::{ExploreConfig, Explored, FaultPlan, SweepConfig, explore, sweep_errors};
 
 const LEVELS: [Level; 2] = [Level::Raid5, Level::Raid6];
@@ -98,7 +99,7 @@ fn explored(subject: RaidSubject, states: u64) -> Explored {
 }
 
 #[track_caller]
-fn holds(subject: RaidSubject, states: u64) {
+fn holds(subject: RaidSubject, states: u64) -> Counts {
     let explored = explored(subject, states);
     if let Some(violation) = explored.violation {
         panic!("{violation}");
@@ -111,12 +112,14 @@ fn holds(subject: RaidSubject, states: u64) {
     for path in ["destages", "destage_reads", "read_misses", "superblocks"] {
         assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
     }
+    explored.counts
 }
 
 #[test]
 fn arrays_keep_the_contract_of_a_block_device() {
     for level in LEVELS {
-        holds(RaidSubject::new(level), 1500);
+        let counts = holds(RaidSubject::new(level), 1500);
+        assert!(counts.paths["prefetches"] > 0, "{counts:?}");
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Statistics {
     /// Commands to members for parity and destages, and their blocks.
     pub destage_reads: u64,
     pub destage_read_blocks: u64,
+    /// Of these reads, those before their destage.
+    pub prefetches: u64,
     pub destage_writes: u64,
     pub destage_written_blocks: u64,
     /// Operations that read, or computed, what a member could not give.

@@ -98,6 +98,7 @@ impl Array {
         for run in runs {
             let at = self.layout.member_lba(unit, run.rows.start);
             let buf = self.cache.buffer(run.rows.len() * BLOCK);
+            self.statistics.prefetches += 1;
             self.statistics.destage_reads += 1;
             self.statistics.destage_read_blocks += run.rows.len() as u64;
             self.prefetch.in_flight += 1;

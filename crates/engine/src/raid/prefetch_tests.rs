@@ -38,6 +38,7 @@ fn a_destage_does_not_read_again_what_was_read_while_its_stripe_rested() {
     bench.write(81, 1, 4);
     assert_eq!(bench.sent(), ["r0 7+1", "r5 16+1"], "of what came since, and of the other stripe");
     bench.settle();
+    assert_eq!(bench.raid.statistics().prefetches, 3);
     bench.flush().expect("flushed");
     let reads: Vec<String> = bench.sent().into_iter().filter(|sent| sent.starts_with('r')).collect();
     assert_eq!(reads, ["r4 16+2", "r5 0+1", "r5 17+1", "r5 7+1"], "the parity, and what did not rest");
