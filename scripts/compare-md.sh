@@ -13,15 +13,18 @@
 #   "dcd-slice" is the same array below a log cache whose log is the array's own first 128 MiB: the same five disks, and no more.
 #   "md-journal" is md with its journal in write-back mode, "dcd-log" dcd's array with its journal and below a log cache; both
 #   have one file on the host, which is not paced, for that: an SSD.
+# - "bare" is such a file alone, without an array: what kernel and emulation take themselves. No setup can be told from another
+#   where both are as fast as that.
 # - Drives serve what waits in the order that takes the least time, as drives do; with QUEUE=fcfs in the order in which it came, as
 #   simpler emulations of disks do.
 # - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
-# trees of 508 files on ext4. sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
+# trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 DRIVE=cheetah-15k4 QUEUE=sptf SETUPS="md dcd dcd-slice md-journal dcd-log"
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 DRIVE=cheetah-15k4 QUEUE=sptf
+#        SETUPS="md dcd dcd-slice md-journal dcd-log bare"
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
@@ -31,7 +34,8 @@ drive=${DRIVE:-cheetah-15k4}
 queue=${QUEUE:-sptf}
 writes_mib=${WRITES_MIB:-16}
 sustained_mib=${SUSTAINED_MIB:-160}
-read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log}"
+files_times=${FILES_TIMES:-3}
+read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log bare}"
 # A run that takes longer has hung.
 seconds_max=240
 member_mib=640
@@ -197,7 +201,11 @@ start_setup() { # SETUP: sets $exports, what the kernel will see
             ;;
         md) exports=(disk0 disk1 disk2 disk3 disk4) ;;
         md-journal) exports=(disk0 disk1 disk2 disk3 disk4 ssd) ;;
-        *) fail "there is no setup \"$1\": md dcd dcd-slice md-journal dcd-log" ;;
+        bare)
+            exports=(ssd)
+            head -c 768M /dev/zero >> "$work/ssd.img"
+            ;;
+        *) fail "there is no setup \"$1\": md dcd dcd-slice md-journal dcd-log bare" ;;
     esac
     local name image arguments=()
     devices=()
@@ -233,7 +241,7 @@ run() { # SETUP ROUND
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" \
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" \
         "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
     local end=$((SECONDS + seconds_max))

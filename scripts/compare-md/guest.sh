@@ -45,7 +45,9 @@ note() { # WORKLOAD SECONDS
     echo "$SETUP;$ROUND;$1;$2" >> /mnt/results
 }
 
-since() { awk "BEGIN { printf \"%.3f\", $(now) - $1 }"; }
+since() { awk "BEGIN { printf \"%.3f\\n\", $(now) - $1 }"; }
+
+mean() { awk '{ sum += $1 } END { printf "%.3f", sum / NR }' "$1"; }
 
 # fio says how long its requests took, flush and all: its own start takes a second here. The requests are the same for every setup
 # of a round.
@@ -106,28 +108,32 @@ measure write --rw=write --bs=512k --offset=512m --size=512m --iodepth=16
 measure read --rw=read --bs=512k --offset=512m --size=512m --iodepth=16
 
 # Many small files: four users unpack a tree each and copy it.
-mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 $device || die "mkfs.ext4 failed"
-mount -t ext4 $device /tmp/tree || die "ext4 cannot be mounted"
-begin=$(now)
-for user in 1 2 3 4; do
-    { mkdir /tmp/tree/$user && tar -xf /mnt/tree.tar -C /tmp/tree/$user; } &
+for _ in $(seq "$FILES_TIMES"); do
+    mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 $device || die "mkfs.ext4 failed"
+    mount -t ext4 $device /tmp/tree || die "ext4 cannot be mounted"
+    begin=$(now)
+    for user in 1 2 3 4; do
+        { mkdir /tmp/tree/$user && tar -xf /mnt/tree.tar -C /tmp/tree/$user; } &
+    done
+    wait
+    sync -f /tmp/tree
+    since "$begin" >> /tmp/unpack
+    umount /tmp/tree
+    mount -t ext4 $device /tmp/tree
+    begin=$(now)
+    for user in 1 2 3 4; do cp -r /tmp/tree/$user /tmp/tree/copy-$user & done
+    wait
+    sync -f /tmp/tree
+    since "$begin" >> /tmp/copy
+    umount /tmp/tree
+    mount -t ext4 -o ro $device /tmp/tree
+    for user in 1 2 3 4; do
+        diff -r /tmp/tree/$user /tmp/tree/copy-$user > /tmp/diff.log || die "a copy differs: $(tail -n 1 /tmp/diff.log)"
+    done
+    umount /tmp/tree
 done
-wait
-sync -f /tmp/tree
-note unpack "$(since "$begin")"
-umount /tmp/tree
-mount -t ext4 $device /tmp/tree
-begin=$(now)
-for user in 1 2 3 4; do cp -r /tmp/tree/$user /tmp/tree/copy-$user & done
-wait
-sync -f /tmp/tree
-note copy "$(since "$begin")"
-umount /tmp/tree
-mount -t ext4 -o ro $device /tmp/tree
-for user in 1 2 3 4; do
-    diff -r /tmp/tree/$user /tmp/tree/copy-$user > /tmp/diff.log || die "a copy differs: $(tail -n 1 /tmp/diff.log)"
-done
-umount /tmp/tree
+note unpack "$(mean /tmp/unpack)"
+note copy "$(mean /tmp/copy)"
 
 # Far more than RAM and a burst, over the same 512 MiB.
 case $SETUP in

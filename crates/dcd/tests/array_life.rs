@@ -4,6 +4,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::Duration;
 
 use common::array::{
@@ -59,7 +60,9 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     disk(&place, "more", 8);
     stack(&place, &["a", "b", "new", "d"], &["small"], JOURNAL);
     expect(&array(&place, "add", &["new"]), 3, "whose device the server has open still");
-    expect(&array(&place, "add", &["d"]), 3, "name it in \"spares\" and add it");
+    expect(&array(&place, "add", &["d"]), 3, "is member 3 of the server's array already, and in use");
+    stack(&place, &["a", "more", "new", "d"], &["small"], JOURNAL);
+    expect(&array(&place, "add", &["more"]), 3, "name it in \"spares\" and add it");
     expect(&array(&place, "add", &["small"]), 3, "is too small: it has 4 MiB, and each member 8 MiB");
     stack(&place, &["a", "b", "c", "d"], &["new", "more"], JOURNAL);
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
@@ -220,16 +223,22 @@ fn an_array_is_found_again_among_bare_devices() {
     let out = place.path("found.toml");
     let found = find(&["d", "e", "blank", "a", "b"], &["--out", out.to_str().unwrap()]);
     expect(&found, 0, "blank.img: it is no member of an array");
+    expect(&found, 0, "without member 2: what it held is computed from the others");
     expect(&find(&["d", "a", "b"], &["--out", out.to_str().unwrap()]), 1, "exists");
     let text = fs::read_to_string(&out).unwrap();
     assert!(text.contains("of = [\"disk0\", \"disk1\", \"missing\", \"disk3\"]"), "{text}");
     assert!(text.contains("spares = [\"spare0\"]") && text.contains("strip = \"64KiB\""), "{text}");
+    // A copy of a member from before the others were served once more.
+    fs::copy(place.path("a.img"), place.path("old.img")).unwrap();
     // It is served as it is; the spare takes the place of the member that is not there.
     fs::write(place.stack(), text.replace("array.sock", "nbd.sock").replace("array.control", "control.sock"))
         .unwrap();
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
+    let found = find(&["d", "e", "a", "b", "old"], &[]);
+    expect(&found, 0, "old.img: member 0 with an older content");
+    expect(&found, 0, "a.img is that member now: left out");
 }
 
 #[test]
@@ -268,6 +277,30 @@ fn an_array_grows_by_a_member_and_by_larger_ones() {
     assert_eq!(nbd.bytes, 28 * MIB);
     read_all(&mut nbd, blocks);
     nbd.disconnect().unwrap();
+    expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn growing_stops_where_it_is_interrupted_and_goes_on_from_there() {
+    let place = Place::new();
+    disk(&place, "e", 24);
+    let (server, blocks) = full(&place, 24, &[], "");
+    expect(&server.stop(), 0, "");
+    stack(&place, &["a", "b", "c", "d", "e"], &[], "");
+    // A signal that came while it was held back is there when the program begins.
+    let interrupted = Command::new("env")
+        .args(["--block-signal=INT", "sh", "-c", "kill -INT $$; exec \"$0\" array grow --quiet \"$1\""])
+        .arg(dcd().get_program())
+        .arg(place.stack())
+        .output()
+        .unwrap();
+    expect(&interrupted, 1, "what was done is kept, and \"dcd array grow\" goes on");
+    let percent = status(&place)["reshaped_percent"].as_f64().expect("it is growing");
+    assert!(percent > 0.0 && percent < 100.0, "{percent}");
+    expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members now");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
     expect(&server.stop(), 0, "");
 }

@@ -17,4 +17,4 @@ pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerI
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};
 pub use session::{Actions, ControlCall, Piece, Session, SessionFactory, Source};
-pub use signals::Signal;
+pub use signals::{Signal, Signals};

@@ -12,13 +12,17 @@ pub enum Signal {
     Interrupt,
 }
 
-pub(crate) struct Signals {
+/// The signals that have come since this was made. Without it, from the moment it is dropped, they end the process as usual.
+pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Signals {
     /// Holds the signals back on this thread and on those that it starts from now on.
+    ///
+    /// # Errors
+    /// Where the kernel gives no descriptor for them.
     pub fn new() -> io::Result<Signals> {
         // SAFETY: signal sets are plain data that `sigemptyset` makes valid; all pointers live for their calls.
         unsafe {
@@ -43,7 +47,7 @@ impl Signals {
         }
     }
 
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 

@@ -60,6 +60,8 @@ pub(crate) struct ArraySetup {
     pub rows: u32,
     /// Smax for reads and for writes, of MSC-CT.
     pub fill: (u64, u64),
+    /// What a bit of the write-intent bitmap stands for.
+    pub region: u64,
 }
 
 /// What programs did on an array.
@@ -169,9 +171,14 @@ const MD_ROWS: Param = param(
 );
 const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
 const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
+const REGION: Param = param(
+    "region",
+    "64MiB",
+    "what a bit of the write-intent bitmap stands for; 1TiB is one bit for all, as if there were no bitmap",
+);
 
 /// The parameters of [`ArraySetup`].
-const SHARED: [Param; 12] = [
+const SHARED: [Param; 13] = [
     DRIVE,
     QUEUE_DEPTH,
     ANTICIPATION,
@@ -184,6 +191,7 @@ const SHARED: [Param; 12] = [
     MD_ROWS,
     FILL_READS,
     FILL_WRITES,
+    REGION,
 ];
 
 const fn is_same(a: &str, b: &str) -> bool {
@@ -254,6 +262,7 @@ impl ArraySetup {
             depth: settings.number("depth")?,
             rows: settings.number("rows")?,
             fill: (settings.number("fill-reads")?, settings.number("fill-writes")?),
+            region: settings.bytes("region")?,
         })
     }
 
@@ -286,6 +295,7 @@ impl ArraySetup {
             memory: CacheMemory::Unit,
             unit: if scheme == Scheme::Pbgc { CacheUnit::ParityBlockGroup } else { CacheUnit::Stripe },
             contiguity: (scheme == Scheme::MscCt).then_some(strides),
+            region_bytes: self.region,
             // "The non-volatile storage."
             non_volatile: true,
             when: WhenPolicy::HighLow,
@@ -431,7 +441,7 @@ mod tests {
     #[test]
     fn an_own_parameter_takes_the_place_of_the_arrays() {
         let cache = Param { default: "51MiB", ..CACHE };
-        let params = with_array::<13>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
+        let params = with_array::<14>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
         let of = |key: &str| -> Vec<&str> {
             params.iter().filter(|param| param.key == key).map(|param| param.default).collect()
         };

@@ -82,9 +82,10 @@ impl Bitmap {
     }
 }
 
-/// How many stripes make a region: at least `region_bytes` of the array, and more where there are too many regions otherwise.
+/// How many stripes make a region: at least `region_bytes` of the array or what a superblock can say, and more where there are too
+/// many regions otherwise.
 pub fn region_stripes(stripes: u64, stripe_bytes: u64, region_bytes: u64) -> u64 {
-    region_bytes.div_ceil(stripe_bytes).max(stripes.div_ceil(REGIONS_MAX)).max(1)
+    region_bytes.div_ceil(stripe_bytes).max(stripes.div_ceil(REGIONS_MAX)).clamp(1, u64::from(u32::MAX))
 }
 
 /// Which units of the cache lie in which region.
@@ -137,12 +138,15 @@ mod tests {
 
     #[test]
     fn every_unit_is_in_one_region_and_there_is_a_bit_for_each() {
-        for (stripes, region_bytes) in [(1, 64 << 20), (1000, 1 << 20), (70_000, 1), (32_768, 1)] {
+        for (stripes, region_bytes) in
+            [(1, 64 << 20), (1000, 1 << 20), (1000, u64::MAX), (70_000, 1), (32_768, 1)]
+        {
             for unit in [CacheUnit::Stripe, CacheUnit::ParityBlockGroup] {
                 let layout = Layout::new(Shape { data: 3, parity: 1 }, 16, 16 * stripes, unit);
                 let each = region_stripes(stripes, 3 * 16 * 512, region_bytes);
                 let regions = Regions::new(&layout, each);
-                assert!(regions.count() <= REGIONS_MAX && each * 3 * 16 * 512 >= region_bytes);
+                assert!(regions.count() <= REGIONS_MAX && u32::try_from(each).is_ok());
+                assert!(each * 3 * 16 * 512 >= region_bytes || regions.count() == 1);
                 let mut next = 0;
                 for region in 0..regions.count() {
                     let units = regions.units(region);

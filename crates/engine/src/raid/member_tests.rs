@@ -90,6 +90,11 @@ fn where_a_spare_has_a_role_it_does_not_matter_what_is_in_the_place_of_the_membe
         for block in 0..4 * 48 {
             assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
         }
+        // It fails in its turn, and the stack file is right as it is.
+        bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
+        bench.rest();
+        let advice = bench.status()["advice"].to_string();
+        assert!(!advice.contains("is member 1 now"), "{advice}");
     }
 }
 

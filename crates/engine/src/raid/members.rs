@@ -106,7 +106,8 @@ impl Array {
 
     /// What an administrator should do, in words.
     pub fn advice(&self) -> Vec<String> {
-        let taken = self.holders.iter().enumerate().filter_map(|(role, holder)| {
+        let taken = self.holders.iter().enumerate().filter(|(role, _)| self.is_in_use(*role));
+        let taken = taken.filter_map(|(role, holder)| {
             let spare = (*holder)?;
             Some(format!(
                 "spare {spare} is member {role} now: in the stack file, name it in the place of that member in \"of\", and take \

@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             (`--set used=1GiB`) the journal and the time between its commits are as much smaller. The array and its disks are those of ct-random. The file \
             system is the FFS of this project with the blocks, the journal and the placement of ext3, as Linux has it from 2.6.10 on: the first \
             free blocks from a goal on, in windows that are one file's while it is open.",
-    params: &with_array::<20>(&[
+    params: &with_array::<21>(&[
         Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
         Param {
             key: "cycles",

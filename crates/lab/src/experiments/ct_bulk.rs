@@ -30,7 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups, the \
             placement and the journal of ext3. How many requests were in flight at the block level is not stated. The making \
             of a file system is left out: the model's takes no time.",
-    params: &with_array::<17>(&[
+    params: &with_array::<18>(&[
         Param { key: "scale", default: "4", about: "files, file system and caches are divided by this" },
         Param { key: "used", default: "10GiB", about: "the size of the file system, before that" },
         Param { key: "block-bytes", default: "512MiB", about: "what is moved at the block level" },

@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             than DBench's list of calls (client.txt of dbench 4.0), in which a client has 21 MB of files and goes through 129 rounds: in \
             each it writes 7.7 MB, half of that over files that stay, and the rest to 50 files of 4 KB to 650 KB that go with the \
             round, and reads 11.4 MB.",
-    params: &with_array::<22>(&[
+    params: &with_array::<23>(&[
         Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
         Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
         Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },

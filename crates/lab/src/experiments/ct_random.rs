@@ -30,7 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 294: md's one thread begins \
             them until the first member has 128 requests in the host's queue, and waits. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
             for all three (section IV-E).",
-    params: &with_array::<18>(&[
+    params: &with_array::<19>(&[
         Param { key: "workspaces", default: "1,2,3,4,6,8", about: "gigabytes written to" },
         Param { key: "writes", default: "160000", about: "pages written at each size" },
         Param { key: "counts", default: "40000,160000,640000", about: "pages written to 1.5 GB" },

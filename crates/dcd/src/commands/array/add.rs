@@ -252,6 +252,13 @@ impl Served<'_> {
             );
         }
         if !is_in("failed_members", role) || status["rebuilding_member"] == json!(role) {
+            if status["member_names"][role] == self.name {
+                return wrong(
+                    self.name,
+                    &format!("is member {role} of the server's array already, and in use"),
+                    "nothing was changed",
+                );
+            }
             return wrong(
                 self.name,
                 &format!(

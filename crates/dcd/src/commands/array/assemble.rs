@@ -32,6 +32,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     refuse_twice(&array, &found)?;
     let members = Members::of(&array, &found);
     members.complain(&array)?;
+    members.tell_left_out(&array, &found);
     let text = members.stack_file(&array, journal.as_deref())?;
     match &args.out {
         None => print!("{text}"),
@@ -154,38 +155,59 @@ struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Gives each device its place, and tells those that get none.
+    /// Gives each device its place.
     fn of(array: &Superblock, found: &'a [Found]) -> Members<'a> {
         let mut members = Members { roles: vec![None; array.members], spares: Vec::new() };
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };
-            let name = device.name.as_str();
             match standing(array, superblock, identity) {
-                Standing::InUse(role) | Standing::Rebuilding(role, _) => members.roles[role] = Some(name),
-                Standing::Outdated(role) => {
-                    eprintln!(
-                        "dcd: {name}: member {role} with an older content; \"missing\" stands in its place. \"dcd array add\" fills it"
-                    );
+                Standing::InUse(role) | Standing::Rebuilding(role, _) => {
+                    members.roles[role] = Some(&device.name)
                 }
-                Standing::Failed(role) => {
-                    eprintln!(
-                        "dcd: {name}: it was member {role}, and has failed; \"missing\" stands in its place"
-                    );
-                }
-                Standing::Spare => members.spares.push(name),
-                Standing::Stale => eprintln!("dcd: {name}: another device has taken its role: left out"),
-                Standing::Foreign => {}
+                Standing::Spare => members.spares.push(&device.name),
+                Standing::Outdated(_) | Standing::Failed(_) | Standing::Stale | Standing::Foreign => {}
             }
         }
         members
     }
 
+    /// Says why devices of the array get no place, and which members are not there.
+    fn tell_left_out(&self, array: &Superblock, found: &[Found]) {
+        for device in found {
+            let Some((superblock, identity)) = device.superblock() else { continue };
+            let name = &device.name;
+            let (role, what) = match standing(array, superblock, identity) {
+                Standing::Outdated(role) => (role, "with an older content"),
+                Standing::Failed(role) => (role, "and has failed"),
+                Standing::Stale => {
+                    eprintln!("dcd: {name}: another device has taken its role: left out");
+                    continue;
+                }
+                _ => continue,
+            };
+            match self.roles[role] {
+                Some(other) => {
+                    eprintln!("dcd: {name}: member {role} {what}; {other} is that member now: left out")
+                }
+                None => eprintln!("dcd: {name}: member {role} {what}: left out; \"dcd array add\" fills it"),
+            }
+        }
+        let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
+        if !missing.is_empty() {
+            eprintln!(
+                "dcd: without member {}: what it held is computed from the others, which takes longer, and fewer may fail",
+                missing.join(" and ")
+            );
+        }
+    }
+
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.roles.iter().enumerate().filter(|(_, name)| name.is_none()).map(|(role, _)| role)
+    }
+
     /// Refuses what could not be served.
     fn complain(&self, array: &Superblock) -> Result<(), Failure> {
-        let missing: Vec<String> = (0..array.members)
-            .filter(|role| self.roles[*role].is_none())
-            .map(|role| role.to_string())
-            .collect();
+        let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         let parity = array.level.parity();
         if missing.len() > parity {
             return Err(Failure::Refused(Refusal::new(

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use dcd_engine::raid::Superblock;
 use dcd_engine::raid::grow::{GrowError, add_member, take_space};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_io::Signals;
 use dcd_stack::{HumanBytes, LayerKind, StackFile};
 
 use crate::attachment::{AttachmentState, Refusal};
@@ -31,6 +32,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         )));
     }
     refuse_below_a_cache(&choice)?;
+    let signals = Signals::new().map_err(|error| Failure::io("signals", error))?;
     let names: Vec<&str> =
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
     let (offline, parts) = start(&choice.file, &names, Purpose::Change)?;
@@ -64,7 +66,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let mut progress = Progress::new(args.quiet);
     let mut step = |done: u64, total: u64| {
         progress.left((total - done) * SECTOR_BYTES);
-        ControlFlow::Continue(())
+        if signals.take().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let grown = if adds {
         let journal = journal.as_mut().map(|journal| journal as &mut dyn BlockDevice);
