@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::{BlockDevice, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target};
+use dcd_engine::{
+    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target,
+};
 use serde_json::Value;
 
 use crate::attachment::Refusal;
@@ -14,12 +16,16 @@ use crate::running::RunningCaches;
 struct Shared {
     stack: Stack,
     pump: NotedPump,
+    /// The arrays in it that were started to be written, bottom first.
+    arrays: Vec<LayerIndex>,
 }
 
 /// A driver that notes what becomes of the caches.
 struct NotedPump {
     files: FilePump,
     caches: RunningCaches,
+    /// How a layer that was told to stop has ended.
+    ended: Option<Result<(), String>>,
 }
 
 impl Pump for NotedPump {
@@ -30,8 +36,17 @@ impl Pump for NotedPump {
     fn pump(&mut self, stack: &mut Stack) {
         self.files.pump(stack);
         for (layer, report) in self.files.take_reports() {
-            if report != Report::LogFailed {
-                continue;
+            match report {
+                Report::LogFailed => {}
+                Report::Stopped => {
+                    self.ended = Some(Ok(()));
+                    continue;
+                }
+                Report::Failed(why) => {
+                    self.ended = Some(Err(why));
+                    continue;
+                }
+                Report::Drained | Report::Array(_) => continue,
             }
             match self.caches.log_failed(self.files.now(), stack, layer) {
                 Ok(told) => eprintln!("dcd: {told}"),
@@ -45,11 +60,31 @@ impl Pump for NotedPump {
     }
 }
 
+impl Shared {
+    /// Has an array note that it has stopped cleanly: otherwise its next start has to take it for one that has crashed.
+    fn stop(&mut self, array: LayerIndex) -> Result<(), String> {
+        let Shared { stack, pump, .. } = self;
+        pump.ended = None;
+        stack.control(pump.now(), array, Control::Stop);
+        loop {
+            if let Some(ended) = pump.ended.take() {
+                return ended;
+            }
+            pump.pump(stack);
+        }
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         // What a layer that has panicked says of itself is not believed.
         if std::thread::panicking() {
             return;
+        }
+        while let Some(array) = self.arrays.pop() {
+            if let Err(why) = self.stop(array) {
+                eprintln!("dcd: an array did not stop cleanly, and its next start makes up for that: {why}");
+            }
         }
         if let Err(error) = self.pump.caches.note_end(self.pump.now(), &self.stack) {
             eprintln!("dcd: {error}");
@@ -63,19 +98,26 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Takes over a stack, its driver and the caches in it, and activates it.
-    pub fn start(stack: Stack, files: FilePump, mut caches: RunningCaches) -> Result<Offline, Failure> {
+    /// Takes over a stack, its driver and the caches in it, and activates it. `arrays`, bottom first, are stopped at the end.
+    pub fn start(
+        stack: Stack,
+        files: FilePump,
+        mut caches: RunningCaches,
+        arrays: Vec<LayerIndex>,
+    ) -> Result<Offline, Failure> {
         caches.note_start()?;
-        let mut shared = Shared { stack, pump: NotedPump { files, caches } };
-        let Shared { stack, pump } = &mut shared;
+        let pump = NotedPump { files, caches, ended: None };
+        let mut shared = Shared { stack, pump, arrays: Vec::new() };
+        let Shared { stack, pump, .. } = &mut shared;
         stack.activate(pump).map_err(|e| Refusal::new(e.to_string(), "nothing was changed"))?;
         pump.caches.note_started(pump.files.now(), stack)?;
+        shared.arrays = arrays;
         Ok(Offline { shared: Rc::new(RefCell::new(shared)) })
     }
 
     /// What a layer says of itself.
     pub fn status(&self, layer: LayerIndex) -> Value {
-        let Shared { stack, pump } = &*self.shared.borrow();
+        let Shared { stack, pump, .. } = &*self.shared.borrow();
         stack.layer(layer).status(pump.now())
     }
 
@@ -96,7 +138,7 @@ impl BlockDevice for PartDevice {
     }
 
     fn run(&mut self, io: Io) -> IoResult {
-        let Shared { stack, pump } = &mut *self.shared.borrow_mut();
+        let Shared { stack, pump, .. } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
     }
 }

@@ -160,7 +160,9 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offl
         Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    Ok((Offline::start(built.stack, opener.into_pump(), caches)?, built.parts))
+    let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
+    let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
+    Ok((Offline::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
 }
 
 /// A part of a stack that was built.

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use common::array::good;
 use common::{Place, Server, dcd, expect};
 
 const MEMBERS: &str = "\"a\", \"b\", \"c\", \"d\"";
@@ -193,12 +194,35 @@ fn a_cache_on_an_array_that_has_no_record_yet_gets_one_when_it_is_served() {
 fn an_array_does_not_grow_below_a_cache() {
     let place = dirty(Log::OfItsOwn);
     write_stack(&place, "array", MEMBERS, "");
+    expect(&array(&place, &["assemble"]), 3, ATTACHED);
     let grow = || dcd().args(["array", "grow"]).arg(place.stack()).output().unwrap();
     expect(&grow(), 3, "is attached to it");
     with_cache(&place, Log::OfItsOwn);
     expect(&place.run("detach", &[]), 0, "");
     write_stack(&place, "array", MEMBERS, "");
     expect(&grow(), 3, "its parity is not known to be right");
+}
+
+#[test]
+fn detaching_stops_an_array_as_cleanly_as_a_server_does() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = Place::new();
+        with_cache(&place, log);
+        expect(&array(&place, &["create"]), 0, "over 4 members");
+        place.format();
+        let server = place.serve();
+        good(&place);
+        let mut nbd = place.nbd();
+        for i in 0..16u64 {
+            nbd.write(i * 65536, &[0xd1; 4096]).unwrap();
+        }
+        nbd.disconnect().unwrap();
+        expect(&server.stop(), 0, "");
+        expect(&place.run("detach", &[]), 0, "was brought home");
+        expect(&array(&place, &["status"]), 0, "known to be right");
+        place.format();
+        expect(&array(&place, &["status"]), 0, "known to be right");
+    }
 }
 
 /// The data disk is elsewhere, so the array has no record of its own.

@@ -78,6 +78,7 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     let counters: Vec<&Value> = now["devices"].as_array().unwrap().iter().map(|d| &d["generation"]).collect();
     assert!(counters[0].is_u64() && counters[0] == counters[1], "{counters:?}");
     read_all(&mut place.nbd(), blocks);
+    expect(&array(&place, "remove", &["c"]), 0, "another device has its place");
     server.kill();
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
@@ -223,7 +224,7 @@ fn an_array_is_found_again_among_bare_devices() {
     let out = place.path("found.toml");
     let found = find(&["d", "e", "blank", "a", "b"], &["--out", out.to_str().unwrap()]);
     expect(&found, 0, "blank.img: it is no member of an array");
-    expect(&found, 0, "without member 2: what it held is computed from the others");
+    expect(&found, 0, "without member 2: what is missing is computed from the others");
     expect(&find(&["d", "a", "b"], &["--out", out.to_str().unwrap()]), 1, "exists");
     let text = fs::read_to_string(&out).unwrap();
     assert!(text.contains("of = [\"disk0\", \"disk1\", \"missing\", \"disk3\"]"), "{text}");

@@ -10,6 +10,7 @@ use dcd_engine::raid::{Superblock, is_journal_of};
 use dcd_stack::{StackFile, toml_text};
 use serde_json::Value;
 
+use crate::admission::admit_bare_array;
 use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
@@ -195,7 +196,7 @@ impl<'a> Members<'a> {
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         if !missing.is_empty() {
             eprintln!(
-                "dcd: without member {}: what it held is computed from the others, which takes longer, and fewer may fail",
+                "dcd: without member {}: what is missing is computed from the others, which takes longer, and fewer may fail",
                 missing.join(" and ")
             );
         }
@@ -225,6 +226,7 @@ impl<'a> Members<'a> {
 
     fn stack_file(&self, array: &Superblock, journal: Option<&str>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
+        text += "# If a log cache stood on it, name that here before it is served: the newest data may be in its log.\n";
         text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";
         let mut device = |name: String, path: Option<&str>| -> Result<String, Failure> {
             let Some(path) = path else { return Ok("missing".to_owned()) };
@@ -267,6 +269,7 @@ impl<'a> Members<'a> {
 /// Whether the arrays of a stack file would start.
 fn check(path: &Path) -> Result<(), Failure> {
     let file = StackFile::load(path)?;
+    admit_bare_array(&file, &file.export)?;
     let layers: Vec<String> = file.arrays().map(|(layer, _)| layer.name.clone()).collect();
     if layers.is_empty() {
         return Err(Failure::Failed(format!("{}: there is no raid layer in it", path.display())));

@@ -170,11 +170,21 @@ fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), 
         }
         std::thread::sleep(REMOVE_INTERVAL);
     }
-    println!(
-        "\"{name}\" is closed, and used no more: nothing on it was changed. \"dcd array add\" takes it back, or another device in its \
-         place"
-    );
+    let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+    let next = match has_free_place(&status["layers"][&choice.layer], name) {
+        true => "\"dcd array add\" takes it back, or another device in its place",
+        false => "another device has its place: named in \"spares\", it can be added as a spare",
+    };
+    println!("\"{name}\" is closed, and used no more: nothing on it was changed. {next}");
     Ok(())
+}
+
+/// It was a member, and no other device has its place.
+fn has_free_place(array: &Value, name: &str) -> bool {
+    let names = array["member_names"].as_array().into_iter().flatten();
+    let mut roles = names.enumerate().filter(|(_, member)| *member == name).map(|(role, _)| json!(role));
+    let failed = array["failed_members"].as_array();
+    roles.any(|role| failed.is_some_and(|all| all.contains(&role)) && array["rebuilding_member"] != role)
 }
 
 /// Of some member that has failed, and that no other device replaces, the server cannot let go yet.

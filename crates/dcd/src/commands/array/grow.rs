@@ -18,7 +18,8 @@ use crate::opening::{PartDevice, start, target};
 use crate::progress::Progress;
 use crate::real::Purpose;
 
-const FIRST_DETACH: &str = "\"dcd detach\" first, and \"dcd format\" again afterwards";
+const FIRST_DETACH: &str = "\"dcd detach\" it with the stack file that has no new member yet, leave the cache out of the stack file while \
+                            the array grows, and \"dcd format\" it again afterwards";
 /// Data that moves between two notes of how far it is.
 const BAND_BYTES: u64 = 16 << 20;
 
