@@ -190,13 +190,16 @@ impl<'a> Members<'a> {
                 Some(other) => {
                     eprintln!("dcd: {name}: member {role} {what}; {other} is that member now: left out")
                 }
-                None => eprintln!("dcd: {name}: member {role} {what}: left out; \"dcd array add\" fills it"),
+                None => eprintln!(
+                    "dcd: {name}: member {role} {what}: left out; named in the place of \"missing\", \"dcd array add\" fills it"
+                ),
             }
         }
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         if !missing.is_empty() {
             eprintln!(
-                "dcd: without member {}: what is missing is computed from the others, which takes longer, and fewer may fail",
+                "dcd: without member {}: what is missing is computed from the others, which takes longer, and fewer may fail; \
+                 \"dcd array assemble FILE\" says whether it would start so",
                 missing.join(" and ")
             );
         }
@@ -256,7 +259,7 @@ impl<'a> Members<'a> {
             "\n[layer.array]\nkind = \"raid\"\nlevel = \"{level}\"\nof = {of:?}\nspares = {spares:?}\nstrip = \"{strip}KiB\"\n"
         );
         if journal.is_some() {
-            text += "journal = \"journal\"\n";
+            text += "# If it was a slice of its device, beside the log of a cache, name that slice.\njournal = \"journal\"\n";
         } else if array.active && array.journaled {
             text += "# It did not stop cleanly, and had a journal: name it before it is served.\n# journal = \"NAME\"\n";
         } else {
