@@ -21,9 +21,9 @@
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
-# trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
+# trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone. BURST_ONLY=yes: random and drain alone.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 DRIVE=cheetah-15k4 QUEUE=sptf
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 BURST_ONLY=no DRIVE=cheetah-15k4 QUEUE=sptf
 #        SETUPS="md dcd dcd-slice md-journal dcd-log bare"
 set -euo pipefail
 
@@ -35,6 +35,7 @@ queue=${QUEUE:-sptf}
 writes_mib=${WRITES_MIB:-16}
 sustained_mib=${SUSTAINED_MIB:-160}
 files_times=${FILES_TIMES:-3}
+burst_only=${BURST_ONLY:-no}
 read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log bare}"
 # A run that takes longer has hung.
 seconds_max=240
@@ -241,7 +242,7 @@ run() { # SETUP ROUND
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" \
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" "BURST_ONLY=$burst_only" \
         "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
     local end=$((SECONDS + seconds_max))

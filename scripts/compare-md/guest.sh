@@ -103,6 +103,11 @@ case $SETUP in
         ;;
 esac
 
+if [ "$BURST_ONLY" = yes ]; then
+    echo "$SETUP" > /mnt/done
+    power_off
+fi
+
 measure mixed --rw=randrw --rwmixread=70 --bs=4k --size=512m --io_size=16m --iodepth=16
 measure write --rw=write --bs=512k --offset=512m --size=512m --iodepth=16
 measure read --rw=read --bs=512k --offset=512m --size=512m --iodepth=16
