@@ -23,8 +23,8 @@
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
 # trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone. BURST_ONLY=yes: random and drain alone.
 #
-# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 BURST_ONLY=no DRIVE=cheetah-15k4 QUEUE=sptf
-#        SETUPS="md dcd dcd-slice md-journal dcd-log bare"
+# usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 BURST_ONLY=no SECONDS_MAX=240 DRIVE=cheetah-15k4
+#        QUEUE=sptf SETUPS="md dcd dcd-slice md-journal dcd-log bare"
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: compare-md.sh PROGRAM}")
@@ -38,7 +38,7 @@ files_times=${FILES_TIMES:-3}
 burst_only=${BURST_ONLY:-no}
 read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log bare}"
 # A run that takes longer has hung.
-seconds_max=240
+seconds_max=${SECONDS_MAX:-240}
 member_mib=640
 log_mib=512
 export PATH=$PATH:/usr/sbin:/sbin
@@ -237,17 +237,26 @@ answer() { # what the machine asks of the host while it runs
     touch "$work/answer"
 }
 
+hung() { # SETUP
+    local name
+    cat "$work/stuck" "$work/machine.log" >&2 || true
+    for name in "${exports[@]}"; do "$dcd" status --json "$work/$name.toml" >&2 || true; done
+    fail "$1 took more than $seconds_max s; which disks owe an answer, who waits, and what the servers know, is above"
+}
+
 run() { # SETUP ROUND
-    rm -f "$work/done" "$work/failed" "$work/question" "$work/answer"
+    rm -f "$work/done" "$work/failed" "$work/stuck" "$work/question" "$work/answer"
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" "BURST_ONLY=$burst_only" \
-        "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" > "$work/machine.log" 2>&1 < /dev/null &
+    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" \
+        "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" "BURST_ONLY=$burst_only" \
+        "SECONDS_MAX=$seconds_max" "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" \
+        > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
     local end=$((SECONDS + seconds_max))
     while kill -0 "$machine" 2> /dev/null && [ ! -e "$work/done" ] && [ ! -e "$work/failed" ]; do
-        [ $SECONDS -lt $end ] || fail "$1 took more than $seconds_max s: $(tail -n 5 "$work/machine.log")"
+        [ $SECONDS -lt $end ] || hung "$1"
         answer
         sleep 0.02
     done

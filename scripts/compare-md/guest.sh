@@ -39,6 +39,15 @@ for disk in /sys/block/vd*; do
     grep -q 'write back' "$disk/queue/write_cache" || die "no flushes reach $disk"
 done
 
+# Should it hang: which disks owe the kernel an answer (reads, writes), and who waits.
+(
+    {
+        sleep $((SECONDS_MAX - 10))
+        grep . /sys/block/{md,vd}*/inflight > /mnt/stuck
+        echo w > /proc/sysrq-trigger
+    } 2> /dev/null &
+)
+
 now() { date +%s.%N; }
 
 note() { # WORKLOAD SECONDS

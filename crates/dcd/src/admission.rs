@@ -7,7 +7,7 @@ use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
     Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
-    admit_without_cache, uuid_text,
+    admit_without_cache, admit_without_record, uuid_text,
 };
 use crate::choice::Choice;
 use crate::failure::Failure;
@@ -125,6 +125,11 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
         return Ok(());
     };
     if let Some(record) = on_array::record(file, part)? {
+        admit_without_record(
+            record.lost()?,
+            false,
+            "If the log is gone, name it all the same, and serve with --without-cache --force",
+        )?;
         return Ok(admit_plain(&record.load()?, record.extent())?);
     }
     layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
@@ -192,15 +197,21 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     for choice in choices(file)?.into_iter().rev() {
         let choice = Choice::of(plain.clone(), Some(&choice.layer))?;
         if let Some(record) = open_record(&choice)? {
+            admit_without_record(
+                record.lost()?,
+                force,
+                "Or add --force: what its log has, and the array lacks, is lost",
+            )?;
             admit_without_cache(&record.load()?, record.extent(), force)?;
-            records.push(record);
+            records.push((record, choice.data));
         }
         plain = plain.without_cache(&choice.layer);
         eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
     }
     // Nothing is given up before all of it may be.
-    for record in records {
+    for (record, data) in records {
         record.abandon()?;
+        on_array::tell_members(&plain, &data, &record)?;
     }
     Ok(plain)
 }

@@ -1,14 +1,15 @@
 //! The attachment record of what lies on an array. Who the array is say the superblocks of its members: they are read, and it is
-//! not started.
+//! not started. They also tell that there is a cache: a record may stay behind when disks are moved.
 
 use std::path::Path;
 
+use dcd_engine::raid::offline::store_cache;
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_stack::{LayerKind, StackFile};
 
 use crate::admission::admit_below;
 use crate::attachment::{Record, uuid_text};
-use crate::commands::array::{Choice, Devices};
+use crate::commands::array::{Choice, Devices, refused};
 use crate::failure::Failure;
 use crate::real::Purpose;
 
@@ -43,10 +44,23 @@ pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
     match range(file, part, sectors) {
         Some(extent) if !members.is_empty() => {
-            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent)?))
+            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.cache)?))
         }
         _ => Ok(None),
     }
+}
+
+/// Has the members of the array that a part lies on tell of a cache if the record does, which is of that part. Its devices must not be
+/// open.
+pub fn tell_members(file: &StackFile, part: &str, record: &Record) -> Result<(), Failure> {
+    let Some(array) = array_below(file, part) else { return Ok(()) };
+    let cache = record.load()?.to_tell();
+    if record.told() == cache || is_read_only(file, array) {
+        return Ok(());
+    }
+    let mut devices = Devices::open(&Choice::of(file.clone(), array.to_owned()), Purpose::Change)?;
+    store_cache(&mut devices.members(), cache).map_err(refused)?;
+    Ok(())
 }
 
 /// The file or block device that a part is at home on: where caches lie between, it is on their data disks.

@@ -190,6 +190,78 @@ fn a_cache_on_an_array_that_has_no_record_yet_gets_one_when_it_is_served() {
     refused(&place, &[], ATTACHED);
 }
 
+const TOLD: &str = "as its members say; its attachment record is not here";
+
+fn lose_records(place: &Place) {
+    for record in records(place) {
+        fs::remove_file(record).unwrap();
+    }
+}
+
+#[test]
+fn members_tell_of_a_cache_of_which_the_record_is_lost() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = dirty(log);
+        lose_records(&place);
+        write_stack(&place, "array", MEMBERS, "");
+        refused(&place, &[], TOLD);
+        expect(&array(&place, &["assemble"]), 3, TOLD);
+        expect(&array(&place, &["grow"]), 3, TOLD);
+        let devices = ["a.img", "b.img", "c.img", "d.img"].map(|name| place.path(name));
+        let assembled = dcd().args(["array", "assemble"]).args(devices).output().unwrap();
+        expect(&assembled, 0, "is attached to it, or to a part of it: name that here");
+        write_stack(&place, "home", MEMBERS, log.home());
+        refused(&place, &[], TOLD);
+        let other = "[device.log]\npath = \"other.img\"\nsize = \"8MiB\"\n";
+        write_stack(&place, "cache", MEMBERS, &[other, log.home(), CACHE].concat());
+        expect(&place.run("format", &[]), 3, TOLD);
+        fs::write(place.path("disk.img"), vec![7; 16 << 20]).unwrap();
+        let on_it = "[device.disk]\npath = \"disk.img\"\n\
+                     [layer.cache]\nkind = \"log-cache\"\nlog = \"array\"\ndata = \"disk\"\n";
+        write_stack(&place, "cache", MEMBERS, on_it);
+        expect(&place.run("format", &[]), 3, TOLD);
+        assert!(records(&place).is_empty());
+        served_whole(&place, log);
+        assert_eq!(records(&place).len(), 1);
+    }
+}
+
+#[test]
+fn a_cache_that_members_tell_of_is_given_up_on_purpose_only() {
+    let place = dirty(Log::OfItsOwn);
+    lose_records(&place);
+    fs::remove_file(place.path("ssd.img")).unwrap();
+    refused(&place, &["--without-cache"], TOLD);
+    expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+    lose_records(&place);
+    write_stack(&place, "array", MEMBERS, "");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn members_tell_of_no_cache_any_more_when_it_is_detached() {
+    for log in [Log::OfItsOwn, Log::OnTheArray] {
+        let place = dirty(log);
+        expect(&place.run("rescue", &[]), 0, "brought home");
+        let before = members(&place);
+        expect(&place.run("detach", &[]), 0, "detached");
+        assert!(members(&place) != before);
+        if log == Log::OfItsOwn {
+            // Killed before they did: the next one has them forget.
+            for (name, content) in ["a", "b", "c", "d"].iter().zip(before) {
+                fs::write(place.path(&format!("{name}.img")), content).unwrap();
+            }
+            lose_records(&place);
+            write_stack(&place, "array", MEMBERS, "");
+            refused(&place, &[], TOLD);
+            with_cache(&place, log);
+            expect(&place.run("detach", &[]), 0, "detached");
+        }
+        write_stack(&place, "array", MEMBERS, "");
+        expect(&place.serve().stop(), 0, "");
+    }
+}
+
 #[test]
 fn an_array_does_not_grow_below_a_cache() {
     let place = dirty(Log::OfItsOwn);

@@ -107,7 +107,7 @@ journal = "NAME"            closes the write hole: what is about to be written i
                             is the first 64 MiB of what the log is on; "none": no journal
 journal-required = false    true: when the journal fails, no more writes are taken; otherwise the
                             array goes on without it, and status says so
-pass-rate = "10MiB"         what a rebuild, a resync or a scrub moves in a second at each member
+pass-rate = "10MiB"         the most that a rebuild, a resync or a scrub moves in a second at each member
                             while clients are active; when they are not, it is not limited
 pass-memory = "32MiB"       RAM for what that has read and not written yet
 cache-size = "64MiB"        RAM for stripes; up to an eighth more for what destages will read

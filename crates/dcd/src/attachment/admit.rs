@@ -141,6 +141,21 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     }
 }
 
+/// May something be done with an array without its cache, where its record is lost that says how much that would cost? `lost`: a cache
+/// that its members tell of. `instead`: what `force` is, and what it does.
+pub fn admit_without_record(lost: Option<String>, force: bool, instead: &str) -> Result<(), Refusal> {
+    match lost {
+        Some(cache) if !force => Err(Refusal::new(
+            format!(
+                "the cache {cache} is attached to this array, or to a part of it, as its members say; its attachment record is not \
+                 here, and how much the array lacks without its log is not known"
+            ),
+            format!("name the cache in the stack file: serving it makes the record anew. {instead}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// May `extent` of a disk with these attachments be served by a stack that knows of no cache?
 pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
     match all.overlapping(extent) {

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use admit::{
     LogSeen, Refusal, Start, admit_attach, admit_overwrite, admit_plain, admit_rescue, admit_start,
-    admit_without_cache,
+    admit_without_cache, admit_without_record,
 };
 pub use store::{RecordError, RecordFile};
 
@@ -123,6 +123,15 @@ impl Attachments {
     }
 }
 
+impl Attachments {
+    /// One that an array's members have to tell of: without it the array may be incomplete.
+    pub fn to_tell(&self) -> Option<[u8; 16]> {
+        let in_use = self.0.iter().find(|attachment| attachment.state != AttachmentState::Abandoned)?;
+        let digits = in_use.cache_uuid.replace('-', "");
+        u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+    }
+}
+
 /// A UUID as text, in the usual groups.
 pub fn uuid_text(uuid: [u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -134,16 +143,23 @@ pub struct Record {
     file: RecordFile,
     extent: Extent,
     grown_sectors: u64,
+    /// The cache that an array's members tell of.
+    told: Option<[u8; 16]>,
 }
 
 impl Record {
     pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of(device)?, extent, grown_sectors: 0 })
+        Ok(Record { file: RecordFile::of(device)?, extent, grown_sectors: 0, told: None })
     }
 
-    /// The record of an array of which these are members.
-    pub fn of_array(uuid: &str, members: &[&Path], extent: Extent) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0 })
+    /// The record of an array of which these are members. `told`: the cache that they tell of.
+    pub fn of_array(
+        uuid: &str,
+        members: &[&Path],
+        extent: Extent,
+        told: Option<[u8; 16]>,
+    ) -> Result<Record, RecordError> {
+        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0, told })
     }
 
     /// The same for the part that a cache is attached to, where the disk has become larger since: a cache serves what it was made for.
@@ -169,6 +185,17 @@ impl Record {
 
     pub fn load(&self) -> Result<Attachments, RecordError> {
         self.file.load()
+    }
+
+    /// The cache that the members of an array told of when this was opened.
+    pub const fn told(&self) -> Option<[u8; 16]> {
+        self.told
+    }
+
+    /// A cache that the members of an array tell of, where the record is lost that has to.
+    pub fn lost(&self) -> Result<Option<String>, RecordError> {
+        let is_there = !self.load()?.0.is_empty();
+        Ok(self.told.filter(|_| !is_there).map(uuid_text))
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -227,6 +254,17 @@ mod tests {
         assert_eq!(seen.0, [Attachment { state: AttachmentState::Dirty, epoch: 9, ..first }]);
         record.remove().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only the data file is left");
+    }
+
+    #[test]
+    fn members_of_an_array_are_to_tell_of_a_cache_in_use() {
+        let of = |uuid: [u8; 16], state| Attachment {
+            cache_uuid: uuid_text(uuid),
+            ..admit::tests::attachment(state, Extent::new(Lba(0), 8))
+        };
+        let (left, used) = (of([1; 16], AttachmentState::Abandoned), of([0xe7; 16], AttachmentState::Clean));
+        assert_eq!(Attachments(vec![left.clone(), used]).to_tell(), Some([0xe7; 16]));
+        assert_eq!(Attachments(vec![left]).to_tell(), None);
     }
 
     #[test]

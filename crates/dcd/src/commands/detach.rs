@@ -8,6 +8,7 @@ use crate::attachment::{LogSeen, Record, admit_start};
 use crate::choice::Choice;
 use crate::cli::Detach;
 use crate::failure::Failure;
+use crate::on_array;
 use crate::opening::{Inspection, Opened, inspect, refused};
 use crate::progress::Progress;
 use crate::real::Purpose;
@@ -17,16 +18,19 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let Inspection { record, seen, .. } = inspect(&choice)?;
     if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
         forget_missing(record, &choice, &seen)?;
+        on_array::tell_members(&choice.file, &choice.data, record)?;
         if !args.quiet {
             println!("detached; its log is missing, and the data disk is complete without it");
         }
         return Ok(());
     }
     if let (Some(record), LogSeen::Present { uuid, detached: true, .. }) = (&record, &seen)
-        && record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
+        && (record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
+            || record.lost()?.as_ref() == Some(uuid))
     {
         // One that was killed had come as far as that.
         record.remove()?;
+        on_array::tell_members(&choice.file, &choice.data, record)?;
         if !args.quiet {
             println!("detached; everything had been brought home before");
         }
@@ -53,8 +57,13 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut superblock = read_superblock(&mut opened.log).map_err(refused)?;
     superblock.state = State::Detached;
     write_superblock(&mut opened.log, &mut superblock).map_err(refused)?;
-    if let Some(record) = &opened.record {
+    let Opened { log, data, record, .. } = opened;
+    if let Some(record) = &record {
         record.remove()?;
+    }
+    drop((log, data));
+    if let Some(record) = &record {
+        on_array::tell_members(&choice.file, &choice.data, record)?;
     }
     if !args.quiet {
         println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));

@@ -10,10 +10,13 @@ use dcd_engine::log_cache::offline::{FormatOptions, OfflineError, format, read_s
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, StackFile, toml_text};
 
-use crate::attachment::{AttachmentState, Refusal, admit_attach, admit_overwrite, uuid_text};
+use crate::attachment::{
+    AttachmentState, Record, Refusal, admit_attach, admit_overwrite, admit_without_record, uuid_text,
+};
 use crate::choice::Choice;
 use crate::cli::Format;
 use crate::failure::Failure;
+use crate::on_array;
 use crate::opening::{Opened, attachment, refused};
 use crate::probe::probe;
 use crate::real::Purpose;
@@ -44,6 +47,11 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         record.update(|_| attached)?;
     }
     made.keep();
+    let Opened { log, data, record, .. } = opened;
+    drop((log, data));
+    if let Some(record) = record {
+        on_array::tell_members(&choice.file, &choice.data, &record)?;
+    }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
         "cache {}: a log of {} for {} of data, which keep their place",
@@ -82,10 +90,16 @@ impl Drop for Made {
 
 /// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
 fn refuse(opened: &mut Opened, choice: &Choice, force: bool) -> Result<(), Failure> {
+    let without_record = |record: &Record| -> Result<(), Failure> {
+        let instead = "Or add --force: what its log has, and the array lacks, is lost";
+        Ok(admit_without_record(record.lost()?, force, instead)?)
+    };
     if let Some(record) = &opened.record {
+        without_record(record)?;
         admit_attach(&record.load()?, record.extent(), force)?;
     }
     if let Some(record) = &opened.log_record {
+        without_record(record)?;
         let log = choice.log_name().display().to_string();
         admit_overwrite(&record.load()?, record.extent(), &log, force)?;
     }

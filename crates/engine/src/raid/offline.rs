@@ -142,6 +142,7 @@ pub fn create(
         lost: BTreeMap::new(),
         away: Away::default(),
         calibration: None,
+        cache: None,
     };
     for (role, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
@@ -359,6 +360,18 @@ pub fn store_calibration(
     change(members, Superblock { calibration: Some(calibration.clone()), ..superblock })
 }
 
+/// Stores which cache the array is the data disk of, or that it is none's: a member tells that wherever it is moved to.
+///
+/// # Errors
+/// See [`newest`].
+pub fn store_cache(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    cache: Option<[u8; 16]>,
+) -> Result<Superblock, ChangeError> {
+    let superblock = newest(members)?;
+    change(members, Superblock { cache, ..superblock })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -563,6 +576,23 @@ mod tests {
         let long = Contiguity { write: Strides { max: 900, except }, ..calibration };
         let error = store_calibration(&mut all(&mut members), &long).expect_err("no room");
         assert!(error.to_string().contains("more than 64 ranges"), "{error}");
+    }
+
+    #[test]
+    fn every_member_tells_of_the_cache_until_it_is_taken_off() {
+        let mut members = made(true);
+        let (one, other) = (Some([7; 16]), Some([8; 16]));
+        for cache in [one, other, None] {
+            store_cache(&mut all(&mut members), cache).expect("stored");
+            mark_failed(&mut all(&mut members), 3).expect("the parity makes up for it");
+            for member in &mut members[..3] {
+                assert_eq!(
+                    Superblock::read(member).expect("read").0.cache,
+                    cache,
+                    "through other changes too"
+                );
+            }
+        }
     }
 
     #[test]

@@ -71,7 +71,8 @@ struct Bytes {
     missed: [u8; MISSED_BYTES],
     complete: U64,
     away_had: [U64; AWAY_MAX],
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1688 - 8 * LOST_MAX - 40 * AWAY_MAX - MISSED_BYTES],
+    cache: [u8; 16],
+    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1704 - 8 * LOST_MAX - 40 * AWAY_MAX - MISSED_BYTES],
     bitmap: [u8; BITMAP_BYTES],
 }
 
@@ -156,6 +157,8 @@ pub struct Superblock {
     pub away: Away,
     /// What the stride benchmark has found.
     pub calibration: Option<Contiguity>,
+    /// A cache whose data disk the array is, or a part of it: the array alone may be incomplete. Of several, one.
+    pub cache: Option<[u8; 16]>,
 }
 
 /// Who a device says it is.
@@ -260,6 +263,7 @@ impl Superblock {
             *place = absence.had.into();
         }
         bytes.complete = self.complete.into();
+        bytes.cache = self.cache.unwrap_or_default();
         bytes.missed.copy_from_slice(&self.away.missed.to_bytes()[..MISSED_BYTES]);
         bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
@@ -402,6 +406,7 @@ impl Bytes {
             lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
             away: self.away(),
             calibration,
+            cache: (self.cache != [0; 16]).then_some(self.cache),
         };
         let role = (role != NO_ROLE).then_some(role as usize);
         Ok((superblock, Identity { id: self.id.get(), role, copy }))
@@ -447,6 +452,7 @@ pub(super) mod tests {
                 read: Strides::up_to(9),
                 write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },
             }),
+            cache: Some([9; 16]),
         }
     }
 
@@ -457,7 +463,8 @@ pub(super) mod tests {
             let buf = sample().encode(member);
             assert_eq!(Superblock::decode(buf.bytes(), 1), Ok((sample(), member)));
         }
-        let plain = Superblock { rebuilding: None, reshape: None, calibration: None, ..sample() };
+        let plain =
+            Superblock { rebuilding: None, reshape: None, calibration: None, cache: None, ..sample() };
         let buf = plain.encode(plain.identity(0, 0));
         assert_eq!(Superblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
     }

@@ -54,6 +54,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 
 /// Opens a device without changing it, and reads its superblock.
 fn look(path: &Path) -> Result<Found, Failure> {
+    std::fs::metadata(path).map_err(|e| Failure::io(path.display(), e))?;
     let file = StackFile::of_device(path, true);
     let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
@@ -229,7 +230,14 @@ impl<'a> Members<'a> {
 
     fn stack_file(&self, array: &Superblock, journal: Option<&str>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
-        text += "# If a log cache stood on it, name that here before it is served: the newest data may be in its log.\n";
+        if let Some(cache) = array.cache {
+            let _ = writeln!(
+                text,
+                "# The log cache {} is attached to it, or to a part of it: name that here before it is served, as the newest data\n# may \
+                 be in its log.",
+                uuid_text(cache)
+            );
+        }
         text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";
         let mut device = |name: String, path: Option<&str>| -> Result<String, Failure> {
             let Some(path) = path else { return Ok("missing".to_owned()) };
@@ -289,9 +297,12 @@ fn check(path: &Path) -> Result<(), Failure> {
         let without = members_listed(&status["failed_members"]);
         let how = without.map(|members| format!(", without {members}")).unwrap_or_default();
         println!(
-            "array \"{layer}\": {} members, {} spares: it would start{how}",
+            "array \"{layer}\": {} members, {}: it would start{how}",
             choice.members.len(),
-            choice.spares.len()
+            match choice.spares.len() {
+                1 => "1 spare".to_owned(),
+                spares => format!("{spares} spares"),
+            }
         );
         for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             println!("note: {advice}");

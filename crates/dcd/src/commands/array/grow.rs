@@ -8,7 +8,7 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::Signals;
 use dcd_stack::{HumanBytes, LayerKind, StackFile};
 
-use crate::attachment::{AttachmentState, Refusal};
+use crate::attachment::{AttachmentState, Refusal, admit_without_record};
 use crate::cli_array::ArrayGrow;
 use crate::commands::array::devices::{may_overwrite, random_id};
 use crate::commands::array::{Choice, Devices};
@@ -91,18 +91,18 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
 fn refuse_below_a_cache(choice: &Choice) -> Result<(), Failure> {
     let Some(record) = on_array::record(&choice.file, &choice.layer)? else { return Ok(()) };
     let all = record.load()?;
-    match all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned) {
-        Some(cache) if Devices::open(choice, Purpose::Look)?.newest.reshape.is_none() => {
-            Err(Failure::Refused(Refusal::new(
-                format!(
-                    "the cache {} is attached to it, and knows the size of its data disk",
-                    cache.cache_uuid
-                ),
-                format!("{FIRST_DETACH}; its log is {}", cache.log.display()),
-            )))
-        }
-        _ => Ok(()),
+    let attached = all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned);
+    let lost = record.lost()?;
+    if attached.is_none() && lost.is_none() || Devices::open(choice, Purpose::Look)?.newest.reshape.is_some()
+    {
+        return Ok(());
     }
+    admit_without_record(lost, false, FIRST_DETACH)?;
+    let Some(cache) = attached else { return Ok(()) };
+    Err(Failure::Refused(Refusal::new(
+        format!("the cache {} is attached to it, and knows the size of its data disk", cache.cache_uuid),
+        format!("{FIRST_DETACH}; its log is {}", cache.log.display()),
+    )))
 }
 
 fn refused(error: GrowError) -> Failure {

@@ -10,7 +10,7 @@ mod pass;
 mod status;
 
 pub use change::store_calibration;
-pub use devices::{Devices, random_id};
+pub use devices::{Devices, random_id, refused};
 
 use std::ops::ControlFlow;
 
