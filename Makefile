@@ -14,7 +14,7 @@ help:
 	@echo 'make test      format, lints, all tests; installs what they use where it can'
 	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
-	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; ten minutes'
+	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   the program, manual pages and completions, under $(PREFIX)'
 
