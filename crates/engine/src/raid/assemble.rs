@@ -63,7 +63,8 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
             // What has failed is not believed any more, wherever it is.
             let absent = members.now.failed & !recorded.failed;
             let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
-            let journal = replays.then(|| "give it the journal that it had".to_owned());
+            let lacks_journal = replays && journal.is_none();
+            let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
             let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
             let choices: Vec<String> = bring_back.into_iter().chain(journal).chain([accept]).collect();
             return refuse(format!(

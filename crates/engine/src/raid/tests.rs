@@ -32,6 +32,7 @@ use crate::layer::{
     ArrayCommand, Command, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request,
     RequestId, Seat,
 };
+use crate::raid::bitmap::Bitmap;
 use crate::raid::contiguity::{Contiguity, Strides};
 use crate::{BlockDevice, Buf, Lba};
 
@@ -486,6 +487,36 @@ fn parity_in_doubt_is_computed_anew_and_not_trusted_without_a_member() {
     degraded.accept_damage = true;
     let mut bench = Bench::start(degraded, left()).expect("on the user's word");
     assert_eq!(bench.read(41, 1).expect("read"), [78; BLOCK]);
+}
+
+#[test]
+fn a_start_asks_for_the_journal_where_that_is_not_there() {
+    let with_journal = RaidConfig { journal: true, ..config(Level::Raid5, 5) };
+    let mut bench = Bench::new(with_journal.clone());
+    bench.write(40, 1, 77);
+    bench.flush().expect("flushed");
+    // A crash before all of the parity was computed: no journal makes up for that.
+    let mut members = bench.members;
+    for member in &mut members.0[..5] {
+        let (newest, identity) = Superblock::read(member).expect("made");
+        let (generation, in_doubt) = (newest.generation + 1, Bitmap::full(1));
+        assert!(newest.active && newest.journaled);
+        let crashed = Superblock { generation, in_doubt, ..newest };
+        member.run(crashed.write(identity)).status.expect("written");
+    }
+    members.0.remove(0);
+    let refusal = |journal: bool| {
+        let present = vec![false, true, true, true, true];
+        let degraded = RaidConfig { present, journal, ..with_journal.clone() };
+        let there = members.0.iter().take(4 + usize::from(journal));
+        let left = Members(there.map(|member| Memory(member.0.clone())).collect());
+        Bench::start(degraded, left).err().expect("the parity is in doubt").to_string()
+    };
+    for journal in [true, false] {
+        let error = refusal(journal);
+        assert!(error.contains("its parity is in doubt in 1 of 1 regions"), "{error}");
+        assert_eq!(error.contains("give it the journal that it had"), !journal, "{error}");
+    }
 }
 
 #[test]
