@@ -54,7 +54,6 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 
 /// Opens a device without changing it, and reads its superblock.
 fn look(path: &Path) -> Result<Found, Failure> {
-    std::fs::metadata(path).map_err(|e| Failure::io(path.display(), e))?;
     let file = StackFile::of_device(path, true);
     let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
