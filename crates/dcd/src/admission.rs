@@ -6,7 +6,7 @@ use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
-    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
+    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start, admit_told,
     admit_without_cache, admit_without_record, uuid_text,
 };
 use crate::choice::Choice;
@@ -29,10 +29,29 @@ fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
     names.iter().rev().map(|name| Choice::of(file.clone(), Some(name))).collect()
 }
 
+/// May the log of a cache be used with its data disk?
+pub fn admit_log(choice: &Choice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
+    let log = choice.log_name();
+    if matches!(seen, LogSeen::Missing(_)) {
+        let instead = "To give it up: --without-cache --force";
+        admit_without_record(record.lost()?, false, instead)?;
+    }
+    let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
+    if let (Start::Unrecorded, Some(told), LogSeen::Present { uuid, .. }) = (&start, record.told(), seen) {
+        admit_told(told, &log, uuid)?;
+    }
+    Ok(start)
+}
+
 /// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
-    let admitted = choices(file)?.iter().map(admit_one).collect::<Result<Vec<Admitted>, Failure>>()?;
-    for Admitted { layer, record, unrecorded } in &admitted {
+    let choices = choices(file)?;
+    let admitted = choices.iter().map(admit_one).collect::<Result<Vec<Admitted>, Failure>>()?;
+    for (choice, Admitted { layer, record, unrecorded }) in choices.iter().zip(&admitted) {
+        if let (Some(record), None) = (record, unrecorded) {
+            // A format that was killed had not come as far as that.
+            on_array::tell_members(file, &choice.data, record)?;
+        }
         if unrecorded.is_some() {
             eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
         }
@@ -91,8 +110,10 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
         }
         return Ok(Admitted { layer, record: None, unrecorded: None });
     };
-    let admitted = admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen);
-    let start = admitted.map_err(|refusal| only_this_one(choice, refusal))?;
+    let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
+        Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
+        other => other,
+    })?;
     let unrecorded = superblock.filter(|_| start == Start::Unrecorded).map(|superblock| {
         let found = attachment(choice, record.extent(), &superblock, AttachmentState::Dirty);
         Attachment { dirty_bytes: None, ..found }

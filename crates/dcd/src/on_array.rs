@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use dcd_engine::raid::offline::store_cache;
+use dcd_engine::raid::offline::store_caches;
+use dcd_engine::raid::{clear_journal, may_be_journal_of};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_stack::{LayerKind, StackFile};
 
@@ -11,6 +12,7 @@ use crate::admission::admit_below;
 use crate::attachment::{Record, uuid_text};
 use crate::commands::array::{Choice, Devices, refused};
 use crate::failure::Failure;
+use crate::opening::{start, target};
 use crate::real::Purpose;
 
 /// The array whose sectors, or one range of them, a part of a stack is.
@@ -44,22 +46,41 @@ pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
     match range(file, part, sectors) {
         Some(extent) if !members.is_empty() => {
-            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.cache)?))
+            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
         }
         _ => Ok(None),
     }
 }
 
-/// Has the members of the array that a part lies on tell of a cache if the record does, which is of that part. Its devices must not be
-/// open.
+/// Has the members of the array that a part lies on tell of the caches that its record has. Its devices must not be open.
 pub fn tell_members(file: &StackFile, part: &str, record: &Record) -> Result<(), Failure> {
     let Some(array) = array_below(file, part) else { return Ok(()) };
-    let cache = record.load()?.to_tell();
-    if record.told() == cache || is_read_only(file, array) {
+    let caches = record.load()?.to_tell();
+    if record.told() == Some(&caches) || is_read_only(file, array) {
         return Ok(());
     }
     let mut devices = Devices::open(&Choice::of(file.clone(), array.to_owned()), Purpose::Change)?;
-    store_cache(&mut devices.members(), cache).map_err(refused)?;
+    store_caches(&mut devices.members(), caches).map_err(refused)?;
+    Ok(())
+}
+
+/// Overwrites what lies where the array below a cache has its journal by itself, at the beginning of the device of the log, and is none:
+/// as the log, which is about to be made there.
+pub fn clear_foreign_journal(choice: &crate::choice::Choice) -> Result<(), Failure> {
+    let file = &choice.file;
+    let Some(array) = array_below(file, &choice.data) else { return Ok(()) };
+    let array = Choice::of(file.clone(), array.to_owned());
+    let Some(journal) = array.journal_beside(&choice.log) else { return Ok(()) };
+    let newest = Devices::open(&array, Purpose::Look)?.newest;
+    let (offline, parts) = start(file, &[journal], Purpose::Create)?;
+    let mut device = offline.part(target(&parts, journal));
+    let failed = |why: String| Failure::Failed(format!("the journal of the array: {why}"));
+    if !may_be_journal_of(&mut device, &newest).map_err(|error| failed(error.to_string()))? {
+        clear_journal(&mut device, &newest).map_err(|error| failed(error.to_string()))?;
+        eprintln!(
+            "dcd: what was at the beginning of the log's device, where the array has its journal, was overwritten"
+        );
+    }
     Ok(())
 }
 

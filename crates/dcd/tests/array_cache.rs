@@ -110,6 +110,7 @@ fn an_array_is_not_served_without_the_cache_that_has_its_newest_blocks() {
         let place = dirty(log);
         write_stack(&place, "array", MEMBERS, "");
         refused(&place, &[], ATTACHED);
+        expect(&array(&place, &["status"]), 0, ATTACHED);
         write_stack(&place, "home", MEMBERS, log.home());
         refused(&place, &[], ATTACHED);
         // A part of it, through something else, with its members in another place and one away.
@@ -230,12 +231,80 @@ fn members_tell_of_a_cache_of_which_the_record_is_lost() {
 fn a_cache_that_members_tell_of_is_given_up_on_purpose_only() {
     let place = dirty(Log::OfItsOwn);
     lose_records(&place);
+    let log = fs::read(place.path("ssd.img")).unwrap();
     fs::remove_file(place.path("ssd.img")).unwrap();
+    refused(&place, &[], TOLD);
     refused(&place, &["--without-cache"], TOLD);
     expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
     lose_records(&place);
+    // Its log is found again, when the array has gone on without it.
+    fs::write(place.path("ssd.img"), log).unwrap();
+    no_longer_used(&place, "no cache is attached to this array, as its members say");
     write_stack(&place, "array", MEMBERS, "");
     expect(&place.serve().stop(), 0, "");
+    with_cache(&place, Log::OfItsOwn);
+    expect(&place.run("format", &["--force"]), 0, "keep their place");
+    expect(&place.serve().stop(), 0, "");
+}
+
+/// Nothing brings home what the log of the stack file has.
+fn no_longer_used(place: &Place, said: &str) {
+    refused(place, &[], said);
+    let before = members(place);
+    for command in ["detach", "rescue"] {
+        expect(&place.run(command, &[]), 3, said);
+    }
+    assert!(members(place) == before && records(place).is_empty(), "a refusal changes nothing");
+}
+
+#[test]
+fn members_tell_which_log_belongs_to_them() {
+    let place = dirty(Log::OfItsOwn);
+    fs::rename(place.path("ssd.img"), place.path("old.img")).unwrap();
+    expect(&place.run("format", &["--force"]), 0, "keep their place");
+    lose_records(&place);
+    fs::rename(place.path("ssd.img"), place.path("new.img")).unwrap();
+    fs::rename(place.path("old.img"), place.path("ssd.img")).unwrap();
+    let said = "another cache is attached to this array, as its members say";
+    no_longer_used(&place, said);
+    expect(&place.run("rescue", &["--force"]), 3, said);
+    fs::rename(place.path("new.img"), place.path("ssd.img")).unwrap();
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_start_has_the_members_tell_of_a_cache_that_a_killed_format_had_recorded() {
+    let place = Place::new();
+    with_cache(&place, Log::OfItsOwn);
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    let before = members(&place);
+    place.format();
+    for (name, content) in ["a", "b", "c", "d"].iter().zip(before) {
+        fs::write(place.path(&format!("{name}.img")), content).unwrap();
+    }
+    expect(&place.serve().stop(), 0, "");
+    lose_records(&place);
+    write_stack(&place, "array", MEMBERS, "");
+    refused(&place, &[], TOLD);
+}
+
+/// The journal of an array below a cache begins where the device of the log does.
+#[test]
+fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
+    let place = Place::new();
+    with_cache(&place, Log::OfItsOwn);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("journal = \"none\"\n", "");
+    fs::write(place.stack(), text.replace("ssd.img\"\nsize = \"8MiB\"", "ssd.img\"\nsize = \"96MiB\""))
+        .unwrap();
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+    ssd[..4096].fill(b'x');
+    fs::write(place.path("ssd.img"), ssd).unwrap();
+    expect(&place.run("format", &[]), 3, "there is something else where its journal should be");
+    expect(&place.run("format", &["--force"]), 0, "where the array has its journal, was overwritten");
+    expect(&place.serve().stop(), 0, "");
+    // What is a journal stays one.
+    expect(&place.run("format", &["--force"]), 0, "keep their place");
 }
 
 #[test]

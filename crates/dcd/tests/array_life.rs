@@ -102,7 +102,11 @@ fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
     expect(&array(&place, "remove", &["e"]), 0, "\"e\" is closed");
     expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
     expect(&array(&place, "add", &["c"]), 3, "whose device the server has open still");
-    expect(&array(&place, "remove", &["c"]), 0, "\"c\" is closed, and used no more");
+    expect(
+        &array(&place, "remove", &["c"]),
+        0,
+        "\"c\" is closed, and used no more: nothing on it was changed. \"dcd array add\" takes it back",
+    );
     let now = status(&place);
     assert!(device(&now, "c").starts_with("removed") && device(&now, "e").starts_with("new"), "{now}");
     expect(&array(&place, "remove", &["c"]), 3, "\"c\" is not open here");
@@ -238,7 +242,7 @@ fn an_array_is_found_again_among_bare_devices() {
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
     let found = find(&["d", "e", "a", "b", "old"], &[]);
-    expect(&found, 0, "old.img: member 0 with an older content");
+    expect(&found, 0, "old.img: member 0, with an older content");
     expect(&found, 0, "a.img is that member now: left out");
 }
 
@@ -649,7 +653,7 @@ fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_t
     expect(
         &refused,
         3,
-        "if it is gone for good, name none: where all members are there, the parity is computed anew",
+        "if it is gone for good, \"dcd serve --accept-damage\" does without: where all members are there, the parity is computed anew",
     );
     fs::write(place.path("journal.img"), journal).unwrap();
     // With it, one can be spared.

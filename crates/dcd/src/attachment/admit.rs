@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
-use super::{Attachment, AttachmentState, Attachments};
+use super::{Attachment, AttachmentState, Attachments, caches_text, told_as};
 
 /// Why something was refused, and what to do: printed as two lines, exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,17 +142,44 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     }
 }
 
-/// May something be done with an array without its cache, where its record is lost that says how much that would cost? `lost`: a cache
-/// that its members tell of. `instead`: what `force` is, and what it does.
+/// May something be done with an array without its cache, where its record is lost that says how much that would cost? `lost`: caches
+/// that its members tell of. `instead`: what else there is.
 pub fn admit_without_record(lost: Option<String>, force: bool, instead: &str) -> Result<(), Refusal> {
     match lost {
-        Some(cache) if !force => Err(Refusal::new(
+        Some(caches) if !force => Err(Refusal::new(
             format!(
-                "the cache {cache} is attached to this array, or to a part of it, as its members say; its attachment record is not \
+                "the cache {caches} is attached to this array, or to a part of it, as its members say; its attachment record is not \
                  here, and how much the array lacks without its log is not known"
             ),
-            format!("name the cache in the stack file: serving it makes the record anew. {instead}"),
+            format!(
+                "serve it with that cache in the stack file, and its log there: that makes the record anew. {instead}"
+            ),
         )),
+        _ => Ok(()),
+    }
+}
+
+/// May the log of the cache `uuid` at `log` be used with an array that has no record? `told`: the caches that its members tell of.
+pub fn admit_told(told: &[u64], log: &Path, uuid: &str) -> Result<(), Refusal> {
+    let log = log.display();
+    match told {
+        [] => Err(Refusal::new(
+            format!(
+                "no cache is attached to this array, as its members say: the cache {uuid}, of the log {log}, was detached or given up, \
+                 and the array may have been written since"
+            ),
+            "never use this log again: replaying it may put old data over new. \"dcd rescue --list\" says what it holds that is not \
+             home, and \"dcd format --force\" makes a new one",
+        )),
+        _ if told.len() < CACHES_MAX && !told.iter().any(|id| Some(*id) == told_as(uuid)) => {
+            Err(Refusal::new(
+                format!(
+                    "another cache is attached to this array, as its members say: {}, and {log} has {uuid}",
+                    caches_text(told)
+                ),
+                "name the right log in the stack file",
+            ))
+        }
         _ => Ok(()),
     }
 }

@@ -23,12 +23,13 @@ mod store;
 
 use std::path::{Path, PathBuf};
 
+use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{
     LogSeen, Refusal, Start, admit_attach, admit_overwrite, admit_plain, admit_rescue, admit_start,
-    admit_without_cache, admit_without_record,
+    admit_told, admit_without_cache, admit_without_record,
 };
 pub use store::{RecordError, RecordFile};
 
@@ -124,12 +125,26 @@ impl Attachments {
 }
 
 impl Attachments {
-    /// One that an array's members have to tell of: without it the array may be incomplete.
-    pub fn to_tell(&self) -> Option<[u8; 16]> {
-        let in_use = self.0.iter().find(|attachment| attachment.state != AttachmentState::Abandoned)?;
-        let digits = in_use.cache_uuid.replace('-', "");
-        u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+    /// Those that an array's members have to tell of: without them the array may be incomplete.
+    pub fn to_tell(&self) -> Vec<u64> {
+        let in_use = self.0.iter().filter(|attachment| attachment.state != AttachmentState::Abandoned);
+        in_use.filter_map(|attachment| told_as(&attachment.cache_uuid)).take(CACHES_MAX).collect()
     }
+}
+
+/// As what the members of an array tell of a cache: the first eight bytes of its UUID.
+pub fn told_as(cache_uuid: &str) -> Option<u64> {
+    let digits: String = cache_uuid.chars().filter(|c| *c != '-').take(16).collect();
+    u64::from_str_radix(&digits, 16).ok()
+}
+
+/// The caches that members tell of, for messages.
+pub fn caches_text(told: &[u64]) -> String {
+    let begins = |id: &u64| {
+        let digits = format!("{id:016x}");
+        format!("{}-{}-{}-...", &digits[..8], &digits[8..12], &digits[12..])
+    };
+    told.iter().map(begins).collect::<Vec<_>>().join(" and ")
 }
 
 /// A UUID as text, in the usual groups.
@@ -143,8 +158,8 @@ pub struct Record {
     file: RecordFile,
     extent: Extent,
     grown_sectors: u64,
-    /// The cache that an array's members tell of.
-    told: Option<[u8; 16]>,
+    /// The caches that an array's members tell of; none of a disk, which cannot tell.
+    told: Option<Vec<u64>>,
 }
 
 impl Record {
@@ -152,14 +167,14 @@ impl Record {
         Ok(Record { file: RecordFile::of(device)?, extent, grown_sectors: 0, told: None })
     }
 
-    /// The record of an array of which these are members. `told`: the cache that they tell of.
+    /// The record of an array of which these are members. `told`: the caches that they tell of.
     pub fn of_array(
         uuid: &str,
         members: &[&Path],
         extent: Extent,
-        told: Option<[u8; 16]>,
+        told: Vec<u64>,
     ) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0, told })
+        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0, told: Some(told) })
     }
 
     /// The same for the part that a cache is attached to, where the disk has become larger since: a cache serves what it was made for.
@@ -187,15 +202,16 @@ impl Record {
         self.file.load()
     }
 
-    /// The cache that the members of an array told of when this was opened.
-    pub const fn told(&self) -> Option<[u8; 16]> {
-        self.told
+    /// The caches that the members of an array told of when this was opened; none of a disk.
+    pub fn told(&self) -> Option<&[u64]> {
+        self.told.as_deref()
     }
 
-    /// A cache that the members of an array tell of, where the record is lost that has to.
+    /// The caches that the members of an array tell of, where the record is lost that has to; none where there are none.
     pub fn lost(&self) -> Result<Option<String>, RecordError> {
-        let is_there = !self.load()?.0.is_empty();
-        Ok(self.told.filter(|_| !is_there).map(uuid_text))
+        let told = self.told().unwrap_or(&[]);
+        let is_lost = !told.is_empty() && self.load()?.0.is_empty();
+        Ok(is_lost.then(|| caches_text(told)))
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -263,8 +279,9 @@ mod tests {
             ..admit::tests::attachment(state, Extent::new(Lba(0), 8))
         };
         let (left, used) = (of([1; 16], AttachmentState::Abandoned), of([0xe7; 16], AttachmentState::Clean));
-        assert_eq!(Attachments(vec![left.clone(), used]).to_tell(), Some([0xe7; 16]));
-        assert_eq!(Attachments(vec![left]).to_tell(), None);
+        assert_eq!(Attachments(vec![left.clone(), used]).to_tell(), [0xe7e7_e7e7_e7e7_e7e7]);
+        assert_eq!(Attachments(vec![left]).to_tell(), []);
+        assert_eq!(caches_text(&[0xe7 << 56, 1]), "e7000000-0000-0000-... and 00000000-0000-0001-...");
     }
 
     #[test]

@@ -4,7 +4,8 @@ use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, read_superblock, rescue, write_superblock};
 use dcd_stack::HumanBytes;
 
-use crate::attachment::{LogSeen, Record, admit_start};
+use crate::admission::admit_log;
+use crate::attachment::{LogSeen, Record, told_as};
 use crate::choice::Choice;
 use crate::cli::Detach;
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     if let (Some(record), LogSeen::Present { uuid, detached: true, .. }) = (&record, &seen)
         && (record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
-            || record.lost()?.as_ref() == Some(uuid))
+            || record.lost()?.is_some() && record.told() == told_as(uuid).as_ref().map(std::slice::from_ref))
     {
         // One that was killed had come as far as that.
         record.remove()?;
@@ -37,7 +38,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(record) = &record {
-        admit_start(&record.load()?, record.extent(), &choice.log_name(), &seen)?;
+        admit_log(&choice, record, &seen)?;
     }
     let mut opened = Opened::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
@@ -77,7 +78,7 @@ fn forget_missing(record: &Record, choice: &Choice, seen: &LogSeen) -> Result<()
     match all.of(record.extent()) {
         Some(attachment) if !attachment.may_lose_data() => Ok(record.remove()?),
         _ => {
-            admit_start(&all, record.extent(), &choice.log_name(), seen)?;
+            admit_log(choice, record, seen)?;
             Ok(())
         }
     }

@@ -30,6 +30,9 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
     made.file_that_is_missing(args.log.as_deref().filter(|_| args.log_size.is_some()));
+    if args.force {
+        on_array::clear_foreign_journal(&choice)?;
+    }
     let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
     if let Some(path) = &args.stack {

@@ -5,7 +5,7 @@ use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
-use crate::attachment::{Attachment, AttachmentState, admit_rescue};
+use crate::attachment::{Attachment, AttachmentState, LogSeen, admit_rescue, admit_told};
 use crate::choice::Choice;
 use crate::cli::Rescue;
 use crate::failure::Failure;
@@ -22,7 +22,14 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;
     if let (Some(record), false) = (&opened.record, args.list) {
-        admit_rescue(&record.load()?, record.extent(), &choice.log_name(), &seen, args.force)?;
+        let all = record.load()?;
+        admit_rescue(&all, record.extent(), &choice.log_name(), &seen, args.force)?;
+        if let (Some(told), LogSeen::Present { uuid, .. }) = (record.told(), &seen)
+            && all.0.is_empty()
+            && !(args.force && told.is_empty())
+        {
+            admit_told(told, &choice.log_name(), uuid)?;
+        }
     }
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);

@@ -8,7 +8,7 @@ use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
-use crate::raid::journal::{self, Journal, Slots};
+use crate::raid::journal::{self, Entry, Journal, ReplayError, Slots};
 use crate::raid::layout::Layout;
 use crate::raid::members::members_named;
 use crate::raid::record::Recorder;
@@ -50,12 +50,19 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
         true => open(config.journal_port(), &layout, &recorded, needed, below)?,
         false => None,
     };
-    if replays
-        && !geometry.read_only
-        && let Some((port, slots)) = &journal
-    {
-        members.replay(*port, slots, below)?;
-    } else if replays {
+    let replay = replays && !geometry.read_only;
+    let replayed = match journal.as_ref().filter(|_| replay) {
+        Some((port, slots)) => match members.pending(*port, slots, below) {
+            Ok(writes) => {
+                members.replay(*port, writes, below)?;
+                true
+            }
+            Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => false,
+            Err(error) => return refuse(error.to_string()),
+        },
+        None => false,
+    };
+    if replays && !replayed {
         members.now.in_doubt = Bitmap::full(regions.count());
     }
     if let Some(region) = members.damaged(&regions, &layout) {
@@ -202,16 +209,18 @@ impl Members<'_> {
         Ok(())
     }
 
+    fn pending(&self, port: Port, slots: &Slots, below: &mut dyn Ports) -> Result<Vec<Entry>, ReplayError> {
+        journal::pending(&mut PortDevice { ports: below, port }, slots, self.now.uuid, self.now.epoch)
+    }
+
     /// Makes the writes of the journal again. They are all there, whichever of them a crash has cut short.
-    fn replay(&mut self, port: Port, slots: &Slots, below: &mut dyn Ports) -> Result<(), ActivateError> {
+    fn replay(&mut self, port: Port, writes: Vec<Entry>, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let mut device = PortDevice { ports: below, port };
-        let writes = journal::pending(&mut device, slots, self.now.uuid, self.now.epoch)
-            .map_err(|e| ActivateError(e.to_string()))?;
         // A server that was killed may have left the newest record in the device's cache: if a power cut took it while its
         // writes are half made, nobody could finish them. The crash explorer found this.
         device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
         let column_sectors = self.layout.column_sectors();
-        let unit_of = |write: &journal::Entry| (write.at.0 - DATA_SECTOR) / column_sectors;
+        let unit_of = |write: &Entry| (write.at.0 - DATA_SECTOR) / column_sectors;
         let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
         let gone: BTreeMap<_, _> =
             marks.map(|(index, write)| ((write.role, unit_of(write)), index)).collect();
@@ -293,7 +302,8 @@ fn open(
         Err(_) if !needed => Ok(None),
         Err(error) => refuse(format!("reading the journal: {error}")),
         Ok(false) => refuse(format!(
-            "there is something else where its journal should be: name another device, or write zeroes over its first {} KiB",
+            "there is something else where its journal should be: name another device, or write zeroes over its first {} KiB, \
+             as \"dcd format --force\" does to the device of a cache's log",
             slots.header_bytes() / 1024
         )),
     }

@@ -160,12 +160,12 @@ fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
 pub enum ReplayError {
     #[error(
         "the journal has no record of this array's last activity: it is not the one that was in use. Name that one; if it is gone for \
-         good, name none: where all members are there, the parity is computed anew"
+         good, \"dcd serve --accept-damage\" does without: where all members are there, the parity is computed anew"
     )]
     NotThis,
     #[error(
-        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt. Name no journal: where all \
-         members are there, the parity is computed anew"
+        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt. \"dcd serve --accept-damage\" does without \
+         its records: where all members are there, the parity is computed anew"
     )]
     Damaged(u64),
     #[error("reading the journal: {0}")]
@@ -205,6 +205,18 @@ pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> R
     }
     let zeroes = device.write(Lba(0), Buf::zeroed(slots.header_bytes));
     zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
+}
+
+/// Whether a device can be the journal of an array: not where there is something else.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn may_be_journal_of(
+    device: &mut dyn BlockDevice,
+    superblock: &Superblock,
+) -> Result<bool, crate::IoError> {
+    let slots = slots(device, superblock).expect("an array that has been made has a shape");
+    fits(device, &slots, superblock.uuid)
 }
 
 /// Whether a device has records of an array.

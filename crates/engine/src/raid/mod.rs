@@ -87,11 +87,11 @@ pub use apart::Apart;
 use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use journal::{clear_journal, is_journal_of};
+pub use journal::{clear_journal, is_journal_of, may_be_journal_of};
 pub use layout::{Chunk, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
-pub use superblock::{DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
+pub use superblock::{CACHES_MAX, DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 
 /// See the module's documentation.
 pub struct RaidLayer {

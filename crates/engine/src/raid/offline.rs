@@ -142,7 +142,7 @@ pub fn create(
         lost: BTreeMap::new(),
         away: Away::default(),
         calibration: None,
-        cache: None,
+        caches: Vec::new(),
     };
     for (role, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
@@ -360,16 +360,17 @@ pub fn store_calibration(
     change(members, Superblock { calibration: Some(calibration.clone()), ..superblock })
 }
 
-/// Stores which cache the array is the data disk of, or that it is none's: a member tells that wherever it is moved to.
+/// Stores which caches the array is the data disk of, by the first eight bytes of their UUIDs: a member tells that wherever it is
+/// moved to.
 ///
 /// # Errors
 /// See [`newest`].
-pub fn store_cache(
+pub fn store_caches(
     members: &mut [Option<&mut dyn BlockDevice>],
-    cache: Option<[u8; 16]>,
+    caches: Vec<u64>,
 ) -> Result<Superblock, ChangeError> {
     let superblock = newest(members)?;
-    change(members, Superblock { cache, ..superblock })
+    change(members, Superblock { caches, ..superblock })
 }
 
 #[cfg(test)]
@@ -579,16 +580,15 @@ mod tests {
     }
 
     #[test]
-    fn every_member_tells_of_the_cache_until_it_is_taken_off() {
+    fn every_member_tells_of_the_caches_until_they_are_taken_off() {
         let mut members = made(true);
-        let (one, other) = (Some([7; 16]), Some([8; 16]));
-        for cache in [one, other, None] {
-            store_cache(&mut all(&mut members), cache).expect("stored");
+        for caches in [vec![7], vec![7, 8, 9], vec![]] {
+            store_caches(&mut all(&mut members), caches.clone()).expect("stored");
             mark_failed(&mut all(&mut members), 3).expect("the parity makes up for it");
             for member in &mut members[..3] {
                 assert_eq!(
-                    Superblock::read(member).expect("read").0.cache,
-                    cache,
+                    Superblock::read(member).expect("read").0.caches,
+                    caches,
                     "through other changes too"
                 );
             }

@@ -29,6 +29,9 @@ pub const DATA_SECTOR: u64 = 2048;
 /// The id of no member: nobody has the role.
 pub const NOBODY: u64 = 0;
 
+/// How many caches the members can tell of.
+pub const CACHES_MAX: usize = 3;
+
 /// How many lost blocks can be remembered.
 pub const LOST_MAX: usize = 256;
 
@@ -71,8 +74,7 @@ struct Bytes {
     missed: [u8; MISSED_BYTES],
     complete: U64,
     away_had: [U64; AWAY_MAX],
-    cache: [u8; 16],
-    reserved: [u8; SUPERBLOCK_BYTES - BITMAP_BYTES - 1704 - 8 * LOST_MAX - 40 * AWAY_MAX - MISSED_BYTES],
+    caches: [U64; CACHES_MAX],
     bitmap: [u8; BITMAP_BYTES],
 }
 
@@ -157,8 +159,9 @@ pub struct Superblock {
     pub away: Away,
     /// What the stride benchmark has found.
     pub calibration: Option<Contiguity>,
-    /// A cache whose data disk the array is, or a part of it: the array alone may be incomplete. Of several, one.
-    pub cache: Option<[u8; 16]>,
+    /// The first eight bytes of the UUIDs of the caches whose data disk the array is, or a part of it: alone it may be incomplete.
+    /// Of more than [`CACHES_MAX`], some.
+    pub caches: Vec<u64>,
 }
 
 /// Who a device says it is.
@@ -263,7 +266,9 @@ impl Superblock {
             *place = absence.had.into();
         }
         bytes.complete = self.complete.into();
-        bytes.cache = self.cache.unwrap_or_default();
+        for (place, cache) in bytes.caches.iter_mut().zip(&self.caches) {
+            *place = (*cache).into();
+        }
         bytes.missed.copy_from_slice(&self.away.missed.to_bytes()[..MISSED_BYTES]);
         bytes.bitmap = self.in_doubt.to_bytes();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
@@ -406,7 +411,7 @@ impl Bytes {
             lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
             away: self.away(),
             calibration,
-            cache: (self.cache != [0; 16]).then_some(self.cache),
+            caches: self.caches.iter().map(|cache| cache.get()).filter(|cache| *cache != 0).collect(),
         };
         let role = (role != NO_ROLE).then_some(role as usize);
         Ok((superblock, Identity { id: self.id.get(), role, copy }))
@@ -452,7 +457,7 @@ pub(super) mod tests {
                 read: Strides::up_to(9),
                 write: Strides { max: 30, except: vec![(4, 5), (7, 7)] },
             }),
-            cache: Some([9; 16]),
+            caches: vec![9, 1 << 63],
         }
     }
 
@@ -464,7 +469,7 @@ pub(super) mod tests {
             assert_eq!(Superblock::decode(buf.bytes(), 1), Ok((sample(), member)));
         }
         let plain =
-            Superblock { rebuilding: None, reshape: None, calibration: None, cache: None, ..sample() };
+            Superblock { rebuilding: None, reshape: None, calibration: None, caches: vec![], ..sample() };
         let buf = plain.encode(plain.identity(0, 0));
         assert_eq!(Superblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
     }

@@ -559,8 +559,20 @@ fn the_wrong_journal_is_refused() {
     bench.flush().expect("flushed");
     let mut members = bench.members;
     members.0[4].0.fill(0);
-    let error = Bench::start(with_journal.clone(), Members(members.0)).err().expect("refused").to_string();
+    let left = || Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
+    let error = Bench::start(with_journal.clone(), left()).err().expect("refused").to_string();
     assert!(error.contains("not the one that was in use"), "{error}");
+    let accepts = RaidConfig { accept_damage: true, ..with_journal.clone() };
+    let mut bench = Bench::start(accepts, left()).expect("on the user's word");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "resyncing");
+    bench.settle();
+    bench.check_parity();
+    assert_eq!(bench.read(0, 1).expect("read"), [1; BLOCK]);
+    // And with it from then on.
+    bench.write(1, 1, 2);
+    bench.flush().expect("flushed");
+    let mut bench = Bench::start(with_journal.clone(), bench.members).expect("it has the records again");
+    assert_eq!(bench.read(1, 1).expect("read"), [2; BLOCK]);
     let mut bench = Bench::new(with_journal.clone());
     bench.members.0[4].0[..512].fill(b'x');
     let error = Bench::start(with_journal.clone(), bench.members).err().expect("refused").to_string();

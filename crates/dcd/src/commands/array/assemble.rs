@@ -11,7 +11,7 @@ use dcd_stack::{StackFile, toml_text};
 use serde_json::Value;
 
 use crate::admission::admit_bare_array;
-use crate::attachment::{Refusal, uuid_text};
+use crate::attachment::{Refusal, caches_text, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
 use crate::commands::array::{Choice, members_listed};
@@ -178,8 +178,8 @@ impl<'a> Members<'a> {
             let Some((superblock, identity)) = device.superblock() else { continue };
             let name = &device.name;
             let (role, what) = match standing(array, superblock, identity) {
-                Standing::Outdated(role) => (role, "with an older content"),
-                Standing::Failed(role) => (role, "and has failed"),
+                Standing::Outdated(role) => (role, ", with an older content"),
+                Standing::Failed(role) => (role, ", which has failed"),
                 Standing::Stale => {
                     eprintln!("dcd: {name}: another device has taken its role: left out");
                     continue;
@@ -188,10 +188,10 @@ impl<'a> Members<'a> {
             };
             match self.roles[role] {
                 Some(other) => {
-                    eprintln!("dcd: {name}: member {role} {what}; {other} is that member now: left out")
+                    eprintln!("dcd: {name}: member {role}{what}; {other} is that member now: left out")
                 }
                 None => eprintln!(
-                    "dcd: {name}: member {role} {what}: left out; named in the place of \"missing\", \"dcd array add\" fills it"
+                    "dcd: {name}: member {role}{what}: left out; named in the place of \"missing\", \"dcd array add\" fills it"
                 ),
             }
         }
@@ -229,12 +229,12 @@ impl<'a> Members<'a> {
 
     fn stack_file(&self, array: &Superblock, journal: Option<&str>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
-        if let Some(cache) = array.cache {
+        if !array.caches.is_empty() {
             let _ = writeln!(
                 text,
                 "# The log cache {} is attached to it, or to a part of it: name that here before it is served, as the newest data\n# may \
                  be in its log.",
-                uuid_text(cache)
+                caches_text(&array.caches)
             );
         }
         text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";

@@ -160,18 +160,17 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
 fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
-    loop {
+    let was_free = loop {
         let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         let removed = client.call("array", call.clone(), |_| ControlFlow::Continue(()));
-        let Err(refused) = removed else { break };
+        let Err(refused) = removed else { break has_free_place(&status["layers"][&choice.layer], name) };
         // Told that somebody wants it, the array records who has failed.
         if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
             return Err(refused_by_server(refused));
         }
         std::thread::sleep(REMOVE_INTERVAL);
-    }
-    let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-    let next = match has_free_place(&status["layers"][&choice.layer], name) {
+    };
+    let next = match was_free {
         true => "\"dcd array add\" takes it back, or another device in its place",
         false => "another device has its place: named in \"spares\", it can be added as a spare",
     };

@@ -92,6 +92,12 @@ impl Choice {
         self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
     }
 
+    /// The journal, where it lies on what a log lies on.
+    pub fn journal_beside(&self, log: &str) -> Option<&str> {
+        let of = |part: &str| self.file.layer(part).map(|layer| layer.kind.below_names());
+        self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))
+    }
+
     /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
     fn try_start(&self) -> Result<Result<Value, String>, Failure> {
         match start(&self.file, &[&self.layer], Purpose::Look) {

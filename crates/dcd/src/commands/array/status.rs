@@ -8,6 +8,7 @@ use dcd_serve::control::Client;
 use dcd_stack::{DeviceSpec, HumanBytes};
 use serde_json::{Value, json};
 
+use crate::admission::admit_bare_array;
 use crate::attachment::uuid_text;
 use crate::cli_array::ArrayStatus;
 use crate::commands::array::devices::{Content, Devices, Found, Standing};
@@ -21,7 +22,12 @@ pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
         Some(client) => served(&choice, client)?,
         None => {
             let start = choice.try_start()?;
-            offline(&choice, &Devices::open(&choice, Purpose::Look)?, &start)
+            let mut status = offline(&choice, &Devices::open(&choice, Purpose::Look)?, &start);
+            if let Err(Failure::Refused(refusal)) = admit_bare_array(&choice.file, &choice.file.export) {
+                let advice = status["advice"].as_array().into_iter().flatten().cloned();
+                status["advice"] = advice.chain([refusal.reason.into()]).collect();
+            }
+            status
         }
     };
     if args.json {
