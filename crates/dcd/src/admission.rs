@@ -50,7 +50,7 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     for (choice, Admitted { layer, record, unrecorded }) in choices.iter().zip(&admitted) {
         if let (Some(record), None) = (record, unrecorded) {
             // A format that was killed had not come as far as that.
-            on_array::tell_members(file, &choice.data, record)?;
+            on_array::tell_members(file, &choice.data, record, &[])?;
         }
         if unrecorded.is_some() {
             eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
@@ -224,15 +224,16 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
                 "Or add --force: what its log has, and the array lacks, is lost",
             )?;
             admit_without_cache(&record.load()?, record.extent(), force)?;
-            records.push((record, choice.data));
+            let gone = record.told_of_part()?;
+            records.push((record, choice.data, gone));
         }
         plain = plain.without_cache(&choice.layer);
         eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
     }
     // Nothing is given up before all of it may be.
-    for (record, data) in records {
+    for (record, data, gone) in records {
         record.abandon()?;
-        on_array::tell_members(&plain, &data, &record)?;
+        on_array::tell_members(&plain, &data, &record, &gone)?;
     }
     Ok(plain)
 }

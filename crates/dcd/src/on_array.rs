@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use dcd_engine::raid::offline::store_caches;
-use dcd_engine::raid::{clear_journal, may_be_journal_of};
+use dcd_engine::raid::{CACHES_MAX, clear_journal, may_be_journal_of};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_stack::{LayerKind, StackFile};
 
@@ -52,11 +52,18 @@ pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     }
 }
 
-/// Has the members of the array that a part lies on tell of the caches that its record has. Its devices must not be open.
-pub fn tell_members(file: &StackFile, part: &str, record: &Record) -> Result<(), Failure> {
+/// Has the members of the array that a part lies on tell of the caches that its record has, and no more of those that are gone. Its
+/// devices must not be open.
+pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
     let Some(array) = array_below(file, part) else { return Ok(()) };
-    let caches = record.load()?.to_tell();
-    if record.told() == Some(&caches) || is_read_only(file, array) {
+    // What the record does not have may have been lost with an older one.
+    let told = record.told().unwrap_or(&[]);
+    let mut caches = record.load()?.to_tell();
+    caches.extend(told.iter().filter(|cache| !gone.contains(cache)));
+    caches.sort_unstable();
+    caches.dedup();
+    caches.truncate(CACHES_MAX);
+    if caches == told || is_read_only(file, array) {
         return Ok(());
     }
     let mut devices = Devices::open(&Choice::of(file.clone(), array.to_owned()), Purpose::Change)?;

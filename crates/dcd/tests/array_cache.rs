@@ -102,6 +102,15 @@ fn served_whole(place: &Place, log: Log) {
     expect(&server.stop(), 0, "");
 }
 
+/// The array has its journal where it has one by itself below a cache: where the device of the log begins.
+fn made_with_a_journal(place: &Place) {
+    with_cache(place, Log::OfItsOwn);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("journal = \"none\"\n", "");
+    fs::write(place.stack(), text.replace("ssd.img\"\nsize = \"8MiB\"", "ssd.img\"\nsize = \"96MiB\""))
+        .unwrap();
+    expect(&array(place, &["create"]), 0, "over 4 members");
+}
+
 const ATTACHED: &str = "is attached to this disk, and this stack serves the disk without it";
 
 #[test]
@@ -272,6 +281,49 @@ fn members_tell_which_log_belongs_to_them() {
     expect(&place.serve().stop(), 0, "");
 }
 
+/// 8 MiB of the array, with a cache or without.
+fn part_of_array(place: &Place, log: Option<&str>, first: &str) {
+    let home =
+        format!("[layer.home]\nkind = \"slice\"\nof = \"array\"\nfirst = \"{first}\"\nsize = \"8MiB\"\n");
+    match log {
+        Some(log) => {
+            let log = format!("[device.log]\npath = \"{log}\"\nsize = \"8MiB\"\n");
+            write_stack(place, "cache", MEMBERS, &[&log, &home, CACHE].concat());
+        }
+        None => write_stack(place, "home", MEMBERS, &home),
+    }
+}
+
+#[test]
+fn members_tell_of_two_caches_on_two_parts() {
+    let place = Place::new();
+    part_of_array(&place, Some("one.img"), "0");
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    place.format();
+    part_of_array(&place, Some("two.img"), "8MiB");
+    place.format();
+    lose_records(&place);
+    for (log, first) in [("one.img", "0"), ("one.img", "0"), ("two.img", "8MiB")] {
+        // The record that the first has made has nothing of the second.
+        part_of_array(&place, Some(log), first);
+        expect(&place.serve().stop(), 0, "");
+        part_of_array(&place, None, "8MiB");
+        refused(&place, &[], if log == "one.img" { TOLD } else { ATTACHED });
+    }
+    // Each is told of alone, too.
+    part_of_array(&place, Some("one.img"), "0");
+    expect(&place.run("detach", &[]), 0, "detached");
+    part_of_array(&place, None, "0");
+    expect(&place.serve().stop(), 0, "");
+    lose_records(&place);
+    part_of_array(&place, None, "8MiB");
+    refused(&place, &[], TOLD);
+    part_of_array(&place, Some("two.img"), "8MiB");
+    expect(&place.run("detach", &[]), 0, "detached");
+    part_of_array(&place, None, "8MiB");
+    expect(&place.serve().stop(), 0, "");
+}
+
 #[test]
 fn a_start_has_the_members_tell_of_a_cache_that_a_killed_format_had_recorded() {
     let place = Place::new();
@@ -288,15 +340,10 @@ fn a_start_has_the_members_tell_of_a_cache_that_a_killed_format_had_recorded() {
     refused(&place, &[], TOLD);
 }
 
-/// The journal of an array below a cache begins where the device of the log does.
 #[test]
 fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
     let place = Place::new();
-    with_cache(&place, Log::OfItsOwn);
-    let text = fs::read_to_string(place.stack()).unwrap().replace("journal = \"none\"\n", "");
-    fs::write(place.stack(), text.replace("ssd.img\"\nsize = \"8MiB\"", "ssd.img\"\nsize = \"96MiB\""))
-        .unwrap();
-    expect(&array(&place, &["create"]), 0, "over 4 members");
+    made_with_a_journal(&place);
     let mut ssd = fs::read(place.path("ssd.img")).unwrap();
     ssd[..4096].fill(b'x');
     fs::write(place.path("ssd.img"), ssd).unwrap();
@@ -587,11 +634,7 @@ fn a_command_that_only_looks_at_an_array_on_caches_leaves_their_disks_complete()
 #[test]
 fn a_cache_on_a_degraded_array_with_a_journal_is_looked_at_after_a_crash() {
     let place = Place::new();
-    with_cache(&place, Log::OfItsOwn);
-    let text = fs::read_to_string(place.stack()).unwrap().replace("journal = \"none\"\n", "");
-    fs::write(place.stack(), text.replace("ssd.img\"\nsize = \"8MiB\"", "ssd.img\"\nsize = \"96MiB\""))
-        .unwrap();
-    expect(&array(&place, &["create"]), 0, "over 4 members");
+    made_with_a_journal(&place);
     place.format();
     let server = place.serve();
     let deadline = Instant::now() + Duration::from_secs(60);

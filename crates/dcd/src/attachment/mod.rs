@@ -23,7 +23,6 @@ mod store;
 
 use std::path::{Path, PathBuf};
 
-use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +127,7 @@ impl Attachments {
     /// Those that an array's members have to tell of: without them the array may be incomplete.
     pub fn to_tell(&self) -> Vec<u64> {
         let in_use = self.0.iter().filter(|attachment| attachment.state != AttachmentState::Abandoned);
-        in_use.filter_map(|attachment| told_as(&attachment.cache_uuid)).take(CACHES_MAX).collect()
+        in_use.filter_map(|attachment| told_as(&attachment.cache_uuid)).collect()
     }
 }
 
@@ -207,11 +206,33 @@ impl Record {
         self.told.as_deref()
     }
 
-    /// The caches that the members of an array tell of, where the record is lost that has to; none where there are none.
+    /// Caches that the members of an array tell of, of which there is no record, where it has none of this part either; none where there
+    /// are none.
     pub fn lost(&self) -> Result<Option<String>, RecordError> {
-        let told = self.told().unwrap_or(&[]);
-        let is_lost = !told.is_empty() && self.load()?.0.is_empty();
-        Ok(is_lost.then(|| caches_text(told)))
+        let all = self.load()?;
+        let lost = self.not_recorded(&all);
+        let is_lost = !lost.is_empty() && all.overlapping(self.extent).is_none();
+        Ok(is_lost.then(|| caches_text(&lost)))
+    }
+
+    /// Of the caches that an array's members tell of, those that have to do with this part: by the record, or, where that does not have
+    /// it, the only one that it lacks.
+    pub fn told_of_part(&self) -> Result<Vec<u64>, RecordError> {
+        let all = self.load()?;
+        let of_part = all.0.iter().filter(|attachment| attachment.extent().overlaps(self.extent));
+        let of_part: Vec<u64> = of_part.filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
+        Ok(match self.not_recorded(&all).as_slice() {
+            [only] if of_part.is_empty() => vec![*only],
+            _ => of_part,
+        })
+    }
+
+    /// Caches that the members tell of, and that the record does not have: an older one was lost.
+    fn not_recorded(&self, all: &Attachments) -> Vec<u64> {
+        let recorded: Vec<u64> =
+            all.0.iter().filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
+        let told = self.told().unwrap_or(&[]).iter().copied();
+        told.filter(|cache| !recorded.contains(cache)).collect()
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.

@@ -17,9 +17,16 @@ use crate::real::Purpose;
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
     let Inspection { record, seen, .. } = inspect(&choice)?;
+    let mut gone = match &record {
+        Some(record) => record.told_of_part()?,
+        None => Vec::new(),
+    };
+    if let LogSeen::Present { uuid, .. } = &seen {
+        gone.extend(told_as(uuid));
+    }
     if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
         forget_missing(record, &choice, &seen)?;
-        on_array::tell_members(&choice.file, &choice.data, record)?;
+        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
             println!("detached; its log is missing, and the data disk is complete without it");
         }
@@ -27,11 +34,12 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     if let (Some(record), LogSeen::Present { uuid, detached: true, .. }) = (&record, &seen)
         && (record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
-            || record.lost()?.is_some() && record.told() == told_as(uuid).as_ref().map(std::slice::from_ref))
+            || record.lost()?.is_some()
+                && record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id))))
     {
         // One that was killed had come as far as that.
         record.remove()?;
-        on_array::tell_members(&choice.file, &choice.data, record)?;
+        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
             println!("detached; everything had been brought home before");
         }
@@ -64,7 +72,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     drop((log, data));
     if let Some(record) = &record {
-        on_array::tell_members(&choice.file, &choice.data, record)?;
+        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
     }
     if !args.quiet {
         println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));

@@ -45,7 +45,9 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         ..FormatOptions::new(random_uuid()?, random_uuid()?)
     };
     let superblock = format(&mut opened.log, &mut opened.data, &options).map_err(refused)?;
+    let mut gone = Vec::new();
     if let Some(record) = &opened.record {
+        gone = record.told_of_part()?;
         let attached = attachment(&choice, record.extent(), &superblock, AttachmentState::Clean);
         record.update(|_| attached)?;
     }
@@ -53,7 +55,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let Opened { log, data, record, .. } = opened;
     drop((log, data));
     if let Some(record) = record {
-        on_array::tell_members(&choice.file, &choice.data, &record)?;
+        on_array::tell_members(&choice.file, &choice.data, &record, &gone)?;
     }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(

@@ -25,7 +25,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         let all = record.load()?;
         admit_rescue(&all, record.extent(), &choice.log_name(), &seen, args.force)?;
         if let (Some(told), LogSeen::Present { uuid, .. }) = (record.told(), &seen)
-            && all.0.is_empty()
+            && all.overlapping(record.extent()).is_none()
             && !(args.force && told.is_empty())
         {
             admit_told(told, &choice.log_name(), uuid)?;
