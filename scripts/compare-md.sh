@@ -21,7 +21,8 @@
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
 # left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
-# trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone. BURST_ONLY=yes: random and drain alone.
+# trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
+# BURST_ONLY=yes: random and drain alone.
 #
 # usage: compare-md.sh PROGRAM     ROUNDS=3 WRITES_MIB=16 SUSTAINED_MIB=160 FILES_TIMES=3 BURST_ONLY=no SECONDS_MAX=240 DRIVE=cheetah-15k4
 #        QUEUE=sptf SETUPS="md dcd dcd-slice md-journal dcd-log bare"

@@ -121,9 +121,7 @@ impl Attachments {
     pub fn remove(&mut self, extent: Extent) {
         self.0.retain(|attachment| !attachment.extent().overlaps(extent));
     }
-}
 
-impl Attachments {
     /// Those that an array's members have to tell of: without them the array may be incomplete.
     pub fn to_tell(&self) -> Vec<u64> {
         let in_use = self.0.iter().filter(|attachment| attachment.state != AttachmentState::Abandoned);
