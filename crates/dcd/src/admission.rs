@@ -52,9 +52,6 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
             // A format that was killed had not come as far as that.
             on_array::tell_members(file, &choice.data, record, &[])?;
         }
-        if unrecorded.is_some() {
-            eprintln!("dcd: the data disk of \"{layer}\" has no attachment record here; it is made anew");
-        }
         let grown = record.as_ref().map_or(0, Record::grown_sectors);
         if grown > 0 {
             eprintln!(

@@ -147,7 +147,7 @@ Examples:
 pub struct ArrayRemove {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Its name in the stack file; for a served array the one that it had when it was opened
+    /// Its name in the stack file, for a served array the one that it had when it was opened; or the number of a member
     #[arg(value_name = "NAME")]
     pub name: String,
 }

@@ -58,10 +58,16 @@ impl RunningCaches {
 
     /// All of them have started.
     pub fn note_started(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        let without: Vec<String> =
+            self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
         self.each_started(now, stack, |status, attachment| Attachment {
             epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
             ..incomplete(attachment)
-        })
+        })?;
+        for layer in without {
+            eprintln!("dcd: the data disk of \"{layer}\" had no attachment record here; it was made anew");
+        }
+        Ok(())
     }
 
     /// The log device of a cache failed: its log is out of date from now on. The cache waits until that is recorded, and acknowledges

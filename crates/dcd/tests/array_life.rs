@@ -125,7 +125,7 @@ fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
     // Once more, as a spare this time, and in its place another device.
     expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
-    expect(&array(&place, "remove", &["c"]), 0, "\"c\" is closed");
+    expect(&array(&place, "remove", &["2"]), 0, "\"c\" is closed");
     fs::rename(place.path("c.img"), place.path("plugged.img")).unwrap();
     stack(&place, &["a", "b", "missing", "d"], &["plugged"], JOURNAL);
     expect(&array(&place, "add", &["plugged"]), 0, "\"plugged\" is member 2 now");
@@ -166,7 +166,7 @@ fn a_member_is_replaced_in_its_place_while_nothing_is_served() {
     expect(&array(&place, "fail", &["2"]), 0, "member 2 is used no more");
     assert_eq!(device(&status(&place), "c"), "failed");
     expect(&array(&place, "fail", &["a"]), 3, "does not make up for more");
-    expect(&array(&place, "remove", &["c"]), 0, "(member 2) is in no array any more");
+    expect(&array(&place, "remove", &["2"]), 0, "\"c\" (member 2) is in no array any more");
     disk(&place, "new", 2);
     stack(&place, &["a", "b", "new", "d"], &[], "");
     expect(&array(&place, "add", &["new"]), 3, "too small");

@@ -125,6 +125,13 @@ fn a_log_cache_uses_what_is_stored_in_its_log() {
     assert_eq!(status["fills"]["write"]["max"], found["write"]["max"], "{status}");
     assert_eq!(place.nbd().read(8 << 20, 4096).unwrap(), [7; 4096]);
     expect(&server.stop(), 0, "");
+    let mut of_reads = found.clone();
+    of_reads["write"] = Value::Null;
+    fs::write(place.path("reads.json"), of_reads.to_string()).unwrap();
+    expect(&from(&place, "reads.json", &store), 0, "stay as they were stored before");
+    let server = place.serve();
+    assert_eq!(filled(&place)["fills"]["write"]["max"], found["write"]["max"]);
+    expect(&server.stop(), 0, "");
     for (line, fills) in [("fill = \"none\"", Value::Null), ("fill-writes = 9", 9.into())] {
         place.write_stack(line);
         let server = place.serve();

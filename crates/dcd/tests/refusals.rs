@@ -57,6 +57,8 @@ fn rule_11_a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
     expect(&server.stop(), 0, "");
     fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
     refused(&place, &[], "never use this log again");
+    expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
+    expect(&place.run("rescue", &["--list", "--json"]), 4, "\"given_up\":true");
 }
 
 #[test]
@@ -84,7 +86,10 @@ fn swapped_data_disks_are_refused_also_without_a_record() {
     fs::write(place.path("data.img"), other).unwrap();
     refused(&place, &[], "");
     fs::remove_file(place.record()).unwrap();
-    refused(&place, &[], "");
+    let Err(output) = Server::start(&place, &[]) else { panic!("it was served") };
+    expect(&output, 3, "");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!told.contains("record") && !place.record().exists(), "no record was made: {told}");
 }
 
 #[test]

@@ -340,7 +340,8 @@ impl StackFile {
                 return Err(self.error(
                     device.span.clone(),
                     format!(
-                        "device \"{}\": is the same file as device \"{}\": describe it once and use slices of it",
+                        "device \"{}\": is the same file as device \"{}\": correct one of the paths; if it is meant to be both, describe it once \
+                             and use slices of it",
                         device.name, other.name
                     ),
                 ));

@@ -31,6 +31,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             admit_told(told, &choice.log_name(), uuid)?;
         }
     }
+    let given_up = args.list && is_given_up(&opened, &seen)?;
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
@@ -46,18 +47,33 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         let mut report = serde_json::to_value(&report).expect("a report is plain data");
         if args.list {
             report["changed_lbas"] = changed.clone().into();
+            report["given_up"] = given_up.into();
         }
         println!("{report}");
     } else {
         print!("{}{}", describe(&report, args.list), describe_changed(&changed));
     }
     verdict(&report, args.list)?;
+    if given_up {
+        return Err(Failure::Damage(
+            "the cache went on without this log, or was served without it: --force brings its data home over what is newer".to_owned(),
+        ));
+    }
     match changed.is_empty() {
         true => Ok(()),
         false => Err(Failure::Damage(
             "the data disk is another one, or was written without its cache: --force brings the log's data home over that".to_owned(),
         )),
     }
+}
+
+/// The record says that this log is out of date: a rescue would be refused.
+fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
+    let (Some(record), LogSeen::Present { uuid, .. }) = (&opened.record, seen) else { return Ok(false) };
+    let all = record.load()?;
+    Ok(all.of(record.extent()).is_some_and(|attachment| {
+        attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
+    }))
 }
 
 /// Where the data disk is not as the cache left it: a rescue would be refused.

@@ -85,6 +85,9 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if let Some(members) = members_listed(&layer["failed_members"]) {
         let _ = write!(words, ", without {members}");
     }
+    if layer["journal_failed"] == true {
+        words.push_str(", its journal has failed");
+    }
     let errors: u64 = layer["read_errors"].as_array().into_iter().flatten().filter_map(Value::as_u64).sum();
     if errors > 0 {
         let _ = write!(words, ", {errors} reads of members failed");
@@ -120,7 +123,11 @@ mod tests {
             line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, recording, ")
         );
         let pass = json!({ "kind": "rebuild", "percent": 41.04 });
-        status["layers"]["disks"] = json!({ "state": "rebuilding", "failed_members": [2], "pass": pass });
-        assert!(line(&status).contains("disks: rebuilding, rebuild 41.0 %, without member 2, "));
+        status["layers"]["disks"] =
+            json!({ "state": "rebuilding", "failed_members": [2], "pass": pass, "journal_failed": true });
+        assert!(
+            line(&status)
+                .contains("disks: rebuilding, rebuild 41.0 %, without member 2, its journal has failed, ")
+        );
     }
 }

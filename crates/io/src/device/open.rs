@@ -58,10 +58,11 @@ pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
     let direct = set_direct(&file, spec, in_memory)?;
     let (geometry, traits) = measure(&file, spec, is_block, in_memory, direct)?;
     if geometry.sectors == 0 {
-        return Err(DeviceError::unsuitable(
-            &spec.path,
-            "it is smaller than one block: make it larger, or give it a size",
-        ));
+        let what = match is_block {
+            true => "it has no size: there is no medium in it, or no file attached to it",
+            false => "it is smaller than one block: make it larger, or give it a size",
+        };
+        return Err(DeviceError::unsuitable(&spec.path, what));
     }
     let name = spec.path.display().to_string();
     Ok(Device { name, geometry, backing: Backing::File(OpenFile { file, traits }) })

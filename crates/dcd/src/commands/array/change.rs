@@ -152,13 +152,18 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let called = place(&choice, name);
     let mut device = found.device.expect("it has a superblock");
     forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
-    println!("\"{name}\" ({called}) is in no array any more: take it out of {}", choice.file.path.display());
+    println!(
+        "\"{name}\" ({called}) is in no array any more, and would be filled whole: take it out of {}",
+        choice.file.path.display()
+    );
     Ok(())
 }
 
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
 fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
+    let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+    let name = &by_role(&status["layers"][&choice.layer], name).unwrap_or_else(|| name.to_owned());
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     let was_free = loop {
         let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
@@ -178,6 +183,13 @@ fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), 
     Ok(())
 }
 
+/// The name of the member that a server has in a role, where no device is called as the number is.
+fn by_role(array: &Value, name: &str) -> Option<String> {
+    let called = |list: &str| array[list].as_array().is_some_and(|names| names.contains(&json!(name)));
+    let role = name.parse::<usize>().ok().filter(|_| !called("member_names") && !called("spare_names"))?;
+    array["member_names"][role].as_str().map(str::to_owned)
+}
+
 /// It was a member, and no other device has its place.
 fn has_free_place(array: &Value, name: &str) -> bool {
     let names = array["member_names"].as_array().into_iter().flatten();
@@ -192,19 +204,24 @@ fn is_letting_go(array: &Value) -> bool {
     held.any(|role| array["rebuilding_member"] != *role)
 }
 
-/// Stores what the stride benchmark has found; the array takes it from its next start on.
-pub fn store_calibration(args: &ArrayArgs, calibration: &Contiguity) -> Result<(), Failure> {
+/// Stores what the stride benchmark has found, in view of what was stored before; the array takes it from its next start on.
+pub fn store_calibration(
+    args: &ArrayArgs,
+    found: impl FnOnce(Option<&Contiguity>) -> Contiguity,
+) -> Result<Contiguity, Failure> {
     let choice = Choice::load(args)?;
     choice.not_served("store the result")?;
     let mut devices = Devices::open(&choice, Purpose::Change)?;
-    offline::store_calibration(&mut devices.members(), calibration).map_err(refused)?;
-    Ok(())
+    let calibration = found(devices.newest.calibration.as_ref());
+    offline::store_calibration(&mut devices.members(), &calibration).map_err(refused)?;
+    Ok(calibration)
 }
 
 /// The name of a device of the array.
 pub fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Failure> {
     let names = choice.names();
-    names.iter().find(|other| **other == name).copied().ok_or_else(|| {
+    let by_role = || choice.members.get(name.parse::<usize>().ok()?)?.as_deref();
+    names.iter().find(|other| **other == name).copied().or_else(by_role).ok_or_else(|| {
         Failure::Failed(format!(
             "\"{name}\" is not in \"of\" or \"spares\" of layer \"{}\": name there what you want to {verb}; there are: {}",
             choice.layer,

@@ -38,7 +38,7 @@ pub fn run(args: &Calibrate) -> Result<(), Failure> {
     }
     match target {
         Some(target) => {
-            let told = target.store(&found.contiguity())?;
+            let told = target.store(&found)?;
             if !args.json {
                 println!("\n{told}");
             }

@@ -67,9 +67,10 @@ impl Found {
         Ok(found)
     }
 
-    /// The rules that follow from it; nothing that was not measured is filled.
-    pub fn contiguity(&self) -> Contiguity {
-        let write = self.write.as_ref().map_or_else(Strides::default, Measured::strides);
+    /// The rules that follow from it. Where the writes were not measured, those that are `stored` stay; without any, no gap is filled.
+    pub fn contiguity(&self, stored: Option<&Contiguity>) -> Contiguity {
+        let stored = || stored.map_or_else(Strides::default, |stored| stored.write.clone());
+        let write = self.write.as_ref().map_or_else(stored, Measured::strides);
         Contiguity { read: self.read.strides(), write }
     }
 

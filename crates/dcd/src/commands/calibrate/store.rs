@@ -6,6 +6,7 @@ use dcd_engine::log_cache::offline;
 use dcd_engine::raid::contiguity::Contiguity;
 use dcd_stack::StackFile;
 
+use super::result::Found;
 use crate::attachment::Refusal;
 use crate::choice::Choice;
 use crate::cli_array::ArrayArgs;
@@ -66,12 +67,20 @@ impl Target {
     }
 
     /// Stores it; returns what to tell the user.
-    pub fn store(&self, found: &Contiguity) -> Result<String, Failure> {
+    pub fn store(&self, found: &Found) -> Result<String, Failure> {
+        let kept = |stored: &Contiguity| match found.write {
+            None if stored.write.max > 1 => {
+                "; the writes were not measured, and stay as they were stored before"
+            }
+            _ => "",
+        };
         match self {
             Target::Array(array) => {
-                store_calibration(array, found)?;
-                Ok("stored in the array: its next start uses it, unless the stack file says what to fill"
-                    .to_owned())
+                let stored = store_calibration(array, |stored| found.contiguity(stored))?;
+                Ok(format!(
+                    "stored in the array: its next start uses it, unless the stack file says what to fill{}",
+                    kept(&stored)
+                ))
             }
             Target::Log(choice) => {
                 let name = &choice.layer;
@@ -84,14 +93,17 @@ impl Target {
                     )));
                 }
                 let mut log = open_log(choice, Purpose::Change)?;
-                offline::store_calibration(&mut log, found).map_err(refused)?;
-                Ok(match found.write.max {
+                let before = offline::read_superblock(&mut log).map_err(refused)?.calibration;
+                let stored = found.contiguity(before.as_ref());
+                offline::store_calibration(&mut log, &stored).map_err(refused)?;
+                Ok(match stored.write.max {
                     0 | 1 => format!(
                         "stored in the log of \"{name}\": it fills no gaps, as the writes of such a disk gain nothing, or were not \
                          measured"
                     ),
                     _ => format!(
-                        "stored in the log of \"{name}\": its next start uses it, unless the stack file says what to fill"
+                        "stored in the log of \"{name}\": its next start uses it, unless the stack file says what to fill{}",
+                        kept(&stored)
                     ),
                 })
             }
