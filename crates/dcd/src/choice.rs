@@ -80,8 +80,9 @@ impl Choice {
         false
     }
 
-    /// The log's path, or its name where it has none: for messages.
+    /// The log's path, or its name in quotes where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
-        self.file.path_below(&self.log).map_or_else(|| PathBuf::from(&self.log), Path::to_owned)
+        let named = || PathBuf::from(format!("\"{}\"", self.log));
+        self.file.path_below(&self.log).map_or_else(named, Path::to_owned)
     }
 }

@@ -56,13 +56,15 @@ pub fn record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
 /// devices must not be open.
 pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
     let Some(array) = array_below(file, part) else { return Ok(()) };
-    // What the record does not have may have been lost with an older one.
     let told = record.told().unwrap_or(&[]);
     let mut caches = record.load()?.to_tell();
-    caches.extend(told.iter().filter(|cache| !gone.contains(cache)));
+    // What the record does not have may have been lost with an older one.
+    for cache in told {
+        if caches.len() < CACHES_MAX && !gone.contains(cache) && !caches.contains(cache) {
+            caches.push(*cache);
+        }
+    }
     caches.sort_unstable();
-    caches.dedup();
-    caches.truncate(CACHES_MAX);
     if caches == told || is_read_only(file, array) {
         return Ok(());
     }

@@ -325,6 +325,39 @@ fn members_tell_of_two_caches_on_two_parts() {
 }
 
 #[test]
+fn members_tell_of_every_cache_there_can_be() {
+    let place = Place::new();
+    let parts = [("one.img", "0"), ("two.img", "4MiB"), ("three.img", "8MiB"), ("four.img", "12MiB")];
+    let part = |(log, first): (&str, &str)| {
+        part_of_array(&place, Some(log), first);
+        let text = fs::read_to_string(place.stack()).unwrap();
+        let home = format!("first = \"{first}\"\nsize = ");
+        fs::write(place.stack(), text.replace(&format!("{home}\"8MiB\""), &format!("{home}\"4MiB\"")))
+            .unwrap();
+    };
+    part(parts[0]);
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    place.format();
+    part(parts[1]);
+    place.format();
+    part(parts[2]);
+    place.format();
+    part(parts[3]);
+    expect(&place.run("format", &["--force"]), 3, "other parts of this array have 3 caches already");
+    // A log that was there before any of them.
+    fs::write(place.path("old.img"), fs::read(place.path("one.img")).unwrap()).unwrap();
+    part(parts[0]);
+    expect(&place.run("detach", &[]), 0, "detached");
+    part(parts[3]);
+    place.format();
+    lose_records(&place);
+    part(("old.img", "0"));
+    refused(&place, &[], "another cache is attached to this array, as its members say");
+    part(parts[3]);
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
 fn a_start_has_the_members_tell_of_a_cache_that_a_killed_format_had_recorded() {
     let place = Place::new();
     with_cache(&place, Log::OfItsOwn);

@@ -171,15 +171,13 @@ pub fn admit_told(told: &[u64], log: &Path, uuid: &str) -> Result<(), Refusal> {
             "never use this log again: replaying it may put old data over new. \"dcd rescue --list\" says what it holds that is not \
              home, and \"dcd format --force\" makes a new one",
         )),
-        _ if told.len() < CACHES_MAX && !told.iter().any(|id| Some(*id) == told_as(uuid)) => {
-            Err(Refusal::new(
-                format!(
-                    "another cache is attached to this array, as its members say: {}, and {log} has {uuid}",
-                    caches_text(told)
-                ),
-                "name the right log in the stack file",
-            ))
-        }
+        _ if !told.iter().any(|id| Some(*id) == told_as(uuid)) => Err(Refusal::new(
+            format!(
+                "another cache is attached to this array, as its members say: {}, and {log} has {uuid}",
+                caches_text(told)
+            ),
+            "name the right log in the stack file",
+        )),
         _ => Ok(()),
     }
 }
@@ -259,6 +257,21 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
         }
         _ => Ok(()),
     }
+}
+
+/// May a part of an array with these attachments get a cache? Its members tell of all of them.
+pub fn admit_on_array(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
+    let others =
+        Attachments(all.0.iter().filter(|other| !other.extent().overlaps(extent)).cloned().collect());
+    if others.to_tell().len() < CACHES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        format!("other parts of this array have {} caches already", others.to_tell().len()),
+        format!(
+            "\"dcd detach\" one of them: the members of an array can tell of {CACHES_MAX} caches, and no more"
+        ),
+    ))
 }
 
 #[cfg(test)]

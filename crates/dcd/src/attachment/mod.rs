@@ -27,8 +27,8 @@ use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{
-    LogSeen, Refusal, Start, admit_attach, admit_overwrite, admit_plain, admit_rescue, admit_start,
-    admit_told, admit_without_cache, admit_without_record,
+    LogSeen, Refusal, Start, admit_attach, admit_on_array, admit_overwrite, admit_plain, admit_rescue,
+    admit_start, admit_told, admit_without_cache, admit_without_record,
 };
 pub use store::{RecordError, RecordFile};
 

@@ -11,7 +11,8 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, StackFile, toml_text};
 
 use crate::attachment::{
-    AttachmentState, Record, Refusal, admit_attach, admit_overwrite, admit_without_record, uuid_text,
+    AttachmentState, Record, Refusal, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
+    uuid_text,
 };
 use crate::choice::Choice;
 use crate::cli::Format;
@@ -101,7 +102,11 @@ fn refuse(opened: &mut Opened, choice: &Choice, force: bool) -> Result<(), Failu
     };
     if let Some(record) = &opened.record {
         without_record(record)?;
-        admit_attach(&record.load()?, record.extent(), force)?;
+        let all = record.load()?;
+        admit_attach(&all, record.extent(), force)?;
+        if record.told().is_some() {
+            admit_on_array(&all, record.extent())?;
+        }
     }
     if let Some(record) = &opened.log_record {
         without_record(record)?;

@@ -160,7 +160,7 @@ pub struct Superblock {
     /// What the stride benchmark has found.
     pub calibration: Option<Contiguity>,
     /// The first eight bytes of the UUIDs of the caches whose data disk the array is, or a part of it: alone it may be incomplete.
-    /// Of more than [`CACHES_MAX`], some.
+    /// At most [`CACHES_MAX`].
     pub caches: Vec<u64>,
 }
 
