@@ -1,9 +1,9 @@
 //! Which segments a batch takes, and how the log is read for it.
 
 use super::super::core::{DATA, LOG};
-use super::super::steps::{Kind, Steps, quiet};
-use super::super::{HowPolicy, LogCacheConfig, WhatPolicy};
-use crate::{Durability, LINE_BYTES, Port};
+use super::super::steps::{Kind, Steps, ZEROES, quiet};
+use super::super::{HowPolicy, LogCacheConfig, WhatPolicy, WhenPolicy};
+use crate::{Durability, Extent, Io, LINE_BYTES, Lba, Port};
 
 /// Batches of one segment, the newest first; a log that spins, so that no more is taken at a time.
 fn newest_first(low_mark: u8) -> LogCacheConfig {
@@ -79,4 +79,28 @@ fn a_log_that_spins_is_read_through_what_is_not_needed() {
         let read = sent(&steps, LOG, Kind::Read).into_iter().filter(|at| first.contains(at)).count();
         assert_eq!((read, steps.at_home(0), steps.at_home(8), steps.at_home(16)), (reads, 1, 2, 1));
     }
+}
+
+#[test]
+fn between_marks_the_data_disk_can_sleep_until_the_log_has_reached_the_high_one() {
+    let mut steps = Steps::new(
+        9,
+        LogCacheConfig { when: WhenPolicy::HighLow, bypass_bytes: 0, ..LogCacheConfig::default() },
+    );
+    let newest = fill(&mut steps, 6);
+    let flushed = steps.flush();
+    let erased = steps.send(Io::Discard { extent: Extent::new(Lba(0), 8) });
+    steps.wait(3600);
+    assert!(steps.is_ok(flushed) && steps.is_ok(erased));
+    assert_eq!((steps.read(0), steps.read(newest)), (Some(ZEROES), Some(1)));
+    assert!(steps.sent.iter().all(|(port, ..)| *port == LOG), "{:?}", steps.sent);
+    let mut lba = newest;
+    while sent(&steps, DATA, Kind::Write).is_empty() {
+        lba += 8;
+        let id = steps.write_as(lba, 8, 1, Durability::Durable);
+        assert!(steps.is_ok(id));
+        steps.wait(1);
+    }
+    assert!(steps.core.ring.utilisation() <= 0.5, "down to the low mark");
+    assert_eq!(steps.at_home(8), 1);
 }
