@@ -6,13 +6,13 @@ use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
-    Attachment, AttachmentState, LogSeen, Record, Refusal, Start, admit_plain, admit_start, admit_told,
-    admit_without_cache, admit_without_record, uuid_text,
+    Attachment, AttachmentState, Attachments, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
+    admit_told, admit_without_cache, admit_without_record, uuid_text,
 };
 use crate::choice::Choice;
 use crate::failure::Failure;
 use crate::on_array;
-use crate::opening::{Inspection, attachment, inspect, open_record, start, target};
+use crate::opening::{Inspection, attachment, inspect, open_log, open_record, start, target};
 use crate::real::Purpose;
 
 /// A log cache that may be served.
@@ -111,10 +111,8 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
         Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
         other => other,
     })?;
-    let unrecorded = superblock.filter(|_| start == Start::Unrecorded).map(|superblock| {
-        let found = attachment(choice, record.extent(), &superblock, AttachmentState::Dirty);
-        Attachment { dirty_bytes: None, ..found }
-    });
+    let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
+    let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
     Ok(Admitted { layer, record: Some(record), unrecorded })
 }
 
@@ -207,6 +205,27 @@ fn look_for_log_on_array(
     }
 }
 
+/// A cache of which a disk has no record, as when it was moved here: its log, if that is there, would be taken for the disk's at a later
+/// start. (The members of an array tell whether there is one.)
+fn unrecorded(choice: &Choice, record: &Record, all: &Attachments) -> Result<Option<Attachment>, Failure> {
+    if all.overlapping(record.extent()).is_some() || record.told().is_some() {
+        return Ok(None);
+    }
+    let mut log = match open_log(choice, Purpose::Look) {
+        Ok(log) => log,
+        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+        Err(_) => return Ok(None),
+    };
+    let superblock = read_superblock(&mut log).ok().filter(|superblock| superblock.state != State::Detached);
+    Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
+}
+
+/// What a record says of a cache that it did not have.
+fn of_unknown_content(choice: &Choice, record: &Record, superblock: &Superblock) -> Attachment {
+    let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
+    Attachment { dirty_bytes: None, ..found }
+}
+
 /// Gives up every log cache of a stack, and returns the stack without them.
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
@@ -220,15 +239,21 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
                 force,
                 "Or add --force: what its log has, and the array lacks, is lost",
             )?;
-            admit_without_cache(&record.load()?, record.extent(), force)?;
+            let mut all = record.load()?;
+            let unrecorded = unrecorded(&choice, &record, &all)?;
+            unrecorded.iter().for_each(|found| all.put(found.clone()));
+            admit_without_cache(&all, record.extent(), force)?;
             let gone = record.told_of_part()?;
-            records.push((record, choice.data, gone));
+            records.push((record, unrecorded, choice.data, gone));
         }
         plain = plain.without_cache(&choice.layer);
         eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
     }
     // Nothing is given up before all of it may be.
-    for (record, data, gone) in records {
+    for (record, unrecorded, data, gone) in records {
+        if let Some(found) = unrecorded {
+            record.update(|_| found)?;
+        }
         record.abandon()?;
         on_array::tell_members(&plain, &data, &record, &gone)?;
     }

@@ -22,7 +22,7 @@ use crate::running::RunningCaches;
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
-/// How often it is looked whether something has happened to an array.
+/// How often it is looked whether something has happened to an array or a cache.
 const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// An answer to a control call; the last has `done`.
@@ -95,16 +95,24 @@ pub struct Host {
     answers: VecDeque<Answer>,
     /// What could not be done, for the administrator; a stop with any of it is not clean.
     troubles: Vec<String>,
-    /// What the arrays were when they were looked at last, and when that was.
+    /// What `caches` were when they were looked at last, and when that was.
     conditions: Vec<Condition>,
     watched: Option<Nanos>,
-    /// What has changed of the arrays, for the administrator.
+    /// What has changed of them, for the administrator.
     news: Vec<String>,
 }
 
-/// What an administrator is told of an array without asking.
+/// Why nothing goes home at the moment, where the last attempt failed.
+pub fn destage_trouble(status: &Value) -> Option<String> {
+    (status["destage_failing"] == true).then(|| {
+        let kind = status["statistics"]["last_error"]["kind"].as_str().unwrap_or("error");
+        format!("not everything can be brought home ({kind})")
+    })
+}
+
+/// What an administrator is told of an array or a log cache without asking.
 struct Condition {
-    /// Its state, and which members it is without.
+    /// Its state, and which members it is without; of a log cache, what keeps it from bringing data home.
     state: String,
     advice: Vec<String>,
 }
@@ -116,6 +124,15 @@ impl Default for Condition {
 }
 
 impl Condition {
+    /// Of a log cache it is told when the data disk does not take what is to go home: clients meet that only when the log is full.
+    fn of_log_cache(status: &Value) -> Condition {
+        let state = match destage_trouble(status) {
+            Some(trouble) => format!("{trouble}; what is dirty stays in the log, and is tried again"),
+            None => Condition::default().state,
+        };
+        Condition { state, advice: Vec::new() }
+    }
+
     fn of(status: &Value) -> Condition {
         let state = status["state"].as_str().unwrap_or_default();
         let without = members_listed(&status["failed_members"]);
@@ -157,7 +174,7 @@ impl Host {
         std::mem::take(&mut self.troubles)
     }
 
-    /// What has changed of the arrays, taken.
+    /// What has changed of arrays and caches, taken.
     pub fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
@@ -174,7 +191,7 @@ impl Host {
     /// When the host next wants [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
-        let watches = self.phase == Phase::Serving && self.caches.iter().any(|cache| cache.is_array);
+        let watches = self.phase == Phase::Serving && !self.caches.is_empty();
         let watch = watches.then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
         flushing.into_iter().chain(watch).min()
     }
@@ -330,7 +347,7 @@ impl Host {
         }
     }
 
-    /// Reports the progress of a flush, and looks at the arrays, when it is time.
+    /// Reports the progress of a flush, and looks at arrays and caches, when it is time.
     pub fn tick(&mut self, now: Nanos, stack: &Stack) {
         if self.watched.is_none_or(|watched| now >= watched + WATCH_INTERVAL) {
             self.watched = Some(now);
@@ -342,24 +359,37 @@ impl Host {
             return;
         }
         flushing.reported = now;
+        let trouble = destage_trouble(&stack.layer(self.caches[flushing.cache].layer).status(now));
         for caller in &flushing.callers {
-            let body = json!({ "dirty_bytes": dirty_bytes });
+            let mut body = json!({ "dirty_bytes": dirty_bytes });
+            if let Some(trouble) = &trouble {
+                body["trouble"] = json!(trouble);
+            }
             self.answers.push_back(Answer { to: *caller, body, done: false });
         }
     }
 
     fn watch(&mut self, now: Nanos, stack: &Stack) {
-        let arrays: Vec<&Cache> = self.caches.iter().filter(|cache| cache.is_array).collect();
-        self.conditions.resize_with(arrays.len(), Condition::default);
-        for (array, before) in arrays.into_iter().zip(&mut self.conditions) {
-            let condition = Condition::of(&stack.layer(array.layer).status(now));
+        self.conditions.resize_with(self.caches.len(), Condition::default);
+        for (cache, before) in self.caches.iter().zip(&mut self.conditions) {
+            let status = stack.layer(cache.layer).status(now);
+            let condition =
+                if cache.is_array { Condition::of(&status) } else { Condition::of_log_cache(&status) };
+            let kind = if cache.is_array { "array" } else { "log cache" };
             if condition.state != before.state {
-                self.news.push(format!("array \"{}\": {}", array.name, condition.state));
+                self.news.push(format!("{kind} \"{}\": {}", cache.name, condition.state));
             }
             for advice in condition.advice.iter().filter(|advice| !before.advice.contains(advice)) {
-                self.news.push(format!("array \"{}\": {advice}", array.name));
+                self.news.push(format!("{kind} \"{}\": {advice}", cache.name));
             }
             *before = condition;
+        }
+        self.note_home(now, stack);
+    }
+
+    fn note_home(&mut self, now: Nanos, stack: &Stack) {
+        if let Err(error) = self.records.note_home(now, stack) {
+            self.news.push(format!("what is home without the log cannot be recorded: {error}"));
         }
     }
 
@@ -434,6 +464,7 @@ impl Host {
     }
 
     fn drained(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        self.note_home(now, stack);
         if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
         }

@@ -1,8 +1,8 @@
 //! Opens the parts of a stack that an offline command needs, and finds out what stands where the log should be.
 
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
-use dcd_engine::{Extent, Target};
+use dcd_engine::log_cache::offline::{OfflineError, live_superblock, read_copies, read_superblock};
+use dcd_engine::{BlockDevice, Extent, Target};
 use dcd_stack::{Parts, StackFile};
 
 use std::borrow::Cow;
@@ -56,7 +56,7 @@ impl Opened {
 
     /// The superblock, as the record wants to know it.
     pub fn seen(&mut self) -> Result<LogSeen, Failure> {
-        seen(read_superblock(&mut self.log))
+        look_at(&mut self.log).map(|(seen, _)| seen)
     }
 }
 
@@ -81,7 +81,7 @@ impl Log {
 }
 
 /// True for a device, and for a file that begins as a log does; all else is read as a stack file.
-fn is_log(path: &Path) -> Result<bool, Failure> {
+pub fn is_log(path: &Path) -> Result<bool, Failure> {
     let wrong = |e| Failure::io(path.display(), e);
     if std::fs::metadata(path).map_err(wrong)?.file_type().is_block_device() {
         return Ok(true);
@@ -108,8 +108,8 @@ pub struct Inspection {
 
 /// Looks at a cache without changing anything, and lets go of its devices again.
 pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
-    let superblock = match open_log(choice, Purpose::Look) {
-        Ok(mut log) => read_superblock(&mut log),
+    let (mut seen, superblock) = match open_log(choice, Purpose::Look) {
+        Ok(mut log) => look_at(&mut log)?,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         // What keeps the array below from starting says nothing of the log on it.
         Err(failure) if on_array::array_below(&choice.file, &choice.log).is_some() => return Err(failure),
@@ -118,16 +118,14 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
             return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
         }
     };
-    let found = superblock.as_ref().ok().cloned();
-    let mut seen = seen(superblock)?;
     let LogSeen::Missing(why) = &mut seen else {
-        return Ok(Inspection { record: open_record(choice)?, seen, superblock: found });
+        return Ok(Inspection { record: open_record(choice)?, seen, superblock });
     };
     let mut opened = Opened::open(choice, Purpose::Look)?;
     if read_superblock(&mut opened.data).is_ok() {
         *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
     }
-    Ok(Inspection { record: opened.record, seen, superblock: found })
+    Ok(Inspection { record: opened.record, seen, superblock })
 }
 
 /// The record of the data disk; the log is not looked at.
@@ -178,15 +176,20 @@ pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Reco
     Ok(Some(Record::open(path, extent)?))
 }
 
-fn seen(superblock: Result<Superblock, OfflineError>) -> Result<LogSeen, Failure> {
-    match superblock {
-        Ok(superblock) => Ok(LogSeen::Present {
-            uuid: uuid_text(superblock.cache_uuid),
-            epoch: superblock.epoch,
-            detached: superblock.state == State::Detached,
-        }),
+fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), Failure> {
+    let copies = read_copies(log).map_err(refused)?;
+    match live_superblock(&copies) {
+        Ok(superblock) => {
+            let seen = LogSeen::Present {
+                uuid: uuid_text(superblock.cache_uuid),
+                epoch: superblock.epoch,
+                detached: superblock.state == State::Detached,
+                torn: copies.iter().any(Result::is_err),
+            };
+            Ok((seen, Some(superblock)))
+        }
         Err(error @ (OfflineError::NotFormatted | OfflineError::NoSuperblock(..))) => {
-            Ok(LogSeen::Missing(error.to_string()))
+            Ok((LogSeen::Missing(error.to_string()), None))
         }
         Err(error) => Err(refused(error)),
     }
@@ -209,7 +212,7 @@ pub fn attachment(
 ) -> Attachment {
     Attachment {
         cache_uuid: uuid_text(superblock.cache_uuid),
-        log: choice.log_name(),
+        log: std::path::absolute(choice.log_name()).unwrap_or_else(|_| choice.log_name()),
         first_sector: extent.start.0,
         sectors: extent.sectors,
         epoch: superblock.epoch,

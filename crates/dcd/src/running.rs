@@ -91,6 +91,21 @@ impl RunningCaches {
         Ok(format!("log cache \"{name}\": the log device failed; writes go to the data disk from now on"))
     }
 
+    /// What of caches without their logs is home by now is not at risk any more, whatever becomes of this process.
+    pub fn note_home(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+        for cache in &mut self.0 {
+            let status = cache.status(now, stack);
+            if status["state"] != "log-failed" || dirty_bytes(&status) != Some(0) {
+                continue;
+            }
+            let known = cache.record.load()?.of(cache.record.extent()).cloned();
+            if known.is_some_and(|attachment| attachment.may_lose_data()) {
+                cache.change(|attachment| at_end(&status, false, attachment))?;
+            }
+        }
+        Ok(())
+    }
+
     /// A cache has said that it has stopped: what is home is durable.
     pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
         let name = stack.layer_name(layer);

@@ -3,7 +3,9 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use common::{MIB, Place, Server, dcd, expect, original};
 
@@ -59,6 +61,114 @@ fn rule_11_a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
     refused(&place, &[], "never use this log again");
     expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
     expect(&place.run("rescue", &["--list", "--json"]), 4, "\"given_up\":true");
+}
+
+#[test]
+fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_never_used_again() {
+    let place = dirty();
+    fs::remove_file(place.record()).unwrap();
+    refused(&place, &["--without-cache"], "the data disk is incomplete without its cache");
+    assert!(!place.record().exists(), "a refusal changes nothing");
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    place.nbd().write_fua(0, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    refused(&place, &[], "never use this log again");
+    assert!(place.bare()[..4096] == [9; 4096]);
+}
+
+#[test]
+fn a_cache_that_was_given_up_is_taken_off_without_its_log() {
+    let place = clean();
+    let server = place.serve_with(&["--without-cache"]);
+    place.nbd().write_fua(8 * MIB, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    expect(
+        &place.run("check", &[]),
+        0,
+        "note: this log is not served: the data disk has been written without",
+    );
+    expect(&place.run("detach", &[]), 0, "the cache had been given up before");
+    assert!(!place.record().exists() && place.bare()[8 << 20..][..4096] == [9; 4096]);
+    refused(&place, &[], "was detached");
+    for (more, says) in [(vec![], 0), (vec!["--list"], 0), (vec!["--force"], 0)] {
+        expect(&place.run("rescue", &more), if more.is_empty() { 3 } else { says }, "");
+        assert!(!place.record().exists(), "the log of a cache that is detached makes no record: {more:?}");
+    }
+    expect(&place.run("format", &[]), 0, "a log of");
+}
+
+#[test]
+fn a_log_that_has_lost_its_newer_superblock_is_brought_home_by_name() {
+    let place = dirty();
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[3; 4096]).unwrap();
+    server.kill();
+    let generation = |copy: u64| {
+        let bytes = fs::read(place.path("log.img")).unwrap();
+        u64::from_le_bytes(bytes[copy as usize * 8192 + 16..][..8].try_into().unwrap())
+    };
+    let newer = if generation(0) > generation(1) { 0 } else { 1 };
+    poke(&place, "log.img", newer * 8192, &[0xee; 4096]);
+    refused(&place, &[], "\"dcd rescue --force\" brings home what it holds");
+    expect(&place.run("rescue", &[]), 3, "the log with its newer superblock lost, or an old copy");
+    expect(&place.run("rescue", &["--list"]), 4, "the log is damaged, and nothing is known to be lost");
+    expect(&place.run("rescue", &["--force"]), 4, "brought home: 68 KiB");
+    let bare = place.bare();
+    assert!(bare[1 << 20..][..4096] == [3; 4096] && bare[65536..][..4096] == [0xd1; 4096]);
+}
+
+#[test]
+fn devices_that_were_cut_short_are_named_as_such() {
+    let place = dirty();
+    let resize = |file: &str, bytes: u64| {
+        OpenOptions::new().write(true).open(place.path(file)).unwrap().set_len(bytes).unwrap();
+    };
+    let whole = fs::read(place.path("data.img")).unwrap();
+    resize("data.img", 15 * MIB);
+    for command in ["serve", "rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "the data disk has become smaller: it has 15 MiB");
+    }
+    fs::write(place.path("data.img"), whole).unwrap();
+    let log = fs::metadata(place.path("log.img")).unwrap().len();
+    let last = fs::read(place.path("log.img")).unwrap()[log as usize - 4096..].to_vec();
+    resize("log.img", log - 4096);
+    for command in ["serve", "rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "make it as large as it was: what it still holds is not lost");
+    }
+    resize("log.img", log);
+    poke(&place, "log.img", log - 4096, &last);
+    expect(&place.run("detach", &[]), 0, "64 KiB was brought home");
+}
+
+#[test]
+fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
+    let place = dirty();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"data\"\nhits = \"writes\"\nfail-after = 1\nfail-count = 1000000\n";
+    fs::write(place.stack(), text.replace("data = \"data\"", "data = \"bad\"") + fault).unwrap();
+    for command in ["detach", "rescue"] {
+        expect(
+            &place.run(command, &[]),
+            1,
+            "could not be written to the data disk, and are in the log as before",
+        );
+    }
+    let server = place.serve();
+    let mut flush = dcd().arg("flush").arg(place.stack()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    let mut said = BufReader::new(flush.stderr.take().unwrap());
+    while !told.contains("not everything can be brought home (medium)") {
+        assert!(said.read_line(&mut told).unwrap() > 0, "it ended: {told}");
+    }
+    expect(&place.run("status", &[]), 0, "not everything can be brought home (medium)");
+    flush.kill().unwrap();
+    flush.wait().unwrap();
+    // It looks every two seconds.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    expect(&server.stop(), 0, "what is dirty stays in the log, and is tried again");
+    fs::write(place.stack(), text).unwrap();
+    expect(&place.run("detach", &[]), 0, "KiB was brought home");
+    assert!(place.bare()[65536..][..4096] == [0xd1; 4096]);
 }
 
 #[test]
@@ -246,6 +356,12 @@ fn format_refuses_what_is_worth_something() {
 /// A log that failed while all went home is out of date, and costs nothing: no --force is needed to make another.
 #[test]
 fn a_log_that_failed_and_has_nothing_is_made_anew_without_force() {
+    a_log_fails(|server| expect(&server.stop(), 0, ""));
+    // What is home is recorded when it is.
+    a_log_fails(Server::kill);
+}
+
+fn a_log_fails(ends: impl FnOnce(Server)) {
     let place = Place::new();
     place.format();
     let text = fs::read_to_string(place.stack()).unwrap();
@@ -257,7 +373,7 @@ fn a_log_that_failed_and_has_nothing_is_made_anew_without_force() {
         nbd.write_fua(i * 16384, &[0xab; 4096]).unwrap();
     }
     expect(&place.run("flush", &["--quiet"]), 0, "");
-    expect(&server.stop(), 0, "");
+    ends(server);
     fs::write(place.stack(), text).unwrap();
     refused(&place, &[], "no data is at risk");
     expect(&place.run("format", &[]), 0, "a log of");

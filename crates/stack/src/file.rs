@@ -402,6 +402,9 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
 /// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback.
 fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, String> {
     if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err("there is no path behind unix:, like \"unix:disk.sock\"".to_owned());
+        }
         return Ok(NbdAddress::Unix(dir.join(path)));
     }
     let Some(address) = text.strip_prefix("tcp:") else {

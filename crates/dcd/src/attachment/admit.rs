@@ -31,6 +31,8 @@ pub enum LogSeen {
         uuid: String,
         epoch: u64,
         detached: bool,
+        /// One of the two superblocks is not whole: it may have been the newer one.
+        torn: bool,
     },
 }
 
@@ -52,7 +54,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
         (None, Some(other)) => return Err(overlap(other, extent)),
         (None, None) => None,
     };
-    let (uuid, epoch) = match seen {
+    let (uuid, epoch, torn) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
         LogSeen::Present { detached: true, .. } => {
             return Err(Refusal::new(
@@ -60,7 +62,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
             ));
         }
-        LogSeen::Present { uuid, epoch, .. } => (uuid, *epoch),
+        LogSeen::Present { uuid, epoch, torn, .. } => (uuid, *epoch, *torn),
     };
     let Some(attachment) = attachment else { return Ok(Start::Unrecorded) };
     if attachment.cache_uuid != *uuid {
@@ -83,20 +85,48 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
             ),
         ));
     }
-    if epoch < attachment.epoch {
-        return Err(Refusal::new(
-            format!(
-                "the log {log} is an old copy: it knows activation {epoch}, and the data disk has seen {}",
-                attachment.epoch
-            ),
-            "use the original log. If it is gone, \"dcd rescue\" lists what this copy holds, and serving with \
-             --without-cache --force goes on without the newest writes",
-        ));
+    match epoch < attachment.epoch {
+        true => Err(older(attachment, &log.to_string(), epoch, torn)),
+        false => Ok(Start::Known),
     }
-    Ok(Start::Known)
+}
+
+/// The log knows less than the data disk has seen.
+fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal {
+    let knows = format!("knows activation {epoch}, and the data disk has seen {}", attachment.epoch);
+    if torn {
+        return Refusal::new(
+            format!(
+                "one of the two superblocks of the log {log} is damaged, and the other one {knows}: this is the log with its newer \
+                 superblock lost, or an old copy of it"
+            ),
+            "if it is no copy, \"dcd rescue --force\" brings home what it holds, each record checked (\"dcd rescue --list\" says what that \
+             is). An old copy would put old data over new",
+        );
+    }
+    Refusal::new(
+        format!("the log {log} is an old copy: it {knows}"),
+        "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
+         --force\" brings that home, over what may be newer, and serving with --without-cache --force goes on without it",
+    )
 }
 
 fn overlap(other: &Attachment, extent: Extent) -> Refusal {
+    let attached = other.extent();
+    if attached.start == extent.start && attached.sectors > extent.sectors {
+        let size = |extent: Extent| HumanBytes(extent.sectors * SECTOR_BYTES);
+        return Refusal::new(
+            format!(
+                "the data disk has become smaller: it has {} ({} bytes), and had {} ({} bytes) when the cache {} was attached to it",
+                size(extent),
+                extent.sectors * SECTOR_BYTES,
+                size(attached),
+                attached.sectors * SECTOR_BYTES,
+                other.cache_uuid
+            ),
+            "make it as large as it was: nothing that the log holds is lost",
+        );
+    }
     Refusal::new(
         format!(
             "the cache {} is attached to {} of the data disk, which overlaps {extent}",
@@ -132,11 +162,18 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     match all.overlapping(extent) {
         Some(attachment) if attachment.may_lose_data() && !force => Err(Refusal::new(
             format!("the data disk is incomplete without its cache {}", attachment.cache_uuid),
-            format!(
-                "serve it with the log ({}); or add --force: {}",
-                attachment.log.display(),
-                attachment.at_risk()
-            ),
+            match attachment.state {
+                AttachmentState::Abandoned => format!(
+                    "its log ({}) failed, and can be served no more: add --force; {}",
+                    attachment.log.display(),
+                    attachment.at_risk()
+                ),
+                _ => format!(
+                    "serve it with the log ({}); or add --force: {}",
+                    attachment.log.display(),
+                    attachment.at_risk()
+                ),
+            },
         )),
         _ => Ok(()),
     }
@@ -252,7 +289,15 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
                     HumanBytes(attachment.log_bytes),
                     attachment.log.display()
                 ),
-                format!("detach it first (\"dcd detach\"), or add --force: {}", attachment.at_risk()),
+                match attachment.state {
+                    AttachmentState::Abandoned => format!(
+                        "its log failed, and can be served no more: add --force to give it up; {}",
+                        attachment.at_risk()
+                    ),
+                    _ => {
+                        format!("detach it first (\"dcd detach\"), or add --force: {}", attachment.at_risk())
+                    }
+                },
             ))
         }
         _ => Ok(()),

@@ -24,7 +24,7 @@ fn recorded(state: AttachmentState) -> Attachments {
 }
 
 fn present(uuid: &str, epoch: u64) -> LogSeen {
-    LogSeen::Present { uuid: uuid.to_owned(), epoch, detached: false }
+    LogSeen::Present { uuid: uuid.to_owned(), epoch, detached: false, torn: false }
 }
 
 fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
@@ -54,7 +54,10 @@ fn the_wrong_log_is_refused() {
 #[test]
 fn an_old_snapshot_of_the_log_is_refused() {
     let refusal = start(&recorded(AttachmentState::Dirty), &present("right", 6)).unwrap_err();
-    assert!(refusal.reason.contains("old copy"), "{refusal}");
+    assert!(refusal.reason.contains("is an old copy"), "{refusal}");
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 6, detached: false, torn: true };
+    let refusal = start(&recorded(AttachmentState::Dirty), &seen).unwrap_err();
+    assert!(refusal.action.contains("\"dcd rescue --force\" brings home what it holds"), "{refusal}");
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn a_log_that_failed_is_refused_for_ever() {
 
 #[test]
 fn a_detached_log_is_refused() {
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, detached: true };
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, detached: true, torn: false };
     for all in [Attachments::default(), recorded(AttachmentState::Clean)] {
         assert!(start(&all, &seen).unwrap_err().reason.contains("was detached"));
     }
@@ -90,6 +93,9 @@ fn another_part_of_the_disk_may_overlap_nothing() {
     let shifted = Extent::new(Lba(1024), 2048);
     let refusal = admit_start(&all, shifted, Path::new("l"), &present("right", 7)).unwrap_err();
     assert!(refusal.reason.contains("overlaps"), "{refusal}");
+    let shrunk = Extent::new(Lba(0), 2040);
+    let refusal = admit_start(&all, shrunk, Path::new("l"), &present("right", 7)).unwrap_err();
+    assert!(refusal.reason.contains("smaller: it has 1020 KiB"), "{refusal}");
     let beside = Extent::new(Lba(2048), 2048);
     assert_eq!(admit_start(&all, beside, Path::new("l"), &present("right", 7)), Ok(Start::Unrecorded));
 }

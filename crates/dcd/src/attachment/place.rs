@@ -2,7 +2,7 @@
 //!
 //! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
 //! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
-//! `/dev/disk/by-id`, or else its device number.
+//! `/dev/disk/by-id`, or else its device number. A loop device has any number, and is its file: that one's record is its own.
 //!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
 //! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 /// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
 const STATE_DIR: &str = "/var/lib/dcd";
 const BY_ID: &str = "/dev/disk/by-id";
+const SYSFS_BLOCK: &str = "/sys/dev/block";
 /// What a record's name ends with.
 const SUFFIX: &str = ".dcd";
 
@@ -33,6 +34,9 @@ pub fn places(device: &Path) -> std::io::Result<Places> {
         name.push(SUFFIX);
         let beside = device.with_file_name(name);
         return Ok(Places { preferred: beside.clone(), all: vec![beside] });
+    }
+    if let Some(file) = file_of_loop(Path::new(SYSFS_BLOCK), metadata.rdev()) {
+        return places(&file);
     }
     let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
     let names = stable_names(&device, Path::new(BY_ID));
@@ -71,10 +75,24 @@ fn stable_names(device: &Path, by_id: &Path) -> Vec<String> {
     entries.flatten().filter(leads_here).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// `block-MAJOR-MINOR`, with the numbers as the kernel packs them.
+/// The file that a loop device is as a whole; none for other devices, and where it is gone.
+fn file_of_loop(sysfs: &Path, device: u64) -> Option<PathBuf> {
+    let (major, minor) = numbers(device);
+    let of_loop = sysfs.join(format!("{major}:{minor}/loop"));
+    let attribute = |name: &str| fs::read_to_string(of_loop.join(name)).ok();
+    let is_zero = |name: &str| attribute(name).is_some_and(|text| text.trim() == "0");
+    let file = PathBuf::from(attribute("backing_file")?.trim_end_matches('\n'));
+    (is_zero("offset") && is_zero("sizelimit") && file.is_file()).then_some(file)
+}
+
+/// Major and minor, as the kernel packs them.
+const fn numbers(device: u64) -> (u64, u64) {
+    ((device >> 8) & 0xfff | (device >> 32) & !0xfff, device & 0xff | (device >> 12) & 0xffff_ff00)
+}
+
+/// `block-MAJOR-MINOR`.
 fn number_name(device: u64) -> String {
-    let major = (device >> 8) & 0xfff | (device >> 32) & !0xfff;
-    let minor = device & 0xff | (device >> 12) & 0xffff_ff00;
+    let (major, minor) = numbers(device);
     format!("block-{major}-{minor}")
 }
 
@@ -114,6 +132,25 @@ mod tests {
             .map(|n| format!("/s/{n}.dcd").into())
             .into();
         assert_eq!((places.preferred, places.all), (expected[0].clone(), expected));
+    }
+
+    #[test]
+    fn a_loop_device_has_the_record_of_its_file_if_it_is_all_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("disk.img");
+        let of_loop = dir.path().join("7:300/loop");
+        fs::create_dir_all(&of_loop).unwrap();
+        let set = |name: &str, text: &str| fs::write(of_loop.join(name), format!("{text}\n")).unwrap();
+        set("backing_file", image.to_str().unwrap());
+        set("offset", "0");
+        set("sizelimit", "0");
+        let device = 7 << 8 | 300 & 0xff | (300 & !0xff) << 12;
+        assert_eq!(file_of_loop(dir.path(), device), None, "it was removed");
+        fs::write(&image, b"").unwrap();
+        assert_eq!(file_of_loop(dir.path(), device), Some(image));
+        assert_eq!(file_of_loop(dir.path(), 8 << 8), None, "no loop device");
+        set("offset", "4096");
+        assert_eq!(file_of_loop(dir.path(), device), None);
     }
 
     #[test]

@@ -3,11 +3,15 @@
 use dcd_engine::log_cache::offline::{CheckReport, check};
 use dcd_stack::HumanBytes;
 
-use crate::cli::Check;
+use crate::admission::admit_log;
+use crate::attachment::Refusal;
+use crate::choice::Choice;
+use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
-use crate::opening::{Log, refused};
+use crate::opening::{Inspection, Log, inspect, is_log, refused};
 
 pub fn run(args: &Check) -> Result<(), Failure> {
+    let refusal = start_refused(&args.log)?;
     let mut log = Log::open(&args.log)?;
     let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
     let report = check(&mut log.log, data, &mut |_| {}).map_err(refused)?;
@@ -15,6 +19,9 @@ pub fn run(args: &Check) -> Result<(), Failure> {
         println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
     } else {
         print!("{}", describe(&report));
+        if let Some(refusal) = refusal {
+            println!("note: this log is not served: {}", refusal.reason);
+        }
     }
     if report.is_ok() {
         return Ok(());
@@ -23,6 +30,23 @@ pub fn run(args: &Check) -> Result<(), Failure> {
         "{} problems found; \"dcd rescue --list\" says what can be saved",
         report.problems.len()
     )))
+}
+
+/// Whether a start would not take this log, sound as it may be: it is not the one that the data disk's record has.
+fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
+    if is_log(&args.file)? {
+        return Ok(None);
+    }
+    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    if choice.stands_on_a_cache() {
+        return Ok(None);
+    }
+    let Inspection { record: Some(record), seen, .. } = inspect(&choice)? else { return Ok(None) };
+    match admit_log(&choice, &record, &seen) {
+        Err(Failure::Refused(refusal)) => Ok(Some(refusal)),
+        Err(failure) => Err(failure),
+        Ok(_) => Ok(None),
+    }
 }
 
 fn describe(report: &CheckReport) -> String {

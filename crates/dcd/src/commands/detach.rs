@@ -1,16 +1,18 @@
 //! `dcd detach`: brings everything home, marks the log as out of use, and forgets the cache: the data disk is plain again.
 
+use dcd_engine::BlockDevice;
 use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, read_superblock, rescue, write_superblock};
 use dcd_stack::HumanBytes;
 
 use crate::admission::admit_log;
-use crate::attachment::{LogSeen, Record, told_as};
+use crate::attachment::{AttachmentState, LogSeen, Record, told_as};
 use crate::choice::Choice;
 use crate::cli::Detach;
+use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
 use crate::on_array;
-use crate::opening::{Inspection, Opened, inspect, refused};
+use crate::opening::{Inspection, Opened, inspect, open_log, refused};
 use crate::progress::Progress;
 use crate::real::Purpose;
 
@@ -45,6 +47,24 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    if let (Some(record), LogSeen::Present { uuid, .. }) = (&record, &seen)
+        && record.load()?.of(record.extent()).is_some_and(|attachment| {
+            attachment.state == AttachmentState::Abandoned
+                && !attachment.may_lose_data()
+                && attachment.cache_uuid == *uuid
+        })
+    {
+        // First the log, which must never be taken for the disk's again.
+        mark_detached(&mut open_log(&choice, Purpose::Change)?)?;
+        record.remove()?;
+        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
+        if !args.quiet {
+            println!(
+                "detached; the cache had been given up before, and the data disk is complete without its log"
+            );
+        }
+        return Ok(());
+    }
     if let Some(record) = &record {
         admit_log(&choice, record, &seen)?;
     }
@@ -55,17 +75,18 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     });
     progress.end();
     let report = report.map_err(refused)?;
+    if report.unwritten_bytes > 0 && report.unwritten_bytes == report.unsaved_bytes && report.damages == 0 {
+        return Err(unwritten(report.unwritten_bytes));
+    }
     if !report.is_complete() {
-        let lost = HumanBytes(report.unsaved_bytes);
+        let lost = HumanBytes(report.unsaved_bytes - report.unwritten_bytes);
         return Err(Failure::Damage(format!(
             "not detached: {lost} of dirty data cannot be read back. \"dcd rescue --list\" says which; \"dcd rescue \
              --force\" gives it up"
         )));
     }
     // The log first: were the record gone before, a crash would leave a log that looks in use.
-    let mut superblock = read_superblock(&mut opened.log).map_err(refused)?;
-    superblock.state = State::Detached;
-    write_superblock(&mut opened.log, &mut superblock).map_err(refused)?;
+    mark_detached(&mut opened.log)?;
     let Opened { log, data, record, .. } = opened;
     if let Some(record) = &record {
         record.remove()?;
@@ -78,6 +99,12 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));
     }
     Ok(())
+}
+
+fn mark_detached(log: &mut dyn BlockDevice) -> Result<(), Failure> {
+    let mut superblock = read_superblock(log).map_err(refused)?;
+    superblock.state = State::Detached;
+    write_superblock(log, &mut superblock).map_err(refused)
 }
 
 /// The log is gone. If the data disk is complete without it, nothing is lost by forgetting it.

@@ -13,9 +13,15 @@ use crate::progress::Progress;
 pub fn run(args: &Flush) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
     let mut progress = Progress::new(args.quiet);
+    let mut told = String::new();
     let result = client.call("flush", serde_json::json!({}), |seen| {
         if let Some(bytes) = seen["dirty_bytes"].as_u64() {
             progress.left(bytes);
+        }
+        if let Some(trouble) = seen["trouble"].as_str().filter(|trouble| *trouble != told) {
+            progress.end();
+            eprintln!("dcd: {trouble}; it is tried again, until this is interrupted");
+            trouble.clone_into(&mut told);
         }
         ControlFlow::Continue(())
     });

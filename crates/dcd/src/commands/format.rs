@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{FormatOptions, OfflineError, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_stack::{HumanBytes, StackFile, toml_text};
+use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
 use crate::attachment::{
     AttachmentState, Record, Refusal, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
@@ -30,7 +30,11 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     };
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
-    made.file_that_is_missing(args.log.as_deref().filter(|_| args.log_size.is_some()));
+    for device in &choice.file.devices {
+        if let DeviceSource::Path { path, size: Some(_) } = &device.source {
+            made.file_that_is_missing(Some(path));
+        }
+    }
     if args.force {
         on_array::clear_foreign_journal(&choice)?;
     }

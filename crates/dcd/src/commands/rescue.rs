@@ -39,7 +39,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     });
     progress.end();
     let report = report.map_err(refused)?;
-    if report.marked_clean {
+    let is_detached = matches!(seen, LogSeen::Present { detached: true, .. });
+    if report.marked_clean && !args.list && !is_detached {
         note_clean(&choice, &mut opened)?;
     }
     let changed = if args.list { changed_lbas(&mut opened)? } else { Vec::new() };
@@ -119,14 +120,33 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
                 .to_owned(),
         ));
     }
-    if report.unsaved_bytes > 0 || report.damages > 0 {
-        let lost = HumanBytes(report.unsaved_bytes);
-        return Err(Failure::Damage(format!(
-            "{lost} could not be read back{}",
-            if report.marked_clean || list { "" } else { "; --force gives it up and marks the log clean" }
-        )));
+    let unread = report.unsaved_bytes - report.unwritten_bytes;
+    if unread > 0 || report.damages > 0 {
+        let next = match (report.marked_clean, unread, list) {
+            (true, ..) => "",
+            (_, 0, _) => "; \"dcd rescue --force\" brings home what it holds, and marks it clean",
+            (.., true) => "; \"dcd rescue\" brings the rest home, and with --force gives that up",
+            _ => "; --force gives it up and marks the log clean",
+        };
+        return Err(Failure::Damage(match unread {
+            0 => format!("the log is damaged, and nothing is known to be lost{next}"),
+            _ => format!("{} could not be read back{next}", HumanBytes(unread)),
+        }));
     }
-    Ok(())
+    match report.unwritten_bytes {
+        0 => Ok(()),
+        bytes if report.marked_clean => Err(Failure::Damage(format!("{} were given up", HumanBytes(bytes)))),
+        bytes => Err(unwritten(bytes)),
+    }
+}
+
+/// The data disk is what fails: all is in the log yet.
+pub fn unwritten(bytes: u64) -> Failure {
+    Failure::Failed(format!(
+        "{} could not be written to the data disk, and are in the log as before: nothing is lost. Make room there, or see what is wrong \
+         with the disk, and do this again",
+        HumanBytes(bytes)
+    ))
 }
 
 fn describe(report: &RescueReport, list: bool) -> String {

@@ -10,6 +10,7 @@ use crate::cli::Status;
 use crate::commands::array::members_listed;
 use crate::control;
 use crate::failure::Failure;
+use crate::host::destage_trouble;
 
 pub fn run(args: &Status) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
@@ -69,6 +70,9 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if let (Some(used), Some(size)) = (layer["used_bytes"].as_u64(), layer["size_bytes"].as_u64()) {
         let _ = write!(words, ", log {} of {}", HumanBytes(used), HumanBytes(size));
     }
+    if let Some(trouble) = destage_trouble(layer) {
+        let _ = write!(words, ", {trouble}");
+    }
     let lost = layer["lost_blocks"].as_u64().unwrap_or(0);
     if lost > 0 {
         let _ = write!(words, ", {lost} blocks lost");
@@ -116,6 +120,11 @@ mod tests {
         status["layers"][RECORD]["file"] = json!({ "recorded": 9, "dropped": 2 });
         assert!(line(&status).starts_with("cache: clean, recording, 9 requests (2 left out), flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
+        let error = json!({ "kind": "no-space", "extent": null });
+        status["layers"]["cache"] =
+            json!({ "state": "dirty", "destage_failing": true, "statistics": { "last_error": error } });
+        assert!(line(&status).starts_with("cache: dirty, not everything can be brought home (no-space), "));
+        status["layers"]["cache"] = json!({ "state": "clean", "dirty_bytes": 0 });
         status["arrays"] = json!(["disks"]);
         status["layers"]["disks"] =
             json!({ "state": "degraded", "dirty_bytes": 4096, "failed_members": [2] });

@@ -16,15 +16,16 @@ use super::offline::{
     OfflineError, check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock,
 };
 use super::ordered::{Cursor, Ordered};
+use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::streams::Streams;
 use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, ZeroRanges};
-use crate::layer::{ActivateError, BlockDevice, PortDevice, Ports};
+use crate::layer::{ActivateError, BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
-use crate::{LINE_SECTORS, Nanos};
+use crate::{Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
 /// The table has room for this many lines more than the log has blocks, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
@@ -192,6 +193,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     }
     replay.purge_before(&walked);
     let Replay { table, ranges, range_id, segments, touched, .. } = replay;
+    check_blocks(data, &table, &ranges)?;
     let actual = check_identity(&superblock, &touched, &mut PortDevice { ports: below, port: DATA })?;
     let ring = ring_of(&superblock, &walked, &segments, &table, &ranges);
     superblock.state = State::Active;
@@ -207,6 +209,29 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let mut device = PortDevice { ports: below, port: LOG };
     write_superblock(&mut device, &mut superblock).map_err(refuse)?;
     Ok(begin(config, superblock, (log, data), (table, ranges, range_id), ring, &walked))
+}
+
+/// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.
+fn check_blocks(data: Geometry, table: &LookupTable, ranges: &ZeroRanges) -> Result<(), ActivateError> {
+    let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
+    let is_whole =
+        |extent: Extent| extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
+    let mut parts = ranges.iter().filter(|part| !is_whole(part.extent)).count();
+    table.scan(|line, piece| {
+        if piece.dirty {
+            let mut whole = true;
+            masked_runs(line, piece.mask, |run| whole &= is_whole(run));
+            parts += usize::from(!whole);
+        }
+    });
+    match parts {
+        0 => Ok(()),
+        _ => Err(ActivateError(format!(
+            "the data disk has blocks of {} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones. Give \
+             it those again, or bring everything home with `dcd rescue`",
+            data.logical_block_bytes
+        ))),
+    }
 }
 
 /// A process before this one may have been killed with writes around the log in the disk's volatile cache. No later flush of

@@ -103,3 +103,27 @@ fn a_calibration_in_the_log_is_used_unless_the_user_knows_better_or_an_array_is_
         assert_eq!(read_superblock(&mut devices.0[0]).unwrap().calibration, calibration, "it stays there");
     }
 }
+
+#[test]
+fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
+    for (part, block, starts) in [
+        (Part::Data(8, 8, 1), 4096, true),
+        (Part::Data(9, 1, 1), 512, true),
+        (Part::Data(9, 1, 1), 4096, false),
+        (Part::Range(Kind::Discard, 8, 8), 4096, true),
+        (Part::Range(Kind::Discard, 8, 9), 4096, false),
+    ] {
+        let mut log = Log::new(4, 512);
+        log.append(&[part.clone()]);
+        let mut data = Ram::new(log.superblock.data_sectors);
+        data.logical_block_bytes = block;
+        let before = log.device.bytes.clone();
+        let mut disks = Two([log.device, data]);
+        let error = activate(LogCacheConfig::default(), &mut disks).err().map(|error| error.0);
+        assert_eq!(error.is_none(), starts, "{part:?} on blocks of {block}: {error:?}");
+        if let Some(error) = error {
+            assert!(error.contains("1 dirty pieces of the log are parts of blocks"), "{error}");
+            assert!(disks.0[0].bytes == before, "nothing was changed");
+        }
+    }
+}

@@ -46,6 +46,7 @@ impl Core {
             "cached_bytes": counts.sectors * SECTOR_BYTES,
             "lost_blocks": self.home.lost.len(),
             "destaging": !self.home.is_idle(),
+            "destage_failing": self.home.is_after_failure(),
             "draining": self.draining,
             "destage_nanos_per_sector": self.home.nanos_per_sector() as u64,
             "epoch": self.superblock.epoch,

@@ -158,7 +158,8 @@ fn make_space(file: &File, spec: &FileSpec, bytes: u64) -> Result<(), DeviceErro
         return Err(DeviceError::unsuitable(
             path,
             format!(
-                "it exists with {now} bytes, not the {bytes} asked for: change the size, or remove the file"
+                "it exists with {now} bytes, not the {bytes} asked for: is it the right file? Correct its name or \
+                 \"size\"; a file that was cut short can be made as large as it was (truncate --size={bytes})"
             ),
         ));
     }

@@ -34,7 +34,9 @@ pub const IMAGE_NAME: &str = "disk.img";
 /// Why an image cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
-    #[error("{path} is not a directory; make it with `mkdir -p {path}`")]
+    #[error(
+        "there is no directory {path}; make it with `mkdir -p {path}`, or name another if there is a file of that name"
+    )]
     NotADirectory { path: PathBuf },
     #[error("{path} is mounted already ({kind}); stop what is there with `umount {path}`, or choose another")]
     Occupied { path: PathBuf, kind: String },

@@ -130,6 +130,7 @@ fn every_mistake_is_named_with_its_place_and_a_way_out() {
         ("path = \"disk.img\"", "path = \"a\"\nmemory = \"1MiB\"", "file]", "keep one"),
         ("size = \"1GiB\"", "size = \"1000\"", "\"1000", "multiple of 4096"),
         ("nbd = \"unix:disk.sock\"", "nbd = \"disk.sock\"", "\"disk.sock", "unix: or tcp:"),
+        ("nbd = \"unix:disk.sock\"", "nbd = \"unix:\"", "\"unix:\"", "no path behind unix:"),
         ("nbd = \"unix:disk.sock\"", "nbd = \"tcp:0.0.0.0:10809\"", "\"tcp", "nbd-allow-remote"),
         ("nbd = \"unix:disk.sock\"", "nbd = [\"unix:a\", 7]", "7", "text in quotes"),
         ("[serve]", "[serves]", "serves", "did you mean \"serve\"?"),

@@ -169,7 +169,7 @@ impl Home {
     }
 
     /// The batch before this one failed.
-    fn is_after_failure(&self) -> bool {
+    pub fn is_after_failure(&self) -> bool {
         self.retry > RETRY_FIRST
     }
 

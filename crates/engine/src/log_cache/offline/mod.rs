@@ -81,8 +81,8 @@ pub enum OfflineError {
     )]
     TwoCaches(String, String),
     #[error(
-        "the {which} has {found} sectors, and had {recorded} when it was formatted. A smaller device cannot be served: is it \
-         the right one?"
+        "the {which} has {found} sectors of 512 bytes, and had {recorded} when it was formatted: is it the right one? If it was made \
+         smaller, make it as large as it was: what it still holds is not lost"
     )]
     Smaller { which: &'static str, found: u64, recorded: u64 },
     #[error(

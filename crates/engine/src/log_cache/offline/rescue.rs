@@ -39,6 +39,8 @@ pub struct RescueReport {
     /// At most [`LISTED_MAX`] extents; `unsaved_bytes` counts all.
     pub unsaved: Vec<Unsaved>,
     pub unsaved_bytes: u64,
+    /// Of these, what the data disk could not write.
+    pub unwritten_bytes: u64,
     pub damage: Vec<Damage>,
     pub damages: u64,
     /// Dirty data from before a hole of unknown content: it may be older than what was acknowledged last.
@@ -252,6 +254,7 @@ impl Home<'_> {
             if self.write_aligned(Extent::new(at, next - at), part)? {
                 self.report.written_bytes += part.len() as u64;
             } else {
+                self.report.unwritten_bytes += (next - at) * SECTOR_BYTES;
                 self.report.unsaved(Extent::new(at, next - at), "the data disk cannot write there");
             }
             at = next;
