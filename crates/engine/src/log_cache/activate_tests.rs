@@ -114,7 +114,7 @@ fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
         (Part::Range(Kind::Discard, 8, 9), 4096, false),
     ] {
         let mut log = Log::new(4, 512);
-        log.append(&[part.clone()]);
+        log.append(std::slice::from_ref(&part));
         let mut data = Ram::new(log.superblock.data_sectors);
         data.logical_block_bytes = block;
         let before = log.device.bytes.clone();
