@@ -33,7 +33,7 @@ fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
 pub fn admit_log(choice: &Choice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
-        let instead = "To give it up: --without-cache --force";
+        let instead = "To give it up: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost()?, false, instead)?;
     }
     let start = admit_start(&record.load()?, record.extent(), &log, seen)?;

@@ -107,7 +107,7 @@ fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal 
     Refusal::new(
         format!("the log {log} is an old copy: it {knows}"),
         "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
-         --force\" brings that home, over what may be newer, and serving with --without-cache --force goes on without it",
+         --force\" brings that home, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
     )
 }
 
@@ -143,16 +143,27 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
             format!("there is no log: {why}"),
             "make one with \"dcd format\", or correct its path in the stack file",
         ),
+        Some(attachment) if !attachment.may_lose_data() && attachment.state == AttachmentState::Abandoned => {
+            Refusal::new(
+                format!(
+                    "the log is missing ({why}); it was given up before, and the data disk is complete without it"
+                ),
+                "\"dcd format\" makes a new one, and \"dcd detach\" takes the cache off",
+            )
+        }
         Some(attachment) if !attachment.may_lose_data() => Refusal::new(
             format!("the log is missing ({why}); the data disk is complete without it"),
-            "bring the log back, or serve the plain disk with --without-cache",
+            "bring the log back, or serve the plain disk with \"dcd serve --without-cache\"",
         ),
         Some(attachment) => Refusal::new(
             format!(
                 "the log is missing ({why}), and the data disk is incomplete without it; it was {}",
                 attachment.log.display()
             ),
-            format!("bring the log back. To give it up: --without-cache --force; {}", attachment.at_risk()),
+            format!(
+                "bring the log back. To give it up: \"dcd serve --without-cache --force\"; {}",
+                attachment.at_risk()
+            ),
         ),
     }
 }
