@@ -30,6 +30,8 @@ impl Core {
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
+            // From now on: what is sent goes there as it was chosen, whatever is written over the range meanwhile.
+            self.unknown_fingerprints(extent);
             self.send(Flight::Range, io, out);
         }
         if self.home.flights.is_empty() && self.home.range_parts.is_empty() {

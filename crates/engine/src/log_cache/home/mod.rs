@@ -409,7 +409,6 @@ impl Core {
             let number = self.ring.number(segment);
             for part in parts {
                 self.ranges_home.push((number, part.extent));
-                self.unknown_fingerprints(part.extent);
             }
             self.ranges.remove_by_id(id);
         }
