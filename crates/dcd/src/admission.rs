@@ -220,6 +220,26 @@ fn unrecorded(choice: &Choice, record: &Record, all: &Attachments) -> Result<Opt
     Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
 }
 
+/// A cache on another one has no record: whether it has something that is not home is not known.
+fn admit_without_upper(choice: &Choice) -> Result<(), Failure> {
+    let seen = match open_log(choice, Purpose::Look) {
+        Ok(mut log) => read_superblock(&mut log).ok(),
+        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+        Err(_) => None,
+    };
+    match seen {
+        Some(superblock) if superblock.state == State::Detached => Ok(()),
+        _ => Err(Failure::Refused(Refusal::new(
+            format!(
+                "the cache \"{}\" stands on another one, and has no attachment record: what its log ({}) has is not known",
+                choice.layer,
+                choice.log_name().display()
+            ),
+            "serve it with that log, and \"dcd detach\" it first; or add --force: what the log has, and the disk lacks, is lost",
+        ))),
+    }
+}
+
 /// What a record says of a cache that it did not have.
 fn of_unknown_content(choice: &Choice, record: &Record, superblock: &Superblock) -> Attachment {
     let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
@@ -232,7 +252,11 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     let mut records = Vec::new();
     // The lower ones first: what stands on them is looked at without them, as it is served.
     for choice in choices(file)?.into_iter().rev() {
+        let is_upper = choice.stands_on_a_cache();
         let choice = Choice::of(plain.clone(), Some(&choice.layer))?;
+        if is_upper && !force {
+            admit_without_upper(&choice)?;
+        }
         if let Some(record) = open_record(&choice)? {
             admit_without_record(
                 record.lost()?,

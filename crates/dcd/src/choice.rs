@@ -80,6 +80,12 @@ impl Choice {
         false
     }
 
+    /// As [`Choice::log_name`], for those who read it elsewhere.
+    pub fn log_place(&self) -> PathBuf {
+        let path = self.file.path_below(&self.log).and_then(|path| std::path::absolute(path).ok());
+        path.unwrap_or_else(|| self.log_name())
+    }
+
     /// The log's path, or its name in quotes where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
         let named = || PathBuf::from(format!("\"{}\"", self.log));

@@ -212,7 +212,7 @@ pub fn attachment(
 ) -> Attachment {
     Attachment {
         cache_uuid: uuid_text(superblock.cache_uuid),
-        log: std::path::absolute(choice.log_name()).unwrap_or_else(|_| choice.log_name()),
+        log: choice.log_place(),
         first_sector: extent.start.0,
         sectors: extent.sectors,
         epoch: superblock.epoch,

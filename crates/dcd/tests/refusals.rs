@@ -77,6 +77,31 @@ fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_nev
 }
 
 #[test]
+fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
+    let place = Place::new();
+    fs::write(
+        place.stack(),
+        "export = \"up\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.log]\npath = \"log.img\"\nsize = \"8MiB\"\n\
+         [device.upper]\npath = \"upper.img\"\nsize = \"8MiB\"\n[device.data]\npath = \"data.img\"\n\
+         [layer.low]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n\
+         [layer.up]\nkind = \"log-cache\"\nlog = \"upper\"\ndata = \"low\"\nidle-empty = \"10min\"\nidle-full = \"10min\"\n",
+    )
+    .unwrap();
+    expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
+    expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&place.run("rescue", &["--layer", "low"]), 0, "");
+    refused(&place, &["--without-cache"], "the cache \"up\" stands on another one");
+    expect(&place.run("detach", &["--layer", "up"]), 0, "4 KiB was brought home");
+    expect(&place.run("rescue", &["--layer", "low"]), 0, "brought home: 4 KiB");
+    let server = place.serve_with(&["--without-cache"]);
+    assert_eq!(place.nbd().read(1 << 20, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
 fn a_cache_that_was_given_up_is_taken_off_without_its_log() {
     let place = clean();
     let server = place.serve_with(&["--without-cache"]);

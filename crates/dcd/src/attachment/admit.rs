@@ -124,7 +124,12 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
                 attached.sectors * SECTOR_BYTES,
                 other.cache_uuid
             ),
-            "make it as large as it was: nothing that the log holds is lost",
+            match other.state {
+                AttachmentState::Abandoned => {
+                    "make it as large as it was. (The cache was given up: \"dcd format\" makes a new one for what there is now)"
+                }
+                _ => "make it as large as it was: nothing that the log holds is lost",
+            },
         );
     }
     Refusal::new(

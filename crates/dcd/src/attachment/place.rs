@@ -2,7 +2,7 @@
 //!
 //! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
 //! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
-//! `/dev/disk/by-id`, or else its device number. A loop device has any number, and is its file: that one's record is its own.
+//! `/dev/disk/by-id`, or else its device number. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
 //!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
 //! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
@@ -30,17 +30,25 @@ pub fn places(device: &Path) -> std::io::Result<Places> {
     let device = fs::canonicalize(device)?;
     let metadata = fs::metadata(&device)?;
     if !metadata.file_type().is_block_device() {
-        let mut name = device.file_name().unwrap_or_default().to_owned();
-        name.push(SUFFIX);
-        let beside = device.with_file_name(name);
-        return Ok(Places { preferred: beside.clone(), all: vec![beside] });
+        return Ok(beside(&device, 0));
     }
-    if let Some(file) = file_of_loop(Path::new(SYSFS_BLOCK), metadata.rdev()) {
-        return places(&file);
+    if let Some((file, offset)) = file_of_loop(Path::new(SYSFS_BLOCK), metadata.rdev()) {
+        return Ok(beside(&fs::canonicalize(file)?, offset));
     }
     let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
     let names = stable_names(&device, Path::new(BY_ID));
     Ok(block_places(&state_dir, names, metadata.rdev()))
+}
+
+/// The record of a file, or of what begins at an offset in it.
+fn beside(file: &Path, offset: u64) -> Places {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    if offset > 0 {
+        name.push(format!("@{offset}"));
+    }
+    name.push(SUFFIX);
+    let beside = file.with_file_name(name);
+    Places { preferred: beside.clone(), all: vec![beside] }
 }
 
 /// The paths of all copies of an array's record, of which these are members.
@@ -75,14 +83,14 @@ fn stable_names(device: &Path, by_id: &Path) -> Vec<String> {
     entries.flatten().filter(leads_here).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// The file that a loop device is as a whole; none for other devices, and where it is gone.
-fn file_of_loop(sysfs: &Path, device: u64) -> Option<PathBuf> {
+/// The file that a loop device is, and where in it that begins; none for other devices, and where it is gone.
+fn file_of_loop(sysfs: &Path, device: u64) -> Option<(PathBuf, u64)> {
     let (major, minor) = numbers(device);
     let of_loop = sysfs.join(format!("{major}:{minor}/loop"));
     let attribute = |name: &str| fs::read_to_string(of_loop.join(name)).ok();
-    let is_zero = |name: &str| attribute(name).is_some_and(|text| text.trim() == "0");
     let file = PathBuf::from(attribute("backing_file")?.trim_end_matches('\n'));
-    (is_zero("offset") && is_zero("sizelimit") && file.is_file()).then_some(file)
+    let offset = attribute("offset")?.trim().parse().ok()?;
+    file.is_file().then_some((file, offset))
 }
 
 /// Major and minor, as the kernel packs them.
@@ -135,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_device_has_the_record_of_its_file_if_it_is_all_of_it() {
+    fn a_loop_device_has_the_record_of_its_file_and_of_where_it_begins_there() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("disk.img");
         let of_loop = dir.path().join("7:300/loop");
@@ -143,14 +151,15 @@ mod tests {
         let set = |name: &str, text: &str| fs::write(of_loop.join(name), format!("{text}\n")).unwrap();
         set("backing_file", image.to_str().unwrap());
         set("offset", "0");
-        set("sizelimit", "0");
         let device = 7 << 8 | 300 & 0xff | (300 & !0xff) << 12;
         assert_eq!(file_of_loop(dir.path(), device), None, "it was removed");
         fs::write(&image, b"").unwrap();
-        assert_eq!(file_of_loop(dir.path(), device), Some(image));
+        assert_eq!(file_of_loop(dir.path(), device), Some((image.clone(), 0)));
         assert_eq!(file_of_loop(dir.path(), 8 << 8), None, "no loop device");
         set("offset", "4096");
-        assert_eq!(file_of_loop(dir.path(), device), None);
+        let (file, offset) = file_of_loop(dir.path(), device).unwrap();
+        assert_eq!(beside(&file, offset).preferred, dir.path().join("disk.img@4096.dcd"));
+        assert_eq!(beside(&image, 0), places(&image).unwrap());
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn is_out_of_date(opened: &mut Opened) -> Result<bool, Failure> {
         return Ok(false);
     };
     let all = record.load()?;
-    Ok(all.of(record.extent()).is_some_and(|attachment| {
+    Ok(all.overlapping(record.extent()).is_some_and(|attachment| {
         attachment.state == AttachmentState::Abandoned
             && !attachment.may_lose_data()
             && attachment.cache_uuid == uuid_text(superblock.cache_uuid)

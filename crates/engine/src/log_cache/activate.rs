@@ -254,8 +254,8 @@ fn check_identity(
     if let Some(line) = changed.first() {
         return Err(ActivateError(format!(
             "the data disk is not as this cache left it: {} of its first and last blocks of 4 KiB changed, the first at \
-             byte {}. Either it is another disk, or somebody wrote to it without the cache. Find the right disk, or bring \
-             the log's data home over the changes with `dcd rescue --force`",
+             byte {}. Either it is another disk, or somebody wrote to it without the cache, or the log has lost its newest superblock (`dcd check` \
+             says so). Find the right disk, or bring the log's data home over the changes with `dcd rescue --force`",
             changed.len(),
             line * crate::LINE_BYTES
         )));

@@ -110,8 +110,8 @@ pub enum OfflineError {
     Occupied { uuid: String, state: String },
     #[error(
         "{mismatches} blocks at the ends of the data disk are not what they were when the cache was last served (the first is at \
-         LBA {first_lba}): it is another disk, or was written without its cache. Nothing was changed. If it is the right \
-         disk, --force writes the dirty data over what is there now"
+         LBA {first_lba}): it is another disk, or was written without its cache (or the log has lost its newest superblock: `dcd check` says \
+         so). Nothing was changed. If it is the right disk, `dcd rescue --force` writes the dirty data over what is there now"
     )]
     OtherData { mismatches: usize, first_lba: u64 },
     #[error(transparent)]
