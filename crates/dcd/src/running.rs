@@ -95,7 +95,9 @@ impl RunningCaches {
     pub fn note_home(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
             let status = cache.status(now, stack);
-            if status["state"] != "log-failed" || dirty_bytes(&status) != Some(0) {
+            // What is lost stays so: there is nothing to change, however often it is looked.
+            let is_home = dirty_bytes(&status) == Some(0) && status["lost_blocks"] == 0;
+            if status["state"] != "log-failed" || !is_home {
                 continue;
             }
             let known = cache.record.load()?.of(cache.record.extent()).cloned();
@@ -174,7 +176,7 @@ fn dirty_bytes(status: &Value) -> Option<u64> {
 /// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.
 fn at_end(status: &Value, stopped: bool, attachment: Attachment) -> Attachment {
     let dirty_bytes = dirty_bytes(status);
-    let is_home = dirty_bytes == Some(0) && status["lost_blocks"] == 0;
+    let is_home = dirty_bytes == Some(0);
     let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
     match attachment.state {
         // A log that failed stays out of use; what could be read of it may be home by now.
@@ -325,6 +327,27 @@ mod tests {
         bench.says("dirty", 4096);
         bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(bench.recorded().map(|record| record.state), Some(AttachmentState::Dirty));
+    }
+
+    #[test]
+    fn what_is_home_without_its_log_is_recorded_once_and_what_is_lost_changes_no_record() {
+        let mut bench = bench(Some(attached(AttachmentState::Abandoned)), None);
+        let at_risk = Attachment { dirty_bytes: Some(4096), ..attached(AttachmentState::Abandoned) };
+        bench.caches.0[0].record.update(|_| at_risk).unwrap();
+        let place = bench.dir.path().join("data.dcd");
+        let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&place).unwrap());
+        let before = file();
+        bench.says("log-failed", 0);
+        bench.status.borrow_mut()["lost_blocks"] = 1.into();
+        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        assert_eq!((bench.recorded().unwrap().dirty_bytes, file()), (Some(4096), before));
+        bench.status.borrow_mut()["lost_blocks"] = 0.into();
+        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        let recorded = bench.recorded().unwrap();
+        assert_eq!((recorded.state, recorded.dirty_bytes), (AttachmentState::Abandoned, Some(0)));
+        let after = file();
+        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        assert_eq!(file(), after, "nothing more is to be said");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
 //! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
-//! `/dev/disk/by-id`, or else its device number. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
+//! `/dev/disk/by-id`, or else its device number. A loop device can have any number: its record is that of its file
+//! (`disk.img@4096.dcd`, where it begins at an offset).
 //!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
 //! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
