@@ -176,7 +176,7 @@ fn dirty_bytes(status: &Value) -> Option<u64> {
 /// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.
 fn at_end(status: &Value, stopped: bool, attachment: Attachment) -> Attachment {
     let dirty_bytes = dirty_bytes(status);
-    let is_home = dirty_bytes == Some(0);
+    let is_home = dirty_bytes == Some(0) && status["lost_blocks"] == 0;
     let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
     match attachment.state {
         // A log that failed stays out of use; what could be read of it may be home by now.
