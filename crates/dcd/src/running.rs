@@ -311,6 +311,16 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_that_has_lost_blocks_never_leaves_a_clean_record() {
+        let mut bench = bench(Some(attached(AttachmentState::Clean)), None);
+        bench.caches.note_start().unwrap();
+        bench.says("clean", 0);
+        bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
+        bench.status.borrow_mut()["lost_blocks"] = 1.into();
+        assert_eq!(bench.end().state, AttachmentState::Dirty);
+    }
+
+    #[test]
     fn a_cache_that_does_not_start_leaves_its_record_as_it_was() {
         let clean = attached(AttachmentState::Clean);
         let mut bench = bench(Some(clean.clone()), None);
