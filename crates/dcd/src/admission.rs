@@ -12,7 +12,7 @@ use crate::attachment::{
 use crate::choice::Choice;
 use crate::failure::Failure;
 use crate::on_array;
-use crate::opening::{Inspection, attachment, inspect, open_log, open_record, start, target};
+use crate::opening::{Inspection, attachment, inspect, mark, open_log, open_record, start, target};
 use crate::real::Purpose;
 
 /// A log cache that may be served.
@@ -46,7 +46,16 @@ pub fn admit_log(choice: &Choice, record: &Record, seen: &LogSeen) -> Result<Sta
 /// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     let choices = choices(file)?;
-    let admitted = choices.iter().map(admit_one).collect::<Result<Vec<Admitted>, Failure>>()?;
+    let by_name = |choice: &Choice| {
+        admit_one(choice).map_err(|failure| match failure {
+            Failure::Refused(refusal) if choices.len() > 1 => {
+                let reason = format!("log cache \"{}\": {}", choice.layer, refusal.reason);
+                Failure::Refused(Refusal { reason, ..refusal })
+            }
+            other => other,
+        })
+    };
+    let admitted = choices.iter().map(by_name).collect::<Result<Vec<Admitted>, Failure>>()?;
     for (choice, Admitted { layer, record, unrecorded }) in choices.iter().zip(&admitted) {
         if let (Some(record), None) = (record, unrecorded) {
             // A format that was killed had not come as far as that.
@@ -216,7 +225,7 @@ fn unrecorded(choice: &Choice, record: &Record, all: &Attachments) -> Result<Opt
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         Err(_) => return Ok(None),
     };
-    let superblock = read_superblock(&mut log).ok().filter(|superblock| superblock.state != State::Detached);
+    let superblock = read_superblock(&mut log).ok().filter(|superblock| !superblock.state.is_out_of_use());
     Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
 }
 
@@ -228,7 +237,7 @@ fn admit_without_upper(choice: &Choice) -> Result<(), Failure> {
         Err(_) => None,
     };
     match seen {
-        Some(superblock) if superblock.state == State::Detached => Ok(()),
+        Some(superblock) if superblock.state.is_out_of_use() => Ok(()),
         _ => Err(Failure::Refused(Refusal::new(
             format!(
                 "the cache \"{}\" stands on another one, and has no attachment record: what its log ({}) has is not known",
@@ -250,6 +259,7 @@ fn of_unknown_content(choice: &Choice, record: &Record, superblock: &Superblock)
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
     let mut records = Vec::new();
+    let mut logs = Vec::new();
     // The lower ones first: what stands on them is looked at without them, as it is served.
     for choice in choices(file)?.into_iter().rev() {
         let is_upper = choice.stands_on_a_cache();
@@ -257,6 +267,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
         if is_upper && !force {
             admit_without_upper(&choice)?;
         }
+        let mut recorded = None;
         if let Some(record) = open_record(&choice)? {
             admit_without_record(
                 record.lost()?,
@@ -267,11 +278,13 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
             let unrecorded = unrecorded(&choice, &record, &all)?;
             unrecorded.iter().for_each(|found| all.put(found.clone()));
             admit_without_cache(&all, record.extent(), force)?;
+            recorded = all.of(record.extent()).map(|attachment| attachment.cache_uuid.clone());
             let gone = record.told_of_part()?;
-            records.push((record, unrecorded, choice.data, gone));
+            records.push((record, unrecorded, choice.data.clone(), gone));
         }
         plain = plain.without_cache(&choice.layer);
         eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
+        logs.push((choice, recorded, is_upper));
     }
     // Nothing is given up before all of it may be.
     for (record, unrecorded, data, gone) in records {
@@ -281,5 +294,27 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
         record.abandon()?;
         on_array::tell_members(&plain, &data, &record, &gone)?;
     }
+    for (choice, recorded, is_upper) in logs {
+        mark_given_up(&choice, recorded.as_deref(), is_upper);
+    }
     Ok(plain)
+}
+
+/// Has the log of a cache that was given up say so itself, where it is there, and is the one that the record has: the record may be lost
+/// one day, and a cache on another one has none. A log on an array is left as it is, as the array would have to be started for it.
+fn mark_given_up(choice: &Choice, recorded: Option<&str>, is_upper: bool) {
+    if on_array::array_below(&choice.file, &choice.log).is_some() {
+        return;
+    }
+    let Ok(mut log) = open_log(choice, Purpose::Change) else { return };
+    let is_its_own = |superblock: &Superblock| {
+        !superblock.state.is_out_of_use()
+            && (is_upper || recorded == Some(uuid_text(superblock.cache_uuid).as_str()))
+    };
+    if read_superblock(&mut log).is_ok_and(|superblock| is_its_own(&superblock))
+        && let Err(failure) = mark(&mut log, State::GivenUp)
+    {
+        // The record says it, too.
+        eprintln!("dcd: the log {} cannot be marked as given up: {failure}", choice.log_name().display());
+    }
 }

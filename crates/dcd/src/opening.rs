@@ -1,7 +1,9 @@
 //! Opens the parts of a stack that an offline command needs, and finds out what stands where the log should be.
 
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{OfflineError, live_superblock, read_copies, read_superblock};
+use dcd_engine::log_cache::offline::{
+    OfflineError, live_superblock, read_copies, read_superblock, write_superblock,
+};
 use dcd_engine::{BlockDevice, Extent, Target};
 use dcd_stack::{Parts, StackFile};
 
@@ -99,6 +101,13 @@ pub fn open_log(choice: &Choice, purpose: Purpose) -> Result<PartDevice, Failure
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
+/// Writes down in a log what has become of its cache.
+pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
+    let mut superblock = read_superblock(log).map_err(refused)?;
+    superblock.state = state;
+    write_superblock(log, &mut superblock).map_err(refused)
+}
+
 /// What the record says, and what is found at the log's place; the log may not even open.
 pub struct Inspection {
     pub record: Option<Record>,
@@ -183,7 +192,7 @@ fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), F
             let seen = LogSeen::Present {
                 uuid: uuid_text(superblock.cache_uuid),
                 epoch: superblock.epoch,
-                detached: superblock.state == State::Detached,
+                state: superblock.state,
                 torn: copies.iter().any(Result::is_err),
             };
             Ok((seen, Some(superblock)))

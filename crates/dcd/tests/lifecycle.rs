@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{MIB, Place, dcd, expect, original};
+use common::{MIB, Place, dcd, expect, original, signal};
 
 /// Writes that stay small, so that they go through the log: 64 blocks spread over the disk.
 fn write_blocks(place: &Place, seed: u8) -> Vec<(u64, Vec<u8>)> {
@@ -93,6 +93,47 @@ fn a_crash_costs_nothing_that_was_flushed() {
         }
         expect(&server.stop(), 0, "");
     }
+}
+
+#[test]
+fn a_second_signal_ends_a_stop_that_waits_for_its_disks() {
+    let place = Place::new();
+    place.format();
+    let sound = fs::read_to_string(place.stack()).unwrap();
+    // The data disk takes no write: the log fills up, and its client has to wait.
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"data\"\nhits = \"writes\"\nfail-after = 1\nfail-count = 1000000\n";
+    fs::write(place.stack(), sound.replace("data = \"data\"", "data = \"bad\"") + fault).unwrap();
+    let mut server = place.serve();
+    let blocks = write_blocks(&place, 0x22);
+    let mut nbd = place.nbd();
+    let writer = std::thread::spawn(move || {
+        let taken = (0..4000).take_while(|i| nbd.write(i * 4096, &[0xee; 4096]).is_ok());
+        taken.count()
+    });
+    let dirty = || status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
+    let mut seen = 0;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while seen < MIB || dirty() > seen {
+        assert!(Instant::now() < deadline, "the log does not fill up");
+        seen = dirty();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    for _ in 0..2 {
+        signal(&server.child, "TERM");
+    }
+    std::thread::sleep(Duration::from_millis(5500));
+    assert!(server.child.try_wait().unwrap().is_none(), "two signals at once are one wish");
+    signal(&server.child, "TERM");
+    let output = server.wait();
+    expect(&output, 1, "not stopped cleanly: it was not given the time");
+    expect(&output, 1, "another SIGTERM or SIGINT ends this now");
+    assert!(writer.join().unwrap() < 4000, "the client had to wait");
+    fs::write(place.stack(), sound).unwrap();
+    let server = place.serve();
+    for (at, bytes) in blocks.iter().filter(|(at, _)| *at > 8 * MIB) {
+        assert_eq!(&place.nbd().read(*at, 4096).unwrap(), bytes, "byte {at}");
+    }
+    expect(&server.stop(), 0, "");
 }
 
 #[test]

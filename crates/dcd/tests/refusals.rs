@@ -77,8 +77,64 @@ fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_nev
 }
 
 #[test]
-fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
+fn rule_11_a_log_that_was_given_up_says_so_itself() {
+    let place = dirty();
+    expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+    let log = fs::read(place.path("log.img")).unwrap();
+    // The disk is moved, and its record stays behind.
+    fs::remove_file(place.record()).unwrap();
+    refused(&place, &[], "never use this log again");
+    expect(&place.run("check", &[]), 0, "given up");
+    expect(&place.run("rescue", &[]), 3, "never use this log again");
+    expect(&place.run("detach", &[]), 3, "never use this log again");
+    expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
+    assert!(fs::read(place.path("log.img")).unwrap() == log && !place.record().exists());
+    // It is no cache of that disk, which is served by itself as before.
+    expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
+    // Its data can be had yet, by name; the log stays out of use.
+    let bare = place.bare();
+    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
+    assert!(place.bare() != bare && !place.record().exists());
+    refused(&place, &[], "never use this log again");
+    expect(&place.run("format", &[]), 0, "a log of");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn the_log_of_another_cache_is_not_given_up_with_the_one_that_is() {
+    let place = clean();
+    let other = dirty();
+    fs::copy(other.path("log.img"), place.path("log.img")).unwrap();
+    let before = fs::read(place.path("log.img")).unwrap();
+    expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
+    assert!(fs::read(place.path("log.img")).unwrap() == before);
+}
+
+#[test]
+fn a_cache_on_a_cache_that_was_given_up_is_not_served_again() {
     let place = Place::new();
+    write_two_caches(&place);
+    for layer in ["low", "up"] {
+        expect(&place.run("format", &["--layer", layer]), 0, "a log of");
+    }
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    place.nbd().write_fua(1 << 20, &[8; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    refused(&place, &[], "log cache \"low\": the data disk has been written without the log");
+    // A new cache below: nothing but the upper log itself knows.
+    expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
+    refused(&place, &[], "the cache of this log was given up");
+    expect(&place.run("rescue", &["--layer", "up"]), 3, "the cache of this log was given up");
+    assert!(place.bare()[1 << 20..][..4096] == [8; 4096]);
+    expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
+    expect(&place.serve().stop(), 0, "");
+}
+
+/// A cache on a cache, of which nothing goes home by itself.
+fn write_two_caches(place: &Place) {
     fs::write(
         place.stack(),
         "export = \"up\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.log]\npath = \"log.img\"\nsize = \"8MiB\"\n\
@@ -87,6 +143,12 @@ fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
          [layer.up]\nkind = \"log-cache\"\nlog = \"upper\"\ndata = \"low\"\nidle-empty = \"10min\"\nidle-full = \"10min\"\n",
     )
     .unwrap();
+}
+
+#[test]
+fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
+    let place = Place::new();
+    write_two_caches(&place);
     expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
     expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
     let server = place.serve();

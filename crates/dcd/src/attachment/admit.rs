@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dcd_engine::log_cache::format::State;
 use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
@@ -30,7 +31,7 @@ pub enum LogSeen {
     Present {
         uuid: String,
         epoch: u64,
-        detached: bool,
+        state: State,
         /// One of the two superblocks is not whole: it may have been the newer one.
         torn: bool,
     },
@@ -54,17 +55,22 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
         (None, Some(other)) => return Err(overlap(other, extent)),
         (None, None) => None,
     };
-    let (uuid, epoch, torn) = match seen {
+    let (uuid, epoch, state, torn) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
-        LogSeen::Present { detached: true, .. } => {
+        LogSeen::Present { state: State::Detached, .. } => {
             return Err(Refusal::new(
                 format!("the log {log} was detached: its cache is not in use any more"),
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
             ));
         }
-        LogSeen::Present { uuid, epoch, torn, .. } => (uuid, *epoch, *torn),
+        LogSeen::Present { uuid, epoch, state, torn } => (uuid, *epoch, *state, *torn),
     };
-    let Some(attachment) = attachment else { return Ok(Start::Unrecorded) };
+    let Some(attachment) = attachment else {
+        return match state {
+            State::GivenUp => Err(was_given_up(&log.to_string(), None)),
+            _ => Ok(Start::Unrecorded),
+        };
+    };
     if attachment.cache_uuid != *uuid {
         return Err(Refusal::new(
             format!(
@@ -75,20 +81,24 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
             "name the right log in the stack file, or detach the other cache first (\"dcd detach\")",
         ));
     }
-    if attachment.state == AttachmentState::Abandoned {
-        return Err(Refusal::new(
-            format!("the data disk has been written without the log {log} since it failed or was left out"),
-            format!(
-                "never use this log again: replaying it would put old data over new. Make a new one with \"dcd \
-                 format\"; {}",
-                attachment.at_risk()
-            ),
-        ));
+    if attachment.state == AttachmentState::Abandoned || state == State::GivenUp {
+        return Err(was_given_up(&log.to_string(), Some(attachment)));
     }
     match epoch < attachment.epoch {
         true => Err(older(attachment, &log.to_string(), epoch, torn)),
         false => Ok(Start::Known),
     }
+}
+
+/// The data disk, or the log itself, says that this log is out of date.
+fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
+    let at_risk = attachment.map(|attachment| format!("; {}", attachment.at_risk())).unwrap_or_default();
+    Refusal::new(
+        format!("the data disk has been written without the log {log} since it failed or was left out"),
+        format!(
+            "never use this log again: replaying it would put old data over new. Make a new one with \"dcd format\"{at_risk}"
+        ),
+    )
 }
 
 /// The log knows less than the data disk has seen.

@@ -24,7 +24,7 @@ fn recorded(state: AttachmentState) -> Attachments {
 }
 
 fn present(uuid: &str, epoch: u64) -> LogSeen {
-    LogSeen::Present { uuid: uuid.to_owned(), epoch, detached: false, torn: false }
+    LogSeen::Present { uuid: uuid.to_owned(), epoch, state: State::Stopped, torn: false }
 }
 
 fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
@@ -55,7 +55,7 @@ fn the_wrong_log_is_refused() {
 fn an_old_snapshot_of_the_log_is_refused() {
     let refusal = start(&recorded(AttachmentState::Dirty), &present("right", 6)).unwrap_err();
     assert!(refusal.reason.contains("is an old copy"), "{refusal}");
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 6, detached: false, torn: true };
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 6, state: State::Stopped, torn: true };
     let refusal = start(&recorded(AttachmentState::Dirty), &seen).unwrap_err();
     assert!(refusal.action.contains("\"dcd rescue --force\" brings home what it holds"), "{refusal}");
 }
@@ -68,9 +68,24 @@ fn a_log_that_failed_is_refused_for_ever() {
 
 #[test]
 fn a_detached_log_is_refused() {
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, detached: true, torn: false };
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, state: State::Detached, torn: false };
     for all in [Attachments::default(), recorded(AttachmentState::Clean)] {
         assert!(start(&all, &seen).unwrap_err().reason.contains("was detached"));
+    }
+}
+
+#[test]
+fn a_log_that_was_given_up_is_refused_whatever_the_record_says() {
+    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, state: State::GivenUp, torn: false };
+    for all in [
+        Attachments::default(),
+        recorded(AttachmentState::Clean),
+        recorded(AttachmentState::Dirty),
+        recorded(AttachmentState::Abandoned),
+    ] {
+        assert!(start(&all, &seen).unwrap_err().action.contains("never use this log again"), "{all:?}");
+        assert!(admit_rescue(&all, EXTENT, Path::new("l"), &seen, false).is_err(), "{all:?}");
+        assert!(admit_rescue(&all, EXTENT, Path::new("l"), &seen, true).is_ok(), "{all:?}");
     }
 }
 

@@ -1,8 +1,7 @@
 //! `dcd detach`: brings everything home, marks the log as out of use, and forgets the cache: the data disk is plain again.
 
-use dcd_engine::BlockDevice;
 use dcd_engine::log_cache::format::State;
-use dcd_engine::log_cache::offline::{RescueOptions, read_superblock, rescue, write_superblock};
+use dcd_engine::log_cache::offline::{RescueOptions, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::admission::admit_log;
@@ -12,7 +11,7 @@ use crate::cli::Detach;
 use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
 use crate::on_array;
-use crate::opening::{Inspection, Opened, inspect, open_log, refused};
+use crate::opening::{Inspection, Opened, inspect, mark, open_log, refused};
 use crate::progress::Progress;
 use crate::real::Purpose;
 
@@ -34,7 +33,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if let (Some(record), LogSeen::Present { uuid, detached: true, .. }) = (&record, &seen)
+    if let (Some(record), LogSeen::Present { uuid, state: State::Detached, .. }) = (&record, &seen)
         && (record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
             || record.lost()?.is_some()
                 && record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id))))
@@ -55,7 +54,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         })
     {
         // First the log, which must never be taken for the disk's again.
-        mark_detached(&mut open_log(&choice, Purpose::Change)?)?;
+        mark(&mut open_log(&choice, Purpose::Change)?, State::Detached)?;
         record.remove()?;
         on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
@@ -86,7 +85,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         )));
     }
     // The log first: were the record gone before, a crash would leave a log that looks in use.
-    mark_detached(&mut opened.log)?;
+    mark(&mut opened.log, State::Detached)?;
     let Opened { log, data, record, .. } = opened;
     if let Some(record) = &record {
         record.remove()?;
@@ -99,12 +98,6 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));
     }
     Ok(())
-}
-
-fn mark_detached(log: &mut dyn BlockDevice) -> Result<(), Failure> {
-    let mut superblock = read_superblock(log).map_err(refused)?;
-    superblock.state = State::Detached;
-    write_superblock(log, &mut superblock).map_err(refused)
 }
 
 /// The log is gone. If the data disk is complete without it, nothing is lost by forgetting it.

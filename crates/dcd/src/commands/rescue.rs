@@ -39,8 +39,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     });
     progress.end();
     let report = report.map_err(refused)?;
-    let is_detached = matches!(seen, LogSeen::Present { detached: true, .. });
-    if report.marked_clean && !args.list && !is_detached {
+    if report.marked_clean && !args.list {
         note_clean(&choice, &mut opened)?;
     }
     let changed = if args.list { changed_lbas(&mut opened)? } else { Vec::new() };
@@ -68,13 +67,15 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     }
 }
 
-/// The record says that this log is out of date: a rescue would be refused.
+/// The record, or the log itself, says that this log is out of date: a rescue would be refused.
 fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
-    let (Some(record), LogSeen::Present { uuid, .. }) = (&opened.record, seen) else { return Ok(false) };
+    let LogSeen::Present { uuid, state, .. } = seen else { return Ok(false) };
+    let Some(record) = &opened.record else { return Ok(*state == State::GivenUp) };
     let all = record.load()?;
-    Ok(all.of(record.extent()).is_some_and(|attachment| {
+    let is_abandoned = all.of(record.extent()).is_some_and(|attachment| {
         attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
-    }))
+    });
+    Ok(is_abandoned || *state == State::GivenUp)
 }
 
 /// Where the data disk is not as the cache left it: a rescue would be refused.
@@ -96,10 +97,14 @@ fn describe_changed(lbas: &[u64]) -> String {
     }
 }
 
-/// Everything is home: the data disk is complete.
+/// Everything is home: the data disk is complete. The log of a cache that is out of use makes no record.
 fn note_clean(choice: &Choice, opened: &mut Opened) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log).map_err(refused)?;
     if let Some(record) = &opened.record {
+        let is_recorded = record.load()?.of(record.extent()).is_some();
+        if superblock.state == State::Detached || superblock.state == State::GivenUp && !is_recorded {
+            return Ok(());
+        }
         let clean = crate::opening::attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
         // A log that must never be used again stays so.
         record.update(|old| match old {

@@ -28,6 +28,10 @@ use crate::running::RunningCaches;
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
+/// A stop that takes longer than this says so.
+const STOP_LONG: Nanos = Nanos::from_secs(5);
+/// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
+const SAME_WISH: Nanos = Nanos::from_secs(1);
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;
@@ -73,7 +77,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    ended(&outcome, file.log_caches().next().is_some())
+    ended(&outcome, served.has_log)
 }
 
 /// Refuses sizes of RAM that this machine has not: taking it would end the server where nothing can be told.
@@ -159,7 +163,9 @@ fn build(
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
-    Ok((built.stack, Served { host, stopping: false }, built.recording))
+    let has_log = file.log_caches().next().is_some();
+    let served = Served { host, stopping: false, asked: None, told_long: false, has_log };
+    Ok((built.stack, served, built.recording))
 }
 
 /// Lets clients in; returns where.
@@ -218,11 +224,15 @@ fn ended(outcome: &Outcome, has_log: bool) -> Result<(), Failure> {
         why.push("it was not given the time".to_owned());
     }
     let why = why.join("; ");
-    let left = match has_log {
-        true => "What was acknowledged is in the log, and the next start recovers it",
+    Err(Failure::Failed(format!("not stopped cleanly: {why}. {}", left_by(has_log))))
+}
+
+/// What a stop that is not a clean one leaves.
+const fn left_by(has_log: bool) -> &'static str {
+    match has_log {
+        true => "What clients have flushed is in the log, and the next start recovers it",
         false => "What was written since the last flush that succeeded may be lost",
-    };
-    Err(Failure::Failed(format!("not stopped cleanly: {why}. {left}")))
+    }
 }
 
 /// The host, as the driver calls it.
@@ -230,9 +240,19 @@ struct Served {
     host: Host,
     /// The layers are being stopped.
     stopping: bool,
+    /// When the first signal came.
+    asked: Option<Nanos>,
+    /// It has been said that the stop takes long.
+    told_long: bool,
+    has_log: bool,
 }
 
 impl Served {
+    /// When it is to be said that the stop takes long.
+    fn long_at(&self) -> Option<Nanos> {
+        self.asked.filter(|_| !self.told_long).map(|asked| asked + STOP_LONG)
+    }
+
     /// Delivers what the host has to say.
     fn after(&mut self, context: &mut Context<'_>) {
         for (name, device) in self.host.take_closing() {
@@ -300,14 +320,29 @@ impl dcd_io::Host for Served {
     }
 
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
-        context.stop(STOP_MAX);
+        let now = context.now();
+        match self.asked {
+            None => {
+                self.asked = Some(now);
+                context.stop(STOP_MAX);
+            }
+            Some(asked) if now >= asked + SAME_WISH => context.stop(Nanos::ZERO),
+            Some(_) => {}
+        }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        self.host.next_deadline()
+        self.host.next_deadline().into_iter().chain(self.long_at()).min()
     }
 
     fn wake(&mut self, context: &mut Context<'_>) {
+        if self.long_at().is_some_and(|at| context.now() >= at) {
+            self.told_long = true;
+            eprintln!(
+                "dcd: still stopping: the disks have not done yet what they were given; another SIGTERM or SIGINT ends this now. {}",
+                left_by(self.has_log)
+            );
+        }
         self.host.tick(context.now(), context.stack());
         self.after(context);
     }

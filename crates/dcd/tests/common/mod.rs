@@ -112,8 +112,13 @@ impl Server {
     }
 
     /// A clean stop; the server's exit code and what it said.
-    pub fn stop(mut self) -> Output {
+    pub fn stop(self) -> Output {
         signal(&self.child, "TERM");
+        self.wait()
+    }
+
+    /// Waits until a server that was told to stop has ended.
+    pub fn wait(mut self) -> Output {
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the server does not stop");

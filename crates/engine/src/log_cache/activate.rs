@@ -13,7 +13,7 @@ use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::home::Home;
 use super::offline::{
-    OfflineError, check_sizes, compare_fingerprint, read_fingerprint, read_superblock, write_superblock,
+    check_sizes, compare_fingerprint, read_fingerprint, read_superblock, refuse_out_of_use, write_superblock,
 };
 use super::ordered::{Cursor, Ordered};
 use super::read::masked_runs;
@@ -150,9 +150,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
     let mut superblock = read_superblock(&mut device).map_err(refuse)?;
-    if superblock.state == State::Detached {
-        return Err(refuse(OfflineError::Detached));
-    }
+    refuse_out_of_use(&superblock).map_err(refuse)?;
     check_sizes(&superblock, log, Some(data)).map_err(refuse)?;
     if config.segment_buffers < 2 {
         return Err(ActivateError(

@@ -38,6 +38,15 @@ pub enum State {
     Active = 2,
     /// Drained and detached: the data disk is plain, the log holds nothing.
     Detached = 3,
+    /// The data disk was served without it: whatever it holds is out of date for ever.
+    GivenUp = 4,
+}
+
+impl State {
+    /// No cache may be served with such a log again.
+    pub const fn is_out_of_use(self) -> bool {
+        matches!(self, State::Detached | State::GivenUp)
+    }
 }
 
 /// One copy of the superblock, as it lies on the log device.
@@ -179,6 +188,7 @@ impl Superblock {
             1 => State::Stopped,
             2 => State::Active,
             3 => State::Detached,
+            4 => State::GivenUp,
             _ => return Err(SuperblockError::Field("state")),
         };
         let calibration = match bytes.calibrated.get() {

@@ -141,10 +141,6 @@ fn report(
             problems.push(format!("a copy of the superblock is not usable after a clean stop: {error}"));
         }
     }
-    let dirty_bytes = dirty.data_bytes + dirty.zeroes_bytes;
-    if superblock.state == State::Detached && dirty_bytes > 0 {
-        problems.push(format!("the log is detached, and has {dirty_bytes} dirty bytes"));
-    }
     if superblock.state == State::Stopped && walked.next_seq > superblock.durable_seq {
         let after = walked.next_seq - superblock.durable_seq;
         problems.push(format!("{after} records were written after the clean stop"));

@@ -124,7 +124,7 @@ fn refuse_where_occupied(
         Err(error) => return Err(error),
     };
     let name = uuid(&superblock.cache_uuid);
-    if superblock.state == State::Detached {
+    if superblock.state.is_out_of_use() {
         return Ok(());
     }
     let mut newest = Newest::new(superblock.log_block_sectors(), superblock.data_sectors);

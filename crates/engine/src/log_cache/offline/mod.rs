@@ -21,7 +21,8 @@ pub use format::{FormatOptions, format};
 pub use newest::{Content, Newest, Piece, Totals};
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
 pub use superblock::{
-    check_sizes, live_superblock, read_copies, read_superblock, store_calibration, write_superblock,
+    check_sizes, live_superblock, read_copies, read_superblock, refuse_out_of_use, store_calibration,
+    write_superblock,
 };
 
 use super::format::{State, SuperblockError};
@@ -55,6 +56,7 @@ pub(crate) const fn state_name(state: State) -> &'static str {
         State::Stopped => "stopped",
         State::Active => "active",
         State::Detached => "detached",
+        State::GivenUp => "given up",
     }
 }
 
@@ -99,6 +101,12 @@ pub enum OfflineError {
     TooManyRanges,
     #[error("the log was detached from its data disk: `dcd format` attaches it again")]
     Detached,
+    #[error(
+        "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer. `dcd \
+         format` makes a new log; `dcd rescue --list` says what this one holds that is not home, and `dcd rescue --force` brings that home \
+         all the same"
+    )]
+    GivenUp,
     #[error("{0}")]
     Options(&'static str),
     #[error("the {0} is read only")]

@@ -84,6 +84,9 @@ pub fn rescue(
         // The data disk is on its own, and may have been used since: nothing here may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
+    if superblock.state == State::GivenUp && !options.force && !options.list {
+        return Err(OfflineError::GivenUp);
+    }
     if data.geometry().read_only && !options.list {
         return Err(OfflineError::ReadOnly("data disk"));
     }
@@ -151,14 +154,17 @@ fn refuse_other_disk(
     }
 }
 
-/// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it.
+/// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it. One that was given up
+/// stays so.
 fn mark_clean(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     superblock: &mut Superblock,
     walked: &Walked,
 ) -> Result<(), OfflineError> {
-    superblock.state = State::Stopped;
+    if superblock.state != State::GivenUp {
+        superblock.state = State::Stopped;
+    }
     superblock.epoch = walked.epoch_max + 1;
     superblock.epoch_start_seq = walked.next_seq;
     superblock.tail_seq = walked.next_seq;

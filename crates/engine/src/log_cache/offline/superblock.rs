@@ -82,12 +82,19 @@ pub fn store_calibration(
     }
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), None)?;
-    if superblock.state == State::Detached {
-        return Err(OfflineError::Detached);
-    }
+    refuse_out_of_use(&superblock)?;
     superblock.calibration = Some(calibration.clone());
     write_superblock(log, &mut superblock)?;
     Ok(superblock)
+}
+
+/// Refuses a log that no cache may be served with again.
+pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), OfflineError> {
+    match superblock.state {
+        State::Stopped | State::Active => Ok(()),
+        State::Detached => Err(OfflineError::Detached),
+        State::GivenUp => Err(OfflineError::GivenUp),
+    }
 }
 
 /// Refuses devices that cannot be those that were formatted.

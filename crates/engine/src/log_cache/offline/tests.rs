@@ -225,6 +225,10 @@ fn a_calibration_that_cannot_be_stored_is_refused() {
     let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
     assert!(matches!(refused, OfflineError::Detached), "{refused}");
     assert_eq!(log.device.operations, before, "nothing was written");
+    log.superblock.state = State::GivenUp;
+    log.store_superblock();
+    let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
+    assert!(matches!(refused, OfflineError::GivenUp), "{refused}");
 }
 
 #[test]
@@ -464,6 +468,26 @@ fn a_detached_log_is_never_written_home() {
     let mut data = old_disk();
     rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
     assert!(data.bytes.iter().all(|&byte| byte == 0xdd));
+}
+
+#[test]
+fn a_log_that_was_given_up_is_written_home_by_force_only_and_stays_so() {
+    let (mut log, expected) = busy_log();
+    log.superblock.state = State::GivenUp;
+    log.superblock.generation += 1;
+    log.store_superblock();
+    let mut data = old_disk();
+    let refused = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap_err();
+    assert!(matches!(refused, OfflineError::GivenUp), "{refused}");
+    assert!(data.bytes.iter().all(|&byte| byte == 0xdd));
+    let found = check(&mut log.device, None, &mut quiet).unwrap();
+    assert!(found.is_ok() && found.state == "given up", "{found:?}");
+    let listed =
+        rescue(&mut log.device, &mut data, RescueOptions { list: true, force: false }, &mut quiet).unwrap();
+    assert!(listed.dirty.data_bytes > 0);
+    rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
+    assert_home(&data, &expected, &[]);
+    assert_eq!(read_superblock(&mut log.device).unwrap().state, State::GivenUp);
 }
 
 #[test]
