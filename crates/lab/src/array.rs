@@ -5,7 +5,7 @@ use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::{CacheMemory, CacheUnit, RaidConfig, RaidLayer, create};
+use dcd_engine::raid::{CacheMemory, CacheUnit, MEMBERS_MAX, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
@@ -250,15 +250,20 @@ pub(crate) const fn with_array<const ALL: usize>(own: &[Param]) -> [Param; ALL] 
 impl ArraySetup {
     pub fn read(settings: &Settings) -> Result<ArraySetup, LabError> {
         let names: Vec<&str> = drive::names().collect();
+        let members = settings.number("members")?;
+        if !(3..=MEMBERS_MAX).contains(&members) {
+            let problem = format!("an array has from 3 to {MEMBERS_MAX} members");
+            return Err(LabError::BadValue { key: "members".to_owned(), problem });
+        }
         Ok(ArraySetup {
             drive: settings.choices("drive", &names)?[0].to_owned(),
             queue_depth: settings.number("queue-depth")?,
             anticipation: settings.span("anticipation")?,
             read_ahead: settings.flag("read-ahead")?,
-            members: settings.number("members")?,
+            members,
             strip: settings.bytes("strip")?,
             prefetch: settings.number::<u64>("prefetch")?.max(1),
-            cache: settings.bytes("cache")?,
+            cache: settings.ram("cache")?,
             depth: settings.number("depth")?,
             rows: settings.number("rows")?,
             fill: (settings.number("fill-reads")?, settings.number("fill-writes")?),

@@ -147,10 +147,10 @@ pub(crate) fn chosen(settings: &Settings, disk: &str) -> Result<Option<CacheSetu
     }
     if cache.place == LogPlace::Instant {
         // So that it never has to destage while anybody waits.
-        cache.log_bytes *= INSTANT_LOG_FACTOR;
+        cache.log_bytes = cache.log_bytes.saturating_mul(INSTANT_LOG_FACTOR);
     }
     if settings.text("segment") != "own" {
-        cache.segment_bytes = settings.bytes("segment")? as u32;
+        cache.segment_bytes = settings.bytes32("segment")?;
     }
     cache.config.when =
         settings.choice("when", &[("idle", WhenPolicy::Idle), ("high-low", WhenPolicy::HighLow)])?;

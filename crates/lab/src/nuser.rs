@@ -64,10 +64,7 @@ pub(crate) const CLUSTER: Param = Param {
 
 /// The paper's host, with clusters as the user wants them, and what writes to this disk cost it.
 pub(crate) fn file_system(settings: &Settings, disk: &Setup) -> Result<FfsConfig, LabError> {
-    let cluster_bytes = u32::try_from(settings.bytes("cluster")?).map_err(|_| LabError::BadValue {
-        key: "cluster".to_owned(),
-        problem: "must be less than 4 GiB".to_owned(),
-    })?;
+    let cluster_bytes = settings.bytes32("cluster")?;
     // The instant log is a measure of what is left of the plain disk's time.
     let is_cached = disk.cache.as_ref().is_some_and(|cache| cache.place != LogPlace::Instant);
     let cpu = if is_cached { CpuCosts::ULTRA_1_WITH_CACHE } else { CpuCosts::ULTRA_1 };
@@ -78,7 +75,7 @@ pub(crate) fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
     if settings.text("segments") == "own" {
         return Ok(None);
     }
-    settings.number("segments").map(Some)
+    settings.count("segments").map(Some)
 }
 
 /// A disk with one of the caches of [`configurations`], or none.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use dcd_engine::Nanos;
-use dcd_stack::{parse_duration, parse_size};
+use dcd_stack::{HumanBytes, parse_duration, parse_size};
 
 use crate::LabError;
 
@@ -74,19 +74,42 @@ impl Settings {
         self.values.get(key).unwrap_or_else(|| panic!("parameter {key} is not declared"))
     }
 
-    pub fn number<T: FromStr>(&self, key: &str) -> Result<T, LabError> {
+    pub fn number<T: Figure>(&self, key: &str) -> Result<T, LabError> {
         parse_number(key, self.text(key))
     }
 
     /// A number of times, or of parts: at least 1.
-    pub fn count<T: FromStr + Default + PartialEq>(&self, key: &str) -> Result<T, LabError> {
-        let number = self.number(key)?;
-        if number == T::default() { Err(bad(key, "it must be at least 1".to_owned())) } else { Ok(number) }
+    pub fn count<T: Figure + Default>(&self, key: &str) -> Result<T, LabError> {
+        at_least_one(key, self.number(key)?)
+    }
+
+    /// Users at once.
+    pub fn users(&self) -> Result<u32, LabError> {
+        at_most_users(self.count("users")?)
+    }
+
+    /// The same of numbers with commas between them.
+    pub fn numbers_of_users(&self) -> Result<Vec<u32>, LabError> {
+        self.counts("users")?.into_iter().map(at_most_users).collect()
+    }
+
+    /// Percent: at most 100.
+    pub fn percent(&self, key: &str) -> Result<u64, LabError> {
+        match self.number(key)? {
+            percent @ 0..=100 => Ok(percent),
+            percent => Err(bad(key, format!("{percent} percent is more than all"))),
+        }
     }
 
     /// Numbers with commas between them.
-    pub fn numbers<T: FromStr>(&self, key: &str) -> Result<Vec<T>, LabError> {
-        self.text(key).split(',').map(|text| parse_number(key, text)).collect()
+    pub fn numbers<T: Figure>(&self, key: &str) -> Result<Vec<T>, LabError> {
+        let numbers = self.text(key).split(',').map(|text| parse_number(key, text));
+        distinct(key, numbers.collect::<Result<_, _>>()?)
+    }
+
+    /// The same of numbers of times, or of parts: at least 1.
+    pub fn counts<T: Figure + Default>(&self, key: &str) -> Result<Vec<T>, LabError> {
+        self.numbers(key)?.into_iter().map(|number| at_least_one(key, number)).collect()
     }
 
     /// Bytes, written like `64MiB`.
@@ -94,10 +117,25 @@ impl Settings {
         parse_size(self.text(key)).map_err(|e| bad(key, e.to_string()))
     }
 
+    /// The same of what has 32 bits for it.
+    pub fn bytes32(&self, key: &str) -> Result<u32, LabError> {
+        u32::try_from(self.bytes(key)?).map_err(|_| bad(key, "must be less than 4 GiB".to_owned()))
+    }
+
     /// Sizes with commas between them.
     pub fn sizes(&self, key: &str) -> Result<Vec<u64>, LabError> {
         let sizes = self.text(key).split(',').map(parse_size);
-        sizes.collect::<Result<_, _>>().map_err(|e| bad(key, e.to_string()))
+        distinct(key, sizes.collect::<Result<_, _>>().map_err(|e| bad(key, e.to_string()))?)
+    }
+
+    /// Bytes of a cache in RAM: what a model of it can keep track of.
+    pub fn ram(&self, key: &str) -> Result<u64, LabError> {
+        fits_ram(key, self.bytes(key)?)
+    }
+
+    /// The same of sizes with commas between them.
+    pub fn rams(&self, key: &str) -> Result<Vec<u64>, LabError> {
+        self.sizes(key)?.into_iter().map(|bytes| fits_ram(key, bytes)).collect()
     }
 
     pub fn span(&self, key: &str) -> Result<Nanos, LabError> {
@@ -123,13 +161,76 @@ impl Settings {
         let texts: Vec<&str> = self.text(key).split(',').map(str::trim).collect();
         match texts.iter().find(|text| !known.contains(text)) {
             Some(text) => Err(bad(key, format!("\"{text}\" is none of {}", known.join(", ")))),
-            None => Ok(texts),
+            None => distinct(key, texts),
         }
     }
 }
 
-fn parse_number<T: FromStr>(key: &str, text: &str) -> Result<T, LabError> {
-    text.trim().parse().map_err(|_| bad(key, format!("\"{text}\" is not a number that fits here")))
+/// The types of numbers that parameters have.
+pub trait Figure: FromStr + PartialEq {
+    /// What fits, in words.
+    fn fits() -> String;
+
+    fn is_sound(&self) -> bool {
+        true
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($number:ty),*) => {$(
+        impl Figure for $number {
+            fn fits() -> String {
+                format!("a whole number from 0 to {}", <$number>::MAX)
+            }
+        }
+    )*};
+}
+
+whole_numbers!(u8, u32, u64, usize);
+
+impl Figure for f64 {
+    fn fits() -> String {
+        "a number, and not below 0".to_owned()
+    }
+
+    fn is_sound(&self) -> bool {
+        self.is_finite() && *self >= 0.0
+    }
+}
+
+fn parse_number<T: Figure>(key: &str, text: &str) -> Result<T, LabError> {
+    let number = text.trim().parse().ok().filter(T::is_sound);
+    number.ok_or_else(|| bad(key, format!("\"{text}\" is not {}", T::fits())))
+}
+
+fn at_least_one<T: Figure + Default>(key: &str, number: T) -> Result<T, LabError> {
+    if number == T::default() { Err(bad(key, "it must be at least 1".to_owned())) } else { Ok(number) }
+}
+
+/// A list in which nothing comes twice: each is measured once.
+fn distinct<T: PartialEq>(key: &str, values: Vec<T>) -> Result<Vec<T>, LabError> {
+    let is_again = |at: usize| values[..at].contains(&values[at]);
+    match (0..values.len()).find(|at| is_again(*at)) {
+        Some(at) => Err(bad(key, format!("number {} of the list is in it before", at + 1))),
+        None => Ok(values),
+    }
+}
+
+/// The most users at once: each has a tree of files.
+const USERS_MAX: u32 = 10_000;
+
+fn at_most_users(users: u32) -> Result<u32, LabError> {
+    if users > USERS_MAX { Err(bad("users", format!("at most {USERS_MAX}"))) } else { Ok(users) }
+}
+
+/// The most RAM that a modelled cache can have.
+const RAM_MAX: u64 = 16 << 30;
+
+fn fits_ram(key: &str, bytes: u64) -> Result<u64, LabError> {
+    match bytes {
+        0..=RAM_MAX => Ok(bytes),
+        _ => Err(bad(key, format!("{} is more than {}", HumanBytes(bytes), HumanBytes(RAM_MAX)))),
+    }
 }
 
 fn bad(key: &str, problem: String) -> LabError {
@@ -164,6 +265,24 @@ mod tests {
         assert!(settings.numbers::<u32>("users").is_err());
         assert_eq!(settings.bytes("cache").unwrap(), 64);
         assert_eq!(settings.count::<u64>("cache").unwrap(), 64);
+        for (key, value, says) in [
+            ("users", "1,nan", "\"nan\" is not a whole number from 0 to 4294967295"),
+            ("users", "1,0", "at least 1"),
+            ("users", "1,4,1", "number 3 of the list is in it before"),
+        ] {
+            let settings =
+                Settings::new(PARAMS, &Overrides::parse([format!("{key}={value}").as_str()]).unwrap(), 1);
+            let refused = settings.counts::<u32>(key).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        for value in ["nan", "-1", "inf"] {
+            let settings =
+                Settings::new(PARAMS, &Overrides::parse([format!("users={value}").as_str()]).unwrap(), 1);
+            assert!(settings.number::<f64>("users").unwrap_err().to_string().contains("not below 0"));
+        }
+        let settings = Settings::new(PARAMS, &Overrides::parse(["cache=900TiB", "users=101"]).unwrap(), 1);
+        assert!(settings.ram("cache").unwrap_err().to_string().contains("900 TiB is more than 16 GiB"));
+        assert!(settings.percent("users").unwrap_err().to_string().contains("more than all"));
         let settings = Settings::new(PARAMS, &Overrides::parse(["cache=0"]).unwrap(), 1);
         assert!(settings.count::<u64>("cache").unwrap_err().to_string().contains("at least 1"));
         assert!(matches!(Overrides::parse(["cache"]), Err(LabError::NotAnAssignment(_))));

@@ -10,6 +10,7 @@ use dcd_engine::{
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, drive};
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
+use dcd_stack::HumanBytes;
 use serde_json::Value;
 
 use crate::LabError;
@@ -21,6 +22,9 @@ pub(crate) const LOCK: &str = "lock";
 /// The names of the layers that profile what the file system sends, and what the cache sends to its log.
 pub(crate) const PROFILE: &str = "profile";
 pub(crate) const LOG_PROFILE: &str = "log-profile";
+
+/// Less is no log: it has a few segments, and a superblock.
+const LOG_BYTES_MIN: u64 = 1 << 20;
 
 /// Where the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,9 +204,27 @@ impl Setup {
         Ok(Parts { log, data })
     }
 
+    /// Refuses a log for which there is no room.
+    fn admit_log(&self, drive: &Drive) -> Result<(), LabError> {
+        let has = drive.sectors() * SECTOR_BYTES;
+        let log = self.cache.as_ref().map_or(self.data_first, |cache| cache.log_bytes);
+        let text = format!("a log of {} does not fit here", HumanBytes(log));
+        if log.max(self.data_first) >= has {
+            let problem = format!("{text}: the drive {} has {}", self.drive, HumanBytes(has));
+            return Err(LabError::Setup(problem));
+        }
+        if log < LOG_BYTES_MIN {
+            return Err(LabError::Setup(format!("{text}: it has at least {}", HumanBytes(LOG_BYTES_MIN))));
+        }
+        Ok(())
+    }
+
     /// A formatted and running stack.
     pub fn build(&self, seed: u64) -> Result<Rig, LabError> {
         let drive = self.drive()?;
+        if self.cache.is_some() || self.data_first > 0 {
+            self.admit_log(&drive)?;
+        }
         let data_first = Lba(self.data_first / SECTOR_BYTES);
         let mut devices = vec![Medium { data_first, ..Medium::of(&drive, seed) }];
         if self.cache.as_ref().is_some_and(|cache| cache.place != LogPlace::SameDisk) {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,13 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
 }
 
 fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> Result<Outcome, LabError> {
+    let mut findings = (experiment.conclude)(settings, &samples)?;
+    let changed = settings.changed();
+    if !changed.is_empty() {
+        // Reasons were found with the experiment's own parameters.
+        let reasons = findings.claims.iter_mut().filter_map(|claim| claim.reason.as_mut());
+        reasons.for_each(|reason| reason.insert_str(0, "(with no parameter set) "));
+    }
     Ok(Outcome {
         experiment: experiment.name.to_owned(),
         group: experiment.group,
@@ -88,8 +96,8 @@ fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> R
         title: experiment.title.to_owned(),
         about: experiment.about.to_owned(),
         seed: settings.seed,
-        changed: settings.changed(),
-        findings: (experiment.conclude)(settings, &samples)?,
+        changed,
+        findings,
         samples,
     })
 }
@@ -128,7 +136,12 @@ fn measure(
     let mut results = vec![Samples::default(); chosen.len()];
     let queue = Mutex::new(work.into_iter());
     let done: Mutex<Vec<Measured>> = Mutex::new(Vec::new());
-    let take = || queue.lock().expect("no point panics with the lock").next();
+    // What is wrong with one point is told at once, and not after the hours that the others take.
+    let has_failed = AtomicBool::new(false);
+    let take = || {
+        let next = queue.lock().expect("no point panics with the lock").next();
+        next.filter(|_| !has_failed.load(Ordering::Relaxed))
+    };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
@@ -136,6 +149,7 @@ fn measure(
                     bar.set_message(format!("{} {}", chosen[index].name, point.key));
                     let sample = (point.job)();
                     bar.inc(1);
+                    has_failed.fetch_or(sample.is_err(), Ordering::Relaxed);
                     done.lock().expect("no point panics with the lock").push((index, point.key, sample));
                 }
             });

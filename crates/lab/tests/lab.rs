@@ -39,6 +39,45 @@ fn a_parameter_that_nobody_knows_is_refused_with_those_that_are_known() {
 }
 
 #[test]
+fn parameters_that_cannot_be_measured_are_refused_in_words() {
+    for (name, set, says) in [
+        ("dcd-nuser", "users=0", "parameter users: it must be at least 1"),
+        ("dcd-nuser", "users=999999", "parameter users: at most 10000"),
+        ("dcd-nuser", "disks=plain,plain", "parameter disks: number 2 of the list is in it before"),
+        (
+            "dcd-nuser",
+            "cache=900TiB",
+            "a log of 900 TiB does not fit here: the drive barracuda-1996 has 4.1 GiB",
+        ),
+        ("dcd-nuser", "cache=64", "a log of 64 B does not fit here: it has at least 1 MiB"),
+        ("dcd-nuser", "segment=5GiB", "parameter segment: must be less than 4 GiB"),
+        ("dcd-physical", "reads=101", "parameter reads: 101 percent is more than all"),
+        ("nv-size", "sizes=900TiB", "parameter sizes: 900 TiB is more than 16 GiB"),
+        ("bic-segments", "segments=0", "parameter segments: it must be at least 1"),
+        ("ct-bulk", "members=0", "parameter members: an array has from 3 to 64 members"),
+    ] {
+        let error = run(name, &options(1, 1, &[set])).expect_err(set);
+        assert!(error.to_string().contains(says), "{set}: {error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_point_is_told_before_all_others_are_measured() {
+    // The last of many points; the others take minutes.
+    let error = run("dcd-nuser", &options(1, 2, &["segment=1KiB", "disks=ours flush,plain", "users=1,16"]));
+    assert!(error.expect_err("no such segments").to_string().contains("segment size must be a power of two"));
+}
+
+#[test]
+fn a_reason_is_told_as_one_of_the_experiment_as_it_is() {
+    let outcomes = run("nv-size", &options(1, 2, &["requests=500"])).expect("it runs");
+    let claims = &outcomes[0].findings.claims;
+    let reasons: Vec<&str> = claims.iter().filter_map(|claim| claim.reason.as_deref()).collect();
+    assert!(!reasons.is_empty(), "with so few requests much differs");
+    assert!(reasons.iter().all(|reason| reason.starts_with("(with no parameter set) ")), "{reasons:?}");
+}
+
+#[test]
 fn results_are_the_same_when_they_are_read_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let outcomes = run("dcd-rawwrite", &options(1, 1, &["total=1MB", "sizes=4k,128k"])).expect("it runs");

@@ -71,7 +71,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (buffer, seed) = (settings.bytes("buffer")?, settings.seed);
     let (runs, trace) = (settings.count("runs")?, workload(settings, TRACE)?);
     let mut points = Vec::new();
-    for segments in settings.numbers::<usize>("segments")? {
+    for segments in settings.counts::<usize>("segments")? {
         let (case, trace) = (Case { segments, ..Case::new(buffer) }, trace.clone());
         points.push(Point::new(trace_key(segments), move || measure(&case, &trace, runs, seed)));
     }
@@ -110,7 +110,7 @@ fn hit_time(bytes: u64) -> Nanos {
 }
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
-    let counts = settings.numbers::<usize>("segments")?;
+    let counts = settings.counts::<usize>("segments")?;
     let requests = settings.sizes("requests")?;
     let trace = |segments: usize| samples.get(&trace_key(segments), "fsrt_ms");
     let stream =

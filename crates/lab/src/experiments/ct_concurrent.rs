@@ -54,12 +54,8 @@ fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
 
 /// What is measured: numbers of clients and strips.
 fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u64>, u64, u64), LabError> {
-    let clients: Vec<u64> = settings.numbers("clients")?;
-    let many: u64 = settings.number("strip-clients")?;
-    if clients.iter().chain([&many]).any(|count| *count == 0) {
-        let problem = "there is one client at least".to_owned();
-        return Err(LabError::BadValue { key: "clients".to_owned(), problem });
-    }
+    let clients: Vec<u64> = settings.counts("clients")?;
+    let many: u64 = settings.count("strip-clients")?;
     Ok((clients, settings.sizes("strips")?, many, settings.bytes("strip")?))
 }
 

@@ -63,14 +63,7 @@ const GIB_PAGES: u64 = (1 << 30) / LINE_BYTES;
 const COUNTS_PAGES: u64 = GIB_PAGES / 2 * 3;
 
 fn workspaces(settings: &Settings) -> Result<Vec<u64>, LabError> {
-    let workspaces: Vec<u64> = settings.numbers("workspaces")?;
-    match workspaces.iter().find(|gib| **gib == 0) {
-        None => Ok(workspaces),
-        Some(_) => {
-            let problem = "a workspace has 1 GB at least".to_owned();
-            Err(LabError::BadValue { key: "workspaces".to_owned(), problem })
-        }
-    }
+    settings.counts("workspaces")
 }
 
 fn key(scheme: Scheme, pages: u64, writes: u64) -> String {
@@ -84,10 +77,10 @@ fn queue_key(scheme: Scheme, pages: u64, writes: u64, queue_depth: usize) -> Str
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = ArraySetup::read(settings)?;
     let dirty_max = (settings.bytes("page-cache")? / LINE_BYTES).max(1);
-    let writes: u64 = settings.number("writes")?;
+    let writes: u64 = settings.count("writes")?;
     let workspaces = workspaces(settings)?;
     let sizes = workspaces.iter().map(|gib| (gib * GIB_PAGES, writes));
-    let counts = settings.numbers::<u64>("counts")?.into_iter().map(|writes| (COUNTS_PAGES, writes));
+    let counts = settings.counts::<u64>("counts")?.into_iter().map(|writes| (COUNTS_PAGES, writes));
     let mut cases = BTreeMap::new();
     for (pages, writes) in sizes.chain(counts) {
         for scheme in Scheme::ALL {
@@ -95,7 +88,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         }
     }
     let pages = workspaces[0] * GIB_PAGES;
-    for queue_depth in settings.numbers("queue-depths")? {
+    for queue_depth in settings.counts("queue-depths")? {
         for scheme in Scheme::ALL {
             let setup = ArraySetup { queue_depth, ..setup.clone() };
             cases.insert(queue_key(scheme, pages, writes, queue_depth), (setup, scheme, pages, writes));
@@ -186,8 +179,8 @@ fn measure(
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let workspaces = workspaces(settings)?;
-    let writes: u64 = settings.number("writes")?;
-    let counts: Vec<u64> = settings.numbers("counts")?;
+    let writes: u64 = settings.count("writes")?;
+    let counts: Vec<u64> = settings.counts("counts")?;
     let get = |scheme, pages, writes, name: &str| samples.get(&key(scheme, pages, writes), name);
     let columns = [
         "",
@@ -233,7 +226,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         format!("{} GB, by the commands that a member gets at a time (MB/s)", workspaces[0]),
         &["commands", "PBGC", "SC", "MSC-CT", "over SC", "over PBGC"],
     );
-    for depth in settings.numbers::<usize>("queue-depths")? {
+    for depth in settings.counts::<usize>("queue-depths")? {
         let rate = |scheme| samples.get(&queue_key(scheme, first, writes, depth), "mb_per_s");
         let [pbgc, sc, ct] = Scheme::ALL.map(rate);
         let gains = [sc, pbgc].map(|other| format!("{:.2}x", ct / other));

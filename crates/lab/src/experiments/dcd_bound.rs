@@ -56,7 +56,7 @@ const SLACK: f64 = 0.25;
 const SMALL_PERCENT: f64 = 25.0;
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let (users, pause) = (settings.number("users")?, settings.span("pause")?);
+    let (users, pause) = (settings.users()?, settings.span("pause")?);
     let mut points = Vec::new();
     for disk in SHOWN {
         for run in 0..settings.count::<u64>("runs")? {

@@ -94,16 +94,16 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         })
     };
     let bursts = Bursts {
-        count: settings.number("bursts")?,
+        count: settings.count("bursts")?,
         between: settings.span("between")?,
         load: Load {
-            users: settings.number("users")?,
-            requests: settings.number("burst")?,
+            users: settings.users()?.into(),
+            requests: settings.count("burst")?,
             reads_percent: 5,
-            overwrites_percent: settings.number("overwrites")?,
+            overwrites_percent: settings.percent("overwrites")?,
         },
     };
-    let (users, pause) = (settings.number("users")?, settings.span("pause")?);
+    let (users, pause) = (settings.users()?, settings.span("pause")?);
     let mut points = Vec::new();
     for name in DESTAGES {
         let setup = setup(Some(destager(name)))?;

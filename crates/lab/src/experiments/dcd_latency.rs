@@ -54,7 +54,7 @@ const FACTOR: f64 = 2.0;
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     debug_assert!(SHOWN.iter().all(|disk| DISKS.contains(disk)));
-    let users = settings.number("users")?;
+    let users = settings.users()?;
     let pause = settings.span("pause")?;
     let seed = mix(settings.seed, 0);
     let benchmark = NUser { users, pause, ..NUser::default() };

@@ -40,7 +40,7 @@ const ACCEPTED_KIB: f64 = 800.0;
 const HEADERS_KIB: f64 = 256.0;
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let requests = settings.number("requests")?;
+    let requests = settings.count("requests")?;
     let drive = settings.text("drive").to_owned();
     let seed = settings.seed;
     let points = settings.sizes("cache")?.into_iter().map(|bytes| {

@@ -79,7 +79,7 @@ fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let mut points = Vec::new();
     for disk in settings.choices("disks", &DISKS)? {
-        for users in settings.numbers::<u32>("users")? {
+        for users in settings.numbers_of_users()? {
             for cold in [true, false] {
                 for run in 0..settings.count::<u64>("runs")? {
                     let setup = nuser::setup(settings, disk)?;
@@ -128,7 +128,7 @@ impl Means<'_> {
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let runs: u64 = settings.count("runs")?;
-    let users = settings.numbers::<u32>("users")?;
+    let users = settings.numbers_of_users()?;
     let disks = settings.choices("disks", &DISKS)?;
     let means = Means { samples, runs };
     let mut findings = Findings::default();

@@ -47,10 +47,10 @@ fn cache_of(kind: &str) -> Option<CacheSetup> {
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let load = Load {
-        users: settings.number("users")?,
-        requests: settings.number("requests")?,
-        reads_percent: settings.number("reads")?,
-        overwrites_percent: settings.number("overwrites")?,
+        users: settings.users()?.into(),
+        requests: settings.count("requests")?,
+        reads_percent: settings.percent("reads")?,
+        overwrites_percent: settings.percent("overwrites")?,
     };
     let seed = mix(settings.seed, 0);
     let points = KINDS.iter().map(|&kind| {

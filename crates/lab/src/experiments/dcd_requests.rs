@@ -47,7 +47,7 @@ fn key(disk: &str, users: u32) -> String {
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let pause = settings.span("pause")?;
     let mut points = Vec::new();
-    for users in settings.numbers::<u32>("users")? {
+    for users in settings.numbers_of_users()? {
         let seed = mix(settings.seed, u64::from(users));
         for disk in SHOWN {
             let setup = Setup { profile: true, ..nuser::setup(settings, disk)? };
@@ -60,7 +60,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
-    let users = settings.numbers::<u32>("users")?;
+    let users = settings.numbers_of_users()?;
     let get = |disk: &str, users: u32, name: &str| samples.get(&key(disk, users), name);
     let reads = |disk: &str, users: u32| get(disk, users, "log_reads") + get(disk, users, "data_reads");
     let writes = |disk: &str, users: u32| get(disk, users, "log_writes") + get(disk, users, "data_writes");

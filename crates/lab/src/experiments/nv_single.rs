@@ -69,7 +69,7 @@ fn dynamic_key(site: &Site, interval: u64) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let total = settings.bytes("total")?;
+    let total = settings.ram("total")?;
     let config = WriteCacheConfig { piggyback: Piggyback::Full, ..nv::PAPERS };
     let single = WriteCacheConfig { single: true, write_bytes: total, read_bytes: 0, ..config };
     let mut points = Vec::new();

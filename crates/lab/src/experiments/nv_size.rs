@@ -47,11 +47,11 @@ fn key(site: &Site, bytes: u64) -> String {
 }
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let config = WriteCacheConfig { read_bytes: settings.bytes("read-cache")?, ..nv::PAPERS };
+    let config = WriteCacheConfig { read_bytes: settings.ram("read-cache")?, ..nv::PAPERS };
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
         let trace = site.trace(settings)?;
-        for bytes in settings.sizes("sizes")? {
+        for bytes in settings.rams("sizes")? {
             let config = WriteCacheConfig { write_bytes: bytes, ..config };
             points.push(nv::point(key(site, bytes), site, config, RegionUnit::Track, &trace));
         }
@@ -60,7 +60,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
-    let sizes = settings.sizes("sizes")?;
+    let sizes = settings.rams("sizes")?;
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
     let columns = ["disk", "write cache (KiB)", "W_wc", "W_wc, paper", "R_wc", "stalls"];

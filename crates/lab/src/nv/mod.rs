@@ -57,7 +57,7 @@ pub(crate) const PAPERS: WriteCacheConfig = WriteCacheConfig {
 
 /// The paper's cache with the sizes that the user asks for.
 pub(crate) fn config(settings: &Settings) -> Result<WriteCacheConfig, LabError> {
-    let (read_bytes, write_bytes) = (settings.bytes("read-cache")?, settings.bytes("write-cache")?);
+    let (read_bytes, write_bytes) = (settings.ram("read-cache")?, settings.ram("write-cache")?);
     Ok(WriteCacheConfig { read_bytes, write_bytes, ..PAPERS })
 }
 
