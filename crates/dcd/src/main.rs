@@ -28,6 +28,7 @@ mod control;
 mod demo;
 mod failure;
 mod host;
+mod memory;
 mod offline;
 mod on_array;
 mod opening;

@@ -14,12 +14,13 @@ use dcd_engine::{
 };
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, ForClients, LayerKind, LayerSpec, METER, Overrun, RaidSpec,
-    StackFile,
+    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, Overrun,
+    RaidSpec, StackFile,
 };
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::memory::enough_memory;
 use crate::opening::refused;
 use crate::workload::{Step, Stream};
 
@@ -27,6 +28,8 @@ use crate::workload::{Step, Stream};
 const FLASH_LATENCY: Latency = Latency::Fixed(Nanos::from_micros(80));
 /// The id of an array's first spare: the same in every run.
 const SPARE_ID: u64 = 0x5ba4e;
+/// A simulated device takes 2 GiB of RAM for this much, before anything is written.
+const DEVICE_BYTES_MAX: u64 = 64 << 40;
 /// No request may take longer than this, in virtual time: the stack is stuck.
 const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
 
@@ -58,7 +61,12 @@ impl VirtualOpener<'_> {
             matches!(layer.kind, LayerKind::Disk(_))
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
-        let geometry = Geometry::plain(size_of(device)? / SECTOR_BYTES);
+        let bytes = size_of(device)?;
+        if bytes > DEVICE_BYTES_MAX {
+            let most = HumanBytes(DEVICE_BYTES_MAX);
+            return Err(format!("{} is more than can be simulated: {most} at most", HumanBytes(bytes)));
+        }
+        let geometry = Geometry::plain(bytes / SECTOR_BYTES);
         if is_modelled {
             // The model has the time.
             return Ok(MemDisk::instant(geometry));
@@ -169,6 +177,8 @@ pub struct VirtualRun {
 impl VirtualRun {
     /// Builds a stack over new devices, with its arrays made and its logs formatted.
     pub fn start(file: &StackFile, options: RunOptions) -> Result<VirtualRun, Failure> {
+        // Devices take RAM only for what is written to them.
+        enough_memory(file, file.layers_memory_bytes())?;
         let mut kept = BTreeMap::new();
         // Bottom first: a log may lie on an array, and an array on caches.
         for layer in &file.layers {

@@ -598,6 +598,19 @@ fn more_memory_than_the_machine_has_is_refused_in_words() {
         Ok(_) => panic!("it was served"),
         Err(output) => expect(&output, 1, "of RAM, and this machine has"),
     }
+    // Nor does a run in virtual time end with a panic; a log takes RAM for its table.
+    let simulated = ["--workload", "mixed", "--requests", "10"];
+    expect(&place.run("simulate", &simulated), 1, "of RAM, and this machine has");
+    for (device, size, says) in [
+        ("log", "900TiB", "of RAM, and this machine has"),
+        ("data", "900TiB", "device \"data\": 900 TiB is more than can be simulated: 64 TiB at most"),
+    ] {
+        place.write_stack("");
+        let text = fs::read_to_string(place.stack()).unwrap();
+        let path = format!("path = \"{device}.img\"");
+        fs::write(place.stack(), text.replace(&path, &format!("{path}\nsize = \"{size}\""))).unwrap();
+        expect(&place.run("simulate", &simulated), 1, says);
+    }
 }
 
 #[test]

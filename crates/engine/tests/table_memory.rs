@@ -27,7 +27,7 @@ fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
         assert!(taken().abs_diff(at_start) < HARNESS_BYTES, "filling it with whole lines took memory");
         assert!((taken() + size_of::<LookupTable>()).abs_diff(table.memory_bytes()) < HARNESS_BYTES);
         assert!(
-            table.memory_bytes() as u64 <= 20 * lines,
+            table.memory_bytes() as u64 <= LookupTable::LINE_RAM_BYTES * lines,
             "{} bytes for {lines} lines",
             table.memory_bytes()
         );

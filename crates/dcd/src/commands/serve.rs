@@ -14,7 +14,7 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, HumanBytes, NbdAddress, Overrun, Recording, StackFile};
+use dcd_stack::{ForClients, NbdAddress, Overrun, Recording, StackFile};
 use serde_json::Value;
 
 use crate::admission::{Admitted, admit, admit_bare, admit_bare_array, admit_no_log, without_caches};
@@ -23,6 +23,7 @@ use crate::cli::Serve;
 use crate::commands::array::random_id;
 use crate::failure::Failure;
 use crate::host::{Cache, Given, Host};
+use crate::memory::enough_memory;
 use crate::real::{Opener, Purpose, patiently};
 use crate::running::RunningCaches;
 
@@ -50,7 +51,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     for spare in file.leave_out_absent_spares() {
         eprintln!("dcd: spare \"{spare}\" is not there");
     }
-    enough_memory(&file)?;
+    enough_memory(&file, file.memory_bytes())?;
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
@@ -78,25 +79,6 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         tell_recording(&recording, args.quiet);
     }
     ended(&outcome, served.has_log)
-}
-
-/// Refuses sizes of RAM that this machine has not: taking it would end the server where nothing can be told.
-fn enough_memory(file: &StackFile) -> Result<(), Failure> {
-    let wanted = file.memory_bytes();
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
-    match total.map(|kib: u64| kib << 10) {
-        Some(has) if wanted > has => Err(Failure::Failed(format!(
-            "{}: it asks for {} of RAM, and this machine has {}: make its memory, destage-memory, cache-size, write-size and \
-             their like smaller",
-            file.path.display(),
-            HumanBytes(wanted),
-            HumanBytes(has)
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

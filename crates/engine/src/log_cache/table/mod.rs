@@ -204,6 +204,9 @@ pub struct LookupTable {
 }
 
 impl LookupTable {
+    /// RAM for each line that a log can hold, taken when it is activated; broken lines take more, as they come.
+    pub const LINE_RAM_BYTES: u64 = 20;
+
     /// A table for at most `lines_max` lines; give it the number of lines that the log can hold.
     pub fn with_capacity(lines_max: usize) -> LookupTable {
         LookupTable::with_seed(lines_max, SEED)
