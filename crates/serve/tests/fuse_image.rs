@@ -18,9 +18,10 @@ const IMAGE_BYTES: usize = 64 << 20;
 /// A mounted disk in memory.
 struct Mounted {
     disk: Arc<Disk>,
-    directory: tempfile::TempDir,
     image: PathBuf,
+    /// Before the directory, which can only be removed when nothing is mounted there any more.
     driver: SourceDriver,
+    directory: tempfile::TempDir,
 }
 
 /// Mounts, or says why it cannot.
@@ -34,7 +35,7 @@ fn mount(logical_block_bytes: u32, options: &FuseOptions) -> Option<Mounted> {
     let source = FuseImage::mount(directory.path(), disk.geometry(logical_block_bytes), options).unwrap();
     let image = source.image().to_owned();
     let driver = SourceDriver::start(&disk, source);
-    Some(Mounted { disk, directory, image, driver })
+    Some(Mounted { disk, image, driver, directory })
 }
 
 fn open(path: &Path) -> File {
