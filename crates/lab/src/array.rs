@@ -8,11 +8,12 @@ use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::{CacheMemory, CacheUnit, MEMBERS_MAX, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
-use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead, drive};
+use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead};
 use dcd_sim::workloads::{self, Aged, Aging, Measured, RunError, Workload};
 use dcd_sim::{VirtualDriver, mix};
 
 use crate::elevator::Elevator;
+use crate::params::drive_of;
 use crate::rig::{Medium, Rig};
 use crate::{LabError, Param, Sample, Settings};
 
@@ -142,7 +143,7 @@ const fn param(key: &'static str, default: &'static str, about: &'static str) ->
     Param { key, default, about }
 }
 
-const DRIVE: Param = param("drive", "cheetah-15k4", "the members");
+const DRIVE: Param = param("drive", "cheetah-15k4", "the members; or the path of a drive file");
 pub(crate) const QUEUE_DEPTH: Param =
     param("queue-depth", "1", "commands that a member gets to know at a time (one: section I-C, equation 1)");
 const ANTICIPATION: Param =
@@ -249,14 +250,13 @@ pub(crate) const fn with_array<const ALL: usize>(own: &[Param]) -> [Param; ALL] 
 
 impl ArraySetup {
     pub fn read(settings: &Settings) -> Result<ArraySetup, LabError> {
-        let names: Vec<&str> = drive::names().collect();
         let members = settings.number("members")?;
         if !(3..=MEMBERS_MAX).contains(&members) {
             let problem = format!("an array has from 3 to {MEMBERS_MAX} members");
             return Err(LabError::BadValue { key: "members".to_owned(), problem });
         }
         Ok(ArraySetup {
-            drive: settings.choices("drive", &names)?[0].to_owned(),
+            drive: settings.drive("drive")?.to_owned(),
             queue_depth: settings.number("queue-depth")?,
             anticipation: settings.span("anticipation")?,
             read_ahead: settings.flag("read-ahead")?,
@@ -323,7 +323,7 @@ impl ArraySetup {
     /// The same; of the array only the first so many bytes are used.
     fn build_part(&self, scheme: Scheme, used: Option<u64>) -> Result<Rig, LabError> {
         let wrong = |error: &dyn std::fmt::Display| LabError::Setup(error.to_string());
-        let drive = drive::builtin(&self.drive).map_err(|e| wrong(&e))?;
+        let drive = drive_of(&self.drive)?;
         let config = self.config(scheme);
         let mut members: Vec<Medium> =
             (0..self.members).map(|index| Medium::of(&drive, index as u64)).collect();

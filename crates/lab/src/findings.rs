@@ -205,6 +205,7 @@ pub struct Findings {
 pub fn figure(value: f64) -> String {
     let magnitude = value.abs();
     match magnitude {
+        _ if !value.is_finite() => "-".to_owned(),
         m if m >= 100.0 => format!("{value:.0}"),
         m if m >= 10.0 => format!("{value:.1}"),
         m if m >= 1.0 => format!("{value:.2}"),

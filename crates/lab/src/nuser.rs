@@ -22,7 +22,8 @@ pub(crate) const PHASES: [&str; 3] = ["untar", "copy", "remove"];
 pub(crate) const HISTOGRAM_MS: usize = 500;
 
 /// The parameters that all these experiments have.
-pub(crate) const DRIVE: Param = Param { key: "drive", default: "barracuda-1996", about: "the disk" };
+pub(crate) const DRIVE: Param =
+    Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" };
 /// Solaris sends a disk all requests at once, as tagged commands, and the disk chooses. In which order Seagate's disks did so
 /// is in none of their manuals that were found. Conner's of 1995 sweep (CFP2105: "elevator"; CFP2107: circular, and rotational
 /// position beside it); a patent of Seagate filed that year (US 5,570,332) goes by rotational latency. Between the two the
@@ -81,7 +82,7 @@ pub(crate) fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
 /// A disk with one of the caches of [`configurations`], or none.
 pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> {
     Ok(Setup {
-        drive: settings.text("drive").to_owned(),
+        drive: settings.drive("drive")?.to_owned(),
         queue: queue(settings)?,
         segments: segments(settings)?,
         writes_in_buffer: true,

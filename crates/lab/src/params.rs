@@ -1,9 +1,11 @@
 //! Parameters of an experiment: a name, a default and a sentence each; and the values of one run.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::str::FromStr;
 
 use dcd_engine::Nanos;
+use dcd_model::{Drive, drive};
 use dcd_stack::{HumanBytes, parse_duration, parse_size};
 
 use crate::LabError;
@@ -112,6 +114,19 @@ impl Settings {
         self.numbers(key)?.into_iter().map(|number| at_least_one(key, number)).collect()
     }
 
+    /// The name of a drive, or the path of a drive file, that there is; see [`drive_of`].
+    pub fn drive(&self, key: &str) -> Result<&str, LabError> {
+        let text = self.text(key);
+        drive_of(text).map(|_| text).map_err(|error| bad(key, error.to_string()))
+    }
+
+    /// The same of names and paths with commas between them.
+    pub fn drives(&self, key: &str) -> Result<Vec<&str>, LabError> {
+        let texts: Vec<&str> = self.text(key).split(',').map(str::trim).collect();
+        let wrong = texts.iter().find_map(|text| drive_of(text).err());
+        wrong.map_or_else(|| distinct(key, texts), |error| Err(bad(key, error.to_string())))
+    }
+
     /// Bytes, written like `64MiB`.
     pub fn bytes(&self, key: &str) -> Result<u64, LabError> {
         parse_size(self.text(key)).map_err(|e| bad(key, e.to_string()))
@@ -164,6 +179,11 @@ impl Settings {
             None => distinct(key, texts),
         }
     }
+}
+
+/// A drive that comes with the program, or that of a drive file.
+pub(crate) fn drive_of(name_or_path: &str) -> Result<Drive, LabError> {
+    drive::open(name_or_path, Path::new(name_or_path)).map_err(|error| LabError::Setup(error.to_string()))
 }
 
 /// The types of numbers that parameters have.

@@ -8,12 +8,13 @@ use dcd_engine::{
     Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Offline, Pump,
     RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
-use dcd_model::{Disk, DiskConfig, Drive, Scheduler, drive};
+use dcd_model::{Disk, DiskConfig, Drive, Scheduler};
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
 use dcd_stack::HumanBytes;
 use serde_json::Value;
 
 use crate::LabError;
+use crate::params::drive_of;
 use crate::profile::Profile;
 use crate::serial::Serial;
 
@@ -166,7 +167,7 @@ fn index(target: Target) -> LayerIndex {
 
 impl Setup {
     fn drive(&self) -> Result<Drive, LabError> {
-        let mut drive = drive::builtin(&self.drive).map_err(setup_error)?;
+        let mut drive = drive_of(&self.drive)?;
         if let Some(segments) = self.segments {
             let (own, sectors) = drive.segments();
             let each = own as u64 * sectors / segments.max(1) as u64;

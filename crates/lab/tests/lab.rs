@@ -62,6 +62,30 @@ fn parameters_that_cannot_be_measured_are_refused_in_words() {
 }
 
 #[test]
+fn a_drive_may_be_one_of_the_users_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("mine.toml");
+    let text = dcd_model::drive::text("barracuda-1996").expect("a drive");
+    std::fs::write(&path, text.replace("rpm = 7200", "rpm = 3600")).expect("it is written");
+    let bandwidth = |drive: &str| {
+        let set = [format!("drive={drive}"), "total=1MB".to_owned(), "sizes=4k".to_owned()];
+        let outcomes = run("dcd-rawwrite", &options(1, 1, &set.each_ref().map(String::as_str)));
+        outcomes.expect("it runs")[0].samples.get("4096", "bytes_per_second")
+    };
+    let (own, half) = (bandwidth("barracuda-1996"), bandwidth(path.to_str().expect("UTF-8")));
+    assert!(half < own, "{half} and {own} bytes a second");
+    std::fs::write(&path, text.replace("rpm = 7200", "rpm = 0")).expect("it is written");
+    for name in ["dcd-nuser", "dcd-futurework", "dcd-memory"] {
+        let set = format!("drive={}", path.display());
+        let error = run(name, &options(1, 1, &[set.as_str()])).expect_err("no such drive").to_string();
+        assert!(error.starts_with("parameter drive: drive file, field `rpm`"), "{error}");
+    }
+    let set = format!("drives=atlas-10k,{}", path.display());
+    let error = run("ct-stride", &options(1, 1, &[set.as_str()])).expect_err("no such drive").to_string();
+    assert!(error.starts_with("parameter drives: drive file, field `rpm`"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_with_a_point_is_told_before_all_others_are_measured() {
     // The last of many points; the others take minutes.
     let error = run("dcd-nuser", &options(1, 2, &["segment=1KiB", "disks=ours flush,plain", "users=1,16"]));

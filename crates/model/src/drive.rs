@@ -3,6 +3,8 @@
 //! To add a drive: put its file beside the others in `drives/`, each number with its source, and list it in `BUILTIN`.
 //! How a file is written and read is in `drive_file.rs`.
 
+use std::path::{Path, PathBuf};
+
 use dcd_engine::{Lba, Nanos};
 
 use crate::cache::{CacheShape, ReadAhead};
@@ -46,11 +48,23 @@ pub fn builtin(name: &str) -> Result<Drive, DriveError> {
     }
 }
 
+/// A drive that is always there, or else that of the drive file at `path`.
+pub fn open(name: &str, path: &Path) -> Result<Drive, DriveError> {
+    if names().any(|known| known == name) || !path.exists() {
+        return builtin(name);
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| DriveError::Read { path: path.to_owned(), why: error.to_string() })?;
+    Drive::parse(&text)
+}
+
 /// Why there is no such drive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DriveError {
     #[error("no drive is called \"{name}\": use one of {known}, or the path of a drive file")]
     Unknown { name: String, known: String },
+    #[error("{path} cannot be read: {why}")]
+    Read { path: PathBuf, why: String },
     /// Not TOML, an unknown field, a missing one, or one of another type: the text shows the line.
     #[error("not a drive file: {0}")]
     Syntax(String),

@@ -301,18 +301,9 @@ impl StackFile {
 
     /// The drive of a modelled disk.
     fn drive(&self, spec: &LayerSpec, disk: &DiskSpec) -> Result<Drive, StackFileError> {
-        let error = |why: String| {
+        dcd_model::drive::open(&disk.drive.text, &disk.drive_path).map_err(|why| {
             self.error(disk.drive.span.clone(), format!("layer \"{}\": \"drive\": {why}", spec.name))
-        };
-        let builtin = dcd_model::drive::names().any(|name| name == disk.drive.text);
-        let drive = if builtin || !disk.drive_path.exists() {
-            dcd_model::drive::builtin(&disk.drive.text)
-        } else {
-            let text = std::fs::read_to_string(&disk.drive_path)
-                .map_err(|e| error(format!("{} cannot be read: {e}", disk.drive_path.display())))?;
-            Drive::parse(&text)
-        };
-        drive.map_err(|e| error(e.to_string()))
+        })
     }
 
     /// Tells a cache what is known of the spindle under its log, where that is a modelled disk and the file says nothing.

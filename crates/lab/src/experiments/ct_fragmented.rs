@@ -3,11 +3,11 @@
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
-use dcd_model::drive;
 use dcd_sim::{SimRng, mix};
 
 use crate::builtin::RUNS;
 use crate::findings::figure;
+use crate::params::drive_of;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
     Settings, Style, Table, stride_times,
@@ -26,7 +26,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Param {
             key: "drives",
             default: "cheetah-15k4,atlas-10k,barracuda-st32171w,nearline-2018",
-            about: "the disks",
+            about: "the disks, or paths of drive files",
         },
         Param { key: "means", default: "2,3,4,6,8,12,16", about: "mean stride distances, in blocks" },
         Param { key: "span", default: "64MiB", about: "the span" },
@@ -67,7 +67,7 @@ pub(super) fn span(settings: &Settings, least: u64) -> Result<Extent, LabError> 
 }
 
 fn drives(settings: &Settings) -> Result<Vec<&str>, LabError> {
-    settings.choices("drives", &drive::names().collect::<Vec<_>>())
+    settings.drives("drives")
 }
 
 fn means(settings: &Settings) -> Result<Vec<u64>, LabError> {
@@ -95,7 +95,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 fn measure(name: &str, span: Extent, means: &[u64], seed: u64) -> Result<Sample, LabError> {
-    let drive = drive::builtin(name).map_err(|e| LabError::Setup(e.to_string()))?;
+    let drive = drive_of(name)?;
     let mut passes = vec![Pass::strided(true, span, 1)];
     let fragmented = |mean: &u64| blocks(span, *mean as f64, DISTANCE_MAX, mix(seed, *mean));
     passes.extend(means.iter().map(|mean| Pass::of_blocks(true, fragmented(mean), &Strides::default())));

@@ -3,10 +3,11 @@
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, THRESHOLD};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
-use dcd_model::{Drive, drive};
+use dcd_model::Drive;
 
 use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
 use crate::findings::figure;
+use crate::params::drive_of;
 use crate::{
     Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
     Settings, Style, Table, stride_times,
@@ -22,7 +23,11 @@ pub const EXPERIMENT: Experiment = Experiment {
             reads with exponential distances (mean 10, at most 64 blocks) whose gaps shorter than some Smax are filled: the one \
             that the benchmark chose should be the fastest.",
     params: &[
-        Param { key: "drives", default: "cheetah-15k4,atlas-10k,nearline-2018", about: "the disks" },
+        Param {
+            key: "drives",
+            default: "cheetah-15k4,atlas-10k,nearline-2018",
+            about: "the disks, or paths of drive files",
+        },
         Param {
             key: "strides",
             default: "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,18,20,24,28,32,40,48,64",
@@ -56,7 +61,7 @@ fn strides(settings: &Settings) -> Result<Vec<u64>, LabError> {
 }
 
 fn drives(settings: &Settings) -> Result<Vec<&str>, LabError> {
-    settings.choices("drives", &drive::names().collect::<Vec<_>>())
+    settings.drives("drives")
 }
 
 const fn word(writes: bool) -> &'static str {
@@ -81,7 +86,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         for writes in [true, false] {
             let (name, strides) = (name.to_owned(), strides.clone());
             points.push(Point::new(key(&name, writes), move || {
-                let drive = drive::builtin(&name).map_err(|e| LabError::Setup(e.to_string()))?;
+                let drive = drive_of(&name)?;
                 measure(&drive, writes, span, &strides, mean, seed)
             }));
         }

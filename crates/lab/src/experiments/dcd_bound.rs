@@ -69,7 +69,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     }
     let seed = mix(settings.seed, 0);
     for kib in MIX.iter().map(|(kib, _)| *kib).chain([LARGE_KIB]) {
-        let drive = settings.text("drive").to_owned();
+        let drive = settings.drive("drive")?.to_owned();
         points.push(Point::new(raw(kib), move || dcd_rawwrite::measure(drive, kib << 10, RAW_BYTES, seed)));
     }
     Ok(points)

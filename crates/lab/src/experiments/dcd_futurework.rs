@@ -82,7 +82,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let seed = mix(settings.seed, 0);
     let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
         let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
-        let (drive, queue) = (settings.text("drive").to_owned(), nuser::queue(settings)?);
+        let (drive, queue) = (settings.drive("drive")?.to_owned(), nuser::queue(settings)?);
         Ok(Setup {
             drive,
             queue,

@@ -19,7 +19,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "The paper's configuration, filled by four clients with its mix of request sizes (50 % 8 KB, 15 % 2 KB, 35 % \
             1 KB), destaging held back so that as much as possible is in the table; then the RAM of its parts is counted.",
     params: &[
-        Param { key: "drive", default: "barracuda-1996", about: "the disk" },
+        Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" },
         Param { key: "cache", default: "16MiB,64MiB,256MiB", about: "sizes of the cache-disk" },
         Param { key: "requests", default: "3000", about: "requests of each of 4 users" },
     ],
@@ -41,7 +41,7 @@ const HEADERS_KIB: f64 = 256.0;
 
 fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let requests = settings.count("requests")?;
-    let drive = settings.text("drive").to_owned();
+    let drive = settings.drive("drive")?.to_owned();
     let seed = settings.seed;
     let points = settings.sizes("cache")?.into_iter().map(|bytes| {
         let drive = drive.clone();

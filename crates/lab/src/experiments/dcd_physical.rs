@@ -55,7 +55,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let seed = mix(settings.seed, 0);
     let points = KINDS.iter().map(|&kind| {
         let setup = Setup {
-            drive: settings.text("drive").to_owned(),
+            drive: settings.drive("drive")?.to_owned(),
             queue: nuser::queue(settings)?,
             segments: nuser::segments(settings)?,
             writes_in_buffer: true,

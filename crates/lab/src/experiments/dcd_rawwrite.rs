@@ -19,7 +19,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "20 MB are written at random places of the whole disk in units of one size, one request at a time, with the \
             drive's write cache off.",
     params: &[
-        Param { key: "drive", default: "barracuda-1996", about: "the disk" },
+        Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" },
         Param { key: "total", default: "20MB", about: "bytes written at each size" },
         Param { key: "sizes", default: "1k,2k,4k,8k,16k,32k,64k,128k,256k", about: "sizes of a request" },
     ],
@@ -41,7 +41,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let problem = format!("{size} bytes is not a multiple of 512 between 512 and the total");
         return Err(LabError::BadValue { key: "sizes".to_owned(), problem });
     }
-    let drive = settings.text("drive").to_owned();
+    let drive = settings.drive("drive")?.to_owned();
     let seed = settings.seed;
     let points = sizes.into_iter().map(|size| {
         let drive = drive.clone();
