@@ -97,7 +97,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = ArraySetup { cache: whole.cache / scale, ..whole };
     let (used, page_cache) = (settings.bytes("used")? / scale, settings.bytes("page-cache")? / scale);
     let host = HostSetup { used, page_cache, scale };
-    let (bytes, in_flight) = (settings.bytes("block-bytes")?, settings.number::<usize>("in-flight")?.max(1));
+    let (bytes, in_flight) = (settings.ram("block-bytes")?, settings.number::<usize>("in-flight")?.max(1));
     let seed = settings.seed;
     let mut points = Vec::new();
     for scheme in Scheme::ALL {

@@ -66,7 +66,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let whole = ArraySetup::read(settings)?;
     let setup = ArraySetup { cache: whole.cache / scale, ..whole };
     let (clients, strips, many, strip) = cases(settings)?;
-    let (bytes, kept, mean_bytes) = (scaled("bytes")?, scaled("kept")?, settings.bytes("file")?.max(1));
+    let (bytes, kept, mean_bytes) = (scaled("bytes")?, scaled("kept")?, settings.ram("file")?.max(1));
     let host = HostSetup { used: scaled("used")?, page_cache: scaled("page-cache")?, scale };
     let by_clients = clients.into_iter().map(|count| (count, strip));
     let by_strip = strips.into_iter().map(|strip| (many, strip));
