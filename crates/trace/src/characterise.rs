@@ -371,7 +371,7 @@ impl Characteriser {
         let all = self.all.as_mut().expect("it was made for the first record");
         let mut device = self.devices.get_mut(&record.device);
         let now = device.as_ref().map_or(all.ios, |device| device.ios);
-        let weight = 1 << self.sampling_bits;
+        let blocks_max = self.options.blocks_max.unwrap_or(usize::MAX);
         for sector in record.extent.start.0..record.extent.end().0 {
             if self.sampling_bits > 0 && hash(record.device, sector) >> (64 - self.sampling_bits) != 0 {
                 continue;
@@ -386,13 +386,14 @@ impl Characteriser {
                 (block.written, block.written_at) = (now, record.at);
             }
             for measured in [Some(&mut *all), device.as_deref_mut()].into_iter().flatten() {
-                measured.sectors.add(record, &before, now, weight);
+                measured.sectors.add(record, &before, now, 1 << self.sampling_bits);
             }
-        }
-        while self.blocks.len() > self.options.blocks_max.unwrap_or(usize::MAX) {
-            self.sampling_bits += 1;
-            let shift = 64 - self.sampling_bits;
-            self.blocks.retain(|&(device, sector), _| hash(device, sector) >> shift == 0);
+            // Within a request, too: one may be of terabytes (zeroes).
+            while self.blocks.len() > blocks_max {
+                self.sampling_bits += 1;
+                let shift = 64 - self.sampling_bits;
+                self.blocks.retain(|&(device, sector), _| hash(device, sector) >> shift == 0);
+            }
         }
     }
 
@@ -512,5 +513,18 @@ mod tests {
         assert_eq!(sampled.overwrite_interval_ios.median, exact.overwrite_interval_ios.median);
         let ratio = sampled.touched_bytes as f64 / exact.touched_bytes as f64;
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn one_request_of_gibibytes_takes_no_more_memory_than_many() {
+        let options = Options { blocks_max: Some(1000), service: Nanos::ZERO };
+        let mut characteriser = Characteriser::new(options);
+        for at in 0..2 {
+            let record = Record::new(Nanos(at), DeviceId(0), Op::Write, 0, 4 << 20).unwrap();
+            characteriser.add(&record);
+            assert!(characteriser.blocks.capacity() < 4000, "{}", characteriser.blocks.capacity());
+        }
+        let blocks = characteriser.finish().all.blocks.unwrap();
+        assert!((0.45..0.55).contains(&blocks.overwrite_share), "{}", blocks.overwrite_share);
     }
 }

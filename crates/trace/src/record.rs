@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// as every operating system wants it.
 pub const LBA_END_MAX: u64 = 1 << 54;
 
+/// The most sectors of a read or a write: as many as a SCSI command can name. (Zeroes count as writes.)
+pub const SECTORS_MAX: u64 = u32::MAX as u64;
+
 /// A disk, a volume, a logical unit: whatever the trace tells apart. Of blktrace it is the kernel's device number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId(pub u32);
@@ -63,6 +66,12 @@ impl Record {
         if end.is_none() {
             return Err(format!("{sectors} sectors at {start} are past the end of any device"));
         }
+        if op != Op::Discard && sectors > SECTORS_MAX {
+            return Err(format!(
+                "a {} of {sectors} sectors: no request has more than {SECTORS_MAX}",
+                op.name()
+            ));
+        }
         Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None })
     }
 
@@ -103,6 +112,7 @@ mod tests {
         assert_eq!(of(511, 2), Ok(Extent::new(Lba(0), 2)));
         assert!(of(0, 0).is_err());
         assert!(of(u64::MAX, 1).is_err());
+        assert!(of(0, 512 * (SECTORS_MAX + 1)).is_err() && of(0, 512 * SECTORS_MAX).is_ok());
         assert!(of(u64::MAX - 1, 1).is_err());
     }
 }
