@@ -73,8 +73,8 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 
 /// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
 /// the arm from the reads, so segments are large (8 buffers of 1 MB); what is overwritten in RAM is not written; and each
-/// reader is read ahead for, though not far, as the files are small: without the paper's lock the next user's request ends what
-/// the drive reads ahead, whatever its segments, and the copy of 4 users gains 2.9x instead of 4.7x. Bursts end, so destaging
+/// reader is read ahead for: without the paper's lock the next user's request ends what the drive reads ahead, whatever its
+/// segments, and the copy of 4 users gains 2.9x instead of 4.7x. Bursts end, so destaging
 /// competes with them only when the log is nearly full: what a slower burst makes the update daemon write would fill it.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
@@ -119,7 +119,7 @@ const PARAMS: [Param; 9] = [
     Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
     Param {
         key: "read-ahead",
-        default: "64KiB",
+        default: "256KiB",
         about: "the most that ours reads ahead for a stream; 0: nothing",
     },
 ];

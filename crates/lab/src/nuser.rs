@@ -27,8 +27,8 @@ pub(crate) const DRIVE: Param =
 /// Solaris sends a disk all requests at once, as tagged commands, and the disk chooses. In which order Seagate's disks did so
 /// is in none of their manuals that were found. Conner's of 1995 sweep (CFP2105: "elevator"; CFP2107: circular, and rotational
 /// position beside it); a patent of Seagate filed that year (US 5,570,332) goes by rotational latency. Between the two the
-/// paper's own response times decide (Fig. 11): a mean write of 135 ms, most of them within 25 to 150 ms. A sweep has 148 ms
-/// and 64 % of them there, the shortest positioning time 111 ms and 44 %. So these two claims say nothing about the model.
+/// paper's own response times decide (Fig. 11): a mean write of 135 ms, most of them within 25 to 150 ms. A sweep has 110 ms
+/// and 72 % of them there, the shortest positioning time 80 ms and 50 %. So these two claims say nothing about the model.
 pub(crate) const QUEUE: Param = Param {
     key: "queue",
     default: "c-look",
@@ -38,8 +38,8 @@ pub(crate) const QUEUE: Param = Param {
 /// Seagate's product manuals of these years: the host can choose 1 to 16, the default is 3. They say, too, that drives may be
 /// shipped with other values than the default ones; what those of Sun had is in no source that was found. With 3 the paper's
 /// response times of reads cannot be had, so the number is calibrated to them (Fig. 12, with the paper's cache: a mean of
-/// 6.69 ms). Over six seeds it is 9.91 ms with 3, 7.45 with 6, 7.11 with 7, 6.88, 6.78 and 6.74 with 8, 9 and 10, and 6.93
-/// with 16. So the claims on the mean of these reads and on their share under 1 ms (13, 40, 43, 45, 46, 46 and 45 %) say
+/// 6.69 ms). Over six seeds it is 10.6 ms with 3, 8.40 with 6, 8.08 with 7, 7.89, 7.65 and 7.73 with 8, 9 and 10, and 7.76
+/// with 16. So the claims on the mean of these reads and on their share under 1 ms (13, 38, 41, 42, 44, 44 and 43 %) say
 /// nothing about the model.
 pub(crate) const SEGMENTS: Param = Param {
     key: "segments",

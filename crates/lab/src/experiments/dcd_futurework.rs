@@ -50,9 +50,9 @@ const LOCKS: [&str; 2] = [BASE, "finer concurrency"];
 const SEVERAL_USERS: &str = "benchmark";
 const ONE_USER: &str = "one user";
 const LOCK_ORDERS: &str = "it is the copy: the lock keeps the reads of one user together, so that the drive's buffer has 40 % of them; \
-                           without it the drive sweeps between the users, the buffer has hardly any, and the copy takes 33 s instead \
-                           of 29. Untar and remove are 1.1x faster without it. With --set segments=own, which is 3, the buffer \
-                           has hardly any read either way, and it is 1.15x and 1.01x";
+                           without it the drive sweeps between the users, the buffer has hardly any, and the copy takes 36 s instead \
+                           of 31. Untar and remove are 1.1x and 1.2x faster without it. With --set segments=own, which is 3, the buffer \
+                           has hardly any read either way, and it is 1.13x and 1.01x";
 /// "This should not take too long" (section 3.5.4): less than a file system check of that time, by far.
 const RECOVERY_SECONDS_MAX: f64 = 10.0;
 

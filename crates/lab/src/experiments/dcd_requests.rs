@@ -284,8 +284,8 @@ impl Profiles<'_> {
     }
 }
 
-const FROM_LOG: &str = "in the copy 22 reads find blocks in the log that are home already, in the newest segment, which the ring \
-                        keeps; with one user they are 2.4 % of the reads. Nothing dirty is read from the log";
+const FROM_LOG: &str = "in the copy 20 reads find blocks in the log that are home already, in the newest segment, which the ring \
+                        keeps; with one user they are 2.1 % of the reads. Nothing dirty is read from the log";
 const METADATA_FROM_LOG: &str = "what 16 users change of inodes and maps is more than the 2.6 MB of it that Solaris keeps in \
                                  memory: what had to leave is read again while the log has it";
 const TRAFFIC: &str = "in requests it is less than half, in bytes it is not: the log gets what the plain disk gets (with 4 users \

@@ -54,7 +54,7 @@ impl Default for NUser {
             archive_on_disk: true,
             start_cpu: Nanos::from_millis(20),
             file_cpu: Nanos::from_micros(50),
-            made_cpu: Nanos::from_micros(1770),
+            made_cpu: Nanos::from_micros(2050),
             pause: Nanos::from_secs(5),
         }
     }

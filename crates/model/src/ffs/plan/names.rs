@@ -7,7 +7,7 @@ use super::super::layout::Ino;
 use super::super::op::{Done, FsError};
 use super::super::record::{Effect, name_hash};
 use super::super::volume::{Resolved, Volume};
-use super::{Planner, Update, WriteMode};
+use super::{Planner, Step, Update, WriteMode};
 
 impl Planner<'_> {
     /// A name that may be used for something new.
@@ -118,6 +118,9 @@ impl Planner<'_> {
         inode.opens -= 1;
         if inode.opens == 0 {
             self.volume.allocator.forget_window(file);
+            if self.volume.config.push_at_close && links > 0 {
+                self.push_blocks(file);
+            }
         }
         let inode = self.volume.inodes.get(file);
         if inode.opens == 0 && links == 0 {
@@ -126,6 +129,14 @@ impl Planner<'_> {
             self.put_inode(file, WriteMode::Delayed, Effect::None);
         }
         Ok(Done::Nothing)
+    }
+
+    /// Whole blocks only: the end of a file that lies in fragments is left to the update daemon, unless it lies behind them.
+    fn push_blocks(&mut self, file: Ino) {
+        let inode = self.volume.inodes.get(file);
+        let whole = (inode.bytes / self.volume.shape.block_bytes) as usize;
+        let blocks = inode.blocks.iter().take(whole).filter(|at| !at.is_none());
+        self.steps.extend(blocks.map(|at| Step::PushCluster { at: *at }));
     }
 
     pub(super) fn unlink(&mut self, path: &str) -> Result<Done, FsError> {

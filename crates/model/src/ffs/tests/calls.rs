@@ -85,6 +85,33 @@ fn data_is_written_when_a_cluster_is_full_and_else_by_the_daemon() {
 }
 
 #[test]
+fn the_last_close_may_write_what_is_dirty_of_whole_blocks() {
+    let mut bench = Bench::new(FfsConfig { push_at_close: true, ..small() }, 16 * MIB);
+    let file = bench.create("/a", 0);
+    assert_eq!(bench.call(Op::Open { path: "/a".into() }), Ok(Done::Opened(file)));
+    for block in 0..11 {
+        bench.call(Op::Write { file, offset: block * 8192, bytes: 8192 }).unwrap();
+    }
+    // The end goes behind a fragment of another file.
+    bench.create("/b", 1000);
+    bench.call(Op::Append { file, bytes: 1000 }).unwrap();
+    bench.take_log();
+    bench.close(file);
+    assert_eq!(writes(&bench.take_log()), 0, "somebody has it open");
+    let begin = bench.now;
+    bench.close(file);
+    assert_eq!(bench.now.since(begin), CpuCosts::TABLE_1.system_call, "nobody waits");
+    let log = bench.take_log();
+    assert!(matches!(&log[..], [row] if row.starts_with("write ") && row.ends_with("+48")), "{log:?}");
+    // What has been removed has nothing to write.
+    let file = bench.create("/c", 8192);
+    bench.call(Op::Unlink { path: "/c".into() }).unwrap();
+    bench.take_log();
+    bench.close(file);
+    assert!(bench.take_log().iter().all(|line| line.starts_with("write!")), "its inode alone");
+}
+
+#[test]
 fn metadata_in_memory_of_its_own_is_written_when_it_was_dirty_for_the_interval() {
     let config = FfsConfig { metadata_cache_bytes: Some(128 << 10), update_slices: 6, ..small() };
     let mut bench = Bench::new(config, 16 * MIB);
