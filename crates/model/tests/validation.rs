@@ -47,3 +47,15 @@ fn the_barracuda_answers_as_the_real_one() {
     let barracuda = drive::builtin("barracuda-st32171w").unwrap().with_bus(BARRACUDA_BUS).unwrap();
     assert!(demerit(&barracuda, &trace, true) <= 0.35);
 }
+
+/// The drive of the DCD studies was not measured itself: what holds for it is what holds for its sibling.
+#[test]
+fn the_larger_barracuda_has_the_mechanics_that_were_checked() {
+    let table = |name: &str| drive::text(name).unwrap().parse::<toml::Table>().unwrap();
+    let (larger, checked) = (table("barracuda-1996"), table("barracuda-st32171w"));
+    for same in ["rpm", "head-switch-ms", "write-settle-ms", "seek-ms", "zones"] {
+        assert_eq!(larger[same], checked[same], "{same}");
+    }
+    let heads = |drive: &toml::Table| drive["heads"].as_integer().unwrap();
+    assert_eq!(heads(&larger), 2 * heads(&checked));
+}
