@@ -72,7 +72,7 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 }
 
 /// Ours, with the same log: the defaults of the log cache, and what suits a disk that is its own log. Each log write keeps
-/// the arm from the reads, so segments are large (8 buffers of 1 MB); what is overwritten in RAM is not written; and each
+/// the arm from the reads, so segments are large (4 buffers of 2 MB); what is overwritten in RAM is not written; and each
 /// reader is read ahead for: without the paper's lock the next user's request ends what the drive reads ahead, whatever its
 /// segments, and the copy of 4 users gains 2.9x instead of 4.7x. Bursts end, so destaging
 /// competes with them only when the log is nearly full: what a slower burst makes the update daemon write would fill it.
@@ -80,13 +80,14 @@ pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
         config: LogCacheConfig {
             promise,
+            segment_buffers: 4,
             compact: true,
             high_mark: 90,
             low_mark: 80,
             ..LogCacheConfig::default()
         },
         log_bytes: LOG_BYTES,
-        segment_bytes: 1 << 20,
+        segment_bytes: 2 << 20,
         log_block_bytes: if promise == Promise::Ordered { 4096 } else { 512 },
         place: LogPlace::SameDisk,
         lock: false,
@@ -119,7 +120,7 @@ const PARAMS: [Param; 9] = [
     Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
     Param {
         key: "read-ahead",
-        default: "256KiB",
+        default: "128KiB",
         about: "the most that ours reads ahead for a stream; 0: nothing",
     },
 ];
