@@ -21,8 +21,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             with synchronous metadata on a 4 GB disk of 1996 whose first 64 MB are the log. The file system is mounted anew before each \
             phase (cold), or not (warm). The paper's cache reports immediately and locks itself for each request; ours is \
             shown with the same promise (ordered) and with that of a block device (flush), where synchronous metadata is \
-            on the medium before a call returns, and reads ahead for each reader. Means of several runs, \
-            each with its own times between the phases. What the processor needs is fitted to two ends of the paper's ranges, \
+            on the medium before a call returns, and reads ahead for each reader. The host is Solaris's, as far as its manuals \
+            and the sources of its successor tell: whole blocks of a file are written when it is closed, the rest in up to \
+            30 s. Means of several runs, each with its own times between the phases. What the processor needs is fitted to two ends of the paper's ranges, \
             with costs that are the same for all users and disks: 3 % of the plain disk's time, which is the remove's, and 50 % \
             of the time with the paper's cache, which is that of the untar with 4 users. So the claims on its shares say \
             something only at their other ends, 15 % and 16 %, and for other numbers of users. A write that a cache takes costs \

@@ -289,4 +289,4 @@ const FROM_LOG: &str = "in the copy 20 reads find blocks in the log that are hom
 const METADATA_FROM_LOG: &str = "what 16 users change of inodes and maps is more than the 2.6 MB of it that Solaris keeps in \
                                  memory: what had to leave is read again while the log has it";
 const TRAFFIC: &str = "in requests it is less than half, in bytes it is not: the log gets what the plain disk gets (with 4 users \
-                       116 MB), and two fifths of that are read again and written home";
+                       116 MB), half of that and more is read again, garbage with it, and two fifths are written home";

@@ -142,8 +142,7 @@ pub struct FfsConfig {
     /// Reading changes the time of access, so that the inode is written in the end.
     pub access_times: bool,
     /// The last close of a file writes what is dirty of its whole blocks, and nobody waits: so Solaris ends a cluster that is not
-    /// full (`ufs_close` of its successor; `netstat -k` of Solaris 2 counts them as "pushes at close"). Elsewhere the update
-    /// daemon finds it.
+    /// full (`ufs_close` in its successor's ufs_vnops.c). Elsewhere the update daemon finds them.
     pub push_at_close: bool,
     /// The update daemon writes all that is dirty in the course of this time.
     pub update_interval: Nanos,
