@@ -75,7 +75,7 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 /// the arm from the reads, so segments are large (4 buffers of 2 MB); what is overwritten in RAM is not written; and each
 /// reader is read ahead for: without the paper's lock the next user's request ends what the drive reads ahead, whatever its
 /// segments, and the copy of 4 users gains 3.0x instead of 5.0x. Bursts end, so destaging competes with them only when the
-/// log is nearly full: what a slower burst makes the update daemon write would fill it.
+/// log is nearly full.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
         config: LogCacheConfig {

@@ -259,8 +259,8 @@ fn queues(samples: &Samples) -> [Claim; 3] {
             " %",
         )
         .because(
-            "each file is made with two synchronous writes, of its inode and its directory, and its data is written once, \
-             by the update daemon or as a full cluster, which no call waits for; the rest are maps and inodes written later",
+            "each file is made with two synchronous writes, of its inode and its directory, and its data is written when it \
+             is closed or by the update daemon, which no call waits for; the rest are maps and inodes written later",
         ),
     ]
 }
