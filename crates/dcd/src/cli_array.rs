@@ -81,6 +81,9 @@ pub struct ArrayAssemble {
 }
 
 /// Show an array and each of its members, served or not
+///
+/// The exit code is 0 where the array is good; 5 where nothing is lost, but one more failure may lose data: it is degraded, in doubt,
+/// rebuilding, resyncing or growing, or its journal has failed; and 4 where blocks are lost or damaged, or it cannot be used as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -11,7 +11,13 @@ Exit codes:
   1  failed: the message says what, and what to do
   2  wrong usage
   3  refused, because data would be at risk: the message says which, and what to do
-  4  damage found, or acknowledged data is lost";
+  4  damage found, or acknowledged data is lost
+  5  nothing is lost, but what is served is degraded, or cannot write back to its disks";
+
+const FAILED: u8 = 1;
+const REFUSED: u8 = 3;
+const DAMAGE: u8 = 4;
+const DEGRADED: u8 = 5;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +28,9 @@ pub enum Failure {
     Refused(#[from] Refusal),
     #[error("{0}")]
     Damage(String),
+    /// Nothing is lost, but one more failure may lose data, or what is dirty cannot be written back.
+    #[error("{0}")]
+    Degraded(String),
     /// A device is open elsewhere, most likely in a server of the same stack.
     #[error("{0}")]
     Busy(String),
@@ -30,15 +39,43 @@ pub enum Failure {
 impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Failed(_) | Failure::Busy(_) => 1,
-            Failure::Refused(_) => 3,
-            Failure::Damage(_) => 4,
+            Failure::Failed(_) | Failure::Busy(_) => FAILED,
+            Failure::Refused(_) => REFUSED,
+            Failure::Damage(_) => DAMAGE,
+            Failure::Degraded(_) => DEGRADED,
         })
     }
 
     /// A failure of the operating system, with what was tried.
     pub fn io(what: impl std::fmt::Display, error: std::io::Error) -> Failure {
         Failure::Failed(format!("{what}: {error}"))
+    }
+}
+
+/// The outcome of a status command. The exit code is that of the worst finding; the message has all of them.
+#[derive(Debug, Default)]
+pub struct Health {
+    damage: Vec<String>,
+    degraded: Vec<String>,
+}
+
+impl Health {
+    /// Acknowledged data is lost or damaged, or cannot be served as it is.
+    pub fn damaged(&mut self, what: impl Into<String>) {
+        self.damage.push(what.into());
+    }
+
+    pub fn degraded(&mut self, what: impl Into<String>) {
+        self.degraded.push(what.into());
+    }
+
+    pub fn verdict(self) -> Result<(), Failure> {
+        let Health { damage, degraded } = self;
+        let of = if damage.is_empty() { Failure::Degraded } else { Failure::Damage };
+        match [damage, degraded].concat().join("; ") {
+            all if all.is_empty() => Ok(()),
+            all => Err(of(all)),
+        }
     }
 }
 
@@ -67,5 +104,26 @@ impl From<RecordError> for Failure {
             // A record that cannot be understood may say that data is at risk: that is a refusal, not a mishap.
             other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_decides_the_exit_code_and_the_message_has_all() {
+        assert!(Health::default().verdict().is_ok());
+        let mut health = Health::default();
+        health.degraded("a");
+        assert!(
+            matches!(health.verdict(), Err(failure @ Failure::Degraded(_)) if failure.to_string() == "a")
+        );
+        let mut health = Health::default();
+        health.degraded("a");
+        health.damaged("b");
+        assert!(
+            matches!(health.verdict(), Err(failure @ Failure::Damage(_)) if failure.to_string() == "b; a")
+        );
     }
 }

@@ -211,7 +211,7 @@ fn a_member_that_was_away_is_given_what_it_has_missed() {
                 expect(&server.stop(), 0, "");
                 expect(
                     &on_array(&place, "status", &[]),
-                    0,
+                    5,
                     "away     member 2: something was written in 1 of 8",
                 );
                 expect(&on_array(&place, "add", &["c"]), 0, said);

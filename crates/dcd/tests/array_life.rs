@@ -197,7 +197,7 @@ fn a_scrub_finds_and_repairs_what_has_rotted() {
     expect(&array(&place, "scrub", &["--quiet"]), 4, "1 row that did not match");
     let server = place.serve();
     expect(&array(&place, "scrub", &[]), 4, "--repair writes it anew");
-    expect(&array(&place, "status", &[]), 0, "right but for what the scrub found");
+    expect(&array(&place, "status", &[]), 4, "right but for what the scrub found");
     expect(&array(&place, "scrub", &["--repair"]), 0, "1 row that did not match");
     expect(&array(&place, "scrub", &[]), 0, "0 rows that did not match");
     expect(&array(&place, "status", &[]), 0, "scrubbed 0 rows that did not match");
@@ -346,7 +346,7 @@ fn halves_of_an_array_that_were_used_apart_are_refused_until_one_is_chosen() {
     expect(&dcd().args(["array", "assemble"]).arg(place.stack()).output().unwrap(), 3, "were used apart");
     expect(&Server::start(&place, &[]).err().unwrap(), 3, "were used apart");
     expect(&array(&place, "fail", &["a"]), 3, "were used apart");
-    expect(&array(&place, "status", &[]), 0, "were used apart");
+    expect(&array(&place, "status", &[]), 4, "were used apart");
     assert_eq!(status(&place)["state"], "apart");
     expect(&array(&place, "add", &["d"]), 3, "were used apart");
     // The older half is kept. One of the other is added while nothing is served, and one to the server.
@@ -522,8 +522,8 @@ fn whether_an_array_would_start_is_what_its_start_says() {
     expect(&server.stop(), 0, "");
     stack(&place, &["a", "c", "b", "d"], &[], "");
     expect(&array(&place, "assemble", &[]), 3, "would not start: layer \"array\": member 1 has the role 2");
-    expect(&array(&place, "status", &[]), 0, "in the wrong place: it is member 2");
-    expect(&array(&place, "status", &[]), 0, "state    refused, not served");
+    expect(&array(&place, "status", &[]), 4, "in the wrong place: it is member 2");
+    expect(&array(&place, "status", &[]), 4, "state    refused, not served");
     stack(&place, &["a", "b", "c", "d"], &[], "");
     // What a member that failed had cannot be told from parity that may be half written.
     let server = place.serve();
@@ -536,7 +536,7 @@ fn whether_an_array_would_start_is_what_its_start_says() {
     let before = images();
     let why = "its parity is in doubt in 1 of 1 regions";
     expect(&array(&place, "assemble", &[]), 3, why);
-    expect(&array(&place, "status", &[]), 0, why);
+    expect(&array(&place, "status", &[]), 4, why);
     assert_eq!(status(&place)["state"], "refused");
     expect(&Server::start(&place, &[]).err().expect("refused"), 3, why);
     assert!(images() == before, "to look changes nothing");
@@ -648,7 +648,7 @@ fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_t
     fs::write(place.path("journal.img"), vec![0; 8 << 20]).unwrap();
     let why = "the journal has no record of this array's last activity";
     expect(&array(&place, "fail", &["a"]), 3, why);
-    expect(&array(&place, "status", &[]), 0, "parity   not known, as the start is refused");
+    expect(&array(&place, "status", &[]), 4, "parity   not known, as the start is refused");
     let refused = Server::start(&place, &[]).err().expect("it is another journal");
     expect(
         &refused,

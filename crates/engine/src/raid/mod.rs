@@ -150,6 +150,7 @@ impl Layer for RaidLayer {
             (false, _, Some(_), _) => "resyncing",
             (false, false, None, Some(_)) => "rebuilding",
             (false, false, None, None) => "degraded",
+            (false, true, None, _) if !array.lost.is_empty() => "damaged",
             (false, true, None, _) if array.recorder.in_doubt().is_empty() => "good",
             (false, true, None, _) => "in doubt",
         };

@@ -13,7 +13,7 @@ use crate::attachment::uuid_text;
 use crate::cli_array::ArrayStatus;
 use crate::commands::array::devices::{Content, Devices, Found, Standing};
 use crate::commands::array::{Choice, members_listed, place};
-use crate::failure::Failure;
+use crate::failure::{Failure, Health};
 use crate::real::Purpose;
 
 pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
@@ -35,7 +35,39 @@ pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
     } else {
         print!("{}", screen(&status));
     }
-    Ok(())
+    let mut health = Health::default();
+    judge(&choice.layer, &status, &mut health);
+    health.verdict()
+}
+
+/// What is wrong with an array, by its status.
+pub fn judge(name: &str, status: &Value, health: &mut Health) {
+    let state = status["state"].as_str().unwrap_or("unknown");
+    let without = members_listed(&status["failed_members"]);
+    let without = without.map(|members| format!(", without {members}")).unwrap_or_default();
+    let lost = lost_blocks(status);
+    if lost > 0 {
+        let blocks = if lost == 1 { "block" } else { "blocks" };
+        health.damaged(format!("array \"{name}\": {lost} {blocks} of 4 KiB lost"));
+    }
+    if findings_are_left(&status["last_scrub"]) {
+        health.damaged(format!("array \"{name}\": the last scrub found damage that was not repaired"));
+    }
+    if status["journal_failed"] == true {
+        health.degraded(format!("array \"{name}\": its journal has failed"));
+    }
+    match state {
+        "good" | "damaged" => {}
+        "broken" | "apart" | "refused" | "unknown" => {
+            health.damaged(format!("array \"{name}\": {state}{without}"));
+        }
+        _ => health.degraded(format!("array \"{name}\": {state}{without}")),
+    }
+}
+
+/// Blocks that can neither be read nor computed.
+fn lost_blocks(status: &Value) -> u64 {
+    ["lost_blocks", "unreadable_blocks"].iter().filter_map(|field| status[field].as_u64()).sum()
 }
 
 const MISPLACED: &str = "misplaced";
@@ -185,6 +217,7 @@ fn offline(choice: &Choice, devices: &Devices, start: &Result<Value, String>) ->
         "read_only": start.as_ref().map_or(&Value::Null, |start| &start["read_only"]),
         "strides": start.as_ref().map_or(&Value::Null, |start| &start["strides"]),
         "advice": start.as_ref().map_or(&Value::Null, |start| &start["advice"]),
+        "lost_blocks": of.lost.len(),
         "away": of.away_status(),
         "devices": rows,
     })
@@ -209,6 +242,7 @@ fn state(devices: &Devices, starts: bool) -> &'static str {
         _ if of.reshape.is_some() => "growing",
         more if more > of.level.parity() => "broken",
         _ if !starts => "refused",
+        0 if !of.lost.is_empty() => "damaged",
         0 if of.in_doubt.is_empty() => "good",
         0 => "in doubt",
         _ if of.rebuilding.is_some() => "rebuilding",
