@@ -5,7 +5,7 @@
 //! | state | where in the ring | leaves it when |
 //! |---|---|---|
 //! | head | `head` | it is full, and the next one is free |
-//! | live | `tail..head` | nothing in it is dirty, nothing that replaced its blocks is undurable, nobody reads it |
+//! | live | `tail..head` | nothing in it is dirty, all its records and all that replaced its blocks are durable |
 //! | clean | `kept..tail` | a superblock that says so is durable |
 //! | free | the rest | the head comes round |
 //!
@@ -126,10 +126,19 @@ impl Ring {
     /// the newest record that a crash cannot take.
     pub fn advance_tail(&mut self, durable: u64, limit: u64) -> bool {
         let before = self.tail;
-        while self.tail < self.head.min(limit) && self.at(self.index(self.tail)).is_clean(durable) {
+        while self.tail < self.head.min(limit)
+            && self.at(self.index(self.tail)).is_clean(durable)
+            && self.is_written(self.tail, durable)
+        {
             self.tail += 1;
         }
         self.tail != before
+    }
+
+    /// Every record of a segment behind the head is durable. A record can be clean before that, one without entries always is:
+    /// if its segment were written again while its own write is still in flight, that write could end last.
+    fn is_written(&self, number: u64, durable: u64) -> bool {
+        self.at(self.index(number + 1)).first_seq <= durable + 1
     }
 
     /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).

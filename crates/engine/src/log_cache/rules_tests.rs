@@ -106,6 +106,37 @@ fn rule_06_what_was_replaced_is_kept_until_its_successor_is_durable() {
     assert!(steps.is_ok(flush) && steps.core.ring.tail() > tail);
 }
 
+/// The first record of an activation begins where the log ended, if need be without an entry. Such a record is clean before it is
+/// written: nothing dirty kept its segment, the head came round while the write was still in flight, and when that ended last
+/// it lay over a newer block. The crash explorer found it with five segments of 16 KiB.
+#[test]
+fn rule_06_a_segment_is_not_reused_while_a_write_to_it_is_in_flight() {
+    // The head can come round to such a write only where there are more buffers than segments.
+    let config = || LogCacheConfig { segment_buffers: 8, ..quiet() };
+    let mut steps = Steps::new(5, config());
+    steps.write_as(0, 24, 1, Durability::Durable);
+    steps.drain();
+    assert!(!steps.core.is_dirty());
+    let mut steps = steps.restart(config());
+    steps.core.log.volatile_cache = false;
+    // Nine sectors do not fit the seven that are left of the first segment.
+    let first_segment = |extent: Extent| (32..64).contains(&extent.start.0);
+    steps.hold = Box::new(move |port, io| {
+        port == LOG && matches!(io, Io::Write { .. }) && io.extent().is_some_and(first_segment)
+    });
+    for block in 0..24 {
+        steps.write(8 * block, 8, 2);
+    }
+    steps.flush();
+    steps.wait(1);
+    assert_eq!(steps.held.len(), 1, "only the record without entries, however late it is");
+    steps.let_go();
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush));
+    let mut steps = steps.restart(config());
+    assert!((0..24).all(|block| steps.read(8 * block) == Some(2)));
+}
+
 #[test]
 fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
     let mut steps = Steps::new(40, quiet());
