@@ -160,6 +160,29 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
     layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
 }
 
+/// Refuses to answer flushes from RAM: that of a server ends with it. `consents`: whoever starts it accepts that.
+pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failure> {
+    let layers = file.non_volatile_layers();
+    let Some(first) = layers.first() else { return Ok(()) };
+    let names = layers.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    if consents {
+        eprintln!(
+            "dcd: {names}: flushes are answered from RAM; what is not destaged is lost with this process"
+        );
+        return Ok(());
+    }
+    Err(Failure::Refused(Refusal::new(
+        format!(
+            "layer {names} declares its RAM non-volatile, and would answer flushes from it: what was flushed would be lost \
+             when this process is killed or the power fails"
+        ),
+        format!(
+            "remove \"non-volatile = true\" from [layer.{first}]: a flush then destages, and nothing is lost. Or, where losing \
+             flushed writes is acceptable, add --i-have-nvram"
+        ),
+    )))
+}
+
 /// Refuses to serve a log as if it were a disk: what clients write there is in the place of its records. Only a device that is
 /// opened for reading may be one.
 pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {

@@ -109,6 +109,10 @@ pub struct Serve {
     /// array although its parity is in doubt where members are missing: what they held may come out wrong there
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
+    /// Serve a stack that declares its RAM non-volatile: flushes are answered from RAM, and what is not destaged is lost when
+    /// this process is killed
+    #[arg(long)]
+    pub i_have_nvram: bool,
     /// Record every request of the clients in this file, for dcd trace and dcd tune; on another disk
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! The host of a served stack: answers control calls, brings dirty data home on demand, stops cleanly, and keeps the
 //! attachment records. It knows nothing of sockets; the driver tells it what happened and asks it what to do.
 //!
-//! Draining and stopping go through the log caches and arrays one after the other, the upper ones first, as what they bring home may
+//! Draining and stopping go through the caches and arrays one after the other, the upper ones first, as what they bring home may
 //! land in a lower one.
 //!
 //! | the host is | until                                                            |
@@ -33,12 +33,34 @@ pub struct Answer {
     pub done: bool,
 }
 
-/// A log cache that is served, or an array: they have their stripe caches to bring home.
+/// A layer that may hold dirty data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheKind {
+    LogCache,
+    /// Its stripe cache.
+    Array,
+    WriteCache,
+}
+
+impl CacheKind {
+    const fn words(self) -> &'static str {
+        match self {
+            CacheKind::LogCache => "log cache",
+            CacheKind::Array => "array",
+            CacheKind::WriteCache => "write cache",
+        }
+    }
+}
+
+/// A layer that is served, and drained and stopped by the host.
 pub struct Cache {
     pub name: String,
     pub layer: LayerIndex,
-    pub is_array: bool,
+    pub kind: CacheKind,
 }
+
+/// The RAM of a layer that answers flushes from it.
+pub const RAM_LOST: &str = "RAM, lost with the process";
 
 /// A device that an array is to have as a spare, and that the server has not opened.
 pub struct Newcomer {
@@ -266,7 +288,7 @@ impl Host {
         if self.phase != Phase::Serving {
             return Err("the server is stopping".to_owned());
         }
-        let arrays = || self.caches.iter().filter(|cache| cache.is_array);
+        let arrays = || self.caches.iter().filter(|cache| cache.kind == CacheKind::Array);
         let names = || arrays().map(|cache| cache.name.as_str()).collect::<Vec<_>>().join(", ");
         let wanted = args["layer"].as_str();
         let mut found = arrays().filter(|cache| wanted.is_none_or(|wanted| cache.name == wanted));
@@ -373,9 +395,12 @@ impl Host {
         self.conditions.resize_with(self.caches.len(), Condition::default);
         for (cache, before) in self.caches.iter().zip(&mut self.conditions) {
             let status = stack.layer(cache.layer).status(now);
-            let condition =
-                if cache.is_array { Condition::of(&status) } else { Condition::of_log_cache(&status) };
-            let kind = if cache.is_array { "array" } else { "log cache" };
+            let condition = match cache.kind {
+                CacheKind::LogCache => Condition::of_log_cache(&status),
+                CacheKind::Array => Condition::of(&status),
+                CacheKind::WriteCache => continue,
+            };
+            let kind = cache.kind.words();
             if condition.state != before.state {
                 self.news.push(format!("{kind} \"{}\": {}", cache.name, condition.state));
             }
@@ -483,8 +508,7 @@ impl Host {
 
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: String) {
         let cache = &self.caches[place];
-        let kind = if cache.is_array { "array" } else { "log cache" };
-        let why = format!("{kind} \"{}\": {why}", cache.name);
+        let why = format!("{} \"{}\": {why}", cache.kind.words(), cache.name);
         if self.phase == Phase::Stopping(place) {
             self.troubles.push(why);
             self.stop_from(now, stack, place + 1);
@@ -518,24 +542,31 @@ impl Host {
         let named = self.parts.layers.keys().filter(|name| *name != METER);
         let mut layers: serde_json::Map<String, Value> =
             named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();
-        for array in self.caches.iter().filter(|cache| cache.is_array) {
+        for cache in &self.caches {
+            let layer = &mut layers[&cache.name];
+            if layer["non_volatile"] == true {
+                layer["kept_in"] = RAM_LOST.into();
+            }
+        }
+        for array in self.caches.iter().filter(|cache| cache.kind == CacheKind::Array) {
             for (names, ports) in [("member_names", "member_ports"), ("spare_names", "spare_ports")] {
                 let layer = &mut layers[&array.name];
                 let ports = layer[ports].as_array().cloned().unwrap_or_default();
                 layer[names] = ports.iter().map(|port| self.name_below(array.layer, port, stack)).collect();
             }
         }
-        let names = |arrays: bool| -> Vec<&str> {
-            let kind = self.caches.iter().filter(|cache| cache.is_array == arrays);
-            kind.map(|cache| cache.name.as_str()).collect()
+        let names = |kind: CacheKind| -> Vec<&str> {
+            let of_kind = self.caches.iter().filter(|cache| cache.kind == kind);
+            of_kind.map(|cache| cache.name.as_str()).collect()
         };
         json!({
             "export": self.export,
             "uptime_seconds": now.as_secs_f64(),
             "stopping": self.phase != Phase::Serving,
             "flushing": self.flushing.is_some(),
-            "log_caches": names(false),
-            "arrays": names(true),
+            "log_caches": names(CacheKind::LogCache),
+            "write_caches": names(CacheKind::WriteCache),
+            "arrays": names(CacheKind::Array),
             "dirty_bytes": self.dirty_bytes(now, stack),
             "requests": status(METER),
             "layers": layers,

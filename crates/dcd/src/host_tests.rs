@@ -68,7 +68,7 @@ fn bench() -> Bench {
     let stack = builder.finish(Target::Layer(layer));
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
-    let cache = Cache { name: "cache".to_owned(), layer, is_array: false };
+    let cache = Cache { name: "cache".to_owned(), layer, kind: CacheKind::LogCache };
     let admitted = Admitted { layer: "cache".to_owned(), record: Some(record), unrecorded: None };
     let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
     Bench { host, stack, controls, dirty_bytes, dir }
@@ -231,7 +231,7 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     let error = |bench: &mut Bench| bench.answer().0["error"].as_str().unwrap_or("").to_owned();
     tell(&mut bench, json!({ "command": "fail", "role": 1 }));
     assert!(error(&mut bench).contains("there is no array"), "a log cache is none");
-    bench.host.caches[0].is_array = true;
+    bench.host.caches[0].kind = CacheKind::Array;
     for (args, why) in [
         (json!({ "command": "fail" }), "\"role\" is missing"),
         (json!({ "command": "grow" }), "knows no \"grow\""),

@@ -158,6 +158,7 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offl
         caches = RunningCaches::default();
         file.to_mut().without_passes();
     }
+    file.to_mut().without_non_volatile();
     if purpose != Purpose::Create {
         file.to_mut().leave_out_absent_spares();
     }

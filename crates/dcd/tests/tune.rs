@@ -82,7 +82,7 @@ fn serve(place: &Place, formats: bool) {
     if formats {
         expect(&place.run("format", &[]), 0, "");
     }
-    let server = place.serve();
+    let server = place.serve_with(if formats { &[] } else { &["--i-have-nvram"] });
     let mut nbd = common::Nbd::connect(&place.path("disk.sock")).unwrap();
     nbd.write(4096, &[7; 4096]).unwrap();
     nbd.flush().unwrap();

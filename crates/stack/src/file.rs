@@ -239,6 +239,27 @@ impl StackFile {
         }
     }
 
+    /// The layers that declare their RAM non-volatile, bottom first: they answer a flush from it.
+    pub fn non_volatile_layers(&self) -> Vec<&str> {
+        let declares = |layer: &&LayerSpec| match &layer.kind {
+            LayerKind::WriteCache(cache) => cache.config.non_volatile,
+            LayerKind::Raid(raid) => raid.config.non_volatile,
+            _ => false,
+        };
+        self.layers.iter().filter(declares).map(|layer| layer.name.as_str()).collect()
+    }
+
+    /// Takes all RAM for volatile, whatever the layers declare: for a process that relies on flushes.
+    pub fn without_non_volatile(&mut self) {
+        for layer in &mut self.layers {
+            match &mut layer.kind {
+                LayerKind::WriteCache(cache) => cache.config.non_volatile = false,
+                LayerKind::Raid(raid) => raid.config.non_volatile = false,
+                _ => {}
+            }
+        }
+    }
+
     /// Lets no array begin a resync or a rebuild: for one that is only looked at.
     pub fn without_passes(&mut self) {
         for layer in &mut self.layers {

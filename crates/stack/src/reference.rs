@@ -67,9 +67,10 @@ kind = "write-cache"        a write cache and a read cache in RAM, as in a disk'
 of = "NAME"                 the disk; or a list of disks, one after the other
 write-size = "1MiB"         RAM for writes; 0: writes go through
 read-size = "2MiB"          RAM for reads
-non-volatile = false        the RAM survives a power cut: a write is safe in it. Say so only
-                            where it does, and never for a server that may be killed:
-                            its memory ends with it. Otherwise a flush destages
+non-volatile = false        true: a flush is answered from RAM, as in a controller with a
+                            battery. To simulate one: the RAM of a server ends with its process,
+                            and dcd serve refuses it without --i-have-nvram. false: a flush
+                            destages
 single = false              one cache of write-size for reads and writes
 partitioned = false         each disk has its own equal part
 block = 512                 unit of the cache: 512 or 4096

@@ -14,15 +14,17 @@ use dcd_io::{
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, NbdAddress, Overrun, Recording, StackFile};
+use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
 use serde_json::Value;
 
-use crate::admission::{Admitted, admit, admit_bare, admit_bare_array, admit_no_log, without_caches};
+use crate::admission::{
+    Admitted, admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, without_caches,
+};
 use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::commands::array::random_id;
 use crate::failure::Failure;
-use crate::host::{Cache, Given, Host};
+use crate::host::{Cache, CacheKind, Given, Host};
 use crate::memory::enough_memory;
 use crate::real::{Opener, Purpose, patiently};
 use crate::running::RunningCaches;
@@ -42,6 +44,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.accept_damage {
         file.accept_damage();
     }
+    admit_non_volatile(&file, args.i_have_nvram)?;
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
         return Err(Failure::Failed(format!(
             "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",
@@ -78,7 +81,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    ended(&outcome, served.has_log)
+    ended(&outcome, served.left)
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -137,16 +140,20 @@ fn build(
         driver.add_device(device);
     }
     admit_bare(file, &built.parts, &file.export)?;
-    let cache =
-        |name: &str, is_array| Cache { layer: built.parts.layers[name], name: name.to_owned(), is_array };
-    let logs = admitted.iter().map(|admitted| cache(&admitted.layer, false));
-    let arrays = file.arrays().map(|(layer, _)| cache(&layer.name, true));
-    let mut caches: Vec<Cache> = logs.chain(arrays).collect();
+    let cache = |layer: &LayerSpec| {
+        let kind = match &layer.kind {
+            LayerKind::LogCache { .. } => CacheKind::LogCache,
+            LayerKind::Raid(_) => CacheKind::Array,
+            LayerKind::WriteCache(_) => CacheKind::WriteCache,
+            _ => return None,
+        };
+        Some(Cache { layer: built.parts.layers[&layer.name], name: layer.name.clone(), kind })
+    };
+    let mut caches: Vec<Cache> = file.layers.iter().filter_map(cache).collect();
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
-    let has_log = file.log_caches().next().is_some();
-    let served = Served { host, stopping: false, asked: None, told_long: false, has_log };
+    let served = Served { host, stopping: false, asked: None, told_long: false, left: left_by(file) };
     Ok((built.stack, served, built.recording))
 }
 
@@ -197,7 +204,7 @@ fn announce(file: &StackFile, places: &[String], quiet: bool) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn ended(outcome: &Outcome, has_log: bool) -> Result<(), Failure> {
+fn ended(outcome: &Outcome, left: &str) -> Result<(), Failure> {
     if outcome.is_clean() {
         return Ok(());
     }
@@ -206,14 +213,17 @@ fn ended(outcome: &Outcome, has_log: bool) -> Result<(), Failure> {
         why.push("it was not given the time".to_owned());
     }
     let why = why.join("; ");
-    Err(Failure::Failed(format!("not stopped cleanly: {why}. {}", left_by(has_log))))
+    Err(Failure::Failed(format!("not stopped cleanly: {why}. {left}")))
 }
 
 /// What a stop that is not a clean one leaves.
-const fn left_by(has_log: bool) -> &'static str {
-    match has_log {
-        true => "What clients have flushed is in the log, and the next start recovers it",
-        false => "What was written since the last flush that succeeded may be lost",
+fn left_by(file: &StackFile) -> &'static str {
+    if !file.non_volatile_layers().is_empty() {
+        return "What is in RAM and not on the disks is lost, although clients have flushed it";
+    }
+    match file.log_caches().next() {
+        Some(_) => "What clients have flushed is in the log, and the next start recovers it",
+        None => "What was written since the last flush that succeeded may be lost",
     }
 }
 
@@ -226,7 +236,8 @@ struct Served {
     asked: Option<Nanos>,
     /// It has been said that the stop takes long.
     told_long: bool,
-    has_log: bool,
+    /// What a stop that is not a clean one leaves.
+    left: &'static str,
 }
 
 impl Served {
@@ -322,7 +333,7 @@ impl dcd_io::Host for Served {
             self.told_long = true;
             eprintln!(
                 "dcd: still stopping: the disks have not done yet what they were given; another SIGTERM or SIGINT ends this now. {}",
-                left_by(self.has_log)
+                self.left
             );
         }
         self.host.tick(context.now(), context.stack());

@@ -26,7 +26,7 @@ pub fn run(args: &Status) -> Result<(), Failure> {
 /// One line: the caches first, with the words that administrators of such caches know, then what passed.
 fn line(status: &Value) -> String {
     let mut parts = Vec::new();
-    for kind in ["log_caches", "arrays"] {
+    for kind in ["log_caches", "write_caches", "arrays"] {
         for name in status[kind].as_array().into_iter().flatten().filter_map(Value::as_str) {
             parts.push(cache_words(name, &status["layers"][name]));
         }
@@ -66,6 +66,9 @@ fn cache_words(name: &str, layer: &Value) -> String {
     let dirty = layer["dirty_bytes"].as_u64().unwrap_or(0);
     if dirty > 0 {
         let _ = write!(words, " {}", HumanBytes(dirty));
+    }
+    if let Some(place) = layer["kept_in"].as_str() {
+        let _ = write!(words, ", {place}");
     }
     if let (Some(used), Some(size)) = (layer["used_bytes"].as_u64(), layer["size_bytes"].as_u64()) {
         let _ = write!(words, ", log {} of {}", HumanBytes(used), HumanBytes(size));

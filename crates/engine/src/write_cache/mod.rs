@@ -293,19 +293,20 @@ impl Layer for WriteCache {
         let blocks = |pool: &Pool| pool.len() as u64 * u64::from(self.config.block_bytes);
         let dirty: u64 = self.shares.iter().map(|share| share.writes.dirty() as u64).sum();
         serde_json::json!({
-            "non-volatile": self.config.non_volatile,
-            "write-bytes": self.config.write_bytes,
-            "write-bytes-used": self.shares.iter().map(|share| blocks(&share.writes)).sum::<u64>(),
-            "dirty-bytes": dirty * u64::from(self.config.block_bytes),
-            "read-bytes-used": self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum::<u64>(),
-            "high-mark": self.high_mark,
-            "low-mark": self.low_mark,
-            "writes-with-caching-percent": self.metrics.writes_with_caching(),
-            "reads-with-caching-percent": self.metrics.reads_with_caching(),
-            "io-stall-percent": self.metrics.io_stall(),
-            "piggyback-success-percent": self.metrics.piggyback_success(),
+            "state": if dirty > 0 { "dirty" } else { "clean" },
+            "non_volatile": self.config.non_volatile,
+            "write_bytes": self.config.write_bytes,
+            "write_bytes_used": self.shares.iter().map(|share| blocks(&share.writes)).sum::<u64>(),
+            "dirty_bytes": dirty * u64::from(self.config.block_bytes),
+            "read_bytes_used": self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum::<u64>(),
+            "high_mark": self.high_mark,
+            "low_mark": self.low_mark,
+            "writes_with_caching_percent": self.metrics.writes_with_caching(),
+            "reads_with_caching_percent": self.metrics.reads_with_caching(),
+            "io_stall_percent": self.metrics.io_stall(),
+            "piggyback_success_percent": self.metrics.piggyback_success(),
             "counts": self.metrics,
-            "counts-per-disk": self.per_disk,
+            "counts_per_disk": self.per_disk,
         })
     }
 

@@ -152,6 +152,7 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
     driver.take_signals().map_err(|e| failed(&e))?;
     let mut file = choice.file.clone();
     file.leave_out_absent_spares();
+    file.without_non_volatile();
     let mut caches = RunningCaches::admit(&file, &[&choice.layer])?;
     let mut opener = Opener::new(&file, Purpose::Change);
     let built = match file.build_parts(&[&choice.layer], &mut opener) {

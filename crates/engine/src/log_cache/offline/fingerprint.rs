@@ -15,7 +15,8 @@ fn lines(data_sectors: u64) -> impl Iterator<Item = u64> {
 /// cannot be read are unknown. Each end is one request; only an end with unreadable blocks is read again, block by block.
 pub fn read_fingerprint(data: &mut dyn BlockDevice, data_sectors: u64) -> Result<Vec<Option<u32>>, IoError> {
     let mut fingerprint = vec![None; FINGERPRINT_BLOCKS];
-    let (head, tail): (Vec<u64>, Vec<u64>) = lines(data_sectors).partition(|line| *line < FINGERPRINT_END_BLOCKS as u64);
+    let (head, tail): (Vec<u64>, Vec<u64>) =
+        lines(data_sectors).partition(|line| *line < FINGERPRINT_END_BLOCKS as u64);
     for end in [head, tail] {
         if !note_lines(data, data_sectors, &end, &mut fingerprint)? {
             for line in end {
