@@ -6,8 +6,8 @@ use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::attachment::{
-    Attachment, AttachmentState, Attachments, LogSeen, Record, Refusal, Start, admit_plain, admit_start,
-    admit_told, admit_without_cache, admit_without_record, uuid_text,
+    Attachment, AttachmentState, Attachments, LogSeen, NO_LOG, Record, Refusal, Start, admit_plain,
+    admit_start, admit_told, admit_without_cache, admit_without_record, uuid_text,
 };
 use crate::choice::Choice;
 use crate::failure::Failure;
@@ -23,8 +23,8 @@ pub struct Admitted {
     pub unrecorded: Option<Attachment>,
 }
 
-fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
-    // The upper ones first, as the host wants them.
+/// The log caches of a stack, the upper ones first.
+pub fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
     let names: Vec<String> = file.log_caches().map(|layer| layer.name.clone()).collect();
     names.iter().rev().map(|name| Choice::of(file.clone(), Some(name))).collect()
 }
@@ -109,10 +109,7 @@ fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
     let Inspection { record, seen, superblock } = inspect(choice)?;
     let Some(record) = record else {
         if let LogSeen::Missing(why) = seen {
-            return Err(Failure::Refused(Refusal::new(
-                format!("there is no log: {why}"),
-                "make one with \"dcd format\", or correct its path in the stack file",
-            )));
+            return Err(Failure::Refused(Refusal::new(format!("there is no log: {why}"), NO_LOG)));
         }
         return Ok(Admitted { layer, record: None, unrecorded: None });
     };

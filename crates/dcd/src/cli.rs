@@ -94,7 +94,8 @@ Examples:
   dcd serve disk.toml --record /var/tmp/week.dcd
       dcd tune /var/tmp/week.dcd then says which cache suits
   nbd-client -unix disk.sock /dev/nbd0      use it as a block device
-  losetup --direct-io=on -f --show mnt/disk the same over FUSE")]
+  losetup --direct-io=on -f --show mnt/disk.img
+      the same over FUSE")]
 pub struct Serve {
     /// The stack file
     #[arg(value_name = "STACK")]
@@ -122,6 +123,9 @@ pub struct Serve {
 }
 
 /// Show the state of a served stack in one line
+///
+/// The exit code is 0 where all is well; 5 where nothing is lost, but an array is degraded, a log has failed, or what is dirty cannot be
+/// written back; and 4 where blocks are lost or damaged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

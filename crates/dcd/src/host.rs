@@ -99,6 +99,8 @@ struct Flushing {
     callers: Vec<CallId>,
     cache: usize,
     reported: Nanos,
+    /// What had been destaged before.
+    destaged_bytes: u64,
 }
 
 /// See the module's documentation.
@@ -120,6 +122,8 @@ pub struct Host {
     /// What `caches` were when they were looked at last, and when that was.
     conditions: Vec<Condition>,
     watched: Option<Nanos>,
+    /// Caches whose log has failed, while their record cannot be written.
+    unrecorded: Vec<usize>,
     /// What has changed of them, for the administrator.
     news: Vec<String>,
 }
@@ -132,36 +136,55 @@ pub fn destage_trouble(status: &Value) -> Option<String> {
     })
 }
 
+/// The blocks that are lost, where there are any.
+pub fn lost_text(status: &Value) -> Option<String> {
+    let lost: u64 =
+        ["lost_blocks", "unreadable_blocks"].iter().filter_map(|field| status[field].as_u64()).sum();
+    (lost > 0).then(|| format!("{lost} block{} of 4 KiB lost", if lost == 1 { "" } else { "s" }))
+}
+
+/// The state in a word: nothing is good while blocks are lost.
+pub fn state_word(status: &Value) -> &str {
+    match status["state"].as_str().unwrap_or("unknown") {
+        GOOD if lost_text(status).is_some() => "damaged",
+        state => state,
+    }
+}
+
+/// The state of what nothing is wrong with.
+const GOOD: &str = "good";
+
 /// What an administrator is told of an array or a log cache without asking.
 struct Condition {
-    /// Its state, and which members it is without; of a log cache, what keeps it from bringing data home.
+    /// Its state, which members it is without, and what is lost; of a log cache, what keeps it from bringing data home.
     state: String,
     advice: Vec<String>,
 }
 
 impl Default for Condition {
     fn default() -> Condition {
-        Condition { state: "good".to_owned(), advice: Vec::new() }
+        Condition { state: GOOD.to_owned(), advice: Vec::new() }
     }
 }
 
 impl Condition {
     /// Of a log cache it is told when the data disk does not take what is to go home: clients meet that only when the log is full.
     fn of_log_cache(status: &Value) -> Condition {
-        let state = match destage_trouble(status) {
-            Some(trouble) => format!("{trouble}; what is dirty stays in the log, and is tried again"),
-            None => Condition::default().state,
-        };
+        let trouble = destage_trouble(status)
+            .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
+        let wrong: Vec<String> = lost_text(status).into_iter().chain(trouble).collect();
+        let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
         Condition { state, advice: Vec::new() }
     }
 
     fn of(status: &Value) -> Condition {
-        let state = status["state"].as_str().unwrap_or_default();
+        let state = state_word(status);
         let without = members_listed(&status["failed_members"]);
         let without = without.map(|members| format!(", without {members}")).unwrap_or_default();
+        let lost = lost_text(status).map(|lost| format!(", {lost}")).unwrap_or_default();
         let advice = status["advice"].as_array().into_iter().flatten();
         Condition {
-            state: format!("{state}{without}"),
+            state: format!("{state}{without}{lost}"),
             advice: advice.filter_map(Value::as_str).map(str::to_owned).collect(),
         }
     }
@@ -183,6 +206,7 @@ impl Host {
             troubles: Vec::new(),
             conditions: Vec::new(),
             watched: None,
+            unrecorded: Vec::new(),
             news: Vec::new(),
         }
     }
@@ -370,12 +394,13 @@ impl Host {
     }
 
     /// Reports the progress of a flush, and looks at arrays and caches, when it is time.
-    pub fn tick(&mut self, now: Nanos, stack: &Stack) {
+    pub fn tick(&mut self, now: Nanos, stack: &mut Stack) {
         if self.watched.is_none_or(|watched| now >= watched + WATCH_INTERVAL) {
             self.watched = Some(now);
+            self.record_failures(now, stack);
             self.watch(now, stack);
         }
-        let dirty_bytes = self.dirty_bytes(now, stack);
+        let (dirty_bytes, destaged_bytes) = (self.dirty_bytes(now, stack), self.destaged_bytes(now, stack));
         let Some(flushing) = &mut self.flushing else { return };
         if now < flushing.reported + PROGRESS_INTERVAL {
             return;
@@ -383,7 +408,8 @@ impl Host {
         flushing.reported = now;
         let trouble = destage_trouble(&stack.layer(self.caches[flushing.cache].layer).status(now));
         for caller in &flushing.callers {
-            let mut body = json!({ "dirty_bytes": dirty_bytes });
+            let written_bytes = destaged_bytes.saturating_sub(flushing.destaged_bytes);
+            let mut body = json!({ "dirty_bytes": dirty_bytes, "written_bytes": written_bytes });
             if let Some(trouble) = &trouble {
                 body["trouble"] = json!(trouble);
             }
@@ -461,8 +487,10 @@ impl Host {
         if let Some(flushing) = &mut self.flushing {
             return flushing.callers.push(caller);
         }
+        let destaged_bytes = self.destaged_bytes(now, stack);
         // Reported long ago, so that the first progress comes at once.
-        self.flushing = Some(Flushing { callers: vec![caller], cache: 0, reported: Nanos::ZERO });
+        self.flushing =
+            Some(Flushing { callers: vec![caller], cache: 0, reported: Nanos::ZERO, destaged_bytes });
         self.drain_from(now, stack, 0);
     }
 
@@ -520,21 +548,43 @@ impl Host {
     }
 
     /// The log must not be replayed after this, and the record says so before anything more is acknowledged. If it cannot
-    /// be written, the layer waits: nothing is acknowledged then.
+    /// be written, the layer waits, nothing is acknowledged, and it is tried again.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let layer = self.caches[place].layer;
-        let noted = self.records.log_failed(now, stack, layer);
-        self.troubles.push(noted.unwrap_or_else(|error| {
-            format!(
-                "log cache \"{}\": the log device failed, and that cannot be recorded, so nothing more is acknowledged: {error}",
-                self.caches[place].name
-            )
-        }));
+        match self.records.log_failed(now, stack, layer) {
+            Ok(told) => {
+                self.unrecorded.retain(|other| *other != place);
+                self.troubles.push(told);
+            }
+            Err(_) if self.unrecorded.contains(&place) => {}
+            Err(error) => {
+                self.unrecorded.push(place);
+                self.troubles.push(format!(
+                    "log cache \"{}\": the log device failed, and that cannot be recorded, so nothing more is acknowledged until it can: \
+                     {error}",
+                    self.caches[place].name
+                ));
+            }
+        }
+    }
+
+    /// Tries again to record that logs have failed.
+    fn record_failures(&mut self, now: Nanos, stack: &mut Stack) {
+        for place in self.unrecorded.clone() {
+            self.log_failed(now, stack, place);
+        }
     }
 
     fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| stack.layer(cache.layer).status(now)["dirty_bytes"].as_u64().unwrap_or(0);
         self.caches.iter().map(of).sum()
+    }
+
+    /// What log caches have written to their data disks so far, durable or not.
+    fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
+        let of =
+            |cache: &Cache| stack.layer(cache.layer).status(now)["statistics"]["destaged_sectors"].as_u64();
+        self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }
 
     fn status(&self, now: Nanos, stack: &Stack) -> Value {

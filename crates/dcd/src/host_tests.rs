@@ -13,6 +13,8 @@ use crate::attachment::{Attachment, AttachmentState, Record};
 struct Told {
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
+    lost_blocks: Rc<RefCell<u64>>,
+    destaged_sectors: Rc<RefCell<u64>>,
 }
 
 impl Layer for Told {
@@ -31,7 +33,12 @@ impl Layer for Told {
     }
 
     fn status(&self, _now: Nanos) -> Value {
-        json!({ "dirty_bytes": *self.dirty_bytes.borrow(), "lost_blocks": 0, "epoch": 9 })
+        json!({
+            "dirty_bytes": *self.dirty_bytes.borrow(),
+            "lost_blocks": *self.lost_blocks.borrow(),
+            "statistics": { "destaged_sectors": *self.destaged_sectors.borrow() },
+            "epoch": 9,
+        })
     }
 }
 
@@ -40,6 +47,8 @@ struct Bench {
     stack: Stack,
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
+    lost_blocks: Rc<RefCell<u64>>,
+    destaged_sectors: Rc<RefCell<u64>>,
     dir: tempfile::TempDir,
 }
 
@@ -63,7 +72,13 @@ fn bench() -> Bench {
     record.update(|_| attached).unwrap();
     let (controls, dirty_bytes) = (Rc::default(), Rc::new(RefCell::new(4096)));
     let mut builder = StackBuilder::new();
-    let told = Told { controls: Rc::clone(&controls), dirty_bytes: Rc::clone(&dirty_bytes) };
+    let (lost_blocks, destaged_sectors) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(8)));
+    let told = Told {
+        controls: Rc::clone(&controls),
+        dirty_bytes: Rc::clone(&dirty_bytes),
+        lost_blocks: Rc::clone(&lost_blocks),
+        destaged_sectors: Rc::clone(&destaged_sectors),
+    };
     let Target::Layer(layer) = builder.layer("cache", Box::new(told), &[]) else { panic!("a layer") };
     let stack = builder.finish(Target::Layer(layer));
     let mut parts = Parts::default();
@@ -71,7 +86,7 @@ fn bench() -> Bench {
     let cache = Cache { name: "cache".to_owned(), layer, kind: CacheKind::LogCache };
     let admitted = Admitted { layer: "cache".to_owned(), record: Some(record), unrecorded: None };
     let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
-    Bench { host, stack, controls, dirty_bytes, dir }
+    Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
 }
 
 impl Bench {
@@ -104,14 +119,51 @@ fn a_flush_reports_progress_and_ends_when_all_is_home() {
     let mut bench = bench();
     bench.call("flush");
     assert_eq!(bench.told(), [Control::Drain]);
-    bench.host.tick(Nanos::from_secs(1), &bench.stack);
-    assert_eq!(bench.answer(), (json!({ "dirty_bytes": 4096 }), false));
-    bench.host.tick(Nanos::from_secs(1), &bench.stack);
+    bench.host.tick(Nanos::from_secs(1), &mut bench.stack);
+    assert_eq!(bench.answer(), (json!({ "dirty_bytes": 4096, "written_bytes": 0 }), false));
+    bench.host.tick(Nanos::from_secs(1), &mut bench.stack);
     assert!(bench.host.take_answer().is_none(), "not more often than it should");
+    // Written, and dirty until it is durable.
+    *bench.destaged_sectors.borrow_mut() += 4;
+    bench.host.tick(Nanos::from_millis(1_500), &mut bench.stack);
+    assert_eq!(bench.answer(), (json!({ "dirty_bytes": 4096, "written_bytes": 2048 }), false));
     *bench.dirty_bytes.borrow_mut() = 0;
     bench.report(Report::Drained);
     assert_eq!(bench.answer(), (json!({ "dirty_bytes": 0 }), true));
     assert_eq!(bench.host.next_deadline(), Some(Nanos::from_secs(3)), "only the next look at the cache");
+}
+
+#[test]
+fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_written_again() {
+    let mut bench = bench();
+    for (lost_blocks, seconds, news) in [
+        (0, 0, None),
+        (2, 2, Some("log cache \"cache\": 2 blocks of 4 KiB lost")),
+        (2, 4, None),
+        (0, 6, Some("log cache \"cache\": good")),
+    ] {
+        *bench.lost_blocks.borrow_mut() = lost_blocks;
+        bench.host.tick(Nanos::from_secs(seconds), &mut bench.stack);
+        assert_eq!(bench.host.take_news(), news.into_iter().map(str::to_owned).collect::<Vec<_>>());
+    }
+    assert_eq!(state_word(&json!({ "state": "good", "lost_blocks": 1 })), "damaged");
+}
+
+/// Nothing is acknowledged meanwhile, so it must not wait for a restart.
+#[test]
+fn a_failure_of_the_log_that_cannot_be_recorded_is_recorded_as_soon_as_it_can_be() {
+    let mut bench = bench();
+    bench.host.tick(Nanos::ZERO, &mut bench.stack);
+    let in_the_way = bench.dir.path().join("data.dcd.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    bench.report(Report::LogFailed);
+    assert!(bench.host.take_troubles().concat().contains("nothing more is acknowledged until it can"));
+    bench.host.tick(Nanos::from_secs(2), &mut bench.stack);
+    assert_eq!((bench.told(), bench.host.take_troubles()), (vec![], vec![]));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    bench.host.tick(Nanos::from_secs(4), &mut bench.stack);
+    assert_eq!(bench.told(), [Control::LogFailureRecorded]);
+    assert_eq!(bench.recorded().state, AttachmentState::Abandoned);
 }
 
 #[test]

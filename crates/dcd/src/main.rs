@@ -47,6 +47,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    dcd_io::ignore_file_size_signal();
     let cli = cli::Cli::parse();
     let done = commands::run(cli.command);
     let printed = output::finish().map_err(|e| failure::Failure::io("standard output", e));

@@ -4,8 +4,9 @@ use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{
     OfflineError, live_superblock, read_copies, read_superblock, write_superblock,
 };
-use dcd_engine::{BlockDevice, Extent, Target};
-use dcd_stack::{Parts, StackFile};
+use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
+use dcd_io::DeviceError;
+use dcd_stack::{HumanBytes, Parts, StackFile};
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -34,6 +35,7 @@ pub struct Opened {
     pub record: Option<Record>,
     /// The record of what a log that is to be made lies on: it may be the data disk of another cache.
     pub log_record: Option<Record>,
+    pub parts: Parts,
 }
 
 impl Opened {
@@ -53,7 +55,7 @@ impl Opened {
             record => record,
         };
         let part = |name: &str| offline.part(target(&parts, name));
-        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record })
+        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record, parts })
     }
 
     /// The superblock, as the record wants to know it.
@@ -171,6 +173,35 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offl
     let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
     Ok((Offline::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
+}
+
+/// Has the file that a part lies on give that part its space: a log, or a journal, is written all over, and would fail at the first full
+/// file system. What lies on several devices, and on block devices, is left as it is.
+pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
+    let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
+        return Ok(());
+    };
+    let bytes = extent.start.0 * SECTOR_BYTES..extent.end().0 * SECTOR_BYTES;
+    let size = HumanBytes(bytes.end - bytes.start);
+    let reserved = dcd_io::reserve_space(path, bytes);
+    let path = path.display();
+    match reserved {
+        Ok(0) => Ok(()),
+        Ok(lacking) => {
+            eprintln!(
+                "dcd: {path}: its file system cannot set space aside: keep {} free there, or \"{part}\" ({size}) fails when it is full",
+                HumanBytes(lacking)
+            );
+            Ok(())
+        }
+        Err(DeviceError::NoSpace { lacking, free, .. }) => Err(Failure::Failed(format!(
+            "{path}: \"{part}\" needs {size}, {} of it have no space yet, and the file system has {} free: make room there, make the \
+             file smaller, or put it on another file system",
+            HumanBytes(lacking),
+            HumanBytes(free)
+        ))),
+        Err(error) => Err(Failure::Failed(error.to_string())),
+    }
 }
 
 /// A part of a stack that was built.

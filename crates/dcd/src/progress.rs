@@ -7,7 +7,20 @@ use dcd_stack::HumanBytes;
 
 /// On a terminal the line is rewritten; in a log a new line is enough now and then.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Has an interrupt say that nothing is lost by it, and end the process: the log is only read until all is durable on the data disk.
+pub fn say_so_when_interrupted() {
+    let told = dcd_io::on_interrupt(|| {
+        eprintln!(
+            "\ndcd: interrupted: nothing is lost. What is not written back yet is in the log as before; the same command goes on with it"
+        );
+        std::process::exit(1);
+    });
+    if let Err(error) = told {
+        eprintln!("dcd: an interrupt ends this without a word ({error}), and loses nothing either");
+    }
+}
 
 pub struct Progress {
     quiet: bool,
@@ -15,21 +28,26 @@ pub struct Progress {
     started: Instant,
     shown: Option<Instant>,
     first_bytes: Option<u64>,
+    /// It was shown that nothing is left to write.
+    told_end: bool,
 }
 
 impl Progress {
     pub fn new(quiet: bool) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { quiet, terminal, started: Instant::now(), shown: None, first_bytes: None }
+        Progress { quiet, terminal, started: Instant::now(), shown: None, first_bytes: None, told_end: false }
     }
 
-    /// There are this many dirty bytes left.
+    /// There are this many dirty bytes left to be written.
     pub fn left(&mut self, bytes: u64) {
         let first = *self.first_bytes.get_or_insert(bytes);
         let interval = if self.terminal { TERMINAL_INTERVAL } else { LOG_INTERVAL };
-        if self.quiet || self.shown.is_some_and(|shown| shown.elapsed() < interval) {
+        let is_early =
+            self.shown.is_some_and(|shown| shown.elapsed() < interval) && (bytes > 0 || self.told_end);
+        if self.quiet || is_early {
             return;
         }
+        self.told_end = bytes == 0;
         self.shown = Some(Instant::now());
         let line = describe(first, bytes, self.started.elapsed());
         let mut stderr = std::io::stderr();
@@ -46,6 +64,9 @@ impl Progress {
 }
 
 fn describe(first: u64, left: u64, elapsed: Duration) -> String {
+    if left == 0 && first > 0 {
+        return format!("{} written; the data disk makes it durable", HumanBytes(first));
+    }
     let done = first.saturating_sub(left);
     let seconds = elapsed.as_secs_f64();
     if done == 0 || seconds < 0.1 {
@@ -64,6 +85,10 @@ mod tests {
     fn the_time_left_follows_from_the_speed_so_far() {
         assert_eq!(describe(10 << 20, 10 << 20, Duration::from_secs(1)), "10 MiB left");
         assert_eq!(describe(10 << 20, 5 << 20, Duration::from_secs(5)), "5 MiB left, 1 MiB/s, about 5 s");
+        assert_eq!(
+            describe(10 << 20, 0, Duration::from_secs(5)),
+            "10 MiB written; the data disk makes it durable"
+        );
         assert_eq!(
             describe(1 << 20, 2 << 20, Duration::from_secs(5)),
             "2 MiB left",

@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, Stack};
+use dcd_engine::{
+    BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
+};
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
 use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
 
@@ -62,7 +64,7 @@ impl<'a> Opener<'a> {
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
     }
 
-    /// True where a log lies, and not its data: it is written all over, and must not run out of space on the way.
+    /// True where a log lies, and not its data.
     fn is_log(&self, device: &str) -> bool {
         let is_below = |part: &str| self.file.bottom_device(part).is_some_and(|below| below.name == device);
         self.file.log_caches().any(|cache| match &cache.kind {
@@ -121,9 +123,24 @@ impl<'a> Opener<'a> {
             // A modelled disk decides how long things take: what is below should take no time.
             direct: if is_modelled { Direct::Never } else { spec.direct },
             create: size.filter(|_| self.purpose == Purpose::Create),
-            preallocate: self.is_log(&device.name),
             ..spec
         })
+    }
+}
+
+/// Says so where the end of a file is no whole block.
+fn tell_rest(device: &DeviceSpec, opened: &Device) {
+    let DeviceSource::Path { path, .. } = &device.source else { return };
+    let geometry = opened.geometry();
+    let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+    let rest = file.map_or(0, |file| file.len().saturating_sub(geometry.sectors * SECTOR_BYTES));
+    if rest > 0 {
+        eprintln!(
+            "dcd: device \"{}\": the last {rest} bytes of {} are no whole block of {} bytes: they are not used, and stay as they are",
+            device.name,
+            path.display(),
+            geometry.logical_block_bytes
+        );
     }
 }
 
@@ -138,6 +155,9 @@ impl DeviceOpener for Opener<'_> {
                 _ => error.to_string(),
             }
         })?;
+        if self.purpose != Purpose::Look {
+            tell_rest(device, &opened);
+        }
         let (opened, geometry) = match self.purpose {
             Purpose::Look if !device.read_only => {
                 let overlay = Overlay::new(opened);

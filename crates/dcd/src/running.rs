@@ -6,7 +6,7 @@ use dcd_stack::StackFile;
 use serde_json::Value;
 
 use crate::admission::{Admitted, admit_below};
-use crate::attachment::{Attachment, AttachmentState, Record, RecordError};
+use crate::attachment::{Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError};
 use crate::failure::Failure;
 
 /// See the module's documentation.
@@ -50,7 +50,12 @@ impl RunningCaches {
             if let Some(known) = all.of(cache.record.extent()) {
                 cache.before = Some(known.clone());
                 cache.is_recorded = true;
-                cache.record.update(|_| incomplete(known.clone()))?;
+                let noted = cache.record.update(|_| incomplete(known.clone()));
+                if let Err(error) = noted
+                    && !go_on(&error, Some(known))
+                {
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -60,12 +65,28 @@ impl RunningCaches {
     pub fn note_started(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         let without: Vec<String> =
             self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
-        self.each_started(now, stack, |status, attachment| Attachment {
-            epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
-            ..incomplete(attachment)
-        })?;
-        for layer in without {
-            eprintln!("dcd: the data disk of \"{layer}\" had no attachment record here; it was made anew");
+        for cache in &mut self.0 {
+            let status = cache.status(now, stack);
+            if status.is_null() {
+                continue;
+            }
+            let noted = cache.change(|attachment| Attachment {
+                epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
+                ..incomplete(attachment)
+            });
+            match noted {
+                Ok(()) if without.contains(&cache.layer) => eprintln!(
+                    "dcd: the data disk of \"{}\" had no attachment record here; it was made anew",
+                    cache.layer
+                ),
+                Ok(()) => {}
+                Err(error) => {
+                    let all = cache.record.load()?;
+                    if !go_on(&error, all.of(cache.record.extent())) {
+                        return Err(error);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -79,16 +100,47 @@ impl RunningCaches {
         layer: LayerIndex,
     ) -> Result<String, RecordError> {
         let name = stack.layer_name(layer).to_owned();
+        let mut held = String::new();
         if let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == name) {
             let dirty_bytes = dirty_bytes(&cache.status(now, stack));
-            cache.change(|attachment| Attachment {
-                state: AttachmentState::Abandoned,
-                dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
-                ..attachment
+            cache.change(|attachment| {
+                let failed = Attachment {
+                    state: AttachmentState::Abandoned,
+                    dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
+                    ..attachment
+                };
+                held = failed.held();
+                failed
             })?;
         }
         stack.control(now, layer, Control::LogFailureRecorded);
-        Ok(format!("log cache \"{name}\": the log device failed; writes go to the data disk from now on"))
+        let held = if held.is_empty() {
+            held
+        } else {
+            format!("; {held} are written back from it, as far as it can be read")
+        };
+        Ok(format!(
+            "log cache \"{name}\": the log device failed; writes go to the data disk from now on{held}"
+        ))
+    }
+
+    /// Logs that failed while they had what their data disks lack, and what to do; none where there are none.
+    pub fn failed_logs(&self) -> Result<Option<String>, RecordError> {
+        let mut told = Vec::new();
+        for Running { record, .. } in &self.0 {
+            let all = record.load()?;
+            let failed = all.of(record.extent()).filter(|attachment| {
+                attachment.state == AttachmentState::Abandoned && attachment.may_lose_data()
+            });
+            told.extend(failed.map(|attachment| {
+                format!(
+                    "The log {} failed, and {} may be only there: keep it. {RESCUE_FIRST}",
+                    attachment.log.display(),
+                    attachment.held()
+                )
+            }));
+        }
+        Ok((!told.is_empty()).then(|| told.join(". ")))
     }
 
     /// What of caches without their logs is home by now is not at risk any more, whatever becomes of this process.
@@ -122,7 +174,12 @@ impl RunningCaches {
 
     /// Nothing more is written.
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        self.each_started(now, stack, |status, attachment| at_end(status, false, attachment))?;
+        for cache in &mut self.0 {
+            let status = cache.status(now, stack);
+            if !status.is_null() {
+                cache.change(|attachment| at_end(&status, false, attachment))?;
+            }
+        }
         // Nothing is in the log of one that did not start that was not there before.
         let not_started =
             self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_null());
@@ -133,22 +190,21 @@ impl RunningCaches {
         }
         Ok(())
     }
+}
 
-    fn each_started(
-        &mut self,
-        now: Nanos,
-        stack: &Stack,
-        change: impl Fn(&Value, Attachment) -> Attachment,
-    ) -> Result<(), RecordError> {
-        for cache in &mut self.0 {
-            let status = cache.status(now, stack);
-            if status.is_null() {
-                continue;
-            }
-            cache.change(|attachment| change(&status, attachment))?;
+/// May a cache run although its record cannot be written? It may where the record says no more than is so: that the disk is incomplete
+/// by itself, or nothing, as before. `known`: what the record says. It is told what is lost by that.
+fn go_on(error: &RecordError, known: Option<&Attachment>) -> bool {
+    let RecordError::Io { .. } = error else { return false };
+    let lost = match known {
+        Some(attachment) if !attachment.may_lose_data() => return false,
+        Some(_) => {
+            "it says still that the data disk is incomplete by itself, but an old copy of the log will not be noticed"
         }
-        Ok(())
-    }
+        None => "until there is one, nothing but you keeps the disk from being used without its log",
+    };
+    eprintln!("dcd: {error}. The cache goes on without that: {lost}");
+    true
 }
 
 impl Running {
@@ -358,6 +414,24 @@ mod tests {
         let after = file();
         bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(file(), after, "nothing more is to be said");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_stops_only_a_cache_of_which_it_would_say_too_much() {
+        let dirty = Attachment { dirty_bytes: None, ..attached(AttachmentState::Dirty) };
+        for (recorded, unrecorded, starts) in [
+            (Some(attached(AttachmentState::Clean)), None, false),
+            (Some(dirty.clone()), None, true),
+            (None, Some(dirty), true),
+        ] {
+            let mut bench = bench(recorded.clone(), unrecorded);
+            // What a new record is written to first cannot be made.
+            std::fs::create_dir(bench.dir.path().join("data.dcd.new")).unwrap();
+            assert_eq!(bench.caches.note_start().is_ok(), starts || recorded.is_none(), "{recorded:?}");
+            bench.says("dirty", 4096);
+            assert_eq!(bench.caches.note_started(Nanos::ZERO, &bench.stack).is_ok(), starts, "{recorded:?}");
+            assert_eq!(bench.recorded(), recorded);
+        }
     }
 
     #[test]

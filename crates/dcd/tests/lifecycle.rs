@@ -29,8 +29,8 @@ fn with_blocks(blocks: &[(u64, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn status(place: &Place) -> serde_json::Value {
+    // A disk that takes no writes is no reason to say nothing.
     let output = place.run("status", &["--json"]);
-    expect(&output, 0, "");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -71,6 +71,9 @@ fn flush_brings_everything_home_while_serving() {
     let server = place.serve();
     let blocks = write_blocks(&place, 0x11);
     assert!(place.bare() == original(16 * MIB), "it is in the log only");
+    let cache = &status(&place)["layers"]["cache"];
+    let (used, dirty) = (cache["used_bytes"].as_u64().unwrap(), cache["dirty_bytes"].as_u64().unwrap());
+    assert!(used >= dirty && dirty >= 64 * 4096, "what is dirty is in the log: {used} of {dirty}");
     expect(&place.run("flush", &["--quiet"]), 0, "");
     assert!(place.bare() == with_blocks(&blocks), "now it is home");
     assert_eq!(status(&place)["layers"]["cache"]["dirty_bytes"], 0);
@@ -223,14 +226,14 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
     nbd.flush().unwrap();
     let before = status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
     assert!(before >= 1000 * 4096 / 2, "{before}");
-    let mut flush = dcd().arg("flush").arg(place.stack()).spawn().unwrap();
+    let flush = dcd().arg("flush").arg(place.stack()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     while status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap() == before {
         assert!(began.elapsed() < Duration::from_secs(20), "the flush begins");
         std::thread::sleep(Duration::from_millis(10));
     }
     common::signal(&flush, "TERM");
-    assert!(!flush.wait().unwrap().success());
+    expect(&flush.wait_with_output().unwrap(), 1, "interrupted: nothing is lost");
     // Once what was on its way has arrived, nothing more goes home.
     let settled = |place: &Place| {
         let mut last = status(place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
@@ -249,4 +252,50 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
         assert_eq!(nbd.read((i * 1237 % 2048) * MIB, 4096).unwrap(), [i as u8; 4096]);
     }
     expect(&server.stop(), 0, "");
+}
+
+/// The advice of each step leads to the next, and at the end nothing is lost.
+#[test]
+fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
+    let place = Place::new();
+    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.format();
+    let sound = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"all\"\nfail-after = 300\nfail-count = 1000000\n";
+    fs::write(place.stack(), sound.replace("log = \"log\"", "log = \"bad\"") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    // From the failure on they are written to the data disk, and answered all the same.
+    let flushed = 400u64;
+    for i in 0..flushed {
+        nbd.write_fua(i * 8192, &[i as u8 | 1; 4096]).unwrap();
+    }
+    let state = place.run("status", &[]);
+    assert!(matches!(state.status.code(), Some(4 | 5)), "{state:?}");
+    expect(&state, state.status.code().unwrap(), "log-failed");
+    let output = server.stop();
+    expect(
+        &output,
+        1,
+        "of acknowledged writes may be only there: keep it. \"dcd rescue --list\" shows what the log has",
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("the next start recovers it"), "{said}");
+    // The log's device is well again.
+    fs::write(place.stack(), sound).unwrap();
+    for command in ["serve", "detach", "rescue", "format"] {
+        let output = place.run(command, &[]);
+        expect(&output, 3, "\"dcd rescue --force\" writes it back: nothing of it is lost");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let at = |part: &str| said.find(part).unwrap_or(usize::MAX);
+        assert!(at("dcd rescue --list") < at("dcd format").min(at("add --force")), "{said}");
+    }
+    expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
+    expect(&place.run("rescue", &["--force"]), 0, "brought home: ");
+    let bare = place.bare();
+    for i in 0..flushed {
+        assert!(bare[i as usize * 8192..][..4096] == [i as u8 | 1; 4096], "block {i}");
+    }
+    place.format();
+    expect(&place.serve().stop(), 0, "");
 }

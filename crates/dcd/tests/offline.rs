@@ -40,6 +40,12 @@ fn format_refuses_what_is_worth_something() {
     let place = Place::new();
     place.format();
     expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+    // The whole way to another log is named.
+    expect(
+        &place.run("format", &[]),
+        3,
+        "to replace the log, stop the server, write everything back with \"dcd detach\"",
+    );
     expect(&place.run("format", &["--force"]), 0, "");
     let place = Place::new();
     let log = fs::OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
@@ -59,6 +65,29 @@ fn a_damaged_superblock_copy_is_found_and_two_are_the_end() {
     expect(&place.run("check", &[]), 3, "");
     expect(&place.run("format", &["--force"]), 0, "");
     expect(&place.run("check", &[]), 0, "no problems");
+}
+
+#[test]
+fn a_data_disk_that_takes_no_writes_gets_no_cache() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let read_only = text.replace("path = \"data.img\"", "path = \"data.img\"\nread-only = true");
+    fs::write(place.stack(), read_only).unwrap();
+    expect(&place.run("format", &[]), 3, "the data disk is read only");
+    assert!(!place.record().exists());
+    expect(&dcd().arg("check").arg(place.path("log.img")).output().unwrap(), 3, "holds no dcd log");
+}
+
+#[test]
+fn bytes_at_the_end_of_a_file_that_are_no_block_are_told_of() {
+    let place = Place::new();
+    let data = fs::OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+    data.set_len(10_000_128).unwrap();
+    let said = "the last 256 bytes of ";
+    expect(&place.run("format", &[]), 0, said);
+    let server = place.serve();
+    assert_eq!(place.nbd().bytes, 10_000_128 / 512 * 512);
+    expect(&server.stop(), 0, said);
 }
 
 #[test]

@@ -5,9 +5,10 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Stdio;
 
-use common::{MIB, Place, Server, dcd, expect, original};
+use common::{MIB, Place, Server, SmallFs, dcd, expect, original};
 
 /// A cache with dirty data in its log, not served.
 fn dirty() -> Place {
@@ -247,7 +248,7 @@ fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
     while !told.contains("not everything can be brought home (medium)") {
         assert!(said.read_line(&mut told).unwrap() > 0, "it ended: {told}");
     }
-    expect(&place.run("status", &[]), 0, "not everything can be brought home (medium)");
+    expect(&place.run("status", &[]), 5, "not everything can be brought home (medium)");
     flush.kill().unwrap();
     flush.wait().unwrap();
     // It looks every two seconds.
@@ -484,7 +485,7 @@ fn rule_13_a_log_that_fails_while_served_loses_nothing_and_is_never_used_again()
         nbd.write(i * 16384, &[0xab; 4096]).unwrap();
         nbd.flush().unwrap();
     }
-    expect(&place.run("status", &[]), 0, "log-failed");
+    expect(&place.run("status", &[]), 5, "log-failed");
     for i in 0..200u64 {
         let read = nbd.read(i * 16384, 4096).unwrap_or_else(|e| panic!("block {i}: {e}"));
         assert_eq!(read, [0xab; 4096], "block {i}");
@@ -624,14 +625,64 @@ fn what_was_typed_is_what_a_message_speaks_of() {
     expect(&dcd().args(["array", "assemble"]).arg(&nowhere).output().unwrap(), 1, &said);
 }
 
-#[test]
-fn a_log_that_is_made_has_its_space() {
+/// The log, and the data disk: all bytes of the first have their space.
+fn assert_allocated(path: &Path) {
     use std::os::unix::fs::MetadataExt;
-    let place = Place::new();
-    fs::remove_file(place.path("log.img")).unwrap();
-    let mut command = dcd();
-    command.arg("format").arg("--log").arg(place.path("log.img")).args(["--log-size", "8MiB", "--data"]);
-    expect(&command.arg(place.path("data.img")).output().unwrap(), 0, "a log of");
-    let log = fs::metadata(place.path("log.img")).unwrap();
+    let log = fs::metadata(path).unwrap();
     assert!(log.blocks() * 512 >= log.size(), "{} of {} bytes", log.blocks() * 512, log.size());
+}
+
+#[test]
+fn a_log_that_is_formatted_has_its_space_however_it_was_made() {
+    // Made by truncate, and named in a stack file, or by options.
+    let place = Place::new();
+    place.format();
+    assert_allocated(&place.path("log.img"));
+    for size in [&["--log-size", "8MiB"][..], &[]] {
+        let place = Place::new();
+        if !size.is_empty() {
+            fs::remove_file(place.path("log.img")).unwrap();
+        }
+        let mut command = dcd();
+        command.arg("format").arg("--log").arg(place.path("log.img")).args(size).arg("--data");
+        expect(&command.arg(place.path("data.img")).output().unwrap(), 0, "a log of");
+        assert_allocated(&place.path("log.img"));
+    }
+}
+
+#[test]
+fn a_log_that_does_not_fit_its_file_system_is_refused_with_the_figures() {
+    let Some(small) = SmallFs::mount("a log that does not fit", 4 * MIB) else { return };
+    let place = Place::new();
+    let log = small.path("log.img");
+    fs::File::create(&log).unwrap().set_len(8 * MIB).unwrap();
+    let mut command = dcd();
+    command.arg("format").arg("--log").arg(&log).arg("--data").arg(place.path("data.img"));
+    let output = command.arg("--stack").arg(place.path("new.toml")).output().unwrap();
+    expect(&output, 1, "needs 8 MiB, 8 MiB of it have no space yet, and the file system has 4 MiB free");
+    assert!(!place.record().exists() && !place.path("new.toml").exists());
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&log).unwrap()), 0, "it keeps no space");
+}
+
+#[test]
+fn a_full_file_system_under_the_record_keeps_no_disk_from_starting() {
+    let Some(small) = SmallFs::mount("a full file system under the record", 20 * MIB) else { return };
+    let place = Place::new();
+    fs::rename(place.path("log.img"), place.path("log")).unwrap();
+    fs::copy(place.path("data.img"), small.path("data.img")).unwrap();
+    let data = small.path("data.img").display().to_string();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let text = text.replace("data.img", &data).replace("log.img", "log");
+    fs::write(place.stack(), text).unwrap();
+    place.format();
+    small.fill();
+    // It was clean: that it is not any more has to be on the medium before a client writes.
+    let server = place.serve();
+    let record = || fs::read_to_string(small.path("data.img.dcd")).unwrap();
+    assert!(record().contains("\"state\": \"dirty\""), "{}", record());
+    place.nbd().write_fua(8 * MIB, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "this attachment record was overwritten in place");
+    assert!(!small.path("data.img.dcd.new").exists());
+    expect(&place.run("detach", &[]), 0, "detached");
+    assert!(fs::read(small.path("data.img")).unwrap()[8 << 20..][..4096] == [7; 4096]);
 }

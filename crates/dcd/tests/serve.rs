@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{MIB, Nbd, Place, Server, dcd, expect, original};
+use common::{MIB, Nbd, Place, Server, SmallFs, dcd, expect, original};
 
 /// The data disk of the place, served as it is.
 fn plain(more: &str) -> Place {
@@ -260,4 +260,61 @@ fn a_recording_is_a_trace_of_what_clients_asked() {
         "holds something that is no trace",
     );
     assert_eq!(fs::read_to_string(&recording).unwrap(), "dear diary");
+}
+
+/// A disk in memory: nothing but the recording is written to a file.
+fn in_memory() -> Place {
+    let place = Place::new();
+    let text = "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\nmemory = \"16MiB\"\n";
+    fs::write(place.stack(), text).unwrap();
+    place
+}
+
+#[test]
+fn a_recording_on_a_full_disk_is_told_of_at_once_and_counts_nothing() {
+    let Some(small) = SmallFs::mount("a recording on a full disk", 64 << 10) else { return };
+    small.fill();
+    let place = in_memory();
+    let server = place.serve_with(&["--record", small.path("seen.dcd").to_str().unwrap()]);
+    let mut nbd = place.nbd();
+    (0..5).for_each(|_| nbd.write(0, &[1; 4096]).unwrap());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let status = || String::from_utf8(place.run("status", &[]).stdout).unwrap();
+    while !status().contains("recording has stopped, 0 requests (5 left out)") {
+        assert!(Instant::now() < deadline, "it says nothing: {}", status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = "No space left on device (os error 28): the recording ends here, with 0 requests";
+    expect(&server.stop(), 0, said);
+}
+
+#[test]
+fn a_recording_that_reaches_the_limit_on_file_sizes_ends_readable() {
+    let place = in_memory();
+    let recording = place.path("seen.dcd");
+    let Some(prlimit) = common::tool("a limit on file sizes", "prlimit") else { return };
+    let mut command = Command::new(prlimit);
+    // Room for one block of the trace, and not for the second.
+    command.arg("--fsize=100000").arg(dcd().get_program()).args(["serve", "--quiet"]);
+    command.arg(place.stack()).arg("--record").arg(&recording);
+    let mut server = Server { child: command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap() };
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let mut nbd = place.nbd();
+    let requests = 20_000u64;
+    for i in 0..requests {
+        nbd.write(i * 7919 % 32768 * 512, &[1; 512]).unwrap();
+    }
+    nbd.disconnect().unwrap();
+    let output = server.stop();
+    expect(&output, 0, "File too large (os error 27): the recording ends here, with ");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let kept: u64 =
+        said.split("ends here, with ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let summary = dcd().args(["trace", "summarise", "--json", "--quiet"]).arg(&recording).output().unwrap();
+    expect(&summary, 0, "");
+    let summary: serde_json::Value = serde_json::from_slice(&summary.stdout).unwrap();
+    assert_eq!(summary["all"]["writes"]["count"], kept);
+    assert!(kept > 1000 && kept < requests, "{kept}");
+    assert!(said.contains(&format!("{} requests are not in it", requests + 1 - kept)), "{said}");
 }

@@ -12,9 +12,11 @@ mod ring;
 mod session;
 mod signals;
 
-pub use device::{Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice, Overlay};
+pub use device::{
+    Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice, Overlay, reserve_space,
+};
 pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, Outcome, Statistics};
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};
 pub use session::{Actions, ControlCall, Piece, Session, SessionFactory, Source};
-pub use signals::{Signal, Signals};
+pub use signals::{Signal, Signals, ignore_file_size_signal, on_interrupt};

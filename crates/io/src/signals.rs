@@ -67,6 +67,29 @@ impl Signals {
     }
 }
 
+/// Has a thread act when somebody wants the process to end. Threads that were started before may be interrupted instead.
+///
+/// # Errors
+/// Where the kernel gives no descriptor for signals, or no thread.
+pub fn on_interrupt(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let signals = Signals::new()?;
+    let wait = move || {
+        let mut waited = libc::pollfd { fd: signals.fd(), events: libc::POLLIN, revents: 0 };
+        while signals.take().is_none() {
+            // SAFETY: one descriptor, which is open, and lives for the call.
+            unsafe { libc::poll(&raw mut waited, 1, -1) };
+        }
+        act();
+    };
+    std::thread::Builder::new().name("dcd-signals".to_owned()).spawn(wait).map(|_| ())
+}
+
+/// Has a write past the limit on file sizes (`ulimit -f`) fail with EFBIG, as on a full device, where the signal would end the process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: a plain system call; no handler of ours runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: plain data, which the kernel fills; no new action is given.
     unsafe {

@@ -65,6 +65,16 @@ fn block_devices_conform() {
 }
 
 #[test]
+fn a_device_that_takes_no_writes_is_opened_for_reading_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::new(&backing(&dir), &["--read-only"]) else { return };
+    let spec = FileSpec::new(&device.device);
+    let error = FileDevice::open(&spec).err().expect("it takes no writes");
+    assert!(error.to_string().contains("it is read only"), "{error}");
+    assert!(FileDevice::open(&FileSpec { read_only: true, ..spec }).is_ok());
+}
+
+#[test]
 fn a_file_under_a_loop_device_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = backing(&dir);

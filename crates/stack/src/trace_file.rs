@@ -4,13 +4,16 @@
 //! A thread writes it. The thread that serves only puts records into a bounded queue: where the file cannot keep up, it drops
 //! them and counts them, as serving is what it is for. A simulation waits instead.
 //!
+//! Where the file cannot be written any more, as on a full disk, that is said at once, the file ends with what is whole in it, and
+//! only that counts as recorded.
+//!
 //! A start begins the file anew. As a wrong path must not cost data, that is done only to an empty file and to one that is a
 //! trace already.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -70,23 +73,53 @@ pub struct Recording {
 struct Counts {
     taken: AtomicU64,
     dropped: AtomicU64,
-    error: Mutex<Option<String>>,
+    broken: Mutex<Option<Broken>>,
+}
+
+/// The file cannot be written any more.
+#[derive(Clone, Debug)]
+struct Broken {
+    why: String,
+    /// Records that are in the file.
+    kept: u64,
 }
 
 impl Recording {
     /// Records that are in the file, or on their way there.
     pub fn recorded(&self) -> u64 {
-        self.counts.taken.load(Ordering::Relaxed)
+        self.broken().map_or_else(|| self.counts.taken.load(Ordering::Relaxed), |broken| broken.kept)
     }
 
-    /// Records that were left out.
+    /// Records that are not in the file.
     pub fn dropped(&self) -> u64 {
-        self.counts.dropped.load(Ordering::Relaxed)
+        let dropped = self.counts.dropped.load(Ordering::Relaxed);
+        let lost = self.broken().map(|broken| self.counts.taken.load(Ordering::Relaxed) - broken.kept);
+        dropped + lost.unwrap_or(0)
     }
 
     /// Why nothing more is written, if so.
     pub fn error(&self) -> Option<String> {
-        self.counts.error.lock().expect("nobody panics with the lock").clone()
+        self.broken().map(|broken| broken.why)
+    }
+
+    fn broken(&self) -> Option<Broken> {
+        self.counts.broken.lock().expect("nobody panics with the lock").clone()
+    }
+
+    /// Ends a file that cannot be written any more, and says so.
+    fn give_up(&self, form: Form, mut file: File, why: &str) {
+        let ended = match form {
+            Form::JsonLines => end_lines(&mut file),
+            Form::Compact => dcd_trace::end_after_failure(&mut file),
+        };
+        let kept = ended.unwrap_or(0);
+        let why = format!("{}: {why}", self.path.display());
+        // Nobody may read it.
+        let _ = writeln!(
+            std::io::stderr(),
+            "dcd: {why}: the recording ends here, with {kept} requests; what is served goes on without it"
+        );
+        *self.counts.broken.lock().expect("nobody panics with the lock") = Some(Broken { why, kept });
     }
 }
 
@@ -105,15 +138,15 @@ impl Recorder {
         let file = begin(path, form.beginning()).map_err(failed)?;
         let recording = Recording { path: path.to_owned(), counts: Arc::default() };
         let (queue, records) = sync_channel(QUEUE_RECORDS);
-        let counts = Arc::clone(&recording.counts);
-        let place = path.display().to_string();
+        let to_repair = file.try_clone().map_err(|e| failed(e.to_string()))?;
+        let told = recording.clone();
         let write = move || {
             let result = match form {
                 Form::JsonLines => write_json(&records, file),
                 Form::Compact => write_compact(&records, file),
             };
             if let Err(why) = result {
-                *counts.error.lock().expect("nobody panics with the lock") = Some(format!("{place}: {why}"));
+                told.give_up(form, to_repair, &why);
             }
         };
         let thread = std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write);
@@ -178,7 +211,7 @@ fn begin(path: &Path, beginning: &[u8]) -> Result<File, String> {
         return Err("holds something that is no trace: choose another name, or remove it".to_owned());
     }
     file.set_len(0).map_err(text)?;
-    std::io::Seek::rewind(&mut file).map_err(text)?;
+    file.rewind().map_err(text)?;
     Ok(file)
 }
 
@@ -230,10 +263,36 @@ impl Held {
     }
 }
 
-fn write_compact(records: &Receiver<TraceRecord>, file: File) -> Result<(), String> {
+/// Cuts off a line that is not whole. Returns the lines that are.
+fn end_lines(file: &mut File) -> std::io::Result<u64> {
+    file.rewind()?;
+    let (mut lines, mut end, mut at) = (0, 0, 0);
+    let mut piece = vec![0; BUFFER_BYTES];
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        for (place, _) in piece[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+            (lines, end) = (lines + 1, at + place as u64 + 1);
+        }
+        at += read as u64;
+    }
+    file.set_len(end)?;
+    Ok(lines)
+}
+
+/// The writer gives whole blocks, so nothing is gained by a buffer before the file.
+fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), String> {
     let format = dcd_trace::by_name("dcd").expect("it is our own");
-    let out = Box::new(BufWriter::with_capacity(BUFFER_BYTES, file));
-    let mut out = dcd_trace::writer(format, out).map_err(|e| e.to_string())?;
+    let new_writer = |file: &File| {
+        let out = file.try_clone().map_err(|e| e.to_string())?;
+        dcd_trace::writer(format, Box::new(out)).map_err(|e| e.to_string())
+    };
+    // An empty trace to begin with: a disk that is full already is told of at once.
+    new_writer(&file)?.finish().map_err(|e| e.to_string())?;
+    file.rewind().map_err(|e| e.to_string())?;
+    let mut out = new_writer(&file)?;
     let mut held = BinaryHeap::new();
     let mut newest = Nanos::ZERO;
     for (number, record) in records.iter().enumerate() {

@@ -37,6 +37,7 @@ pub use distance::OverwriteDistances;
 pub use error::{TraceError, Unit};
 pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
+pub use formats::compact::end_after_failure;
 pub use open::{OpenTrace, create, open, open_input};
 pub use record::{DeviceId, LBA_END_MAX, Op, Record};
 pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, SkipBad, range};

@@ -92,12 +92,36 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
 
 /// The data disk, or the log itself, says that this log is out of date.
 fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
-    let at_risk = attachment.map(|attachment| format!("; {}", attachment.at_risk())).unwrap_or_default();
-    Refusal::new(
-        format!("the data disk has been written without the log {log} since it failed or was left out"),
-        format!(
-            "never use this log again: replaying it would put old data over new. Make a new one with \"dcd format\"{at_risk}"
+    let reason =
+        format!("the data disk has been written without the log {log} since it failed or was left out");
+    match attachment {
+        Some(attachment) if !attachment.may_lose_data() => Refusal::new(
+            reason,
+            format!(
+                "make a new one with \"dcd format\": {}. And never use this log again: replaying it would put old data over new",
+                attachment.at_risk()
+            ),
         ),
+        _ => Refusal::new(
+            match attachment {
+                Some(attachment) => format!("{reason}, and {} are only there", attachment.held()),
+                None => reason,
+            },
+            format!("{RESCUE_FIRST}. Then \"dcd format\" makes a new log; never use this log again as it is"),
+        ),
+    }
+}
+
+/// The way out for a log that failed, or was left out, and can be read again.
+pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has that the data disk lacks, and \"dcd rescue --force\" writes it back: \
+    nothing of it is lost, but a block that was written since without the log gets its older content";
+
+/// The whole way to another log for a disk whose log is this one.
+pub fn way_to_a_new_log(log: &Path) -> String {
+    format!(
+        "to replace the log, stop the server, write everything back with \"dcd detach\" and a stack file that names {}, and then \
+         \"dcd format\" the new one",
+        log.display()
     )
 }
 
@@ -152,12 +176,13 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
     )
 }
 
+/// What to do where a log is named, and none is there.
+pub const NO_LOG: &str =
+    "correct its path in the stack file; if there never was one, \"dcd format\" makes it";
+
 fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
     match attachment {
-        None => Refusal::new(
-            format!("there is no log: {why}"),
-            "make one with \"dcd format\", or correct its path in the stack file",
-        ),
+        None => Refusal::new(format!("there is no log: {why}"), NO_LOG),
         Some(attachment) if !attachment.may_lose_data() && attachment.state == AttachmentState::Abandoned => {
             Refusal::new(
                 format!(
@@ -176,7 +201,12 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
                 attachment.log.display()
             ),
             format!(
-                "bring the log back. To give it up: \"dcd serve --without-cache --force\"; {}",
+                "bring the log back, or name it in the stack file where it is now; {}. Without the log: \"dcd serve --without-cache \
+                 --force\"; {}",
+                match attachment.state {
+                    AttachmentState::Abandoned => RESCUE_FIRST.to_owned(),
+                    _ => way_to_a_new_log(&attachment.log),
+                },
                 attachment.at_risk()
             ),
         ),
@@ -190,7 +220,7 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
             format!("the data disk is incomplete without its cache {}", attachment.cache_uuid),
             match attachment.state {
                 AttachmentState::Abandoned => format!(
-                    "its log ({}) failed, and can be served no more: add --force; {}",
+                    "its log ({}) failed, and may be readable again: {RESCUE_FIRST}. Without the log: add --force; {}",
                     attachment.log.display(),
                     attachment.at_risk()
                 ),
@@ -231,8 +261,8 @@ pub fn admit_told(told: &[u64], log: &Path, uuid: &str) -> Result<(), Refusal> {
                 "no cache is attached to this array, as its members say: the cache {uuid}, of the log {log}, was detached or given up, \
                  and the array may have been written since"
             ),
-            "never use this log again: replaying it may put old data over new. \"dcd rescue --list\" says what it holds that is not \
-             home, and \"dcd format --force\" makes a new one",
+            "\"dcd rescue --list\" shows what the log has that the array lacks, and \"dcd rescue --force\" writes it back, over what may \
+             be newer. Then \"dcd format --force\" makes a new log; never use this log again as it is",
         )),
         _ if !told.iter().any(|id| Some(*id) == told_as(uuid)) => Err(Refusal::new(
             format!(
@@ -317,12 +347,14 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
                 ),
                 match attachment.state {
                     AttachmentState::Abandoned => format!(
-                        "its log failed, and can be served no more: add --force to give it up; {}",
+                        "its log failed, and may be readable again: {RESCUE_FIRST}. Without the log: add --force; {}",
                         attachment.at_risk()
                     ),
-                    _ => {
-                        format!("detach it first (\"dcd detach\"), or add --force: {}", attachment.at_risk())
-                    }
+                    _ => format!(
+                        "{}. Without that: add --force; {}",
+                        way_to_a_new_log(&attachment.log),
+                        attachment.at_risk()
+                    ),
                 },
             ))
         }

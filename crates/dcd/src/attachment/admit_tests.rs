@@ -141,3 +141,74 @@ fn a_second_cache_is_refused_unless_the_first_has_nothing_to_say() {
     assert!(admit_attach(&abandoned, EXTENT, false).is_ok());
     assert!(admit_attach(&Attachments::default(), EXTENT, false).is_ok());
 }
+
+/// What loses nothing comes before what does, in every refusal of a disk whose log may have what it lacks.
+#[test]
+fn every_refusal_names_the_way_out_that_loses_nothing_first() {
+    let gone = LogSeen::Missing("no such file".to_owned());
+    let seen = |epoch, state, torn| LogSeen::Present { uuid: "right".to_owned(), epoch, state, torn };
+    let log = Path::new("/disks/log");
+    let (dirty, failed) = (recorded(AttachmentState::Dirty), recorded(AttachmentState::Abandoned));
+    let unknown = Attachments::default();
+    let start = |all: &Attachments, seen: &LogSeen| admit_start(all, EXTENT, log, seen).map(|_| ());
+    let shrunk = Extent::new(Lba(0), 2040);
+    let shifted = Extent::new(Lba(1024), 2048);
+    let lost = || Some("0123-...".to_owned());
+    let (rescue, detach, original) = ("dcd rescue --list", "dcd detach", "use the original log");
+    let cases: [(&str, Result<(), Refusal>, &str); 21] = [
+        ("failed log", start(&failed, &seen(99, State::Active, false)), rescue),
+        ("given up", start(&dirty, &seen(7, State::GivenUp, false)), rescue),
+        ("given up, no record", start(&unknown, &seen(7, State::GivenUp, false)), rescue),
+        ("missing log", start(&dirty, &gone), "bring the log back"),
+        ("missing failed log", start(&failed, &gone), "bring the log back"),
+        ("no log, no record", start(&unknown, &gone), "correct its path"),
+        ("old copy", start(&dirty, &seen(6, State::Stopped, false)), original),
+        (
+            "superblock lost",
+            start(&dirty, &seen(6, State::Stopped, true)),
+            "\"dcd rescue --force\" brings home",
+        ),
+        ("another cache", start(&dirty, &present("wrong", 9)), "name the right log"),
+        (
+            "smaller disk",
+            admit_start(&dirty, shrunk, log, &present("right", 7)).map(|_| ()),
+            "make it as large",
+        ),
+        (
+            "smaller, failed",
+            admit_start(&failed, shrunk, log, &present("right", 7)).map(|_| ()),
+            "make it as large",
+        ),
+        (
+            "overlap",
+            admit_start(&dirty, shifted, log, &present("right", 7)).map(|_| ()),
+            "give the stack file",
+        ),
+        ("without cache", admit_without_cache(&dirty, EXTENT, false), "serve it with the log"),
+        ("without failed log", admit_without_cache(&failed, EXTENT, false), rescue),
+        (
+            "no record of an array",
+            admit_without_record(lost(), false, "Or add --force"),
+            "serve it with that cache",
+        ),
+        ("array tells of none", admit_told(&[], log, "right"), rescue),
+        ("array tells of another", admit_told(&[1], log, "right"), "name the right log"),
+        ("plain", admit_plain(&dirty, EXTENT), "serve the stack that has the cache"),
+        ("rescue of a failed log", admit_rescue(&failed, EXTENT, log, &present("right", 99), false), rescue),
+        ("attach", admit_attach(&dirty, EXTENT, false), detach),
+        ("attach after a failure", admit_attach(&failed, EXTENT, false), rescue),
+    ];
+    let at = |text: &str, part: &str| text.find(part).unwrap_or(usize::MAX);
+    for (case, verdict, way_out) in cases {
+        let action = verdict.expect_err(case).action;
+        let first = at(&action, way_out);
+        assert!(first < usize::MAX, "{case}: {action}");
+        for losing in
+            ["--without-cache", "add --force", "\"dcd format", "never use this log", "would be lost"]
+        {
+            assert!(first < at(&action, losing), "{case}: {losing} comes first: {action}");
+        }
+    }
+    let overwrite = admit_overwrite(&dirty, EXTENT, "x", false).unwrap_err().action;
+    assert!(at(&overwrite, "choose another device") < at(&overwrite, "--force"), "{overwrite}");
+}

@@ -18,6 +18,7 @@
 //! An `Abandoned` log is never used again: the data disk has been written since without it.
 
 mod admit;
+mod identity;
 mod place;
 mod store;
 
@@ -27,8 +28,8 @@ use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{
-    LogSeen, Refusal, Start, admit_attach, admit_on_array, admit_overwrite, admit_plain, admit_rescue,
-    admit_start, admit_told, admit_without_cache, admit_without_record,
+    LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_on_array, admit_overwrite,
+    admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache, admit_without_record,
 };
 pub use store::{RecordError, RecordFile};
 
@@ -68,18 +69,22 @@ impl Attachment {
         Extent::new(Lba(self.first_sector), self.sectors)
     }
 
-    /// The bytes at risk, for messages: what is known, or the bound.
-    pub fn at_risk(&self) -> String {
+    /// The writes that only the log has, for messages: as many as is known, or the bound.
+    pub fn held(&self) -> String {
         use dcd_stack::HumanBytes;
         match (self.state, self.dirty_bytes) {
-            (AttachmentState::Clean, _) | (_, Some(0)) => "no data is at risk".to_owned(),
-            (_, Some(bytes)) => format!("{} of acknowledged writes would be lost", HumanBytes(bytes)),
-            (_, None) => {
-                let most = HumanBytes(self.log_bytes);
-                format!(
-                    "up to {most} of acknowledged writes would be lost (the log's size; how much is not known)"
-                )
-            }
+            (AttachmentState::Clean, _) | (_, Some(0)) => "no acknowledged writes".to_owned(),
+            (_, Some(bytes)) => format!("{} of acknowledged writes", HumanBytes(bytes)),
+            (_, None) => format!("up to {} of acknowledged writes", HumanBytes(self.log_bytes)),
+        }
+    }
+
+    /// The bytes at risk, for messages.
+    pub fn at_risk(&self) -> String {
+        match (self.may_lose_data(), self.dirty_bytes) {
+            (false, _) => "no data is at risk".to_owned(),
+            (true, Some(_)) => format!("{} would be lost", self.held()),
+            (true, None) => format!("{} would be lost (the log's size; how much is not known)", self.held()),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Where the record of a data disk is kept.
 //!
 //! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
-//! device has it in the state directory, under a name that stays when devices are numbered anew: its name in
-//! `/dev/disk/by-id`, or else its device number. A loop device can have any number: its record is that of its file
-//! (`disk.img@4096.dcd`, where it begins at an offset).
+//! device has it in the state directory, under the best of its names, or else its device number. That is a name for people: the record
+//! says which disk it belongs to (`identity.rs`), as disks are numbered anew and links come and go. Only where neither the record nor the
+//! disk has anything to tell them apart, as with a blank disk without a serial number, the device number decides. A loop device can
+//! have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
 //!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
 //! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
@@ -13,75 +14,132 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use super::identity::{Identity, System, numbers};
+
 /// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
 const STATE_DIR: &str = "/var/lib/dcd";
-const BY_ID: &str = "/dev/disk/by-id";
-const SYSFS_BLOCK: &str = "/sys/dev/block";
 /// What a record's name ends with.
 const SUFFIX: &str = ".dcd";
+/// What the name of an array's record begins with.
+const ARRAY: &str = "array-";
 
-/// The path for a new record, and all paths under which an older one may be.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Places {
-    pub preferred: PathBuf,
-    pub all: Vec<PathBuf>,
+/// Where the record of a disk may be.
+#[derive(Debug)]
+pub enum Place {
+    /// Beside a file.
+    Beside(PathBuf),
+    InStateDir(Block),
 }
 
-pub fn places(device: &Path) -> std::io::Result<Places> {
+/// A block device.
+#[derive(Debug)]
+pub struct Block {
+    device: PathBuf,
+    number: u64,
+    state_dir: PathBuf,
+    system: System,
+    identity: Identity,
+}
+
+pub fn place(device: &Path) -> std::io::Result<Place> {
     let device = fs::canonicalize(device)?;
     let metadata = fs::metadata(&device)?;
     if !metadata.file_type().is_block_device() {
-        return Ok(beside(&device, 0));
+        return Ok(Place::Beside(beside(&device, 0)));
     }
-    if let Some((file, offset)) = file_of_loop(Path::new(SYSFS_BLOCK), metadata.rdev()) {
-        return Ok(beside(&fs::canonicalize(file)?, offset));
+    let system = System::default();
+    if let Some((file, offset)) = file_of_loop(&system.sysfs, metadata.rdev()) {
+        return Ok(Place::Beside(beside(&fs::canonicalize(file)?, offset)));
     }
     let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
-    let names = stable_names(&device, Path::new(BY_ID));
-    Ok(block_places(&state_dir, names, metadata.rdev()))
+    Ok(Place::InStateDir(Block::new(device, metadata.rdev(), state_dir, system)))
+}
+
+impl Block {
+    pub fn new(device: PathBuf, number: u64, state_dir: PathBuf, system: System) -> Block {
+        let identity = Identity::of(&device, number, &system);
+        Block { device, number, state_dir, system, identity }
+    }
+
+    /// Where a record is looked for first: under each name, and under the number.
+    pub fn own_paths(&self) -> Vec<PathBuf> {
+        let number = number_name(self.number);
+        let names = self.identity.names.iter().chain(std::iter::once(&number));
+        names.map(|name| self.state_dir.join(format!("{name}{SUFFIX}"))).collect()
+    }
+
+    /// The records of all disks, in a fixed order.
+    pub fn all_paths(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
+        let is_of_disk = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.ends_with(SUFFIX) && !name.starts_with(ARRAY)
+        };
+        let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_of_disk).collect();
+        all.sort();
+        all
+    }
+
+    /// Where a new record goes: under the best name that another disk's record does not have.
+    pub fn new_path(&self) -> PathBuf {
+        let best = self.own_paths().swap_remove(0);
+        let stem = best.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+        let others = (2..).map(|count| best.with_file_name(format!("{stem}-{count}{SUFFIX}")));
+        let mut paths = std::iter::once(best.clone()).chain(others);
+        paths.find(|path| !path.exists()).unwrap_or(best)
+    }
+
+    /// True where a record says that it is this disk's.
+    pub fn is(&self, recorded: &Identity) -> bool {
+        recorded.is(&self.identity) == Some(true)
+    }
+
+    /// True where a record under this disk's name or number may be its own: one from before records said so, and one of a disk on which
+    /// something else was put since, as long as that disk is not there under another number.
+    pub fn may_be(&self, recorded: Option<&Identity>) -> bool {
+        let Some(recorded) = recorded else { return true };
+        let by_name = !recorded.names.is_empty() && !self.identity.names.is_empty();
+        match recorded.is(&self.identity) {
+            Some(true) => true,
+            Some(false) if by_name => false,
+            _ => !recorded.is_elsewhere(&self.device, &self.system),
+        }
+    }
+
+    /// What a record that is written now says of the disk: there may be another file system on it than when it was opened.
+    pub fn identity(&self) -> Identity {
+        let now = Identity::of(&self.device, self.number, &self.system);
+        match now.names == self.identity.names {
+            true => Identity { content: now.content.or(self.identity.content.clone()), ..now },
+            false => self.identity.clone(),
+        }
+    }
 }
 
 /// The record of a file, or of what begins at an offset in it.
-fn beside(file: &Path, offset: u64) -> Places {
+fn beside(file: &Path, offset: u64) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     if offset > 0 {
         name.push(format!("@{offset}"));
     }
     name.push(SUFFIX);
-    let beside = file.with_file_name(name);
-    Places { preferred: beside.clone(), all: vec![beside] }
+    file.with_file_name(name)
 }
 
 /// The paths of all copies of an array's record, of which these are members.
 pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for member in members {
-        let copy = places(member)?.preferred.with_file_name(format!("array-{uuid}{SUFFIX}"));
+        let name = format!("{ARRAY}{uuid}{SUFFIX}");
+        let copy = match place(member)? {
+            Place::Beside(path) => path.with_file_name(name),
+            Place::InStateDir(block) => block.state_dir.join(name),
+        };
         if !all.contains(&copy) {
             all.push(copy);
         }
     }
     Ok(all)
-}
-
-fn block_places(state_dir: &Path, mut names: Vec<String>, device_number: u64) -> Places {
-    names.sort_by_key(|name| (rank(name), name.clone()));
-    names.push(number_name(device_number));
-    let all: Vec<PathBuf> = names.iter().map(|name| state_dir.join(format!("{name}{SUFFIX}"))).collect();
-    Places { preferred: all[0].clone(), all }
-}
-
-/// Names made from what is burnt into the drive come before names made from how it is connected.
-fn rank(name: &str) -> usize {
-    let order = ["wwn-", "nvme-eui.", "nvme-", "ata-", "scsi-", "dm-uuid-", "md-uuid-"];
-    order.iter().position(|prefix| name.starts_with(prefix)).unwrap_or(order.len())
-}
-
-fn stable_names(device: &Path, by_id: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(by_id) else { return Vec::new() };
-    let leads_here =
-        |entry: &fs::DirEntry| fs::canonicalize(entry.path()).is_ok_and(|target| target == device);
-    entries.flatten().filter(leads_here).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// The file that a loop device is, and where in it that begins; none for other devices, and where it is gone.
@@ -92,11 +150,6 @@ fn file_of_loop(sysfs: &Path, device: u64) -> Option<(PathBuf, u64)> {
     let file = PathBuf::from(attribute("backing_file")?.trim_end_matches('\n'));
     let offset = attribute("offset")?.trim().parse().ok()?;
     file.is_file().then_some((file, offset))
-}
-
-/// Major and minor, as the kernel packs them.
-const fn numbers(device: u64) -> (u64, u64) {
-    ((device >> 8) & 0xfff | (device >> 32) & !0xfff, device & 0xff | (device >> 12) & 0xffff_ff00)
 }
 
 /// `block-MAJOR-MINOR`.
@@ -116,9 +169,10 @@ mod tests {
         fs::write(dir.join("disk.img"), b"").unwrap();
         std::os::unix::fs::symlink(dir.join("disk.img"), dir.join("link")).unwrap();
         for name in ["disk.img", "link"] {
-            assert_eq!(places(&dir.join(name)).unwrap().preferred, dir.join("disk.img.dcd"));
+            let Place::Beside(path) = place(&dir.join(name)).unwrap() else { panic!("it is a file") };
+            assert_eq!(path, dir.join("disk.img.dcd"));
         }
-        assert!(places(&dir.join("missing")).is_err());
+        assert!(place(&dir.join("missing")).is_err());
     }
 
     #[test]
@@ -131,16 +185,6 @@ mod tests {
         let members: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
         let copies = ["array-u.dcd", "other/array-u.dcd"].map(|name| dir.join(name));
         assert_eq!(array_places("u", &members).unwrap(), copies);
-    }
-
-    #[test]
-    fn a_block_device_has_a_stable_name() {
-        let names = vec!["ata-Disk_123".to_owned(), "usb-x".to_owned(), "wwn-0x5000".to_owned()];
-        let places = block_places(Path::new("/s"), names, 0x811);
-        let expected: Vec<PathBuf> = ["wwn-0x5000", "ata-Disk_123", "usb-x", "block-8-17"]
-            .map(|n| format!("/s/{n}.dcd").into())
-            .into();
-        assert_eq!((places.preferred, places.all), (expected[0].clone(), expected));
     }
 
     #[test]
@@ -159,20 +203,7 @@ mod tests {
         assert_eq!(file_of_loop(dir.path(), 8 << 8), None, "no loop device");
         set("offset", "4096");
         let (file, offset) = file_of_loop(dir.path(), device).unwrap();
-        assert_eq!(beside(&file, offset).preferred, dir.path().join("disk.img@4096.dcd"));
-        assert_eq!(beside(&image, 0), places(&image).unwrap());
-    }
-
-    #[test]
-    fn links_by_id_are_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = fs::canonicalize(dir.path()).unwrap();
-        let by_id = dir.join("by-id");
-        fs::create_dir(&by_id).unwrap();
-        for device in ["sda", "sdb"] {
-            fs::write(dir.join(device), b"").unwrap();
-            std::os::unix::fs::symlink(format!("../{device}"), by_id.join(format!("wwn-{device}"))).unwrap();
-        }
-        assert_eq!(stable_names(&dir.join("sdb"), &by_id), ["wwn-sdb"]);
+        assert_eq!(beside(&file, offset), dir.path().join("disk.img@4096.dcd"));
+        assert_eq!(beside(&image, 0), dir.path().join("disk.img.dcd"));
     }
 }

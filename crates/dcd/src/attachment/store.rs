@@ -5,23 +5,29 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::Attachments;
-use super::place::{array_places, places};
+use super::identity::Identity;
+use super::place::{Block, Place, array_places, place};
 
 const FORMAT: &str = "dcd attachment record";
 const VERSION: u32 = 1;
+/// A record is overwritten in place only where it fits a page.
+const IN_PLACE_MAX: usize = 4096;
 const NOTE: &str = "Written by dcd. The disk that this belongs to may be incomplete without its cache: keep this file, \
                     and do not mount or check the disk while a cache is attached. \"dcd detach\" removes it.";
 
 /// What can go wrong with a record, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("{path}: {action} the attachment record failed: {source}")]
+    #[error(
+        "{path}: {action} the attachment record failed: {source}{}",
+        if is_no_space(source) { ". Make room there: 8 KiB are enough" } else { "" }
+    )]
     Io { path: PathBuf, action: &'static str, source: io::Error },
     #[error(
         "{path}: this attachment record is damaged ({why}). It says which cache the disk has: restore it from a \
@@ -48,6 +54,9 @@ struct Document {
     /// Which of several copies is the newest; none where there is but one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     generation: Option<u64>,
+    /// Which disk it belongs to; none where it lies beside a file, and of an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    disk: Option<Identity>,
     crc32c: String,
 }
 
@@ -57,22 +66,44 @@ pub struct RecordFile {
     /// All of its copies: several only of an array.
     paths: Vec<PathBuf>,
     is_array: bool,
+    block: Option<Block>,
 }
 
 impl RecordFile {
     /// The record of the disk at `device`, whether it exists or not.
     pub fn of(device: &Path) -> Result<RecordFile, RecordError> {
-        let places = places(device).map_err(|source| RecordError::Io {
+        let place = place(device).map_err(|source| RecordError::Io {
             path: device.to_owned(),
             action: "finding",
             source,
         })?;
-        let existing: Vec<PathBuf> = places.all.into_iter().filter(|path| path.exists()).collect();
-        match existing.as_slice() {
-            [] => Ok(RecordFile { paths: vec![places.preferred], is_array: false }),
-            [path] => Ok(RecordFile { paths: vec![path.clone()], is_array: false }),
-            _ => Err(RecordError::Several(existing)),
+        match place {
+            Place::Beside(path) => Ok(RecordFile { paths: vec![path], is_array: false, block: None }),
+            Place::InStateDir(block) => RecordFile::of_block(block),
         }
+    }
+
+    fn of_block(block: Block) -> Result<RecordFile, RecordError> {
+        // One that cannot be understood may be this disk's.
+        let may_be_its_own = |path: &PathBuf| match read(path) {
+            Ok(None) => false,
+            Ok(Some(document)) => block.may_be(document.disk.as_ref()),
+            Err(_) => true,
+        };
+        let is_its_own = |path: &PathBuf| match read(path) {
+            Ok(Some(Document { disk: Some(disk), .. })) => block.is(&disk),
+            _ => false,
+        };
+        let mut existing: Vec<PathBuf> = block.own_paths().into_iter().filter(may_be_its_own).collect();
+        if existing.is_empty() {
+            existing = block.all_paths().into_iter().filter(is_its_own).collect();
+        }
+        let path = match existing.as_slice() {
+            [] => block.new_path(),
+            [path] => path.clone(),
+            _ => return Err(RecordError::Several(existing)),
+        };
+        Ok(RecordFile { paths: vec![path], is_array: false, block: Some(block) })
     }
 
     /// The record of an array with these members, whether it exists or not.
@@ -82,7 +113,7 @@ impl RecordFile {
             action: "finding",
             source,
         })?;
-        Ok(RecordFile { paths, is_array: true })
+        Ok(RecordFile { paths, is_array: true, block: None })
     }
 
     /// The attachments; none where there is no record.
@@ -111,20 +142,55 @@ impl RecordFile {
             true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
             false => None,
         };
+        let disk = self.block.as_ref().map(Block::identity);
         let document = Document {
             format: FORMAT.to_owned(),
             version: VERSION,
             note: NOTE.to_owned(),
             attachments: attachments.clone(),
             generation,
-            crc32c: checksum(attachments, generation),
+            crc32c: checksum(attachments, generation, disk.as_ref()),
+            disk,
         };
         let mut text = serde_json::to_string_pretty(&document).expect("a record is plain data");
         text.push('\n');
         self.paths
             .iter()
-            .try_for_each(|path| replace(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))
+            .try_for_each(|path| put(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))
     }
+}
+
+/// Replaces a record, or overwrites it where its file system is full: a good disk does not wait for room.
+fn put(path: &Path, text: &[u8]) -> io::Result<()> {
+    let replaced = replace(path, text);
+    if !replaced.as_ref().is_err_and(is_no_space) || overwrite(path, text).is_err() {
+        return replaced;
+    }
+    eprintln!(
+        "dcd: {}: its file system is full, so this attachment record was overwritten in place. A power cut in that moment damages it, \
+         and the next start then asks which cache the disk has. Make room there: 8 KiB are enough",
+        path.display()
+    );
+    Ok(())
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
+/// Writes a record over the one that is there, within the space that it has: one page, which the kernel takes as a whole or not at all.
+fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let found = file.metadata()?;
+    let length = text.len().max(usize::try_from(found.len()).unwrap_or(usize::MAX));
+    if length > IN_PLACE_MAX || length as u64 > found.blocks() * 512 {
+        return Err(ErrorKind::StorageFull.into());
+    }
+    // What follows a JSON text may be white space.
+    let mut page = text.to_vec();
+    page.resize(length, b' ');
+    file.write_all_at(&page, 0)?;
+    file.sync_all()
 }
 
 fn read(path: &Path) -> Result<Option<Document>, RecordError> {
@@ -144,7 +210,7 @@ fn read(path: &Path) -> Result<Option<Document>, RecordError> {
         return Err(RecordError::Version { path: path.to_owned(), version });
     }
     let document: Document = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
-    if document.crc32c != checksum(&document.attachments, document.generation) {
+    if document.crc32c != checksum(&document.attachments, document.generation, document.disk.as_ref()) {
         return Err(damaged("its checksum does not match".to_owned()));
     }
     Ok(Some(document))
@@ -162,9 +228,11 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let written = file.write_all(text).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written?;
     sync(directory)
 }
 
@@ -188,9 +256,12 @@ fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn checksum(attachments: &Attachments, generation: Option<u64>) -> String {
+fn checksum(attachments: &Attachments, generation: Option<u64>, disk: Option<&Identity>) -> String {
     let mut bytes = serde_json::to_vec(attachments).expect("a record is plain data");
     bytes.extend(generation.iter().flat_map(|generation| generation.to_le_bytes()));
+    if let Some(disk) = disk {
+        bytes.extend(serde_json::to_vec(disk).expect("an identity is plain data"));
+    }
     format!("{:08x}", crc32c::crc32c(&bytes))
 }
 
@@ -198,6 +269,8 @@ fn checksum(attachments: &Attachments, generation: Option<u64>) -> String {
 mod tests {
     use dcd_engine::{Extent, Lba};
 
+    use super::super::identity::System;
+    use super::super::identity::tests::Fake;
     use super::super::{AttachmentState, admit};
     use super::*;
 
@@ -279,6 +352,88 @@ mod tests {
         fs::write(copy, text).unwrap();
         of(&members).store(&Attachments::default()).unwrap();
         assert_eq!(of(&members).load().unwrap(), Attachments::default());
+    }
+
+    const SDA: u64 = 8 << 8;
+    const SDB: u64 = 8 << 8 | 16;
+
+    /// The record of a block device of a fake system.
+    fn of_block(fake: &Fake, name: &str, number: u64) -> RecordFile {
+        let system = System { by: fake.system.by.clone(), sysfs: fake.system.sysfs.clone() };
+        let state_dir = fake.dir.path().join("state");
+        RecordFile::of_block(Block::new(fake.device(name), number, state_dir, system)).unwrap()
+    }
+
+    fn dirty() -> Attachments {
+        Attachments(vec![admit::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(0), 8))])
+    }
+
+    #[test]
+    fn disks_that_are_numbered_anew_keep_their_records() {
+        // Told apart by a serial number, by what is on them, and by what is on one of them.
+        for (serials, contents) in [
+            ([Some("S1"), Some("S2")], [None, None]),
+            ([Some("S1"), Some("S2")], [Some(1), Some(1)]),
+            ([None, None], [Some(1), Some(2)]),
+            ([None, None], [Some(1), None]),
+        ] {
+            let fake = Fake::new();
+            let plug = |numbers: [u64; 2]| {
+                for (disk, (number, name)) in numbers.into_iter().zip(["sda", "sdb"]).enumerate() {
+                    fake.disk(name, contents[disk]);
+                    fake.numbered(number, name);
+                    if let Some(serial) = serials[disk] {
+                        fake.attribute(number, "serial", serial);
+                    }
+                }
+            };
+            plug([SDA, SDB]);
+            of_block(&fake, "sda", SDA).store(&dirty()).unwrap();
+            assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
+            assert_eq!(of_block(&fake, "sdb", SDB).load().unwrap(), Attachments::default());
+            // The first disk has the second's number now.
+            plug([SDB, SDA]);
+            let case = format!("{serials:?} {contents:?}");
+            assert_eq!(of_block(&fake, "sda", SDB).load().unwrap(), dirty(), "{case}");
+            let other = of_block(&fake, "sdb", SDA);
+            assert_eq!(other.load().unwrap(), Attachments::default(), "{case}");
+            // Its own record leaves that one alone.
+            other.store(&dirty()).unwrap();
+            of_block(&fake, "sdb", SDA).store(&Attachments::default()).unwrap();
+            assert_eq!(of_block(&fake, "sda", SDB).load().unwrap(), dirty(), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_disk_keeps_its_record_when_it_gets_another_file_system_or_a_name() {
+        let fake = Fake::new();
+        fake.numbered(SDA, "sda");
+        fake.disk("sda", None);
+        of_block(&fake, "sda", SDA).store(&dirty()).unwrap();
+        for uuid in [1, 2] {
+            fake.disk("sda", Some(uuid));
+            let file = of_block(&fake, "sda", SDA);
+            assert_eq!(file.load().unwrap(), dirty());
+            file.store(&dirty()).unwrap();
+        }
+        // udev was not there yet.
+        fake.attribute(SDA, "serial", "S1");
+        assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
+    }
+
+    #[test]
+    fn a_record_from_before_records_named_their_disk_is_found_by_its_number() {
+        let fake = Fake::new();
+        fake.numbered(SDA, "sda");
+        fake.disk("sda", Some(1));
+        let file = of_block(&fake, "sda", SDA);
+        file.store(&dirty()).unwrap();
+        let text = fs::read_to_string(&file.paths[0]).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document.as_object_mut().unwrap().remove("disk");
+        document["crc32c"] = checksum(&dirty(), None, None).into();
+        fs::write(&file.paths[0], document.to_string()).unwrap();
+        assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
     }
 
     #[test]

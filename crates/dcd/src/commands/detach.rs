@@ -12,7 +12,7 @@ use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
 use crate::on_array;
 use crate::opening::{Inspection, Opened, inspect, mark, open_log, refused};
-use crate::progress::Progress;
+use crate::progress::{Progress, say_so_when_interrupted};
 use crate::real::Purpose;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
@@ -67,6 +67,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if let Some(record) = &record {
         admit_log(&choice, record, &seen)?;
     }
+    say_so_when_interrupted();
     let mut opened = Opened::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
     let report = rescue(&mut opened.log, &mut opened.data, RescueOptions::default(), &mut |seen| {
@@ -80,8 +81,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if !report.is_complete() {
         let lost = HumanBytes(report.unsaved_bytes - report.unwritten_bytes);
         return Err(Failure::Damage(format!(
-            "not detached: {lost} of dirty data cannot be read back. \"dcd rescue --list\" says which; \"dcd rescue \
-             --force\" gives it up"
+            "not detached: {lost} of dirty data cannot be read back from the log, which keeps it. Mend the log's device and do this again, \
+             or see what it is: \"dcd rescue --list\". Without it: \"dcd rescue --force\" gives it up"
         )));
     }
     // The log first: were the record gone before, a crash would leave a log that looks in use.

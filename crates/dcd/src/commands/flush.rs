@@ -8,15 +8,20 @@ use std::ops::ControlFlow;
 use crate::cli::Flush;
 use crate::control;
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::progress::{Progress, say_so_when_interrupted};
 
 pub fn run(args: &Flush) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
     let mut progress = Progress::new(args.quiet);
     let mut told = String::new();
+    let mut first = None;
+    say_so_when_interrupted();
     let result = client.call("flush", serde_json::json!({}), |seen| {
         if let Some(bytes) = seen["dirty_bytes"].as_u64() {
-            progress.left(bytes);
+            // What is written counts as dirty until it is durable, which may be long.
+            let durable = first.get_or_insert(bytes).saturating_sub(bytes);
+            let written = seen["written_bytes"].as_u64().unwrap_or(0);
+            progress.left(bytes - written.saturating_sub(durable).min(bytes));
         }
         if let Some(trouble) = seen["trouble"].as_str().filter(|trouble| *trouble != told) {
             progress.end();

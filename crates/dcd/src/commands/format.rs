@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::format::State;
@@ -18,7 +18,7 @@ use crate::choice::Choice;
 use crate::cli::Format;
 use crate::failure::Failure;
 use crate::on_array;
-use crate::opening::{Opened, attachment, refused};
+use crate::opening::{Opened, attachment, refused, reserve_space};
 use crate::probe::probe;
 use crate::real::Purpose;
 
@@ -40,6 +40,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
+    reserve_space(&choice.file, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
         write_new(path, &written, &mut made)?;
     }
@@ -168,6 +169,17 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
     if let Some(stack) = args.stack.as_deref().filter(|stack| stack.exists()) {
         return Err(Failure::Failed(format!("{}: it exists; choose another name", stack.display())));
     }
+    if let Some(stack) = &args.stack {
+        let directory =
+            stack.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            return Err(Failure::Failed(format!(
+                "{}: there is no directory {}: make it, or choose another place for the stack file; nothing was changed",
+                stack.display(),
+                directory.display()
+            )));
+        }
+    }
     // What was typed is relative to here, and a stack file is relative to itself.
     let absolute = |path: &Path| {
         let path = std::path::absolute(path).map_err(|e| Failure::io(path.display(), e))?;
@@ -200,14 +212,7 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
 
 fn write_new(path: &Path, text: &str, made: &mut Made) -> Result<(), Failure> {
     let opened = OpenOptions::new().write(true).create_new(true).open(path);
-    let mut file = opened.map_err(|e| match path.parent() {
-        Some(directory) if e.kind() == ErrorKind::NotFound => Failure::Failed(format!(
-            "{}: there is no directory {}: make it, or choose another place for the stack file",
-            path.display(),
-            directory.display()
-        )),
-        _ => Failure::io(path.display(), e),
-    })?;
+    let mut file = opened.map_err(|e| Failure::io(path.display(), e))?;
     made.0.push(path.to_owned());
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Failure::io(path.display(), e))
 }

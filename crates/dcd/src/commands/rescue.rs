@@ -10,7 +10,7 @@ use crate::choice::Choice;
 use crate::cli::Rescue;
 use crate::failure::Failure;
 use crate::opening::{Opened, refused};
-use crate::progress::Progress;
+use crate::progress::{Progress, say_so_when_interrupted};
 use crate::real::Purpose;
 
 /// Extents that are listed as text; `--json` has them all.
@@ -19,6 +19,9 @@ const LISTED_MAX: usize = 100;
 pub fn run(args: &Rescue) -> Result<(), Failure> {
     let choice = Choice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
+    if !args.list {
+        say_so_when_interrupted();
+    }
     let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;
     if let (Some(record), false) = (&opened.record, args.list) {
@@ -56,7 +59,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     verdict(&report, args.list)?;
     if given_up {
         return Err(Failure::Damage(
-            "the cache went on without this log, or was served without it: --force brings its data home over what is newer".to_owned(),
+            "the cache went on without this log, or was served without it, and its data has to be written back by name: \"dcd rescue --force\" \
+             does that, over what may be newer".to_owned(),
         ));
     }
     match changed.is_empty() {

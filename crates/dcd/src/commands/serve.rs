@@ -18,7 +18,7 @@ use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording
 use serde_json::Value;
 
 use crate::admission::{
-    Admitted, admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, without_caches,
+    Admitted, admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
 };
 use crate::attachment::Refusal;
 use crate::cli::Serve;
@@ -26,6 +26,7 @@ use crate::commands::array::random_id;
 use crate::failure::Failure;
 use crate::host::{Cache, CacheKind, Given, Host};
 use crate::memory::enough_memory;
+use crate::opening::reserve_space;
 use crate::real::{Opener, Purpose, patiently};
 use crate::running::RunningCaches;
 
@@ -81,7 +82,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    ended(&outcome, served.left)
+    let left = served.host.records.failed_logs()?.unwrap_or_else(|| served.left.to_owned());
+    ended(&outcome, &left)
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -110,11 +112,14 @@ fn protect(quiet: bool) {
 fn tell_recording(recording: &Recording, quiet: bool) {
     let path = recording.path.display();
     let (recorded, dropped) = (recording.recorded(), recording.dropped());
-    if let Some(error) = recording.error() {
-        eprintln!("dcd: the recording is not whole: {error}");
-    }
-    if dropped > 0 {
-        eprintln!("dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough");
+    match recording.error() {
+        Some(error) => eprintln!("dcd: the recording ended early: {error}; {dropped} requests are not in it"),
+        None if dropped > 0 => {
+            eprintln!(
+                "dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough"
+            );
+        }
+        None => {}
     }
     if !quiet {
         eprintln!("dcd: {path}: {recorded} requests recorded");
@@ -140,6 +145,12 @@ fn build(
         driver.add_device(device);
     }
     admit_bare(file, &built.parts, &file.export)?;
+    for choice in choices(file)? {
+        // It may be good for long: that it has no room to end up in is told before it is too late.
+        if let Err(failure) = reserve_space(file, &built.parts, &choice.log) {
+            eprintln!("dcd: {failure}; the log fails when its file system is full");
+        }
+    }
     let cache = |layer: &LayerSpec| {
         let kind = match &layer.kind {
             LayerKind::LogCache { .. } => CacheKind::LogCache,
@@ -336,7 +347,8 @@ impl dcd_io::Host for Served {
                 self.left
             );
         }
-        self.host.tick(context.now(), context.stack());
+        let now = context.now();
+        self.host.tick(now, context.stack_mut());
         self.after(context);
     }
 

@@ -7,10 +7,10 @@ use dcd_stack::{HumanBytes, RECORD};
 use serde_json::{Value, json};
 
 use crate::cli::Status;
-use crate::commands::array::members_listed;
+use crate::commands::array::{judge, members_listed};
 use crate::control;
-use crate::failure::Failure;
-use crate::host::destage_trouble;
+use crate::failure::{Failure, Health};
+use crate::host::{destage_trouble, lost_text, state_word};
 
 pub fn run(args: &Status) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
@@ -20,7 +20,32 @@ pub fn run(args: &Status) -> Result<(), Failure> {
         call("reset-statistics")?;
     }
     println!("{}", if args.json { status.to_string() } else { line(&status) });
-    Ok(())
+    health(&status).verdict()
+}
+
+/// What is wrong, by the status of all caches and arrays.
+fn health(status: &Value) -> Health {
+    let mut health = Health::default();
+    let names = |kind: &str| status[kind].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in names("log_caches") {
+        judge_log_cache(name, &status["layers"][name], &mut health);
+    }
+    for name in names("arrays") {
+        judge(name, &status["layers"][name], &mut health);
+    }
+    health
+}
+
+fn judge_log_cache(name: &str, layer: &Value, health: &mut Health) {
+    if let Some(lost) = lost_text(layer) {
+        health.damaged(format!("log cache \"{name}\": {lost}"));
+    }
+    if layer["state"] == "log-failed" {
+        health.degraded(format!("log cache \"{name}\": the log device failed"));
+    }
+    if let Some(trouble) = destage_trouble(layer) {
+        health.degraded(format!("log cache \"{name}\": {trouble}"));
+    }
 }
 
 /// One line: the caches first, with the words that administrators of such caches know, then what passed.
@@ -38,7 +63,8 @@ fn line(status: &Value) -> String {
     if let Some(recorded) = recording["recorded"].as_u64() {
         let dropped = recording["dropped"].as_u64().filter(|dropped| *dropped > 0);
         let dropped = dropped.map(|dropped| format!(" ({dropped} left out)")).unwrap_or_default();
-        parts.push(format!("recording, {recorded} requests{dropped}"));
+        let word = if recording["error"].is_string() { "recording has stopped" } else { "recording" };
+        parts.push(format!("{word}, {recorded} requests{dropped}"));
     }
     if status["stopping"] == true {
         parts.push("stopping".to_owned());
@@ -62,7 +88,7 @@ fn line(status: &Value) -> String {
 }
 
 fn cache_words(name: &str, layer: &Value) -> String {
-    let mut words = format!("{name}: {}", layer["state"].as_str().unwrap_or("unknown"));
+    let mut words = format!("{name}: {}", state_word(layer));
     let dirty = layer["dirty_bytes"].as_u64().unwrap_or(0);
     if dirty > 0 {
         let _ = write!(words, " {}", HumanBytes(dirty));
@@ -76,9 +102,8 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if let Some(trouble) = destage_trouble(layer) {
         let _ = write!(words, ", {trouble}");
     }
-    let lost = layer["lost_blocks"].as_u64().unwrap_or(0);
-    if lost > 0 {
-        let _ = write!(words, ", {lost} blocks lost");
+    if let Some(lost) = lost_text(layer) {
+        let _ = write!(words, ", {lost}");
     }
     if let Some(percent) = layer["resynced_percent"].as_f64() {
         let _ = write!(words, ", {percent:.1} % of the parity computed");
@@ -123,10 +148,15 @@ mod tests {
         status["layers"][RECORD]["file"] = json!({ "recorded": 9, "dropped": 2 });
         assert!(line(&status).starts_with("cache: clean, recording, 9 requests (2 left out), flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
+        assert!(health(&status).verdict().is_ok());
         let error = json!({ "kind": "no-space", "extent": null });
         status["layers"]["cache"] =
             json!({ "state": "dirty", "destage_failing": true, "statistics": { "last_error": error } });
         assert!(line(&status).starts_with("cache: dirty, not everything can be brought home (no-space), "));
+        assert!(matches!(health(&status).verdict(), Err(Failure::Degraded(_))));
+        status["layers"]["cache"] = json!({ "state": "log-failed", "dirty_bytes": 4096, "lost_blocks": 1 });
+        assert!(line(&status).starts_with("cache: log-failed 4 KiB, 1 block of 4 KiB lost, "));
+        assert!(matches!(health(&status).verdict(), Err(Failure::Damage(_))));
         status["layers"]["cache"] = json!({ "state": "clean", "dirty_bytes": 0 });
         status["arrays"] = json!(["disks"]);
         status["layers"]["disks"] =
@@ -134,6 +164,10 @@ mod tests {
         assert!(
             line(&status).starts_with("cache: clean, disks: degraded 4 KiB, without member 2, recording, ")
         );
+        assert!(matches!(health(&status).verdict(), Err(Failure::Degraded(_))));
+        status["layers"]["disks"] = json!({ "state": "good", "lost_blocks": 2 });
+        assert!(line(&status).contains("disks: damaged, 2 blocks of 4 KiB lost, "), "{}", line(&status));
+        assert!(matches!(health(&status).verdict(), Err(Failure::Damage(_))));
         let pass = json!({ "kind": "rebuild", "percent": 41.04 });
         status["layers"]["disks"] =
             json!({ "state": "rebuilding", "failed_members": [2], "pass": pass, "journal_failed": true });

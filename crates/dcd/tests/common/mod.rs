@@ -160,6 +160,42 @@ pub fn expect(output: &Output, code: i32, said: &str) {
     assert!(all.contains(said), "\"{said}\" is not in: {}", describe(output));
 }
 
+/// A small file system in memory, gone when it is dropped.
+pub struct SmallFs {
+    dir: tempfile::TempDir,
+}
+
+impl SmallFs {
+    /// None, with a line that says so, where it cannot be mounted.
+    pub fn mount(test: &str, bytes: u64) -> Option<SmallFs> {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let size = format!("size={bytes}");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some(SmallFs { dir });
+        }
+        skip(&format!("{test}: a tmpfs cannot be mounted here"));
+        None
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Leaves no byte of it free.
+    pub fn fill(&self) {
+        let mut file = File::create(self.path("filler")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallFs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+    }
+}
+
 /// Says that a test is skipped, past the test runner, which would keep it to itself.
 pub fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");

@@ -34,12 +34,15 @@ impl Core {
     pub fn status(&self, _now: Nanos) -> Value {
         let segment = u64::from(self.superblock.segment_bytes);
         let counts = self.table.counts();
+        // The segment that is being filled counts as soon as it has something that the data disk lacks.
+        let head = self.ring.at(self.ring.index(self.ring.head()));
+        let head_is_used = head.dirty_sectors > 0 || head.dirty_ranges > 0;
         json!({
             "type": "log-cache",
             "state": self.state(),
             "promise": self.config.promise,
             "size_bytes": u64::from(self.superblock.segments) * segment,
-            "used_bytes": (self.ring.live() - 1) * segment,
+            "used_bytes": (self.ring.live() - u64::from(!head_is_used)) * segment,
             "utilisation": self.ring.utilisation(),
             "dirty_bytes": counts.dirty_sectors * SECTOR_BYTES,
             "dirty_ranges": self.ranges.len(),

@@ -9,6 +9,7 @@ mod memory;
 mod open;
 mod overlay;
 mod probe;
+mod space;
 pub(crate) mod sync;
 pub(crate) mod transfer;
 
@@ -20,6 +21,7 @@ use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, SECTOR_BYTES};
 pub use memory::MemoryDevice;
 pub use open::DeviceError;
 pub use overlay::Overlay;
+pub use space::reserve_space;
 pub use sync::FileDevice;
 pub(crate) use transfer::FileTraits;
 
@@ -44,20 +46,12 @@ pub struct FileSpec {
     /// Makes a regular file of this many bytes where there is none (or an empty one). An existing file must have this
     /// size.
     pub create: Option<u64>,
-    /// A file that is made gets its space at once; otherwise it is sparse, and may run out of space later.
-    pub preallocate: bool,
 }
 
 impl FileSpec {
     /// For reading and writing, O_DIRECT where possible, not made.
     pub fn new(path: impl Into<PathBuf>) -> FileSpec {
-        FileSpec {
-            path: path.into(),
-            read_only: false,
-            direct: Direct::Auto,
-            create: None,
-            preallocate: false,
-        }
+        FileSpec { path: path.into(), read_only: false, direct: Direct::Auto, create: None }
     }
 }
 

@@ -28,6 +28,12 @@ pub enum DeviceError {
     Permission { path: PathBuf },
     #[error("{}: {what}", path.display())]
     Unsuitable { path: PathBuf, what: String },
+    #[error(
+        "{}: {lacking} bytes of the file have no space yet, and its file system has {free} bytes free: free the rest there, make the \
+         file smaller, or put it elsewhere",
+        path.display()
+    )]
+    NoSpace { path: PathBuf, lacking: u64, free: u64 },
     #[error("{}: {doing} failed: {source}", path.display())]
     System { path: PathBuf, doing: &'static str, source: io::Error },
 }
@@ -92,6 +98,9 @@ fn open_claimed(spec: &FileSpec) -> Result<(File, bool), DeviceError> {
     let opened = file.metadata().map_err(|e| DeviceError::system(path, "fstat", e))?.file_type();
     if opened.is_block_device() != is_block || (!is_block && !opened.is_file()) {
         return Err(DeviceError::unsuitable(path, "it was replaced while it was opened: try again"));
+    }
+    if is_block && !spec.read_only && probe::is_read_only(&file) {
+        return Err(open_error(path, io::Error::from_raw_os_error(libc::EROFS)));
     }
     Ok((file, is_block))
 }
@@ -163,26 +172,8 @@ fn make_space(file: &File, spec: &FileSpec, bytes: u64) -> Result<(), DeviceErro
             ),
         ));
     }
-    let done =
-        file.set_len(bytes).and_then(|()| if spec.preallocate { preallocate(file, bytes) } else { Ok(()) });
-    done.and_then(|()| file.sync_all()).map_err(|e| {
-        // An empty file is made again by the next attempt; one of the right size without its space would be taken.
-        let _ = file.set_len(0);
-        DeviceError::system(path, "making the file", e)
-    })
-}
-
-fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
-    let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-    // SAFETY: a plain system call on an open descriptor.
-    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } {
-        0 => Ok(()),
-        // A file system that cannot do this is used all the same.
-        _ => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-            error => Err(error),
-        },
-    }
+    let made = file.set_len(bytes).and_then(|()| file.sync_all());
+    made.map_err(|e| DeviceError::system(path, "making the file", e))
 }
 
 /// Turns O_DIRECT on where it is wanted and works; true where it is on.

@@ -115,9 +115,16 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
     })
 }
 
+/// True for a block device that takes no writes, although it could be opened for them.
+pub fn is_read_only(file: &File) -> bool {
+    /// Of linux/fs.h.
+    const BLKROGET: libc::Ioctl = 0x125e;
+    ioctl_int(file, BLKROGET).is_ok_and(|value| value != 0)
+}
+
 fn ioctl_int(file: &File, request: libc::Ioctl) -> io::Result<u32> {
     let mut value: libc::c_int = 0;
-    // SAFETY: both requests that are made here write one `int`, which lives for the call.
+    // SAFETY: all requests that are made here write one `int`, which lives for the call.
     match unsafe { libc::ioctl(file.as_raw_fd(), request, &mut value) } {
         0 => u32::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidData)),
         _ => Err(io::Error::last_os_error()),

@@ -1,7 +1,8 @@
 //! Our own compact binary format, described in docs/traces.md: blocks of records with a checksum each, times and
 //! addresses as differences, numbers as varints. Six to twelve bytes a record.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use dcd_engine::Nanos;
 
@@ -166,6 +167,42 @@ impl WriteTrace for Writer {
     fn finish(&mut self) -> Result<(), TraceError> {
         self.end().map_err(|e| TraceError::io("output", e))
     }
+}
+
+/// Ends a trace whose writing has failed, as on a full disk: cuts off what is no whole block, and writes the end mark behind the last
+/// one. Returns the records that are in it. Where there is no room for the end mark, the trace stays one that was cut off.
+pub fn end_after_failure(file: &mut File) -> std::io::Result<u64> {
+    let fill = |file: &mut File, buffer: &mut [u8]| match file.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    };
+    file.rewind()?;
+    let (mut header, mut total, mut end) = ([0; HEADER_BYTES], 0, 0);
+    let mut block = Vec::with_capacity(BLOCK_BYTES_MAX);
+    let mut is_whole = fill(file, &mut header)? && header.starts_with(MAGIC);
+    while is_whole {
+        end = file.stream_position()?;
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        if !fill(file, &mut header)? {
+            break;
+        }
+        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let (bytes, records, crc) = (word(0) as usize, word(4), word(8));
+        block.resize(bytes.min(BLOCK_BYTES_MAX), 0);
+        is_whole = records > 0
+            && bytes <= BLOCK_BYTES_MAX
+            && fill(file, &mut block)?
+            && crc32c::crc32c_append(crc32c::crc32c(&header[..8]), &block) == crc;
+        total += if is_whole { u64::from(records) } else { 0 };
+    }
+    file.set_len(end)?;
+    file.seek(SeekFrom::Start(end))?;
+    let mut writer = Writer::new(Box::new(file.try_clone()?));
+    (writer.begun, writer.total) = (end > 0, total);
+    // It fits where the file system has freed what was cut off.
+    let _ = writer.end();
+    Ok(total)
 }
 
 struct Reader {

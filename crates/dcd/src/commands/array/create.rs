@@ -11,7 +11,7 @@ use crate::commands::array::Choice;
 use crate::commands::array::devices::{may_overwrite, random_id};
 use crate::commands::format::{Made, random_uuid};
 use crate::failure::Failure;
-use crate::opening::{PartDevice, start, target};
+use crate::opening::{PartDevice, reserve_space, start, target};
 use crate::real::Purpose;
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
@@ -34,6 +34,9 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     }
     for (name, device) in with_journal.iter().zip(&mut devices) {
         may_overwrite(&choice.file, &parts, name, device, args.force)?;
+    }
+    if let Some(journal) = &choice.journal {
+        reserve_space(&choice.file, &parts, journal)?;
     }
     let mut journal = devices.split_off(names.len());
     let mut spares = devices.split_off(choice.members.len());

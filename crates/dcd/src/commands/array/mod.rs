@@ -11,7 +11,6 @@ mod status;
 
 pub use change::store_calibration;
 pub use devices::{Devices, random_id, refused};
-#[allow(unused_imports, reason = "the status of a stack judges its arrays the same way")]
 pub use status::judge;
 
 use std::ops::ControlFlow;

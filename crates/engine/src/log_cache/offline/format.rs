@@ -64,6 +64,9 @@ fn plan(
 ) -> Result<Superblock, OfflineError> {
     let (log, data) = (log.geometry(), data.geometry());
     let segment_bytes = options.segment_bytes;
+    if data.read_only {
+        return Err(OfflineError::ReadOnly("data disk"));
+    }
     if log.read_only {
         return Err(OfflineError::ReadOnly("log device"));
     }

@@ -68,7 +68,9 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
 
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    #[error("the log device holds no dcd log. Is it the right device? `dcd format` makes one")]
+    #[error(
+        "the log device holds no dcd log. Is it the right device? If there never was one, `dcd format` makes it"
+    )]
     NotFormatted,
     #[error(
         "neither copy of the superblock on the log device is usable (copy 0: {0}; copy 1: {1}). If this was a dcd log, what is \
@@ -103,13 +105,13 @@ pub enum OfflineError {
     Detached,
     #[error(
         "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer. `dcd \
-         format` makes a new log; `dcd rescue --list` says what this one holds that is not home, and `dcd rescue --force` brings that home \
-         all the same"
+         rescue --list` says what the log holds that is not home, and `dcd rescue --force` writes that back, over what may be newer. Then \
+         `dcd format` makes a new log"
     )]
     GivenUp,
     #[error("{0}")]
     Options(&'static str),
-    #[error("the {0} is read only")]
+    #[error("the {0} is read only: make it writable, or take read-only = true out of the stack file")]
     ReadOnly(&'static str),
     #[error(
         "the log device is in use by cache {uuid}: {state}. Formatting it would lose that. Serve it and `dcd detach` it, or \

@@ -1,0 +1,295 @@
+//! What a block device is known by, whatever its number is: names that its hardware, its partition table or device-mapper give it,
+//! and the UUID of what is on it. Disks are numbered anew when one is added or taken away.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// How much of the beginning of a device is read: enough for every UUID below.
+const READ_BYTES: u64 = 66 << 10;
+
+/// Where the system tells of its devices; tests have their own.
+#[derive(Debug)]
+pub struct System {
+    /// The directories of links that udev makes.
+    pub by: PathBuf,
+    /// A directory for each device number.
+    pub sysfs: PathBuf,
+}
+
+impl Default for System {
+    fn default() -> System {
+        System { by: "/dev/disk".into(), sysfs: "/sys/dev/block".into() }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The best name first.
+    pub names: Vec<String>,
+    /// The UUID of the file system, partition table or volume on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+impl Identity {
+    pub fn of(device: &Path, number: u64, system: &System) -> Identity {
+        let mut names = links(device, &system.by.join("by-id"), "");
+        names.extend(links(device, &system.by.join("by-partuuid"), "partuuid-"));
+        names.extend(told_by_kernel(&system.sysfs.join(number_text(number))));
+        names.sort_by_key(|name| (rank(name), name.clone()));
+        names.dedup();
+        Identity { names, content: content(device) }
+    }
+
+    /// Whether two are one disk; none where neither says. A name counts more than what is on it: copies of a disk have its UUIDs.
+    pub fn is(&self, other: &Identity) -> Option<bool> {
+        if !self.names.is_empty() && !other.names.is_empty() {
+            return Some(self.names.iter().any(|name| other.names.contains(name)));
+        }
+        Some(self.content.as_ref()? == other.content.as_ref()?)
+    }
+
+    /// True where another device of the system has what is on this one.
+    pub fn is_elsewhere(&self, but: &Path, system: &System) -> bool {
+        let Ok(entries) = fs::read_dir(&system.sysfs) else { return false };
+        let names = entries.flatten().filter_map(|entry| {
+            let uevent = fs::read_to_string(entry.path().join("uevent")).ok()?;
+            uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=").map(str::to_owned))
+        });
+        let devices = system.by.parent().unwrap_or(Path::new("/dev"));
+        let mut others = names.map(|name| devices.join(name)).filter(|other| other != but);
+        self.content.is_some() && others.any(|other| content(&other) == self.content)
+    }
+}
+
+/// Names made from what is burnt into the drive come before names made from how it is connected.
+fn rank(name: &str) -> usize {
+    let order = ["wwn-", "nvme-eui.", "nvme-", "ata-", "scsi-", "dm-uuid-", "md-uuid-"];
+    let late = ["partuuid-", "wwid-", "serial-"];
+    let place = |prefixes: &[&str]| prefixes.iter().position(|prefix| name.starts_with(prefix));
+    place(&order).or_else(|| place(&late).map(|late| order.len() + 1 + late)).unwrap_or(order.len())
+}
+
+fn links(device: &Path, directory: &Path, prefix: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let leads_here =
+        |entry: &fs::DirEntry| fs::canonicalize(entry.path()).is_ok_and(|target| target == device);
+    let names = entries.flatten().filter(leads_here).filter_map(|entry| entry.file_name().into_string().ok());
+    names.map(|name| format!("{prefix}{name}")).collect()
+}
+
+/// Where there is no udev, and early at boot.
+fn told_by_kernel(device: &Path) -> Vec<String> {
+    let attribute = |path: PathBuf| {
+        let text = fs::read_to_string(path).ok()?;
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.:".contains(c) { c } else { '_' };
+        Some(text.trim().chars().map(plain).collect::<String>()).filter(|text| !text.is_empty())
+    };
+    let named = |(prefix, of): (&str, &str)| attribute(device.join(of)).map(|text| format!("{prefix}{text}"));
+    let mut names: Vec<String> =
+        [("dm-uuid-", "dm/uuid"), ("md-uuid-", "md/uuid")].into_iter().filter_map(named).collect();
+    let uevent = fs::read_to_string(device.join("uevent")).unwrap_or_default();
+    names.extend(
+        uevent.lines().find_map(|line| line.strip_prefix("PARTUUID=")).map(|id| format!("partuuid-{id}")),
+    );
+    // A partition lies below its disk, and is named after it.
+    let (disk, part) = match attribute(device.join("partition")) {
+        Some(number) => (device.join(".."), format!("-part{number}")),
+        None => (device.to_owned(), String::new()),
+    };
+    for (prefix, of) in
+        [("wwid-", "wwid"), ("wwid-", "device/wwid"), ("serial-", "serial"), ("serial-", "device/serial")]
+    {
+        names.extend(attribute(disk.join(of)).map(|text| format!("{prefix}{text}{part}")));
+    }
+    names
+}
+
+/// A mark, where the UUID is that goes with it, and how long.
+struct Mark {
+    what: &'static str,
+    at: usize,
+    bytes: &'static [u8],
+    uuid: std::ops::Range<usize>,
+}
+
+const fn mark(what: &'static str, at: usize, bytes: &'static [u8], uuid: std::ops::Range<usize>) -> Mark {
+    Mark { what, at, bytes, uuid }
+}
+
+/// In the order in which they are believed: an MBR mark is found on other things too.
+const MARKS: [Mark; 10] = [
+    mark("gpt", 512, b"EFI PART", 568..584),
+    mark("gpt", 4096, b"EFI PART", 4152..4168),
+    mark("ext", 1080, b"\x53\xef", 1128..1144),
+    mark("xfs", 0, b"XFSB", 32..48),
+    mark("btrfs", 65600, b"_BHRfS_M", 65568..65584),
+    mark("luks", 0, b"LUKS\xba\xbe", 168..204),
+    mark("lvm", 512, b"LABELONE", 544..576),
+    mark("swap", 4086, b"SWAPSPACE2", 1036..1052),
+    // Of the device, not of the array.
+    mark("md", 4096, b"\xfc\x4e\x2b\xa9", 4264..4280),
+    mark("mbr", 510, b"\x55\xaa", 440..444),
+];
+
+/// The UUID of what is on a device; none where nothing is recognised.
+fn content(device: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    File::open(device).ok()?.take(READ_BYTES).read_to_end(&mut start).ok()?;
+    MARKS.iter().find_map(|mark| {
+        let is_there = start.get(mark.at..mark.at + mark.bytes.len())? == mark.bytes;
+        let uuid =
+            start.get(mark.uuid.clone()).filter(|uuid| is_there && uuid.iter().any(|byte| *byte != 0))?;
+        let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{}-{hex}", mark.what))
+    })
+}
+
+/// Major and minor, as the kernel packs them.
+pub const fn numbers(device: u64) -> (u64, u64) {
+    ((device >> 8) & 0xfff | (device >> 32) & !0xfff, device & 0xff | (device >> 12) & 0xffff_ff00)
+}
+
+fn number_text(device: u64) -> String {
+    let (major, minor) = numbers(device);
+    format!("{major}:{minor}")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A system with a directory of links and one of device numbers, and devices that are files.
+    pub struct Fake {
+        pub dir: tempfile::TempDir,
+        pub system: System,
+    }
+
+    impl Fake {
+        pub fn new() -> Fake {
+            let dir = tempfile::tempdir().unwrap();
+            let at = fs::canonicalize(dir.path()).unwrap();
+            for name in ["dev/disk/by-id", "dev/disk/by-partuuid", "sys"] {
+                fs::create_dir_all(at.join(name)).unwrap();
+            }
+            let system = System { by: at.join("dev/disk"), sysfs: at.join("sys") };
+            Fake { dir, system }
+        }
+
+        pub fn device(&self, name: &str) -> PathBuf {
+            self.system.by.with_file_name(name)
+        }
+
+        /// A disk with an ext4 file system of this UUID, or with nothing on it.
+        pub fn disk(&self, name: &str, uuid: Option<u8>) {
+            let mut start = vec![0; 4096];
+            if let Some(uuid) = uuid {
+                start[1080..1082].copy_from_slice(b"\x53\xef");
+                start[1128..1144].fill(uuid);
+            }
+            fs::write(self.device(name), start).unwrap();
+        }
+
+        pub fn numbered(&self, number: u64, name: &str) {
+            let at = self.system.sysfs.join(number_text(number));
+            let _ = fs::remove_dir_all(&at);
+            fs::create_dir_all(&at).unwrap();
+            fs::write(at.join("uevent"), format!("MAJOR=8\nDEVNAME={name}\n")).unwrap();
+        }
+
+        pub fn attribute(&self, number: u64, name: &str, text: &str) {
+            let path = self.system.sysfs.join(number_text(number)).join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+
+        pub fn of(&self, name: &str, number: u64) -> Identity {
+            Identity::of(&self.device(name), number, &self.system)
+        }
+    }
+
+    const SDA: u64 = 8 << 8;
+    const SDB: u64 = 8 << 8 | 16;
+
+    #[test]
+    fn what_is_burnt_in_comes_first_and_the_kernel_tells_where_udev_does_not() {
+        let fake = Fake::new();
+        fake.disk("sda", None);
+        fake.numbered(SDA, "sda");
+        assert_eq!(fake.of("sda", SDA), Identity::default());
+        fake.attribute(SDA, "device/wwid", "t10.ATA  Disk 1");
+        fake.attribute(SDA, "serial", "S 1");
+        assert_eq!(fake.of("sda", SDA).names, ["wwid-t10.ATA__Disk_1", "serial-S_1"]);
+        for (link, by) in
+            [("usb-x", "by-id"), ("wwn-5", "by-id"), ("ata-1", "by-id"), ("9-01", "by-partuuid")]
+        {
+            symlink(fake.device("sda"), fake.system.by.join(by).join(link)).unwrap();
+        }
+        let names = fake.of("sda", SDA).names;
+        assert_eq!(names[..5], ["wwn-5", "ata-1", "usb-x", "partuuid-9-01", "wwid-t10.ATA__Disk_1"]);
+    }
+
+    #[test]
+    fn a_partition_is_named_after_its_disk_and_a_volume_by_its_uuid() {
+        let fake = Fake::new();
+        let disk = fake.dir.path().join("devices/sda");
+        fs::create_dir_all(disk.join("sda1")).unwrap();
+        fs::write(disk.join("serial"), "S1\n").unwrap();
+        fs::write(disk.join("sda1/partition"), "1\n").unwrap();
+        fs::write(disk.join("sda1/uevent"), "DEVNAME=sda1\nPARTUUID=6f-01\n").unwrap();
+        symlink(disk.join("sda1"), fake.system.sysfs.join("8:1")).unwrap();
+        assert_eq!(fake.of("sda1", SDA + 1).names, ["partuuid-6f-01", "serial-S1-part1"]);
+        for (of, is) in [("dm", "dm-uuid-LVM-abc"), ("md", "md-uuid-LVM-abc")] {
+            fake.numbered(SDB, "x");
+            fake.attribute(SDB, &format!("{of}/uuid"), "LVM-abc");
+            assert_eq!(fake.of("x", SDB).names, [is]);
+        }
+    }
+
+    #[test]
+    fn a_name_counts_more_than_what_is_on_the_disk() {
+        let identity = |name: Option<&str>, content: Option<&str>| Identity {
+            names: name.into_iter().map(str::to_owned).collect(),
+            content: content.map(str::to_owned),
+        };
+        for (one, other, same) in [
+            (identity(Some("a"), Some("x")), identity(Some("a"), Some("y")), Some(true)),
+            (identity(Some("a"), Some("x")), identity(Some("b"), Some("x")), Some(false)),
+            (identity(None, Some("x")), identity(Some("b"), Some("x")), Some(true)),
+            (identity(None, Some("x")), identity(None, Some("y")), Some(false)),
+            (identity(None, None), identity(None, Some("y")), None),
+            (identity(Some("a"), None), identity(None, Some("y")), None),
+        ] {
+            assert_eq!((one.is(&other), other.is(&one)), (same, same), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn real_tools_leave_a_uuid_that_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        for (tool, arguments, what) in [
+            ("mkfs.ext4", ["-q", "-F", "-U", "11111111-2222-3333-4444-555555555555"], "ext-"),
+            ("mkswap", ["-q", "-p", "4096", "-U11111111-2222-3333-4444-555555555555"], "swap-"),
+        ] {
+            File::create(&image).unwrap().set_len(32 << 20).unwrap();
+            let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+            match std::process::Command::new(tool).env("PATH", path).args(arguments).arg(&image).output() {
+                Ok(output) => {
+                    assert!(output.status.success(), "{output:?}");
+                    assert_eq!(content(&image), Some(format!("{what}11111111222233334444555555555555")));
+                }
+                Err(e) => {
+                    use std::io::Write;
+                    let _ = writeln!(std::io::stderr(), "SKIPPED: the UUID that {tool} makes: {e}");
+                }
+            }
+        }
+    }
+}
