@@ -10,9 +10,10 @@ use crate::tune::{Medium, Objective};
 
 /// Find the cache for a workload: replay a trace against caches of several kinds, sizes and policies
 ///
-/// Every candidate is simulated before a modelled disk: no cache, a log on a slice of the same disk, a log on an SSD, a write
-/// cache in RAM that survives a power cut. The cheapest that is as good as the best is recommended, with the reasons, how sure
-/// it is, and what was assumed. Large traces are sampled first, and what could be the best is run in full.
+/// Every candidate is simulated before a modelled disk: no cache, a log on a slice of the same disk, on another disk, or on an
+/// SSD, a write cache in RAM. With --log they are logs on that device, as large as fit it. The cheapest that is as good as the
+/// best is recommended, with the reasons, how sure it is, and what was assumed. Large traces are sampled first, and what could
+/// be the best is run in full.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,15 +34,15 @@ pub struct Tune {
     /// The disk: a drive that comes with the program, or the path of a drive file
     #[arg(long, value_name = "DRIVE", default_value = "nearline-2018")]
     pub drive: String,
-    /// Where a cache could be
-    #[arg(long, value_name = "MEDIUM", value_delimiter = ',', default_value = "same-disk,ssd,nvram")]
+    /// Where a cache could be; what --log is, or same-disk,ssd without it
+    #[arg(long, value_name = "MEDIUM", value_delimiter = ',')]
     pub media: Vec<Medium>,
-    /// Sizes of logs to try
+    /// Sizes of logs to try, as far as they fit --log
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "64MiB,256MiB,1GiB")]
     pub log_sizes: Vec<u64>,
     /// Sizes of write caches in RAM to try; the first that holds all that is written ends the list
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "1MiB,4MiB,16MiB,64MiB")]
-    pub nvram_sizes: Vec<u64>,
+    pub ram_sizes: Vec<u64>,
     /// What is to be small
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Objective::Mean)]
     pub objective: Objective,
@@ -66,9 +67,9 @@ pub struct Tune {
     /// The disk in serve.toml; what is not there yet is relative to DIR
     #[arg(long, value_name = "PATH", default_value = "disk.img")]
     pub disk: PathBuf,
-    /// The log in serve.toml; what is not there yet is relative to DIR
-    #[arg(long, value_name = "PATH", default_value = "log.img")]
-    pub log: PathBuf,
+    /// The device that is to have the log: candidates are logs on it, and it is in serve.toml
+    #[arg(long, value_name = "PATH")]
+    pub log: Option<PathBuf>,
     /// The result as JSON
     #[arg(long)]
     pub json: bool,

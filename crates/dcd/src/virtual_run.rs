@@ -25,7 +25,7 @@ use crate::opening::refused;
 use crate::workload::{Step, Stream};
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
-const FLASH_LATENCY: Latency = Latency::Fixed(Nanos::from_micros(80));
+pub const UNMODELLED: Nanos = Nanos::from_micros(80);
 /// The id of an array's first spare: the same in every run.
 const SPARE_ID: u64 = 0x5ba4e;
 /// A simulated device takes 2 GiB of RAM for this much, before anything is written.
@@ -71,7 +71,7 @@ impl VirtualOpener<'_> {
             // The model has the time.
             return Ok(MemDisk::instant(geometry));
         }
-        Ok(MemDisk::without_cuts(geometry, FLASH_LATENCY, self.seed + index.0 as u64))
+        Ok(MemDisk::without_cuts(geometry, Latency::Fixed(UNMODELLED), self.seed + index.0 as u64))
     }
 }
 

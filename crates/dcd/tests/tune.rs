@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::{Place, dcd, expect};
+use common::{MIB, Place, dcd, expect};
 
 /// A trace in MSR's format: small writes to the same places again and again, and reads elsewhere.
 fn trace(place: &Place) {
@@ -31,13 +31,15 @@ fn tune(place: &Place, more: &[&str]) -> Output {
 fn what_is_recommended_can_be_simulated_formatted_and_served() {
     let place = Place::new();
     trace(&place);
-    for medium in ["same-disk", "ssd", "nvram"] {
+    for medium in ["same-disk", "other-disk", "ssd", "ram"] {
         // Log and disk are to be made.
         for name in ["log.img", "disk.img", "disk.img.dcd"] {
             let _ = fs::remove_file(place.path(name));
         }
         let logs = "--log-sizes=16MiB";
-        let output = tune(&place, &["--media", medium, "--out", "out", logs, "--verify", "--json"]);
+        let promise = if medium == "ram" { "flush" } else { "always" };
+        let more = ["--media", medium, "--out", "out", logs, "--promise", promise, "--verify", "--json"];
+        let output = tune(&place, &more);
         expect(&output, 0, "");
         let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(result["recommended"]["medium"], medium, "{result}");
@@ -55,7 +57,9 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
             };
             expect(&simulate(&path), 0, "trace hash");
         }
-        serve(&place, medium != "nvram");
+        let served = fs::read_to_string(place.path("out/serve.toml")).unwrap();
+        assert!(!served.contains("non-volatile"), "{served}");
+        serve(&place, medium != "ram");
         fs::remove_dir_all(place.path("out")).unwrap();
     }
 }
@@ -64,8 +68,12 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
 fn disks_that_are_there_are_named_as_seen_from_the_stack_file() {
     let place = Place::new();
     trace(&place);
+    fs::File::create(place.path("log.img")).unwrap().set_len(64 * MIB).unwrap();
     let places = ["--disk=data.img", "--log=log.img", "--media=ssd", "--log-sizes=16MiB", "--out=out"];
-    expect(&tune(&place, &places), 0, "");
+    expect(&tune(&place, &places), 0, "--log log.img, of 64 MiB: a log on an SSD, as");
+    // As much of the log is used as was measured.
+    let served = fs::read_to_string(place.path("out/serve.toml")).unwrap();
+    assert!(served.contains("of = \"log-device\"\nsize = \"16MiB\""), "{served}");
     expect(&dcd().arg("format").arg(place.path("out/serve.toml")).output().unwrap(), 0, "16 MiB of data");
     // A place for the results that is none is told before the work.
     fs::remove_dir_all(place.path("out")).unwrap();
@@ -82,22 +90,83 @@ fn serve(place: &Place, formats: bool) {
     if formats {
         expect(&place.run("format", &[]), 0, "");
     }
-    let server = place.serve_with(if formats { &[] } else { &["--i-have-nvram"] });
+    let server = place.serve();
     let mut nbd = common::Nbd::connect(&place.path("disk.sock")).unwrap();
     nbd.write(4096, &[7; 4096]).unwrap();
     nbd.flush().unwrap();
     assert_eq!(nbd.read(4096, 4096).unwrap(), [7; 4096]);
-    expect(&server.stop(), 0, "");
+    // What was flushed survives the end of the process.
+    server.kill();
     if formats {
         expect(&place.run("detach", &["--quiet"]), 0, "");
     }
+    assert_eq!(fs::read(place.path("disk.img")).unwrap()[4096..8192], [7; 4096]);
+}
+
+#[test]
+fn a_log_that_is_named_leads_to_candidates_on_it() {
+    let place = Place::new();
+    trace(&place);
+    let ssd = "/dev/nvme77n1p3";
+    let output = tune(&place, &["--log", ssd, "--log-sizes", "16MiB,32MiB", "--out", "out", "--json"]);
+    expect(&output, 0, "--log /dev/nvme77n1p3: a log on an SSD, as it is not there");
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let media: Vec<&str> =
+        result["candidates"].as_array().unwrap().iter().map(|c| c["medium"].as_str().unwrap()).collect();
+    assert_eq!(media, ["none", "ssd", "ssd", "ssd", "ssd"]);
+    let served = fs::read_to_string(place.path("out/serve.toml")).unwrap();
+    assert!(served.contains(&format!("path = \"{ssd}\"")) && !served.contains("non-volatile"), "{served}");
+    // A log that is there is not taken for larger than it is.
+    fs::File::create(place.path("log.img")).unwrap().set_len(20 * MIB).unwrap();
+    let output = tune(&place, &["--log", "log.img", "--media", "ssd", "--log-sizes", "16MiB,1GiB", "--json"]);
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sizes: Vec<u64> =
+        result["candidates"].as_array().unwrap().iter().map(|c| c["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [0, 16 * MIB, 16 * MIB, 20 * MIB, 20 * MIB]);
+}
+
+#[test]
+fn large_writes_are_zeroes_and_do_not_cost_what_they_would_as_data() {
+    let place = Place::new();
+    let mut text = String::new();
+    for i in 0..206u64 {
+        let (offset, bytes) = if i < 200 { (i * 8192, 4096) } else { ((i - 200) * 3 << 30, 3u64 << 30) };
+        writeln!(text, "{},host,0,Write,{offset},{bytes},0", 128_166_372_000_000_000 + i * 1_000_000)
+            .unwrap();
+    }
+    fs::write(place.path("trace.csv"), text).unwrap();
+    let output = tune(&place, &["--media", "ssd", "--log-sizes", "16MiB"]);
+    expect(&output, 0, "6 writes of more than 32 MiB, 18 GiB together, are zeroes");
+    // There is no read whose time could be told.
+    expect(&output, 0, " - ");
+}
+
+#[test]
+fn a_simulation_without_a_modelled_disk_says_how_to_model_it() {
+    let place = Place::new();
+    let simulate = || {
+        dcd().arg("simulate").arg(place.stack()).args(["--workload=mixed", "--requests=50"]).output().unwrap()
+    };
+    expect(
+        &simulate(),
+        0,
+        "To model the disk \"data\", name \"modelled\" in its place in [layer.cache], and add:",
+    );
+    let text = fs::read_to_string(place.stack()).unwrap().replace("data = \"data\"", "data = \"modelled\"");
+    let layer = "[layer.modelled]\nkind = \"disk\"\nof = \"data\"\ndrive = \"nearline-2018\"\n";
+    let unmodelled = String::from_utf8(simulate().stderr).unwrap();
+    assert!(unmodelled.contains(layer), "{unmodelled}");
+    fs::write(place.stack(), text + layer).unwrap();
+    let output = simulate();
+    expect(&output, 0, "trace hash");
+    assert!(output.stderr.is_empty());
 }
 
 #[test]
 fn the_text_has_the_table_the_reasons_and_the_stack_file() {
     let place = Place::new();
     trace(&place);
-    let output = tune(&place, &["--media", "ssd,nvram", "--log-sizes", "16MiB", "--nvram-sizes", "1MiB"]);
+    let output = tune(&place, &["--media", "same-disk,ssd", "--log-sizes", "16MiB"]);
     for said in ["no cache", "Recommended: ", "How sure: ", "Assumed:", "always durable", "[layer.cache]"] {
         let said = if said == "always durable" { "makes each write durable before it answers" } else { said };
         expect(&output, 0, said);
@@ -112,7 +181,10 @@ fn what_cannot_be_tuned_is_refused_with_advice() {
         (&["--drive", "ra99"][..], "no drive is called"),
         (&["--device", "7"], "no device 7; it has 0"),
         (&["--log-sizes", "1KiB"], "at least 16 MiB"),
-        (&["--nvram-sizes", "1000001"], "multiples of 4096"),
+        (&["--ram-sizes", "1000001"], "multiples of 4096"),
+        (&["--media", "ram"], "cannot keep the promise \"always\""),
+        (&["--media", "same-disk,ssd", "--log", "/dev/nvme77n1"], "leave --media out"),
+        (&["--log", "log.img"], "it has 8 MiB, and a log needs at least 16 MiB"),
         (&["--drive", "ra81", "--log-sizes", "1GiB"], "smaller --log-sizes"),
     ] {
         expect(&tune(&place, more), 1, said);

@@ -114,6 +114,23 @@ impl Image {
 
     pub fn zero(&mut self, start: Lba, sectors: u64) {
         self.check(start, sectors as usize * SECTOR);
+        let end = start.0 + sectors;
+        let mut at = start.0;
+        while at < end {
+            let chunk = at as usize / CHUNK_SECTORS;
+            let chunk_end = ((chunk + 1) * CHUNK_SECTORS) as u64;
+            let part = end.min(chunk_end) - at;
+            // A whole chunk goes at once, and one that was never written has nothing to go.
+            match part as usize {
+                CHUNK_SECTORS => self.chunks[chunk] = None,
+                _ if self.chunks[chunk].is_some() => self.zero_pages(Lba(at), part),
+                _ => {}
+            }
+            at += part;
+        }
+    }
+
+    fn zero_pages(&mut self, start: Lba, sectors: u64) {
         for span in spans(start, sectors as usize * SECTOR) {
             let Some(chunk) = &mut self.chunks[span.chunk] else { continue };
             if chunk.pages[span.page].is_none() {

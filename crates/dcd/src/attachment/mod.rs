@@ -31,6 +31,7 @@ pub use admit::{
     LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_on_array, admit_overwrite,
     admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache, admit_without_record,
 };
+pub use identity::numbers as device_numbers;
 pub use store::{RecordError, RecordFile};
 
 /// Whether the data disk is complete without its cache.

@@ -12,7 +12,7 @@ use super::trace::opened;
 use crate::cli_tune::Tune;
 use crate::failure::Failure;
 use crate::tune::{
-    Medium, Places, Report, Sampling, SearchOptions, Setting, Sizes, Workload, grid, page, search,
+    LogPlace, Medium, Places, Report, Sampling, SearchOptions, Setting, Sizes, Workload, grid, page, search,
 };
 
 /// What the trace uses of the drive is taken to be a multiple of this, and not less: disks smaller than this can hardly be cached.
@@ -21,14 +21,21 @@ const DATA_UNIT_BYTES: u64 = 16 << 20;
 const DATA_ALIGN_BYTES: u64 = 4096;
 /// What a log has to be larger than to be of use, and RAM.
 const LOG_BYTES_MIN: u64 = 16 << 20;
-const NVRAM_BYTES_MIN: u64 = 64 << 10;
+const RAM_BYTES_MIN: u64 = 64 << 10;
+/// Where the log is made when none is named.
+const LOG_DEFAULT: &str = "log.img";
 
 pub fn run(args: &Tune) -> Result<(), Failure> {
     let (drive_name, drive) = drive(&args.drive)?;
     let mut trace = opened(&args.input, &args.reading)?;
-    let workload = Workload::read(&mut *trace.reader, args.device, &drive)?;
-    let sizes = sizes(args)?;
-    let media = media(args, &drive, &workload, &sizes)?;
+    let mut workload = Workload::read(&mut *trace.reader, args.device, &drive)?;
+    let place = args.log.as_deref().map(|log| LogPlace::find(log, &args.disk));
+    let sizes = sizes(args, place.as_ref())?;
+    let media = media(args, place.as_ref())?;
+    admit_room(&media, &drive, &workload, &sizes)?;
+    if let (Some(log), Some(place)) = (&args.log, &place) {
+        workload.notes.push(about_log(log, place, &media));
+    }
     // Now, and not when all of the work is done.
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
@@ -37,7 +44,7 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         drive_name,
         data_bytes: data_bytes(&workload, &drive),
         drive,
-        promise: promise(args, &workload),
+        promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
     };
     let bar = bar(args.reading.quiet);
@@ -60,7 +67,11 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         print!("{}", report.text());
     }
     let candidate = &found.tried[found.recommended].candidate;
-    let places = Places { disk: &args.disk, log: &args.log };
+    let places = Places {
+        disk: &args.disk,
+        log: args.log.as_deref().unwrap_or(Path::new(LOG_DEFAULT)),
+        log_bytes: place.and_then(|place| place.bytes),
+    };
     let served = setting.served(candidate, &places);
     match &args.out {
         None if args.json => {}
@@ -105,7 +116,8 @@ fn drive(name: &str) -> Result<(String, Drive), Failure> {
     Ok((path.canonicalize().map_err(failed)?.display().to_string(), drive))
 }
 
-fn sizes(args: &Tune) -> Result<Sizes, Failure> {
+/// The sizes to try. Those of logs end where the device does that shall have the log.
+fn sizes(args: &Tune, place: Option<&LogPlace>) -> Result<Sizes, Failure> {
     let sorted = |sizes: &[u64], least: u64, flag: &str| {
         let mut sizes = sizes.to_vec();
         sizes.sort_unstable();
@@ -118,14 +130,51 @@ fn sizes(args: &Tune) -> Result<Sizes, Failure> {
             ))),
         }
     };
-    Ok(Sizes {
-        log: sorted(&args.log_sizes, LOG_BYTES_MIN, "--log-sizes")?,
-        nvram: sorted(&args.nvram_sizes, NVRAM_BYTES_MIN, "--nvram-sizes")?,
-    })
+    let mut log = sorted(&args.log_sizes, LOG_BYTES_MIN, "--log-sizes")?;
+    if let (Some(path), Some(bytes)) = (&args.log, place.and_then(|place| place.bytes)) {
+        if bytes < LOG_BYTES_MIN {
+            return Err(Failure::Failed(format!(
+                "--log {}: it has {}, and a log needs at least {}: name a larger device",
+                path.display(),
+                HumanBytes(bytes),
+                HumanBytes(LOG_BYTES_MIN)
+            )));
+        }
+        if log.last().is_some_and(|largest| *largest > bytes) {
+            log.retain(|size| *size < bytes);
+            log.push(bytes / 4096 * 4096);
+        }
+    }
+    Ok(Sizes { log, ram: sorted(&args.ram_sizes, RAM_BYTES_MIN, "--ram-sizes")? })
 }
 
-/// Where caches can be. The trace has to fit the drive, and with a log on it, what is left.
-fn media(args: &Tune, drive: &Drive, workload: &Workload, sizes: &Sizes) -> Result<Vec<Medium>, Failure> {
+/// Where caches can be. A log that is named is in one place.
+fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Medium>, Failure> {
+    let media = match (args.media.as_slice(), place) {
+        ([], None) => vec![Medium::SameDisk, Medium::Ssd],
+        ([], Some(place)) => vec![place.medium],
+        (media, _) => media.to_vec(),
+    };
+    if place.is_some() && media.iter().filter(|medium| medium.has_log()).count() != 1 {
+        return Err(Failure::Failed(
+            "--log names one place for a log, and --media not one: leave --media out, or name what the log is on \
+             (same-disk, other-disk or ssd)"
+                .to_owned(),
+        ));
+    }
+    Ok(media)
+}
+
+/// What the log that was named is taken for.
+fn about_log(log: &Path, place: &LogPlace, media: &[Medium]) -> String {
+    let taken = media.iter().find(|medium| medium.has_log()).map_or("", |medium| medium.words());
+    let why = if media.contains(&place.medium) { place.why } else { "--media says so" };
+    let bytes = place.bytes.map(|bytes| format!(", of {}", HumanBytes(bytes))).unwrap_or_default();
+    format!("--log {}{bytes}: a {taken}, as {why}", log.display())
+}
+
+/// The trace has to fit the drive, and with a log on it, what is left.
+fn admit_room(media: &[Medium], drive: &Drive, workload: &Workload, sizes: &Sizes) -> Result<(), Failure> {
     if workload.end > drive.sectors() {
         let fitting = drive::names()
             .filter(|name| drive::builtin(name).is_ok_and(|drive| drive.sectors() >= workload.end));
@@ -139,17 +188,21 @@ fn media(args: &Tune, drive: &Drive, workload: &Workload, sizes: &Sizes) -> Resu
         )));
     }
     let largest = sizes.log.last().copied().unwrap_or(0);
-    let room = (drive.sectors() - workload.end) * SECTOR_BYTES;
-    if args.media.contains(&Medium::SameDisk) && room < largest {
-        return Err(Failure::Failed(format!(
+    let room = |medium| match medium {
+        Medium::SameDisk => (drive.sectors() - workload.end) * SECTOR_BYTES,
+        Medium::OtherDisk => drive.sectors() * SECTOR_BYTES,
+        Medium::None | Medium::Ram | Medium::Ssd => u64::MAX,
+    };
+    match media.iter().map(|medium| room(*medium)).find(|room| *room < largest) {
+        Some(room) => Err(Failure::Failed(format!(
             "beside the {} that the trace uses, the drive {} has room for a log of {}: give smaller --log-sizes, a larger --drive, \
              or leave same-disk out of --media",
             HumanBytes(workload.end * SECTOR_BYTES),
             drive.name(),
             HumanBytes(room)
-        )));
+        ))),
+        None => Ok(()),
     }
-    Ok(args.media.clone())
 }
 
 fn data_bytes(workload: &Workload, drive: &Drive) -> u64 {
@@ -159,12 +212,20 @@ fn data_bytes(workload: &Workload, drive: &Drive) -> u64 {
     if workload.end * SECTOR_BYTES > whole { drive.sectors() * SECTOR_BYTES } else { used.min(whole) }
 }
 
-fn promise(args: &Tune, workload: &Workload) -> Promise {
-    match args.promise {
+fn promise(args: &Tune, workload: &Workload, media: &[Medium]) -> Result<Promise, Failure> {
+    let promise = match args.promise {
         Some(promise) => promise.into(),
         None if workload.flushes > 0 => Promise::Flush,
         None => Promise::Always,
+    };
+    if promise == Promise::Always && media.contains(&Medium::Ram) {
+        let flushes = if args.promise.is_some() { "" } else { ", the default for a trace without flushes" };
+        return Err(Failure::Failed(format!(
+            "--media ram: RAM is lost with the server, and cannot keep the promise \"always\"{flushes}: leave ram out, or \
+             take --promise flush"
+        )));
     }
+    Ok(promise)
 }
 
 fn bar(quiet: bool) -> ProgressBar {

@@ -1,5 +1,6 @@
-//! What is compared: no cache, a log on the same disk, a log on an SSD, RAM that keeps its content; each in several sizes and
-//! with several policies. A candidate is a stack file, so what is measured is what is served.
+//! What is compared: no cache, a write cache in RAM, a log on the same disk, on another disk, on an SSD; each in several sizes
+//! and with several policies. A candidate is a stack file, so what is measured is what is served. The RAM of a server is
+//! volatile: nothing here declares it to be more.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -18,21 +19,31 @@ pub enum Medium {
     /// No cache
     #[value(skip)]
     None,
+    /// A write cache in the server's RAM: a flush destages it
+    Ram,
     /// A log on a slice of the disk itself
     SameDisk,
+    /// A log on another disk of the same model
+    OtherDisk,
     /// A log on an SSD
     Ssd,
-    /// A write cache in RAM that survives a power cut
-    Nvram,
 }
 
 impl Medium {
     pub const fn words(self) -> &'static str {
         match self {
             Medium::None => "no cache",
+            Medium::Ram => "write cache in RAM",
             Medium::SameDisk => "log on the same disk",
+            Medium::OtherDisk => "log on another disk",
             Medium::Ssd => "log on an SSD",
-            Medium::Nvram => "write cache in NVRAM",
+        }
+    }
+
+    pub const fn has_log(self) -> bool {
+        match self {
+            Medium::None | Medium::Ram => false,
+            Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => true,
         }
     }
 }
@@ -48,7 +59,7 @@ pub struct Policy {
 
 /// Biswas, Ramakrishnan and Towsley (1993), sections 4.1 to 4.4, and idleness as the log cache has it. Free piggybacking is
 /// not among them: it needs to see the arm, which no served disk shows.
-pub const NVRAM_POLICIES: [Policy; 5] = [
+pub const RAM_POLICIES: [Policy; 5] = [
     Policy { name: "one threshold", fields: "when = \"one-threshold\"\n", idle: false },
     Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n", idle: false },
     Policy {
@@ -99,7 +110,7 @@ impl Candidate {
 #[derive(Clone, Debug)]
 pub struct Sizes {
     pub log: Vec<u64>,
-    pub nvram: Vec<u64>,
+    pub ram: Vec<u64>,
 }
 
 /// All candidates, the cheapest first. A cache in RAM that holds all that is ever written is as large as one can be of use, so
@@ -113,11 +124,11 @@ pub fn grid(media: &[Medium], sizes: &Sizes, written_bytes: u64) -> Vec<Candidat
             candidates.extend(sizes.iter().flat_map(of_size));
         }
     };
-    let useful = sizes.nvram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
-    let nvram = &sizes.nvram[..useful.min(sizes.nvram.len())];
-    add(Medium::SameDisk, &sizes.log, &LOG_POLICIES);
-    add(Medium::Ssd, &sizes.log, &LOG_POLICIES);
-    add(Medium::Nvram, nvram, &NVRAM_POLICIES);
+    let useful = sizes.ram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
+    add(Medium::Ram, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES);
+    for medium in [Medium::SameDisk, Medium::OtherDisk, Medium::Ssd] {
+        add(medium, &sizes.log, &LOG_POLICIES);
+    }
     candidates
 }
 
@@ -157,16 +168,16 @@ impl Setting {
         let fields = candidate.policy.fields;
         match candidate.medium {
             Medium::None => String::new(),
-            Medium::SameDisk | Medium::Ssd => {
+            Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => {
                 let promise = self.promise_word();
                 format!(
                     "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"{data}\"\npromise = \"{promise}\"\n{fields}"
                 )
             }
-            Medium::Nvram => {
+            Medium::Ram => {
                 let depth = self.drive.queue_depth();
                 format!(
-                    "[layer.cache]\nkind = \"write-cache\"\nof = \"{data}\"\nnon-volatile = true\nwrite-size = {}\n\
+                    "[layer.cache]\nkind = \"write-cache\"\nof = \"{data}\"\nwrite-size = {}\n\
                      read-size = 0\nblock = {}\ndepth = {depth}\n{fields}",
                     size(bytes),
                     self.block_bytes
@@ -187,7 +198,7 @@ impl Setting {
         let (export, data) = match candidate.medium {
             Medium::None => ("disk", "disk"),
             Medium::SameDisk => ("cache", "data"),
-            Medium::Ssd | Medium::Nvram => ("cache", "disk"),
+            Medium::Ram | Medium::OtherDisk | Medium::Ssd => ("cache", "disk"),
         };
         // No more than is used: memory that stands for terabytes takes time to set up.
         let medium_bytes = self.data_bytes + if candidate.medium == Medium::SameDisk { bytes } else { 0 };
@@ -197,20 +208,22 @@ impl Setting {
             size(medium_bytes),
             toml_text(&self.drive_name)
         );
-        let (segments, sectors) = self.drive.segments();
-        if sampled > 0 && sectors > 0 {
-            // Fewer segments, or a smaller one where that would be less than one.
-            let sectors = (((segments as u64 * sectors) >> sampled).max(1)).min(sectors);
-            let segments = (segments >> sampled).max(1);
-            let _ = writeln!(text, "segments = {segments}\nsegment-size = {}", sectors * SECTOR_BYTES);
-        }
+        text += &self.drive_buffer(sampled);
         match candidate.medium {
-            Medium::None | Medium::Nvram => {}
+            Medium::None | Medium::Ram => {}
             Medium::SameDisk => {
                 let _ = write!(
                     text,
                     "\n[layer.log]\nkind = \"slice\"\nof = \"disk\"\nsize = {log}\n\n\
                      [layer.data]\nkind = \"slice\"\nof = \"disk\"\nfirst = {log}\n"
+                );
+            }
+            Medium::OtherDisk => {
+                let _ = write!(
+                    text,
+                    "\n[device.other]\nmemory = {log}\n\n[layer.log]\nkind = \"disk\"\nof = \"other\"\ndrive = {}\n{}",
+                    toml_text(&self.drive_name),
+                    self.drive_buffer(sampled)
                 );
             }
             Medium::Ssd => {
@@ -227,6 +240,17 @@ impl Setting {
             }
         }
         text
+    }
+
+    /// The buffer of a modelled drive under a sample; as the drive file has it for all of the workload.
+    fn drive_buffer(&self, sampled: u32) -> String {
+        let (segments, sectors) = self.drive.segments();
+        if sampled == 0 || sectors == 0 {
+            return String::new();
+        }
+        // Fewer segments, or a smaller one where that would be less than one.
+        let sectors = (((segments as u64 * sectors) >> sampled).max(1)).min(sectors);
+        format!("segments = {}\nsegment-size = {}\n", (segments >> sampled).max(1), sectors * SECTOR_BYTES)
     }
 
     /// The stack file to serve: the same cache over real devices.
@@ -247,24 +271,25 @@ impl Setting {
             "export = \"{export}\"\n\n[serve]\nnbd = \"unix:disk.sock\"\ncontrol = \"disk.control\"\n\n{}",
             device("disk", places.disk, self.data_bytes)
         );
-        match candidate.medium {
-            Medium::None => {}
-            Medium::SameDisk => {
-                text += "# A partition of the same disk, at its beginning; \"dcd format\" overwrites it.\n";
+        if candidate.medium == Medium::SameDisk {
+            text += "# A partition at the beginning of the same disk.\n";
+        }
+        if candidate.medium.has_log() {
+            text += "# \"dcd format\" overwrites it.\n";
+            if places.log_bytes.is_some_and(|bytes| bytes > candidate.bytes) {
+                text += &device("log-device", places.log, candidate.bytes);
+                let log = size(candidate.bytes);
+                let _ = write!(
+                    text,
+                    "# As much of it as was measured.\n[layer.log]\nkind = \"slice\"\nof = \"log-device\"\nsize = {log}\n\n"
+                );
+            } else {
                 text += &device("log", places.log, candidate.bytes);
-            }
-            Medium::Ssd => {
-                text += "# \"dcd format\" overwrites it.\n";
-                text += &device("log", places.log, candidate.bytes);
-            }
-            Medium::Nvram => {
-                text += "# non-volatile: true only where this machine's RAM survives a power cut and the server is never\n\
-                         # killed. Without it, set it to false: a flush then waits until all is home.\n";
             }
         }
         text += &self.layer(candidate, candidate.bytes, "disk");
         match candidate.medium {
-            Medium::SameDisk => {
+            Medium::SameDisk | Medium::OtherDisk => {
                 let track = u64::from(self.drive.track_at(dcd_engine::Lba(0)).sectors) * SECTOR_BYTES;
                 let _ = write!(
                     text,
@@ -272,7 +297,7 @@ impl Setting {
                     self.drive.revolution().0
                 );
             }
-            Medium::Nvram => {
+            Medium::Ram => {
                 let _ = write!(
                     text,
                     "# What lies together where tracks cannot be seen: as much as on the modelled drive.\nregion = {}\n",
@@ -299,6 +324,8 @@ impl Setting {
 pub struct Places<'a> {
     pub disk: &'a Path,
     pub log: &'a Path,
+    /// The size of the log's device; none where it is to be made, or is not there.
+    pub log_bytes: Option<u64>,
 }
 
 #[cfg(test)]
@@ -307,6 +334,8 @@ mod tests {
 
     use super::*;
     use crate::virtual_run::{RunOptions, VirtualRun};
+
+    const MEDIA: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
 
     fn setting(drive: &str) -> Setting {
         Setting {
@@ -320,22 +349,26 @@ mod tests {
 
     #[test]
     fn every_candidate_is_a_stack_file_to_simulate_and_to_serve() {
-        let sizes = Sizes { log: vec![64 << 20, 1 << 30], nvram: vec![1 << 20, 4 << 20] };
-        let all = grid(&[Medium::SameDisk, Medium::Ssd, Medium::Nvram], &sizes, u64::MAX);
-        assert_eq!(all.len(), 1 + 2 * 2 * 2 + 2 * 5);
+        let sizes = Sizes { log: vec![64 << 20, 1 << 30], ram: vec![1 << 20, 4 << 20] };
+        let all = grid(&MEDIA, &sizes, u64::MAX);
+        assert_eq!(all.len(), 1 + 3 * 2 * 2 + 2 * 5);
         assert!(all.is_sorted_by_key(Candidate::cost));
-        let places = Places { disk: Path::new("disk.img"), log: Path::new("/dev/nvme0n1p3") };
+        let log = Path::new("/dev/nvme0n1p3");
+        let to_be_made = Places { disk: Path::new("disk.img"), log, log_bytes: None };
+        let larger = Places { log_bytes: Some(1 << 40), ..to_be_made };
         for drive in dcd_model::drive::names() {
             let setting = setting(drive);
             for candidate in &all {
                 let texts = [
                     setting.simulated(candidate),
                     setting.scaled(candidate, 3),
-                    setting.served(candidate, &places),
+                    setting.served(candidate, &to_be_made),
+                    setting.served(candidate, &larger),
                 ];
                 for text in texts {
                     let parsed = StackFile::parse(&text, Path::new("stack.toml"));
-                    assert!(parsed.is_ok(), "{}\n{text}", parsed.unwrap_err());
+                    let file = parsed.unwrap_or_else(|error| panic!("{error}\n{text}"));
+                    assert!(file.non_volatile_layers().is_empty(), "{text}");
                 }
             }
         }
@@ -343,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_caches_of_every_drive_can_be_scaled() {
-        let candidate = Candidate { medium: Medium::Nvram, bytes: 1 << 20, policy: NVRAM_POLICIES[1] };
+        let candidate = Candidate { medium: Medium::Ram, bytes: 1 << 20, policy: RAM_POLICIES[1] };
         for drive in dcd_model::drive::names() {
             let text = setting(drive).scaled(&candidate, 3);
             let file = StackFile::parse(&text, Path::new("stack.toml")).unwrap();
@@ -354,9 +387,9 @@ mod tests {
 
     #[test]
     fn a_cache_in_ram_is_not_larger_than_what_is_written() {
-        let sizes = Sizes { log: vec![64 << 20], nvram: vec![1 << 20, 4 << 20, 16 << 20] };
+        let sizes = Sizes { log: vec![64 << 20], ram: vec![1 << 20, 4 << 20, 16 << 20] };
         let largest = |written| {
-            let all = grid(&[Medium::Nvram], &sizes, written);
+            let all = grid(&[Medium::Ram], &sizes, written);
             all.iter().map(|candidate| candidate.bytes).max().unwrap()
         };
         assert_eq!(

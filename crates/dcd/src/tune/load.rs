@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use dcd_engine::{Buf, Durability, Io, Lba, Nanos, SECTOR_BYTES};
+use dcd_engine::{Buf, Durability, Extent, Io, Lba, Nanos, SECTOR_BYTES};
 use dcd_model::Drive;
+use dcd_stack::HumanBytes;
 use dcd_trace::{DeviceId, Op, OverwriteDistances, ReadTrace, Record, TraceError};
 
 use crate::failure::Failure;
@@ -14,6 +15,8 @@ const REQUESTS_MAX: usize = 20_000_000;
 const BLOCKS_FOLLOWED: u64 = 1 << 22;
 /// The unit of that pass.
 const BLOCK_SECTORS: u64 = 8;
+/// No client sends more data in a request: NBD and SCSI hosts allow 32 MiB at most. Traces count zeroes as writes.
+const DATA_SECTORS_MAX: u32 = (32 << 20) / SECTOR_BYTES as u32;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +30,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// A write without data: what it takes must not follow from how long it is.
+    const fn zeroes(&self) -> bool {
+        self.writes && self.sectors > DATA_SECTORS_MAX
+    }
+
     pub fn io(&self) -> Io {
         if self.sectors == 0 {
             return Io::Flush;
+        }
+        if self.zeroes() {
+            let extent = Extent::new(Lba(self.start), u64::from(self.sectors));
+            return Io::WriteZeroes { extent, unmap: false, durability: Durability::Volatile };
         }
         let (at, buf) = (Lba(self.start), Buf::blank(self.sectors as usize * SECTOR_BYTES as usize));
         match self.writes {
@@ -141,13 +153,24 @@ impl Workload {
                 "the trace has no writes: a write cache can do nothing for it".to_owned(),
             ));
         }
+        let (zeroes, sectors) = requests
+            .iter()
+            .filter(|request| request.zeroes())
+            .fold((0, 0), |(count, sectors), request| (count + 1, sectors + u64::from(request.sectors)));
+        if zeroes > 0 {
+            notes.push(format!(
+                "{zeroes} writes of more than {}, {} together, are zeroes: no client sends so much data in a request",
+                HumanBytes(u64::from(DATA_SECTORS_MAX) * SECTOR_BYTES),
+                HumanBytes(sectors * SECTOR_BYTES)
+            ));
+        }
         let block_bytes = if bits.is_multiple_of(BLOCK_SECTORS) { 4096 } else { 512 };
         Ok(Workload { requests, notes, end, flushes, writes, block_bytes })
     }
 
-    /// What an LRU cache of each size would absorb of the writes, from one pass; in blocks of 4096 bytes.
+    /// What an LRU cache of each size would absorb of the writes with data, from one pass; in blocks of 4096 bytes.
     pub fn overwrites(&self) -> OverwriteDistances {
-        let written = self.requests.iter().filter(|request| request.writes);
+        let written = self.requests.iter().filter(|request| request.writes && !request.zeroes());
         let blocks = |request: &Request| {
             request.start / BLOCK_SECTORS
                 ..(request.start + u64::from(request.sectors)).div_ceil(BLOCK_SECTORS)

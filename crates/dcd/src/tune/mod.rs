@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `load` | the workload: one device of a trace |
 //! | `candidates` | what is compared; each is a stack file |
+//! | `place` | what the device of the log is |
 //! | `sample` | a part of the workload that behaves like all of it under a smaller cache |
 //! | `measure` | one candidate under a workload, in virtual time |
 //! | `search` | which are measured, and which of them is recommended |
@@ -13,6 +14,7 @@ mod candidates;
 mod load;
 mod measure;
 mod page;
+mod place;
 mod report;
 mod sample;
 mod search;
@@ -20,6 +22,7 @@ mod search;
 pub use candidates::{Medium, Places, Setting, Sizes, grid};
 pub use load::{DISTANCE_BLOCK_BYTES, Workload};
 pub use page::page;
+pub use place::LogPlace;
 pub use report::Report;
 pub use search::{Objective, Sampling, SearchOptions, search};
 

@@ -2,13 +2,13 @@
 
 use dcd_lab::{Axis, Plot, Series, Style};
 
-use super::candidates::{Medium, NVRAM_POLICIES};
+use super::candidates::{Medium, RAM_POLICIES};
 use super::report::Report;
 use super::search::{Objective, Tried};
 use crate::page::escaped;
 
 const MIB: f64 = (1 << 20) as f64;
-const CACHES: [Medium; 3] = [Medium::SameDisk, Medium::Ssd, Medium::Nvram];
+const CACHES: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
 
 /// The page; `stack` is the stack file to serve.
 pub fn page(report: &Report<'_>, stack: &str) -> String {
@@ -86,12 +86,12 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
     let of_policy = |name: &'static str| {
         let of = tried
             .iter()
-            .filter(|tried| tried.candidate.medium == Medium::Nvram && tried.candidate.policy.name == name);
+            .filter(|tried| tried.candidate.medium == Medium::Ram && tried.candidate.policy.name == name);
         Series::new(name.replace("two thresholds, ", ""), of.map(|tried| (mib(tried), tried.value)).collect())
     };
-    if tried.iter().any(|tried| tried.candidate.medium == Medium::Nvram) {
-        let series = NVRAM_POLICIES.iter().map(|policy| of_policy(policy.name)).collect();
-        plots.push(plot(title("Write cache in NVRAM, each policy"), Axis::log(unit), series));
+    if tried.iter().any(|tried| tried.candidate.medium == Medium::Ram) {
+        let series = RAM_POLICIES.iter().map(|policy| of_policy(policy.name)).collect();
+        plots.push(plot(title("Write cache in RAM, each policy"), Axis::log(unit), series));
     }
     plots
 }

@@ -14,6 +14,11 @@ use super::search::{Found, Objective, Tried};
 /// A disk that is busy for this share of the time cannot keep up.
 const SATURATED: f64 = 0.95;
 
+/// A time in milliseconds, where there is one.
+fn or_dash(ms: Option<f64>) -> String {
+    ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))
+}
+
 /// Everything that is told.
 pub struct Report<'a> {
     pub trace: String,
@@ -133,11 +138,11 @@ impl<'a> Report<'a> {
             let _ = match &tried.full {
                 Some(full) => writeln!(
                     text,
-                    " {:>10.3} {:>10.3} {:>10.3} {:>10.3} {:>6.1}% {:>6.1}%",
+                    " {:>10.3} {:>10.3} {:>10} {:>10} {:>6.1}% {:>6.1}%",
                     full.mean_ms,
                     full.p95_ms,
-                    full.read_mean_ms,
-                    full.write_mean_ms,
+                    or_dash(full.read_mean_ms),
+                    or_dash(full.write_mean_ms),
                     self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64),
                     self.share(full.disk_busy_s, |plain| plain.disk_busy_s),
                 ),
@@ -267,11 +272,10 @@ impl<'a> Report<'a> {
         let mut all = vec![
             "requests come when the trace says, however long those before them take".to_owned(),
             format!("the disk behaves like {} with its write cache off", self.setting.drive.description()),
-            "an SSD takes 80 us for an operation, however many it has; RAM takes no time".to_owned(),
+            "an SSD takes 80 us for an operation, however many it has, another disk for a log is like the first; RAM takes no time".to_owned(),
             promise.to_owned(),
             "caches are empty at first, and what they hold at the end is brought home and counted".to_owned(),
-            "nothing to buy is cheaper than an SSD, an SSD than RAM that survives a power cut; then the smaller is cheaper"
-                .to_owned(),
+            "nothing to buy is cheaper than another disk, another disk than an SSD; then the smaller is cheaper".to_owned(),
         ];
         let seconds = self.workload.requests.last().map_or(0.0, |last| last.at.as_secs_f64());
         if self.plain_measured().disk_busy_s > SATURATED * seconds {

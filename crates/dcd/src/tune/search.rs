@@ -6,7 +6,7 @@
 //! one to recommend and as good by its guess. So nothing is dropped unless the sample would have to be wrong by more than it
 //! has been seen to be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,8 +24,9 @@ use crate::failure::Failure;
 const SAMPLING_BITS_MAX: u32 = 3;
 /// The blocks that the smallest cache keeps under a sample.
 const CACHE_BLOCKS_MIN: u64 = 32;
-/// So many are run at once before it is thought over; the same on every machine, so that the result is the same.
-const ROUND: usize = 4;
+/// So many are run at once before it is thought over; the same on every machine, so that the result is the same. The first
+/// round has one of each medium.
+const ROUND: usize = 5;
 /// How far a guess is believed to be off before there are two runs to compare, and at least.
 const DOUBT_FIRST: f64 = 0.15;
 const DOUBT_MIN: f64 = 0.02;
@@ -150,7 +151,7 @@ fn sampling_bits(workload: &Workload, candidates: &[Candidate], sampling: Sampli
     if requests * candidates.len() <= sampling.exact_requests {
         return 0;
     }
-    let in_ram = candidates.iter().filter(|candidate| candidate.medium == Medium::Nvram);
+    let in_ram = candidates.iter().filter(|candidate| candidate.medium == Medium::Ram);
     let smallest = in_ram.map(|candidate| candidate.bytes).min();
     let fits = |bits: &u32| {
         requests >> bits >= sampling.requests_min
@@ -331,7 +332,7 @@ impl Search<'_> {
     }
 
     fn doubts(&self) -> BTreeMap<Medium, f64> {
-        let media = [Medium::None, Medium::SameDisk, Medium::Ssd, Medium::Nvram];
+        let media: BTreeSet<Medium> = self.tried.iter().map(|tried| tried.candidate.medium).collect();
         let runs = |medium: Medium| {
             self.tried.iter().filter(|tried| tried.candidate.medium == medium && tried.full.is_some()).count()
         };

@@ -49,11 +49,11 @@ fn find(records: Vec<Record>, sampling: Sampling, jobs: usize, verify: bool) -> 
         drive_name: drive.name().to_owned(),
         data_bytes: (workload.end * 512).next_multiple_of(MIB),
         drive,
-        promise: Promise::Always,
+        promise: Promise::Flush,
         block_bytes: workload.block_bytes,
     };
-    let sizes = Sizes { log: vec![64 * MIB, 256 * MIB], nvram: vec![MIB, 4 * MIB, 16 * MIB] };
-    let candidates = grid(&[Medium::SameDisk, Medium::Ssd, Medium::Nvram], &sizes, u64::MAX);
+    let sizes = Sizes { log: vec![64 * MIB, 256 * MIB], ram: vec![MIB, 4 * MIB, 16 * MIB] };
+    let candidates = grid(&[Medium::Ram, Medium::SameDisk, Medium::Ssd], &sizes, u64::MAX);
     let options =
         SearchOptions { objective: Objective::Mean, within: 0.02, full_max: 16, jobs, verify, sampling };
     let found = search(&setting, &workload, candidates, options, &ProgressBar::hidden()).unwrap();

@@ -14,6 +14,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use hashbrown::HashTable;
 
@@ -207,6 +208,16 @@ impl Pool {
         self.index
             .find(block.hash(), |&slot| slots[slot as usize].block == block)
             .map(|&slot| SlotIndex(slot))
+    }
+
+    /// The blocks of a range that are here. It takes as long as the range or the pool is, whichever is shorter.
+    pub fn blocks_among(&self, disk: u32, numbers: &Range<u64>) -> Vec<BlockId> {
+        let block = |number| BlockId { disk, number };
+        if numbers.end - numbers.start <= self.len() as u64 {
+            return numbers.clone().map(block).filter(|&block| self.find(block).is_some()).collect();
+        }
+        let used = self.slots.iter().filter(|slot| slot.state != State::Free).map(|slot| slot.block);
+        used.filter(|block| block.disk == disk && numbers.contains(&block.number)).collect()
     }
 
     pub fn block(&self, slot: SlotIndex) -> BlockId {

@@ -316,8 +316,9 @@ impl WriteCache {
     /// What was cached of a piece is older than what is now on the disk, but for what was written since `stamp`.
     pub(super) fn forget_older(&mut self, piece: Piece, stamp: u64) {
         let index = self.share_of(piece.disk);
-        for number in self.blocks_of(piece) {
-            let block = BlockId { disk: piece.disk, number };
+        let numbers = self.blocks_of(piece);
+        let share = &self.shares[index];
+        for block in share.writes.blocks_among(piece.disk, &numbers) {
             let region = self.region_of(block);
             let share = &mut self.shares[index];
             if let Some(slot) = share.writes.find(block)
@@ -326,8 +327,11 @@ impl WriteCache {
                 let settled = share.writes.remove(slot, region);
                 self.settle(index, settled);
             }
-            let share = &mut self.shares[index];
-            if let Some(reads) = &mut share.reads
+        }
+        let Some(reads) = &self.shares[index].reads else { return };
+        for block in reads.blocks_among(piece.disk, &numbers) {
+            let region = self.region_of(block);
+            if let Some(reads) = &mut self.shares[index].reads
                 && let Some(slot) = reads.find(block)
             {
                 reads.remove(slot, region);

@@ -341,7 +341,7 @@ fn dynamic_marks_follow_the_share_of_writes() {
     bench.read(0);
     let status = bench.cache.status(bench.now);
     assert_eq!(
-        (status["high-mark"].as_f64(), status["low-mark"].as_f64()),
+        (status["high_mark"].as_f64(), status["low_mark"].as_f64()),
         (Some(0.75), Some(0.75 * DYNAMIC_LOW))
     );
 }
