@@ -40,7 +40,7 @@ pub struct InputArgs {
     /// The format of the input, when its content does not tell (dcd trace formats)
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<String>,
-    /// Leave malformed records out and count them
+    /// Leave malformed records out and count them, and use the good part of a compressed file that was cut off
     #[arg(long)]
     pub skip_bad: bool,
     /// No progress, only errors
@@ -51,7 +51,7 @@ pub struct InputArgs {
 /// How a trace is written.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// The format of the output; else its name tells, or it is our compact one (dcd trace formats)
+    /// The format of the output; else the ending of its name tells (.csv, .fio, ...), or it is our compact one (dcd trace formats)
     #[arg(long, value_name = "FORMAT")]
     pub to: Option<String>,
 }
@@ -140,8 +140,8 @@ pub struct Characterise {
     /// How long a request takes whose response time the trace does not have, for the busy and idle time
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     pub service: Nanos,
-    /// Blocks (sectors) to follow at most, some 70 bytes each; with more, they are sampled
-    #[arg(long, value_name = "N", default_value_t = dcd_trace::Options::BLOCKS_MAX)]
+    /// Runs of blocks with the same history to follow at most, some 90 bytes each; with more, they are sampled
+    #[arg(long, value_name = "N", value_parser = blocks, default_value_t = dcd_trace::Options::BLOCKS_MAX)]
     pub blocks_max: usize,
 }
 
@@ -293,6 +293,16 @@ pub struct MergeArgs {
 
 fn time(text: &str) -> Result<Nanos, String> {
     dcd_stack::parse_duration(text).map_err(|e| e.to_string())
+}
+
+/// Fewer say nothing.
+const BLOCKS_MIN: usize = 1000;
+
+fn blocks(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(blocks) if blocks >= BLOCKS_MIN => Ok(blocks),
+        _ => Err(format!("it is a number of {BLOCKS_MIN} or more")),
+    }
 }
 
 fn factor(text: &str) -> Result<f64, String> {

@@ -1,17 +1,16 @@
 //! Characterisation in one pass and bounded memory.
 //!
-//! Counts and distributions are streamed. Overwrites and working sets need the last access to each block; when there are
-//! more blocks than the table may hold, it goes on with half of them, chosen by a hash of the address, and each event
-//! weighs twice as much from then on. So every figure stays an unbiased estimate (spatially hashed sampling, as SHARDS
-//! does for miss-ratio curves; Waldspurger et al., FAST 2015).
+//! Counts and distributions are streamed. Overwrites and working sets need the last access to each block ([`crate::history`]);
+//! when there is more of that than may be held, it goes on with a half, chosen by a hash of the address, and each event
+//! weighs twice as much from then on. So every figure stays an unbiased estimate.
 
 use std::collections::BTreeMap;
 
 use dcd_engine::{Nanos, SECTOR_BYTES};
 use hdrhistogram::Histogram;
-use rustc_hash::FxHashMap;
 
 use crate::figures::{Blocks, Characteristics, Distribution, Figures, Requests};
+use crate::history::{Block, Histories};
 use crate::record::{DeviceId, Op, Record};
 
 /// The figures of so many devices are kept apart; those of the others only in the total.
@@ -27,14 +26,14 @@ const PERIOD_FIRST: Nanos = Nanos::from_millis(1);
 /// How a trace is characterised.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Blocks that are followed at most, some 70 bytes each; None: no figures of blocks.
+    /// Runs of blocks with one history that are followed at most, some 90 bytes each; None: no figures of blocks.
     pub blocks_max: Option<usize>,
     /// Of requests without a response time.
     pub service: Nanos,
 }
 
 impl Options {
-    /// 4 Mi sectors: traces that touch 2 GiB are followed exactly, in at most 600 MB.
+    /// 4 Mi: traces with up to two million requests are followed exactly, in at most 400 MB.
     pub const BLOCKS_MAX: usize = 4 << 20;
 }
 
@@ -48,7 +47,7 @@ impl Spread {
 
     fn add(&mut self, value: u64, weight: u64) {
         self.0.record_n(value, weight).expect("the histogram grows");
-        self.1 += u128::from(value) * u128::from(weight);
+        self.1 = self.1.saturating_add(u128::from(value) * u128::from(weight));
     }
 
     fn distribution(&self) -> Distribution {
@@ -150,9 +149,9 @@ impl Sectors {
     fn blocks(&self) -> Blocks {
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         Blocks {
-            touched_bytes: self.touched * SECTOR_BYTES,
-            read_bytes: self.read_first * SECTOR_BYTES,
-            written_bytes: self.written_first * SECTOR_BYTES,
+            touched_bytes: self.touched.saturating_mul(SECTOR_BYTES),
+            read_bytes: self.read_first.saturating_mul(SECTOR_BYTES),
+            written_bytes: self.written_first.saturating_mul(SECTOR_BYTES),
             overwrite_share: share(self.overwriting, self.written),
             rewritten_blocks_share: share(self.rewritten_first, self.written_first),
             overwrite_interval_ios: self.overwrite_ios.distribution(),
@@ -265,16 +264,6 @@ impl Measured {
     }
 }
 
-/// The last accesses to a block. Numbers of requests count from 1; 0: never.
-#[derive(Clone, Copy, Default)]
-struct Block {
-    written: u64,
-    written_at: Nanos,
-    read: u64,
-    touches: u32,
-    rewritten: bool,
-}
-
 /// Reads a second and writes a second over time, in periods that grow with the trace.
 struct Activity {
     period: Nanos,
@@ -317,18 +306,8 @@ pub struct Characteriser {
     options: Options,
     all: Option<Measured>,
     devices: BTreeMap<DeviceId, Measured>,
-    blocks: FxHashMap<(DeviceId, u64), Block>,
-    /// A block is followed when so many of the first bits of its hash are zero.
-    sampling_bits: u32,
+    histories: Histories,
     activity: Activity,
-}
-
-/// Of an address, for sampling: the finaliser of SplitMix64.
-const fn hash(device: DeviceId, sector: u64) -> u64 {
-    let mut x = sector ^ (device.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 impl Characteriser {
@@ -337,8 +316,7 @@ impl Characteriser {
             options,
             all: None,
             devices: BTreeMap::new(),
-            blocks: FxHashMap::default(),
-            sampling_bits: 0,
+            histories: Histories::new(options.blocks_max.unwrap_or(0)),
             activity: Activity { period: PERIOD_FIRST, counts: Vec::new() },
         }
     }
@@ -371,30 +349,22 @@ impl Characteriser {
         let all = self.all.as_mut().expect("it was made for the first record");
         let mut device = self.devices.get_mut(&record.device);
         let now = device.as_ref().map_or(all.ios, |device| device.ios);
-        let blocks_max = self.options.blocks_max.unwrap_or(usize::MAX);
-        for sector in record.extent.start.0..record.extent.end().0 {
-            if self.sampling_bits > 0 && hash(record.device, sector) >> (64 - self.sampling_bits) != 0 {
-                continue;
+        let after = |before: &Block| {
+            let touches = before.touches.saturating_add(1);
+            match record.op {
+                Op::Read => Block { read: now, touches, ..*before },
+                _ => {
+                    let rewritten = before.written > 0;
+                    Block { written: now, written_at: record.at, touches, rewritten, ..*before }
+                }
             }
-            let block = self.blocks.entry((record.device, sector)).or_default();
-            let before = *block;
-            block.touches = before.touches.saturating_add(1);
-            if record.op == Op::Read {
-                block.read = now;
-            } else {
-                block.rewritten = before.written > 0;
-                (block.written, block.written_at) = (now, record.at);
-            }
+        };
+        let range = (record.extent.start.0, record.extent.end().0);
+        self.histories.touch(record.device, range, after, |before, sectors| {
             for measured in [Some(&mut *all), device.as_deref_mut()].into_iter().flatten() {
-                measured.sectors.add(record, &before, now, 1 << self.sampling_bits);
+                measured.sectors.add(record, before, now, sectors);
             }
-            // Within a request, too: one may be of terabytes (zeroes).
-            while self.blocks.len() > blocks_max {
-                self.sampling_bits += 1;
-                let shift = 64 - self.sampling_bits;
-                self.blocks.retain(|&(device, sector), _| hash(device, sector) >> shift == 0);
-            }
-        }
+        });
     }
 
     pub fn finish(self) -> Characteristics {
@@ -404,7 +374,7 @@ impl Characteriser {
         Characteristics {
             all,
             devices: self.devices.iter().map(figures).collect(),
-            sampled_one_in: 1 << self.sampling_bits,
+            sampled_one_in: self.histories.one_in(),
             hottest: self.hottest(),
             activity: self.activity.points(),
             assumed_service_ns: self.options.service.0,
@@ -412,40 +382,51 @@ impl Characteriser {
     }
 
     fn hottest(&self) -> Option<[f64; 3]> {
-        let mut touches: Vec<u32> = self.blocks.values().map(|block| block.touches).collect();
-        touches.sort_unstable_by(|a, b| b.cmp(a));
-        let total: u64 = touches.iter().map(|&t| u64::from(t)).sum();
-        let share = |percent: usize| {
-            let hot = touches.iter().take((touches.len() * percent).div_ceil(100));
-            hot.map(|&t| u64::from(t)).sum::<u64>() as f64 / total as f64
+        let mut touched: Vec<(u32, u64)> =
+            self.histories.all().map(|(block, sectors)| (block.touches, sectors)).collect();
+        touched.sort_unstable_by(|a, b| b.cmp(a));
+        let blocks: u64 = touched.iter().map(|&(_, sectors)| sectors).sum();
+        let accesses = |&(touches, sectors): &(u32, u64)| f64::from(touches) * sectors as f64;
+        let total: f64 = touched.iter().map(accesses).sum();
+        let share = |percent: u64| {
+            let mut left = (u128::from(blocks) * u128::from(percent)).div_ceil(100) as u64;
+            let mut hot = 0.0;
+            for &(touches, sectors) in &touched {
+                let taken = sectors.min(left);
+                hot += accesses(&(touches, taken));
+                left -= taken;
+            }
+            hot / total
         };
-        (total > 0).then(|| [share(1), share(10), share(20)])
+        (total > 0.0).then(|| [share(1), share(10), share(20)])
     }
 }
 
 impl Sectors {
-    /// One sector of a request that is number `now` of its device; `before` is what was known of the block.
+    /// So many sectors of a request that is number `now` of its device; `before` is what was known of them.
     fn add(&mut self, record: &Record, before: &Block, now: u64, weight: u64) {
         let first = |never: bool| if never { weight } else { 0 };
-        self.touched += first(before.touches == 0);
+        // No trace comes near to that many; a damaged one may claim it.
+        let count = |total: &mut u64, more: u64| *total = total.saturating_add(more);
+        count(&mut self.touched, first(before.touches == 0));
         if record.op == Op::Read {
-            self.read += weight;
-            self.read_first += first(before.read == 0);
+            count(&mut self.read, weight);
+            count(&mut self.read_first, first(before.read == 0));
             if before.written > 0 {
-                self.read_after_write += weight;
+                count(&mut self.read_after_write, weight);
                 self.read_after_write_ios.add(now - before.written, weight);
             }
             if before.read > before.written {
-                self.read_again += weight;
+                count(&mut self.read_again, weight);
                 self.read_again_ios.add(now - before.read, weight);
             }
             return;
         }
-        self.written += weight;
-        self.written_first += first(before.written == 0);
+        count(&mut self.written, weight);
+        count(&mut self.written_first, first(before.written == 0));
         if before.written > 0 {
-            self.overwriting += weight;
-            self.rewritten_first += first(!before.rewritten);
+            count(&mut self.overwriting, weight);
+            count(&mut self.rewritten_first, first(!before.rewritten));
             self.overwrite_ios.add(now - before.written, weight);
             self.overwrite_ns.add(record.at.since(before.written_at).0, weight);
         }
@@ -502,11 +483,11 @@ mod tests {
     fn sampling_keeps_the_shares_and_bounds_the_memory() {
         let mut records = Vec::new();
         for pass in 0..4u64 {
-            records.extend((0..2_000u64).map(|i| (pass * 2_000 + i, Op::Write, i * 16, 16)));
+            records.extend((0..20_000u64).map(|i| (pass * 20_000 + i, Op::Write, i * 160, 16)));
         }
         let exact = of(&records, 1 << 20);
-        let sampled = of(&records, 2_400);
-        assert_eq!((exact.sampled_one_in, sampled.sampled_one_in), (1, 16));
+        let sampled = of(&records, 5_000);
+        assert!(exact.sampled_one_in == 1 && sampled.sampled_one_in >= 4, "{}", sampled.sampled_one_in);
         let (exact, sampled) = (exact.all.blocks.unwrap(), sampled.all.blocks.unwrap());
         assert_eq!(exact.overwrite_share, 0.75);
         assert!((sampled.overwrite_share - 0.75).abs() < 0.03, "{}", sampled.overwrite_share);
@@ -516,15 +497,15 @@ mod tests {
     }
 
     #[test]
-    fn one_request_of_gibibytes_takes_no_more_memory_than_many() {
-        let options = Options { blocks_max: Some(1000), service: Nanos::ZERO };
-        let mut characteriser = Characteriser::new(options);
-        for at in 0..2 {
-            let record = Record::new(Nanos(at), DeviceId(0), Op::Write, 0, 4 << 20).unwrap();
-            characteriser.add(&record);
-            assert!(characteriser.blocks.capacity() < 4000, "{}", characteriser.blocks.capacity());
-        }
-        let blocks = characteriser.finish().all.blocks.unwrap();
-        assert!((0.45..0.55).contains(&blocks.overwrite_share), "{}", blocks.overwrite_share);
+    fn requests_of_terabytes_are_counted_exactly() {
+        let tib = 1 << 31;
+        let figures =
+            of(&[(0, Op::Write, 0, tib), (1, Op::Write, tib / 2, tib), (2, Op::Read, 0, tib)], 1000);
+        let blocks = figures.all.blocks.unwrap();
+        assert_eq!((figures.sampled_one_in, blocks.overwrite_share), (1, 0.25));
+        assert_eq!((blocks.touched_bytes, blocks.read_after_write_share), (3 << 39, 1.0));
+        // Of three halves of a TiB, they have two, three and one access: six in all.
+        let [_, _, twenty] = figures.hottest.unwrap();
+        assert!((twenty - 0.2 * 3.0 * 3.0 / 6.0).abs() < 1e-6, "{twenty}");
     }
 }

@@ -9,7 +9,7 @@
 //! | `format`, `formats` | the table of formats, how one is recognised; each format |
 //! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
 //! | `stage` | skip, cut, scale, merge: readers over readers |
-//! | `characterise`, `figures` | what a trace is like |
+//! | `characterise`, `history`, `figures` | what a trace is like |
 //! | `distance` | what an LRU cache of each size would absorb |
 //! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
@@ -20,6 +20,7 @@ mod error;
 mod figures;
 mod format;
 mod formats;
+mod history;
 mod open;
 #[cfg(test)]
 mod real_traces;
