@@ -91,6 +91,12 @@ impl From<dcd_lab::LabError> for Failure {
     }
 }
 
+impl From<dcd_trace::OutputError> for Failure {
+    fn from(error: dcd_trace::OutputError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
 impl From<dcd_trace::TraceError> for Failure {
     fn from(error: dcd_trace::TraceError) -> Failure {
         Failure::Failed(error.to_string())

@@ -69,6 +69,8 @@ pub enum LabError {
     BadValue { key: String, problem: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
+    #[error(transparent)]
+    Output(#[from] dcd_trace::OutputError),
     #[error("{what} is not a result of this program: {source}; run the experiment again")]
     Malformed { what: String, source: serde_json::Error },
     /// A stack or a workload could not be set up with these parameters.

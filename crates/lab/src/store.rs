@@ -3,32 +3,30 @@
 use std::fs;
 use std::path::Path;
 
+use dcd_trace::Inputs;
+
 use crate::{LabError, Outcome};
 
 fn io(what: impl std::fmt::Display, source: std::io::Error) -> LabError {
     LabError::Io { what: what.to_string(), source }
 }
 
-/// Writes what one experiment gave.
-pub fn save(directory: &Path, outcome: &Outcome) -> Result<(), LabError> {
+/// Writes what one experiment gave. `inputs`: what the experiments read.
+pub fn save(directory: &Path, outcome: &Outcome, inputs: &Inputs) -> Result<(), LabError> {
     fs::create_dir_all(directory).map_err(|e| io(directory.display(), e))?;
     let mut text = serde_json::to_string_pretty(outcome).expect("results are plain data");
     text.push('\n');
-    write(&directory.join(format!("{}.json", outcome.experiment)), &text)?;
+    inputs.write(&directory.join(format!("{}.json", outcome.experiment)), &text)?;
     for (index, plot) in outcome.findings.plots.iter().enumerate() {
-        write(&directory.join(format!("{}-{}.svg", outcome.experiment, index + 1)), &plot.svg())?;
+        inputs.write(&directory.join(format!("{}-{}.svg", outcome.experiment, index + 1)), plot.svg())?;
     }
     Ok(())
 }
 
 /// Writes the report of everything that was run.
-pub fn save_report(directory: &Path, outcomes: &[Outcome]) -> Result<(), LabError> {
+pub fn save_report(directory: &Path, outcomes: &[Outcome], inputs: &Inputs) -> Result<(), LabError> {
     fs::create_dir_all(directory).map_err(|e| io(directory.display(), e))?;
-    write(&directory.join("report.html"), &crate::html_report(outcomes))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), LabError> {
-    fs::write(path, text).map_err(|e| io(path.display(), e))
+    Ok(inputs.write(&directory.join("report.html"), crate::html_report(outcomes))?)
 }
 
 /// Reads the results of an experiment again; none where it was not run.

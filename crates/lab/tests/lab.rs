@@ -105,7 +105,7 @@ fn a_reason_is_told_as_one_of_the_experiment_as_it_is() {
 fn results_are_the_same_when_they_are_read_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let outcomes = run("dcd-rawwrite", &options(1, 1, &["total=1MB", "sizes=4k,128k"])).expect("it runs");
-    save(directory.path(), &outcomes[0]).expect("it is written");
+    save(directory.path(), &outcomes[0], &Default::default()).expect("it is written");
     let again = load(directory.path(), "dcd-rawwrite").expect("it is read").expect("it is there");
     assert_eq!(again, outcomes[0]);
     assert_eq!(text_report(&again), text_report(&outcomes[0]));

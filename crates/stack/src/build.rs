@@ -14,9 +14,10 @@ use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, Drive};
+use dcd_trace::Inputs;
 
 use crate::error::StackFileError;
-use crate::file::{DeviceSpec, StackFile};
+use crate::file::{DeviceSource, DeviceSpec, StackFile};
 use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
 use crate::meter::Meter;
 use crate::trace_file::{Form, Overrun, Recorder, Recording};
@@ -162,7 +163,7 @@ impl StackFile {
         };
         if let Some(clients) = clients {
             if let Some(path) = clients.record {
-                let recorder = Recorder::create(path, Form::Compact, clients.overrun);
+                let recorder = Recorder::create(path, Form::Compact, clients.overrun, &self.inputs());
                 let recorder = recorder.map_err(|why| self.error(0..0, format!("--record {why}")))?;
                 recording = Some(recorder.recording());
                 top(RECORD, Box::new(Trace::with_sink(0, Box::new(recorder))));
@@ -172,6 +173,15 @@ impl StackFile {
         let places =
             parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();
         Ok(Built { stack: builder.finish(root), parts: Parts { devices, layers, places }, recording })
+    }
+
+    /// Files that nothing may be recorded over: itself, and every device.
+    fn inputs(&self) -> Inputs {
+        let devices = self.devices.iter().filter_map(|device| match &device.source {
+            DeviceSource::Path { path, .. } => Some(path),
+            DeviceSource::Memory { .. } => None,
+        });
+        Inputs::new(devices.chain([&self.path]))
     }
 
     /// The names of everything that `root` stands on, itself included.
@@ -293,9 +303,10 @@ impl StackFile {
         let (Some((name, path)), Some(clients)) = (&trace.file, clients) else {
             return Ok(Box::new(Trace::new(trace.kept_max)));
         };
-        let recorder = Recorder::create(path, Form::JsonLines, clients.overrun).map_err(|why| {
-            self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
-        })?;
+        let recorder =
+            Recorder::create(path, Form::JsonLines, clients.overrun, &self.inputs()).map_err(|why| {
+                self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
+            })?;
         Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
     }
 

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 
 use dcd_engine::Nanos;
 use dcd_engine::layers::trace::{Sink, TraceRecord};
-use dcd_trace::{DeviceId, Op, Record, WriteTrace};
+use dcd_trace::{DeviceId, Inputs, Op, Record, WriteTrace};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -132,9 +132,10 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a file. The text of an error says what to do.
-    pub fn create(path: &Path, form: Form, overrun: Overrun) -> Result<Recorder, String> {
+    /// Begins a file. `inputs`: what the stack is made of, which it is not written over. The text of an error says what to do.
+    pub fn create(path: &Path, form: Form, overrun: Overrun, inputs: &Inputs) -> Result<Recorder, String> {
         let failed = |why: String| format!("{}: {why}", path.display());
+        inputs.check(path).map_err(|error| error.to_string())?;
         let file = begin(path, form.beginning()).map_err(failed)?;
         let recording = Recording { path: path.to_owned(), counts: Arc::default() };
         let (queue, records) = sync_channel(QUEUE_RECORDS);
@@ -327,9 +328,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.trace");
         for times in [3, 1] {
-            let mut recorder = Recorder::create(&path, Form::JsonLines, Overrun::Drop).unwrap();
+            let mut recorder =
+                Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default()).unwrap();
             (0..times).for_each(|at| recorder.take(&record(at, 5)));
-            let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop);
+            let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default());
             assert!(second.err().unwrap().contains("another server"));
             assert_eq!(recorder.status()["recorded"], times);
             drop(recorder);
@@ -348,7 +350,7 @@ mod tests {
     fn a_recording_is_in_the_order_in_which_requests_came() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");
-        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait).unwrap();
+        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         // As they were answered: the first one last, after two seconds.
         let flush = TraceRecord { operation: "flush", extent: None, ..record(1_500, 1) };
         for record in [record(1_000, 2), flush, record(0, 2_000), record(9_000, 1)] {
@@ -390,7 +392,8 @@ mod tests {
     fn what_is_no_trace_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious.img");
-        let create = |path: &Path, form| Recorder::create(path, form, Overrun::Drop).err();
+        let create =
+            |path: &Path, form| Recorder::create(path, form, Overrun::Drop, &Inputs::default()).err();
         for form in [Form::JsonLines, Form::Compact] {
             for content in [&b"\0\0\0\0\0\0\0\0"[..], b"{", b"{\"a\": 1}"] {
                 std::fs::write(&path, content).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use dcd_engine::Nanos;
-use dcd_trace::{Characteriser, DeviceId, Op, Options, Record, by_name, create, open};
+use dcd_trace::{Characteriser, DeviceId, Inputs, Op, Options, Record, by_name, create, open};
 
 const RECORDS: u64 = 1_000_000;
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::temp_dir();
     for name in ["dcd", "msr", "spc", "disksim", "blkparse", "blktrace", "fio3", "vscsi2", "alibaba"] {
         let path = directory.join(format!("dcd-trace-speed-{}.{name}", std::process::id()));
-        let mut writer = create(&path, by_name(name)?)?;
+        let mut writer = create(&path, by_name(name)?, &Inputs::default())?;
         let started = Instant::now();
         (0..RECORDS).try_for_each(|number| writer.write(&record(number)))?;
         writer.finish()?;

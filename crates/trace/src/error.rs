@@ -25,6 +25,16 @@ pub enum TraceError {
     /// One record is wrong; the reader can go on after it.
     #[error("{file}: {} {number}: {what}. Mend it, name the right format with --from, or leave such records out with --skip-bad", unit.name())]
     Malformed { file: String, unit: Unit, number: u64, what: String },
+    /// What is left of compressed data has been read.
+    #[error(
+        "{file}: the compressed data is damaged or was cut off ({what}); --skip-bad uses what comes before"
+    )]
+    CutOff { file: String, what: String },
+    #[error("{file}: it is empty")]
+    Empty { file: String },
+    /// Everything was read, and none of it was a request.
+    #[error("{file}: nothing in it is a request{}, read as {format}. If it is something else, name that with --from", told(.left_out.as_deref()))]
+    Nothing { file: String, format: &'static str, left_out: Option<String> },
     /// Nothing after this can be read.
     #[error("{file}: {what}")]
     Unreadable { file: String, what: String },
@@ -32,7 +42,7 @@ pub enum TraceError {
     Io { file: String, source: io::Error },
     #[error("{file}: no format is recognised; it begins with {begins:?}. Name the format: {known}")]
     Unrecognised { file: String, begins: String, known: String },
-    #[error("{file}: this could be {first} or {second}: name the format")]
+    #[error("{file}: this could be {first} or {second}: name it with --from {first} or --from {second}")]
     Ambiguous { file: String, first: &'static str, second: &'static str },
     #[error("there is no trace format {name:?}; there are {known}")]
     NoSuchFormat { name: String, known: String },
@@ -41,6 +51,8 @@ pub enum TraceError {
     /// The format has no way to say this.
     #[error("record {number}: the format {format} cannot say {what}. {advice}")]
     Inexpressible { format: &'static str, number: u64, what: String, advice: &'static str },
+    #[error(transparent)]
+    Output(#[from] crate::output::OutputError),
     #[error("{0}")]
     Other(String),
 }
@@ -52,6 +64,10 @@ impl TraceError {
 
     /// Whether the reader can go on with the next record.
     pub const fn is_one_record(&self) -> bool {
-        matches!(self, TraceError::Malformed { .. })
+        matches!(self, TraceError::Malformed { .. } | TraceError::CutOff { .. })
     }
+}
+
+fn told(left_out: Option<&str>) -> String {
+    left_out.map_or_else(String::new, |what| format!(" ({what})"))
 }

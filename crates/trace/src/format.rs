@@ -1,7 +1,9 @@
 //! The formats: what each must offer, the table of all of them, and how one is recognised.
 
+use std::cell::RefCell;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use dcd_engine::Nanos;
 
@@ -38,6 +40,26 @@ pub struct Input {
     pub bytes: Box<dyn BufRead>,
     /// The file itself, if it is one and not compressed: some formats have to seek.
     pub path: Option<PathBuf>,
+    pub damage: Damage,
+}
+
+/// Why compressed data ends before its end; what is known only when a reader has come so far.
+#[derive(Clone, Debug, Default)]
+pub struct Damage(Rc<RefCell<Option<String>>>);
+
+impl Damage {
+    pub fn note(&self, why: String) {
+        self.0.borrow_mut().get_or_insert(why);
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Gives it once, to the one who tells it.
+    pub fn take(&self) -> Option<String> {
+        self.0.borrow_mut().take()
+    }
 }
 
 /// The first bytes of a trace.
@@ -47,7 +69,7 @@ pub struct Head<'a> {
 
 impl Head<'_> {
     /// Its whole lines, the first few; none if it is no text.
-    fn lines(&self) -> Vec<&str> {
+    pub fn lines(&self) -> Vec<&str> {
         let whole = match self.bytes.iter().rposition(|&b| b == b'\n') {
             Some(last) if self.bytes.len() >= HEAD_BYTES => &self.bytes[..last],
             _ => self.bytes,
@@ -71,6 +93,8 @@ impl Likeness {
     pub const NONE: Likeness = Likeness(0);
     /// A magic number, or a first line that says it.
     pub const CERTAIN: Likeness = Likeness(u32::MAX);
+    /// No magic number, but more than could be by chance.
+    pub const LIKELY: Likeness = Likeness(u32::MAX - 1);
 
     pub const fn certain_if(it_is: bool) -> Likeness {
         if it_is { Likeness::CERTAIN } else { Likeness::NONE }
@@ -91,6 +115,8 @@ pub struct Format {
     pub time_unit: Nanos,
     pub has_responses: bool,
     pub has_discards_and_flushes: bool,
+    /// What is taken for granted when the format was recognised, and not named.
+    pub guess: Option<&'static str>,
 }
 
 impl std::fmt::Debug for Format {
@@ -110,12 +136,14 @@ pub const FORMATS: &[&Format] = &[
     &formats::srt::FORMAT,
     &formats::blkparse::FORMAT,
     &formats::blktrace::FORMAT,
+    &formats::csv::FORMAT,
     &formats::fio::V2,
     &formats::fio::V3,
     &formats::vscsi::V1,
     &formats::vscsi::V2,
     &formats::alibaba::FORMAT,
     &formats::tencent::FORMAT,
+    &formats::oracle::FORMAT,
     #[cfg(feature = "parquet")]
     &formats::parquet::FORMAT,
 ];
@@ -157,10 +185,15 @@ pub fn recognise(file: &str, bytes: &[u8]) -> Result<&'static Format, TraceError
         best = Some((likeness, format));
     }
     match (best, rival) {
-        (Some((_, first)), Some(second)) => {
+        (Some((_, second)), Some(first)) => {
             Err(TraceError::Ambiguous { file: file.to_owned(), first: first.name, second: second.name })
         }
         (Some((_, format)), None) => Ok(format),
+        (None, _) if bytes.is_empty() => Err(TraceError::Empty { file: file.to_owned() }),
+        (None, _) if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) => {
+            let what = "this is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)".to_owned();
+            Err(TraceError::Unreadable { file: file.to_owned(), what })
+        }
         (None, _) => {
             let begins = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
             Err(TraceError::Unrecognised { file: file.to_owned(), begins, known: names(false) })

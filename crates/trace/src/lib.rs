@@ -13,6 +13,7 @@
 //! | `distance` | what an LRU cache of each size would absorb |
 //! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
+//! | `output` | files that results go to, and what must not be written over |
 
 mod characterise;
 mod distance;
@@ -22,6 +23,7 @@ mod format;
 mod formats;
 mod history;
 mod open;
+mod output;
 #[cfg(test)]
 mod real_traces;
 mod record;
@@ -40,5 +42,6 @@ pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
 pub use formats::compact::end_after_failure;
 pub use open::{OpenTrace, create, open, open_input};
+pub use output::{Inputs, OutputError, inputs_of_trace};
 pub use record::{DeviceId, LBA_END_MAX, Op, Record};
 pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, SkipBad, range};

@@ -1,18 +1,21 @@
 //! Opening a trace: decompression by magic bytes, the format by content, `-` for standard input; and creating one.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::TraceError;
-use crate::format::{Format, HEAD_BYTES, Input, ReadTrace, recognise, writer};
+use crate::format::{Damage, Format, HEAD_BYTES, Input, ReadTrace, recognise, writer};
 use crate::formats::blktrace;
+use crate::output::Inputs;
+use crate::record::Record;
 
 /// Large reads: decompression and parsing are what takes time.
 const BUFFER_BYTES: usize = 256 << 10;
-/// More CPUs than a machine has.
-const CPUS_MAX: usize = 4096;
+/// What some programs begin a text in UTF-8 with.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Names in a message.
+const LISTED_MAX: usize = 8;
 
 /// A trace that is open, and the format that it has.
 pub struct OpenTrace {
@@ -21,7 +24,7 @@ pub struct OpenTrace {
 }
 
 /// Opens a trace. `format` is what the user says it is; else its content tells. A path that does not exist but has
-/// `.blktrace.0` beside it is a blktrace recording of all CPUs.
+/// `.blktrace.N` beside it is a blktrace recording of all CPUs.
 pub fn open(path: &Path, format: Option<&'static Format>) -> Result<OpenTrace, TraceError> {
     if path == Path::new("-") {
         return open_input(
@@ -31,28 +34,70 @@ pub fn open(path: &Path, format: Option<&'static Format>) -> Result<OpenTrace, T
             None,
         );
     }
-    if !path.exists() && cpu_file(path, 0).exists() {
-        let files = (0..CPUS_MAX).map(|cpu| cpu_file(path, cpu)).take_while(|file| file.exists());
-        let inputs: Result<Vec<Input>, TraceError> = files.map(|file| plain(&file)).collect();
-        return Ok(OpenTrace { format: &blktrace::FORMAT, reader: blktrace::read_merged(inputs?) });
-    }
+    let cpus = cpu_files(path);
     let name = path.display().to_string();
+    if !cpus.is_empty() {
+        return open_cpus(name, &cpus);
+    }
     let file = File::open(path).map_err(|e| TraceError::io(&name, e))?;
     let bytes = Box::new(BufReader::with_capacity(BUFFER_BYTES, file));
     open_input(name, bytes, format, Some(path.to_owned()))
 }
 
-fn cpu_file(path: &Path, cpu: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".blktrace.{cpu}"));
-    PathBuf::from(name)
+/// The recording of all CPUs: those between them that have no file were off, or their files are lost.
+fn open_cpus(name: String, cpus: &[(u32, PathBuf)]) -> Result<OpenTrace, TraceError> {
+    let damage = Damage::default();
+    let inputs: Result<Vec<Input>, TraceError> = cpus.iter().map(|(_, file)| plain(file, &damage)).collect();
+    let last = cpus.last().map_or(0, |&(cpu, _)| cpu);
+    let missing = |cpu: &u32| !cpus.iter().any(|(there, _)| there == cpu);
+    let lacking: Vec<String> =
+        (0..last).filter(missing).take(LISTED_MAX).map(|cpu| format!("{name}.blktrace.{cpu}")).collect();
+    let guessed = (!lacking.is_empty()).then(|| {
+        format!("there is no {}: what these CPUs did, if they were on, is missing", lacking.join(", "))
+    });
+    let reader = Box::new(Checked::new(
+        name,
+        &blktrace::FORMAT,
+        blktrace::read_merged(inputs?),
+        guessed.into_iter().collect(),
+        damage,
+    ));
+    Ok(OpenTrace { format: &blktrace::FORMAT, reader })
 }
 
-fn plain(path: &Path) -> Result<Input, TraceError> {
+/// The files of blktrace for each CPU, where there is no file of this name itself. A CPU that was off has none.
+pub(crate) fn cpu_files(path: &Path) -> Vec<(u32, PathBuf)> {
+    let Some(name) = path.file_name().filter(|_| !path.exists()) else { return Vec::new() };
+    let mut prefix = name.to_owned();
+    prefix.push(".blktrace.");
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let cpu = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes())?;
+        let number = std::str::from_utf8(number).ok()?.split('.').next()?.parse().ok()?;
+        Some((number, entry.path()))
+    };
+    let mut files: Vec<(u32, PathBuf)> =
+        std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(cpu).collect();
+    files.sort_unstable();
+    files
+}
+
+fn plain(path: &Path, damage: &Damage) -> Result<Input, TraceError> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(|e| TraceError::io(&name, e))?;
-    let bytes = decompressed(&name, Box::new(BufReader::with_capacity(BUFFER_BYTES, file)))?.0;
-    Ok(Input { name, bytes, path: None })
+    let bytes = decompressed(&name, Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), damage)?.0;
+    Ok(Input { name, bytes, path: None, damage: damage.clone() })
+}
+
+/// That this is the file of one CPU, where there are others.
+fn one_of_cpus(path: &Path) -> Option<String> {
+    let (stem, number) = path.to_str()?.rsplit_once(".blktrace.")?;
+    let others = cpu_files(Path::new(stem)).len().checked_sub(1).filter(|&others| others > 0)?;
+    Some(format!("only what CPU {number} did was read; of all CPUs ({others} more): name {stem}"))
 }
 
 /// Opens a trace from any stream of bytes.
@@ -62,56 +107,143 @@ pub fn open_input(
     format: Option<&'static Format>,
     path: Option<PathBuf>,
 ) -> Result<OpenTrace, TraceError> {
-    let (mut bytes, compressed) = decompressed(&name, bytes)?;
+    let damage = Damage::default();
+    let (mut bytes, compressed) = decompressed(&name, bytes, &damage)?;
+    let mut notes: Vec<String> = path.as_deref().and_then(one_of_cpus).into_iter().collect();
     let path = path.filter(|_| !compressed);
     let mut head = Vec::new();
     let read = Read::take(&mut bytes, HEAD_BYTES as u64).read_to_end(&mut head);
     read.map_err(|e| TraceError::io(&name, e))?;
+    if head.starts_with(BYTE_ORDER_MARK) {
+        head.drain(..BYTE_ORDER_MARK.len());
+    }
     let format = match format {
         Some(format) => format,
-        None => recognise(&name, &head)?,
+        None => {
+            let format = recognise(&name, &head)?;
+            notes.extend(format.guess.map(|guess| format!("taken for {}: {guess}", format.name)));
+            format
+        }
     };
     let bytes = Box::new(std::io::Cursor::new(head).chain(bytes));
-    Ok(OpenTrace { format, reader: (format.read)(Input { name, bytes, path })? })
+    let input = Input { name: name.clone(), bytes, path, damage: damage.clone() };
+    let reader = Box::new(Checked::new(name, format, (format.read)(input)?, notes, damage));
+    Ok(OpenTrace { format, reader })
+}
+
+/// Tells what a reader cannot: what was guessed, that the bytes ended too early, that there was nothing.
+struct Checked {
+    name: String,
+    format: &'static Format,
+    source: Box<dyn ReadTrace>,
+    guessed: Vec<String>,
+    damage: Damage,
+    given: u64,
+}
+
+impl Checked {
+    const fn new(
+        name: String,
+        format: &'static Format,
+        source: Box<dyn ReadTrace>,
+        guessed: Vec<String>,
+        damage: Damage,
+    ) -> Checked {
+        Checked { name, format, source, guessed, damage, given: 0 }
+    }
+}
+
+impl ReadTrace for Checked {
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        let record = self.source.next_record()?;
+        if record.is_some() {
+            self.given += 1;
+            return Ok(record);
+        }
+        if let Some(what) = self.damage.take() {
+            return Err(TraceError::CutOff { file: self.name.clone(), what });
+        }
+        if self.given == 0 {
+            let (file, format) = (self.name.clone(), self.format.name);
+            return Err(TraceError::Nothing { file, format, left_out: self.source.note() });
+        }
+        Ok(None)
+    }
+
+    fn note(&self) -> Option<String> {
+        // Where nothing was given, the error says what the source left out.
+        let left_out = self.source.note().filter(|_| self.given > 0);
+        let notes: Vec<String> = self.guessed.iter().cloned().chain(left_out).collect();
+        (!notes.is_empty()).then(|| format!("{}: {}", self.name, notes.join("; ")))
+    }
 }
 
 /// The bytes themselves, and whether they were compressed.
-fn decompressed(name: &str, mut bytes: Box<dyn BufRead>) -> Result<(Box<dyn BufRead>, bool), TraceError> {
-    fn buffered(reader: impl Read + 'static) -> Box<dyn BufRead> {
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, reader))
-    }
+fn decompressed(
+    name: &str,
+    mut bytes: Box<dyn BufRead>,
+    damage: &Damage,
+) -> Result<(Box<dyn BufRead>, bool), TraceError> {
+    let buffered = |reader: Box<dyn Read>| -> Box<dyn BufRead> {
+        let good = GoodPart { reader, damage: damage.clone(), ended: false };
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, good))
+    };
     let magic = bytes.fill_buf().map_err(|e| TraceError::io(name, e))?;
     let bytes = match magic {
-        [0x1f, 0x8b, ..] => buffered(flate2::bufread::MultiGzDecoder::new(bytes)),
+        [0x1f, 0x8b, ..] => buffered(Box::new(flate2::bufread::MultiGzDecoder::new(bytes))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let decoder = zstd::stream::read::Decoder::with_buffer(bytes);
-            buffered(decoder.map_err(|e| TraceError::io(name, e))?)
+            buffered(Box::new(decoder.map_err(|e| TraceError::io(name, e))?))
         }
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
-            buffered(liblzma::bufread::XzDecoder::new_multi_decoder(bytes))
+            buffered(Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(bytes)))
         }
-        [b'B', b'Z', b'h', b'1'..=b'9', ..] => buffered(bzip2::bufread::MultiBzDecoder::new(bytes)),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => buffered(Box::new(bzip2::bufread::MultiBzDecoder::new(bytes))),
         _ => return Ok((bytes, false)),
     };
     Ok((bytes, true))
 }
 
-/// Creates a trace; `-` is standard output. A name that ends in `.gz` or `.zst` is compressed.
-pub fn create(path: &Path, format: &'static Format) -> Result<Box<dyn crate::WriteTrace>, TraceError> {
+/// Compressed data up to where it is damaged or cut off: an end, and a word for the one who asks.
+struct GoodPart {
+    reader: Box<dyn Read>,
+    damage: Damage,
+    ended: bool,
+}
+
+impl Read for GoodPart {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.ended {
+            return Ok(0);
+        }
+        match self.reader.read(buffer) {
+            // What the operating system says is no matter of the data.
+            Err(e) if e.raw_os_error().is_none() && e.kind() != ErrorKind::Interrupted => {
+                self.damage.note(e.to_string());
+                self.ended = true;
+                Ok(0)
+            }
+            read => read,
+        }
+    }
+}
+
+/// Creates a trace; `-` is standard output. A name that ends in `.gz` or `.zst` is compressed. `inputs`: what it is made of.
+pub fn create(
+    path: &Path,
+    format: &'static Format,
+    inputs: &Inputs,
+) -> Result<Box<dyn crate::WriteTrace>, TraceError> {
     let failed = |e| TraceError::io(&path.display().to_string(), e);
     // Before the file is touched.
     if format.write.is_none() {
         writer(format, Box::new(std::io::sink()))?;
     }
     if path == Path::new("-") {
+        inputs.check(path)?;
         return writer(format, Box::new(BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout())));
     }
-    // A disk has a name that is as short as a file's.
-    if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-        let path = path.display();
-        return Err(TraceError::Other(format!("{path}: it is a block device: name a file for the trace")));
-    }
-    let file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path).map_err(failed)?);
+    let file = BufWriter::with_capacity(BUFFER_BYTES, inputs.create(path)?);
     let out: Box<dyn Write> = match path.extension().and_then(|e| e.to_str()) {
         Some("gz") => {
             let encoder = flate2::write::GzEncoder::new(file, flate2::Compression::default());

@@ -17,11 +17,12 @@ pub struct SkipBad {
     source: Source,
     skipped: u64,
     first: Option<String>,
+    cut_off: Option<String>,
 }
 
 impl SkipBad {
     pub const fn new(source: Source) -> SkipBad {
-        SkipBad { source, skipped: 0, first: None }
+        SkipBad { source, skipped: 0, first: None, cut_off: None }
     }
 }
 
@@ -29,6 +30,7 @@ impl ReadTrace for SkipBad {
     fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
             match self.source.next_record() {
+                Err(error @ TraceError::CutOff { .. }) => self.cut_off = Some(error.to_string()),
                 Err(error) if error.is_one_record() => {
                     self.skipped += 1;
                     self.first.get_or_insert_with(|| error.to_string());
@@ -43,7 +45,8 @@ impl ReadTrace for SkipBad {
             .first
             .as_ref()
             .map(|first| format!("{} bad records left out; the first: {first}", self.skipped));
-        let notes: Vec<String> = self.source.note().into_iter().chain(own).collect();
+        let notes: Vec<String> =
+            self.source.note().into_iter().chain(own).chain(self.cut_off.clone()).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 }

@@ -3,11 +3,12 @@
 use dcd_engine::Nanos;
 
 use crate::error::TraceError;
-use crate::format::{Format, Input, ReadTrace, writer};
+use crate::format::{Damage, Format, Input, ReadTrace, writer};
 use crate::record::{DeviceId, Op, Record};
 
 pub fn input(name: &str, bytes: Vec<u8>) -> Input {
-    Input { name: name.to_owned(), bytes: Box::new(std::io::Cursor::new(bytes)), path: None }
+    let bytes = Box::new(std::io::Cursor::new(bytes));
+    Input { name: name.to_owned(), bytes, path: None, damage: Damage::default() }
 }
 
 pub fn read_reader(reader: &mut dyn ReadTrace) -> Result<Vec<Record>, TraceError> {

@@ -21,8 +21,8 @@ fn held(format: &Format, record: &Record, first: Nanos) -> Record {
         at = at.since(cut(first));
     }
     let response = match format.name {
-        // A format that has no word for an unknown one.
-        "msr" | "vscsi2" => Some(cut(record.response.unwrap_or_default())),
+        // Formats with no word for an unknown one: a response of less than their unit is lost.
+        "msr" | "vscsi2" => record.response.map(cut).filter(|&response| response > Nanos::ZERO),
         _ => record.response.filter(|_| format.has_responses).map(cut),
     };
     let device = if format.name.starts_with("vscsi") { DeviceId(0) } else { record.device };

@@ -16,12 +16,33 @@ const NAMES_MAX: usize = 1 << 16;
 
 /// How one line of a format becomes a record. None: the line is not a request (a header, a comment, another event).
 pub trait Lines {
+    /// Whether a line that names columns, or a comment, may stand before the first record.
+    const HAS_HEADER: bool = false;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String>;
 
     /// What the reader may still hold at the end of the input.
     fn held(&mut self) -> Option<Record> {
         None
     }
+
+    /// What was left out, or taken for granted.
+    fn note(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Lines before the first record that may be no records.
+const HEADER_LINES_MAX: usize = 16;
+/// So much of a line is quoted.
+const QUOTED_CHARS: usize = 60;
+
+/// Names of columns, or a comment: some words, and no field that begins as a number does.
+fn is_header(line: &str) -> bool {
+    let mut fields = line.split([',', ';', ' ', '\t']).map(|field| field.trim().trim_matches('"'));
+    line.starts_with('#')
+        || fields
+            .all(|field| !field.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.')))
 }
 
 /// Reads a text format.
@@ -30,11 +51,25 @@ pub struct TextReader<L> {
     lines: L,
     buffer: Vec<u8>,
     number: u64,
+    begun: bool,
+    /// What was taken for names of columns, and its line.
+    headers: Vec<String>,
 }
 
 impl<L: Lines> TextReader<L> {
     pub const fn new(input: Input, lines: L) -> TextReader<L> {
-        TextReader { input, lines, buffer: Vec::new(), number: 0 }
+        TextReader { input, lines, buffer: Vec::new(), number: 0, begun: false, headers: Vec::new() }
+    }
+
+    /// Takes a line for a header, where one may be.
+    fn take_header(&mut self) -> bool {
+        let line = std::str::from_utf8(&self.buffer).expect("it was read as text").trim();
+        let may_be = L::HAS_HEADER && !self.begun && self.headers.len() < HEADER_LINES_MAX && is_header(line);
+        if may_be {
+            let quoted: String = line.chars().take(QUOTED_CHARS).collect();
+            self.headers.push(format!("line {} was left out as a header: {quoted:?}", self.number));
+        }
+        may_be
     }
 
     fn malformed(&self, what: String) -> TraceError {
@@ -47,12 +82,24 @@ impl<L: Lines> TextReader<L> {
         let mut limited = std::io::Read::take(&mut self.input.bytes, LINE_BYTES_MAX as u64);
         let read = limited.read_until(b'\n', &mut self.buffer);
         let read = read.map_err(|e| TraceError::io(&self.input.name, e))?;
+        // Of a line that was cut off, a number may have lost its last digits.
+        if read > 0 && self.buffer.last() != Some(&b'\n') && self.at_damage()? {
+            return Ok(false);
+        }
         self.number += u64::from(read > 0);
         if read == LINE_BYTES_MAX && self.buffer.last() != Some(&b'\n') {
             let what = format!("line {} is longer than {LINE_BYTES_MAX} bytes: this is no text", self.number);
             return Err(TraceError::Unreadable { file: self.input.name.clone(), what });
         }
         Ok(read > 0)
+    }
+}
+
+impl<L: Lines> TextReader<L> {
+    /// Whether the input ends here, and should not.
+    fn at_damage(&mut self) -> Result<bool, TraceError> {
+        let ended = self.input.bytes.fill_buf().map_err(|e| TraceError::io(&self.input.name, e))?.is_empty();
+        Ok(ended && self.input.damage.is_known())
     }
 }
 
@@ -67,12 +114,21 @@ impl<L: Lines> ReadTrace for TextReader<L> {
                 continue;
             }
             match self.lines.parse(line) {
-                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(Some(record)) => {
+                    self.begun = true;
+                    return Ok(Some(record));
+                }
                 Ok(None) => {}
+                Err(_) if self.take_header() => {}
                 Err(what) => return Err(self.malformed(what)),
             }
         }
         Ok(self.lines.held())
+    }
+
+    fn note(&self) -> Option<String> {
+        let notes: Vec<String> = self.headers.iter().cloned().chain(self.lines.note()).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
@@ -238,6 +294,20 @@ impl std::fmt::Display for Decimal {
         }
     }
 }
+
+/// A count for a note; none where there is nothing to tell.
+pub fn counted(count: u64, of: &str) -> Option<String> {
+    (count > 0).then(|| format!("{count} {of}"))
+}
+
+/// A response time of zero is that of no request: writers have no other word for one that they do not know.
+pub fn known_response(response: Nanos, unknown: &mut u64) -> Option<Nanos> {
+    *unknown += u64::from(response == Nanos::ZERO);
+    Some(response).filter(|&response| response > Nanos::ZERO)
+}
+
+/// What is said of those.
+pub const RESPONSE_UNKNOWN: &str = "response times are 0, and were taken for unknown";
 
 /// Device numbers for names: the number that is in the name where it is free, else the lowest free one.
 #[derive(Default)]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use dcd_trace::Inputs;
+
 use crate::cli::{Demo, DemoPart};
 use crate::demo::report::{PROMISES, Results};
 use crate::demo::{tree, virtual_time};
@@ -24,17 +26,17 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
                 "A 7200 rpm disk ({drive}), modelled and paced in real time; ext2 with dirsync and ext4 through FUSE \
                  and loop, {who}. Log of 64 MiB on the same disk."
             );
-            show(&parsed, &setting, report)
+            show(&parsed, &setting, report, &Inputs::new([results]))
         }
         DemoPart::Virtual { report } => {
             let setting = "A 7200 rpm disk (barracuda-1996) in virtual time; generated requests as of ext2 with dirsync, one \
                            user. Log of 64 MiB on the same disk.";
-            show(&virtual_time::run()?, setting, report)
+            show(&virtual_time::run()?, setting, report, &Inputs::default())
         }
     }
 }
 
-fn show(results: &Results, setting: &str, report: &Path) -> Result<(), Failure> {
+fn show(results: &Results, setting: &str, report: &Path, inputs: &Inputs) -> Result<(), Failure> {
     println!("{setting}\n\n{}\n{PROMISES}", results.table());
     if let Some(warning) = results.warning() {
         println!("\n{warning}");
@@ -43,7 +45,7 @@ fn show(results: &Results, setting: &str, report: &Path) -> Result<(), Failure> 
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
     }
     let page = results.html("dcd: a file system on a slow disk", setting);
-    std::fs::write(report, page).map_err(|e| Failure::io(report.display(), e))?;
+    inputs.write(report, page)?;
     println!("\nReport with histograms of response times: {}", report.display());
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use dcd_lab::experiments::{REGISTRY, find};
 use dcd_lab::{Count, Outcome, Overrides, RunOptions};
+use dcd_trace::Inputs;
 
 use crate::cli::{Lab, LabPart, LabRun, LabShow};
 use crate::failure::Failure;
@@ -28,19 +29,22 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     };
     // A place that cannot be written is told now, and not after hours of work.
     std::fs::create_dir_all(&args.out).map_err(|e| Failure::io(args.out.display(), e))?;
+    // A drive file may be named as the value of a parameter.
+    let inputs =
+        Inputs::new(args.set.iter().filter_map(|set| set.split_once('=')).map(|(_, value)| value.trim()));
     if let Some(path) = &args.doc {
+        inputs.check(path)?;
         let opened = std::fs::File::options().append(true).create(true).open(path);
         opened.map_err(|e| Failure::io(path.display(), e))?;
     }
     let outcomes = dcd_lab::run(&args.name, &options)?;
     for outcome in &outcomes {
         println!("{}", dcd_lab::text_report(outcome));
-        dcd_lab::save(&args.out, outcome)?;
+        dcd_lab::save(&args.out, outcome, &inputs)?;
     }
-    dcd_lab::save_report(&args.out, &outcomes)?;
+    dcd_lab::save_report(&args.out, &outcomes, &inputs)?;
     if let Some(path) = &args.doc {
-        let io = |e| Failure::io(path.display(), e);
-        std::fs::write(path, dcd_lab::document(&outcomes)).map_err(io)?;
+        inputs.write(path, dcd_lab::document(&outcomes))?;
     }
     let count: Count = outcomes.iter().map(Outcome::count).sum();
     println!("{count}; {}", args.out.join("report.html").display());

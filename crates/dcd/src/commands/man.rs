@@ -1,8 +1,7 @@
 //! `dcd man`: a manual page for the program and for each command, and one for stack files.
 
-use std::path::Path;
-
 use clap::CommandFactory;
+use dcd_trace::Inputs;
 
 use crate::cli::{Cli, Man};
 use crate::failure::Failure;
@@ -12,11 +11,7 @@ pub fn run(args: &Man) -> Result<(), Failure> {
     clap_mangen::generate_to(Cli::command(), &args.directory)
         .map_err(|e| Failure::io(args.directory.display(), e))?;
     let path = args.directory.join("dcd-stack.5");
-    write(&path, &stack_page())
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|e| Failure::io(path.display(), e))
+    Ok(Inputs::default().write(&path, stack_page())?)
 }
 
 /// The reference of stack files as a page: its text is already laid out.

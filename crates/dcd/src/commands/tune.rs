@@ -6,9 +6,10 @@ use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::Promise;
 use dcd_model::{Drive, drive};
 use dcd_stack::HumanBytes;
+use dcd_trace::{Inputs, inputs_of_trace};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::trace::opened;
+use super::trace::{opened, tell_note};
 use crate::cli_tune::Tune;
 use crate::failure::Failure;
 use crate::tune::{
@@ -24,11 +25,15 @@ const LOG_BYTES_MIN: u64 = 16 << 20;
 const RAM_BYTES_MIN: u64 = 64 << 10;
 /// Where the log is made when none is named.
 const LOG_DEFAULT: &str = "log.img";
+/// The files in --out.
+const RESULTS: [&str; 4] = ["tune.html", "tune.json", "serve.toml", "simulate.toml"];
 
 pub fn run(args: &Tune) -> Result<(), Failure> {
     let (drive_name, drive) = drive(&args.drive)?;
     let mut trace = opened(&args.input, &args.reading)?;
-    let mut workload = Workload::read(&mut *trace.reader, args.device, &drive)?;
+    let workload = Workload::read(&mut *trace.reader, args.device, &drive);
+    tell_note(&*trace.reader);
+    let mut workload = workload?;
     let place = args.log.as_deref().map(|log| LogPlace::find(log, &args.disk));
     let sizes = sizes(args, place.as_ref())?;
     let media = media(args, place.as_ref())?;
@@ -36,9 +41,11 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
     if let (Some(log), Some(place)) = (&args.log, &place) {
         workload.notes.push(about_log(log, place, &media));
     }
+    let inputs = inputs(args);
     // Now, and not when all of the work is done.
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
+        RESULTS.iter().try_for_each(|name| inputs.check(&directory.join(name)))?;
     }
     let setting = Setting {
         drive_name,
@@ -78,26 +85,42 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         None => print!("\nStack file to serve (--out DIR writes it, and the plots):\n\n{served}"),
         Some(directory) => {
             let simulated = setting.simulated(candidate);
-            write(directory, &report, &served, &simulated)?;
+            write(directory, &inputs, &report, &served, &simulated)?;
         }
     }
     Ok(())
 }
 
-fn write(directory: &Path, report: &Report<'_>, served: &str, simulated: &str) -> Result<(), Failure> {
+/// What it reads, and the disks that it names: no result is written over any of them.
+fn inputs(args: &Tune) -> Inputs {
+    let mut inputs = Inputs::new(inputs_of_trace(&args.input));
+    [Path::new(&args.drive), &args.disk]
+        .into_iter()
+        .chain(args.log.as_deref())
+        .for_each(|path| inputs.add(path));
+    inputs
+}
+
+fn write(
+    directory: &Path,
+    inputs: &Inputs,
+    report: &Report<'_>,
+    served: &str,
+    simulated: &str,
+) -> Result<(), Failure> {
     let heading = format!(
         "# Made by \"dcd tune {}\": {}\n",
         report.trace.replace(char::is_control, "?"),
         report.recommended_words()
     );
-    for (name, text) in [
-        ("tune.html", page(report, served)),
-        ("tune.json", format!("{}\n", report.json())),
-        ("serve.toml", format!("{heading}{served}")),
-        ("simulate.toml", format!("{heading}{simulated}")),
-    ] {
-        let path = directory.join(name);
-        std::fs::write(&path, text).map_err(|e| Failure::io(path.display(), e))?;
+    let texts = [
+        page(report, served),
+        format!("{}\n", report.json()),
+        format!("{heading}{served}"),
+        format!("{heading}{simulated}"),
+    ];
+    for (name, text) in RESULTS.iter().zip(texts) {
+        inputs.write(&directory.join(name), text)?;
     }
     eprintln!("dcd: the report is {}", directory.join("tune.html").display());
     Ok(())

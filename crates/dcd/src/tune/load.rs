@@ -13,6 +13,11 @@ use crate::failure::Failure;
 const REQUESTS_MAX: usize = 20_000_000;
 /// The blocks that the one pass over the trace follows, at most.
 const BLOCKS_FOLLOWED: u64 = 1 << 22;
+/// Devices in a message.
+const LISTED_MAX: usize = 12;
+const YEAR: Nanos = Nanos::from_secs(365 * 24 * 3600);
+/// Longer than any trace; what is simulated after it still has times.
+const SPAN_MAX: Nanos = Nanos(100 * YEAR.0);
 /// The unit of that pass.
 const BLOCK_SECTORS: u64 = 8;
 /// No client sends more data in a request: NBD and SCSI hosts allow 32 MiB at most. Traces count zeroes as writes.
@@ -67,15 +72,47 @@ pub struct Workload {
 }
 
 /// What was read of a trace, before a device is chosen.
+#[derive(Default)]
 struct Loaded {
     devices: BTreeMap<DeviceId, Vec<Record>>,
+    /// Of every device.
+    writes: BTreeMap<DeviceId, u64>,
+}
+
+impl Loaded {
+    /// The devices, for a message.
+    fn listed(&self) -> String {
+        let device = |(id, writes): (&DeviceId, &u64)| match writes {
+            0 => format!("{} (no writes)", id.0),
+            writes => format!("{} ({writes} writes)", id.0),
+        };
+        let listed: Vec<String> = self.writes.iter().take(LISTED_MAX).map(device).collect();
+        let more = self.writes.len().saturating_sub(LISTED_MAX);
+        listed.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+    }
+
+    fn refuse_without_writes(&self, chosen: DeviceId) -> Result<(), Failure> {
+        if self.writes.get(&chosen).is_some_and(|&writes| writes > 0) {
+            return Ok(());
+        }
+        let with: Vec<String> =
+            self.writes.iter().filter(|(_, writes)| **writes > 0).map(|(id, _)| id.0.to_string()).collect();
+        Err(Failure::Failed(match with.as_slice() {
+            [] => "the trace has no writes: a write cache can do nothing for it".to_owned(),
+            _ => format!(
+                "{chosen} has no writes: a write cache can do nothing for it. Name one that has with --device: {}",
+                self.listed()
+            ),
+        }))
+    }
 }
 
 fn load(reader: &mut dyn ReadTrace, device: Option<u32>) -> Result<Loaded, Failure> {
-    let mut devices: BTreeMap<DeviceId, Vec<Record>> = BTreeMap::new();
+    let Loaded { mut devices, mut writes } = Loaded::default();
     let mut count = 0;
     while let Some(record) = reader.next_record()? {
         let of_it = devices.entry(record.device).or_default();
+        *writes.entry(record.device).or_default() += u64::from(record.op == Op::Write);
         if device.is_some_and(|number| number != record.device.0) {
             continue;
         }
@@ -87,31 +124,30 @@ fn load(reader: &mut dyn ReadTrace, device: Option<u32>) -> Result<Loaded, Failu
         }
         of_it.push(record);
     }
-    Ok(Loaded { devices })
+    Ok(Loaded { devices, writes })
 }
 
 impl Workload {
     /// Reads a trace. `device`: which of its devices; else the one with the most requests.
     pub fn read(reader: &mut dyn ReadTrace, device: Option<u32>, drive: &Drive) -> Result<Workload, Failure> {
-        let Loaded { mut devices } = load(reader, device)?;
+        let mut loaded = load(reader, device)?;
         let mut notes: Vec<String> = reader.note().into_iter().collect();
-        let numbers: Vec<String> = devices.keys().map(|id| id.0.to_string()).collect();
         let chosen = match device {
             Some(number) => DeviceId(number),
             // The first of equals.
-            None => match devices.iter().rev().max_by_key(|(_, records)| records.len()) {
+            None => match loaded.devices.iter().rev().max_by_key(|(_, records)| records.len()) {
                 Some((id, _)) => *id,
                 None => return Err(TraceError::Other("the trace is empty".to_owned()).into()),
             },
         };
-        let Some(records) = devices.remove(&chosen) else {
-            let numbers = numbers.join(", ");
-            return Err(Failure::Failed(format!("the trace has no {chosen}; it has {numbers}")));
+        let Some(records) = loaded.devices.remove(&chosen) else {
+            return Err(Failure::Failed(format!("the trace has no {chosen}; it has {}", loaded.listed())));
         };
-        if numbers.len() > 1 && device.is_none() {
+        loaded.refuse_without_writes(chosen)?;
+        if loaded.writes.len() > 1 && device.is_none() {
             notes.push(format!(
                 "of {} devices, {chosen} was taken: it has the most requests (--device for another)",
-                numbers.len()
+                loaded.writes.len()
             ));
         }
         Workload::of(records, notes, drive)
@@ -120,6 +156,14 @@ impl Workload {
     fn of(mut records: Vec<Record>, mut notes: Vec<String>, drive: &Drive) -> Result<Workload, Failure> {
         records.sort_by_key(|record| record.at);
         let first = records.first().map_or(Nanos::ZERO, |record| record.at);
+        let span = records.last().map_or(Nanos::ZERO, |record| record.at.since(first));
+        if span > SPAN_MAX {
+            return Err(Failure::Failed(format!(
+                "the trace spans {} years: a time in it is damaged, or of another unit. Name the format with --from, or leave \
+                 what is wrong out (dcd trace cut --start, --end)",
+                span.0 / YEAR.0
+            )));
+        }
         let discards = records.iter().filter(|record| record.op == Op::Discard).count();
         if discards > 0 {
             notes.push(format!("{discards} discards were left out: a modelled disk has none"));
@@ -148,11 +192,6 @@ impl Workload {
             requests.iter().filter(|request| request.sectors == 0).count() as u64,
             requests.iter().filter(|request| request.writes).count() as u64,
         );
-        if writes == 0 {
-            return Err(Failure::Failed(
-                "the trace has no writes: a write cache can do nothing for it".to_owned(),
-            ));
-        }
         let (zeroes, sectors) = requests
             .iter()
             .filter(|request| request.zeroes())
@@ -214,9 +253,36 @@ mod tests {
         assert!(matches!(workload.requests[1].io(), Io::Flush));
     }
 
+    struct Given(std::vec::IntoIter<Record>);
+
+    impl ReadTrace for Given {
+        fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+            Ok(self.0.next())
+        }
+    }
+
+    fn refused(records: Vec<Record>, device: Option<u32>) -> String {
+        let mut reader = Given(records.into_iter());
+        Workload::read(&mut reader, device, &drive()).unwrap_err().to_string()
+    }
+
     #[test]
-    fn a_trace_without_writes_is_refused() {
-        let error = Workload::of(vec![record(0, Op::Read, 0, 1)], Vec::new(), &drive()).unwrap_err();
-        assert!(error.to_string().contains("no writes"));
+    fn a_device_without_writes_is_refused_and_those_with_writes_are_named() {
+        assert!(refused(vec![record(0, Op::Read, 0, 1)], None).contains("the trace has no writes"));
+        let of = |number, record: Record| Record { device: DeviceId(number), ..record };
+        let records =
+            vec![record(0, Op::Read, 0, 1), record(1, Op::Read, 0, 1), of(7, record(2, Op::Write, 0, 1))];
+        for device in [None, Some(0)] {
+            let said = refused(records.clone(), device);
+            assert!(said.contains("device 0 has no writes") && said.contains("7 (1 writes)"), "{said}");
+        }
+        assert!(refused(records, Some(3)).contains("no device 3; it has 0 (no writes), 7 (1 writes)"));
+    }
+
+    #[test]
+    fn times_of_centuries_are_refused() {
+        let late = Record { at: Nanos(u64::MAX - 1), ..record(0, Op::Write, 0, 8) };
+        let said = refused(vec![record(0, Op::Write, 0, 8), late], None);
+        assert!(said.contains("spans 584 years"), "{said}");
     }
 }

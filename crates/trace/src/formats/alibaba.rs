@@ -19,11 +19,14 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 struct Alibaba;
 
 impl Lines for Alibaba {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = comma(line);
         let device = fields.device("device_id")?;

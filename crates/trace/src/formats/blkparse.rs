@@ -6,9 +6,9 @@ use std::io::Write;
 use dcd_engine::{Extent, Lba, Nanos};
 
 use super::blk::{Action, BlkEvent, Completions, Requests};
-use crate::format::Format;
+use crate::format::{Format, Likeness};
 use crate::record::{DeviceId, Op, Record};
-use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, whole};
+use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, whole};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The kernel's device number has this many bits for the minor.
@@ -18,16 +18,14 @@ const MINOR_MASK: u32 = (1 << MINOR_BITS) - 1;
 pub const FORMAT: Format = Format {
     name: "blkparse",
     about: "blkparse text (its default format)",
-    recognise: |head| head.requests(Events),
+    recognise: |head| Likeness(head.lines().iter().filter(|line| is_event(line)).count() as u32),
     read: |input| Ok(Box::new(TextReader::new(input, Assembled::default()))),
     write: Some(|out| Box::new(TextWriter::new("blkparse", Printer::default(), out))),
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    guess: None,
 };
-
-/// Every event counts as a record: what recognises the format.
-struct Events;
 
 fn device(text: &str) -> Option<DeviceId> {
     let (major, minor) = text.split_once(',')?;
@@ -92,24 +90,35 @@ fn range<'a>(fields: &mut Fields<impl Iterator<Item = &'a str>>) -> Result<(u64,
     }
 }
 
-impl Lines for Events {
-    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
-        Ok(event(line)?.map(|event| event.record))
-    }
+/// Whether a line has what every event has, also one that is no request: a message, a plug.
+fn is_event(line: &str) -> bool {
+    let mut fields = blank(line);
+    fields.text("device").is_ok_and(|text| device(text).is_some())
+        && fields.number("CPU").is_ok()
+        && fields.number("sequence number").is_ok()
+        && fields.decimal("time", SECOND_NS).is_ok()
+        && fields.number("process id").is_ok()
+        && fields.text("action").is_ok_and(|action| action.len() <= 2)
 }
 
 /// The requests that the lines make.
 #[derive(Default)]
 struct Assembled {
     requests: Requests,
+    other: u64,
 }
 
 impl Lines for Assembled {
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
-        if let Some(event) = event(line)? {
-            self.requests.event(event);
+        match event(line)? {
+            Some(event) => self.requests.event(event),
+            None => self.other += 1,
         }
         Ok(self.requests.next(false))
+    }
+
+    fn note(&self) -> Option<String> {
+        counted(self.other, "lines are no arrival, issue or completion of a request")
     }
 
     fn held(&mut self) -> Option<Record> {
@@ -190,5 +199,18 @@ CPU0 (sda):
         assert_eq!(records[0], write.answered_after(Some(Nanos(500_000))));
         assert_eq!(records[1], Record::flush(Nanos(100_000), sda).answered_after(Some(Nanos(500_000))));
         assert_eq!((records[2].op, records[2].device), (Op::Discard, DeviceId(8 << 20 | 16)));
+    }
+
+    #[test]
+    fn messages_may_come_first() {
+        let mut text = String::new();
+        for number in 1..40 {
+            text += &format!(
+                "  8,0    0 {number:>8}     0.00000{number:04}     0  m   N cfq697S /a_cgroup alloced\n"
+            );
+        }
+        text += "  8,0    3        2     0.000001829   697  Q   W 223490 + 8 [kjournald]\n";
+        assert_eq!(crate::recognise("test", text.as_bytes()).unwrap().name, "blkparse");
+        assert_eq!(read_text(&FORMAT, &text).unwrap().len(), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! blktrace binary: records of 48 bytes, each followed by what belongs to it, in the byte order of the machine that wrote
-//! them. blktrace writes one file for each CPU (`sda.blktrace.0`, ...); their events are merged by time, and so is one
+//! blktrace binary: records of 48 bytes (version 7) or 64 (version 8, Linux 6.19), each followed by what belongs to it, in the
+//! byte order of the machine that wrote them. blktrace writes one file for each CPU (`sda.blktrace.0`, ...); their events are merged by time, and so is one
 //! stream of all CPUs, within a window. Requests are made of the events as [`super::blk`] says.
 
 use std::cmp::Reverse;
@@ -14,15 +14,20 @@ use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
 use crate::record::{DeviceId, Op, Record};
 
 const EVENT_BYTES: usize = 48;
+/// Of version 8: it has 64 bits of action, and room.
+const EVENT2_BYTES: usize = 64;
 /// The low byte is the version.
 const MAGIC: u32 = 0x6561_7400;
 const VERSION: u32 = 7;
+const VERSION2: u32 = 8;
 /// Events of one stream are put in order within so many: blktrace hands over a buffer of one CPU after another.
 const WINDOW_EVENTS: usize = 1 << 15;
 
 const ACT_QUEUE: u32 = 1;
 const ACT_ISSUE: u32 = 7;
 const ACT_COMPLETE: u32 = 8;
+/// It came from a control group, whose number is the first of what belongs to the record.
+const ACT_CGROUP: u32 = 1 << 8;
 const CATEGORY_SHIFT: u32 = 16;
 const WRITE: u32 = 2 << CATEGORY_SHIFT;
 const READ: u32 = 1 << CATEGORY_SHIFT;
@@ -32,6 +37,8 @@ const COMPLETE: u32 = 128 << CATEGORY_SHIFT;
 const PASS_THROUGH: u32 = 512 << CATEGORY_SHIFT;
 const NOTIFY: u32 = 1024 << CATEGORY_SHIFT;
 const DISCARD: u32 = 8192 << CATEGORY_SHIFT;
+/// Version 8: resetting, finishing, opening and closing zones.
+const ZONES: u64 = 0b1_1111 << 17 << CATEGORY_SHIFT;
 
 pub const FORMAT: Format = Format {
     name: "blktrace",
@@ -42,6 +49,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    guess: None,
 };
 
 /// The files of all CPUs.
@@ -167,25 +175,33 @@ impl Source {
             return Ok(None);
         }
         self.number += 1;
-        let mut raw = [0; EVENT_BYTES];
-        if let Err(e) = self.input.bytes.read_exact(&mut raw) {
-            let cut = e.kind() == std::io::ErrorKind::UnexpectedEof;
-            self.ended = true;
-            return Err(if cut {
-                self.malformed("the file was cut off within it".to_owned())
-            } else {
-                TraceError::io(&self.input.name, e)
-            });
-        }
+        let mut raw = [0; EVENT2_BYTES];
+        self.read(&mut raw[..EVENT_BYTES])?;
         let Some(little) = order(&raw[..4]) else {
             return Err(self.unreadable("the magic number is wrong"));
         };
-        let event = RawEvent::decode(&raw, little);
-        if event.version != VERSION {
-            return Err(self.unreadable("only version 7 is known"));
+        // The lowest byte of the magic number.
+        let version = u32::from(if little { raw[0] } else { raw[3] });
+        if version == VERSION2 {
+            self.read(&mut raw[EVENT_BYTES..])?;
+        } else if version != VERSION {
+            return Err(self.unreadable(&format!("its version is {version}; 7 and 8 are known")));
         }
+        let event = RawEvent::decode(&raw, little, version);
         self.skip(u64::from(event.extra))?;
         event.event().map(Some).map_err(|what| self.malformed(what))
+    }
+
+    fn read(&mut self, raw: &mut [u8]) -> Result<(), TraceError> {
+        self.input.bytes.read_exact(raw).map_err(|e| {
+            self.ended = true;
+            match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => {
+                    self.malformed("the file was cut off within it".to_owned())
+                }
+                _ => TraceError::io(&self.input.name, e),
+            }
+        })
     }
 
     fn skip(&mut self, bytes: u64) -> Result<(), TraceError> {
@@ -202,17 +218,16 @@ impl Source {
 
 /// The fields that matter.
 struct RawEvent {
-    version: u32,
     time: u64,
     sector: u64,
     bytes: u32,
-    action: u32,
+    action: u64,
     device: u32,
     extra: u16,
 }
 
 impl RawEvent {
-    fn decode(raw: &[u8; EVENT_BYTES], little: bool) -> RawEvent {
+    fn decode(raw: &[u8; EVENT2_BYTES], little: bool, version: u32) -> RawEvent {
         let word = |at: usize| {
             let bytes = raw[at..at + 4].try_into().expect("four bytes");
             if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }
@@ -221,34 +236,36 @@ impl RawEvent {
             let bytes = raw[at..at + 8].try_into().expect("eight bytes");
             if little { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
         };
-        let short = [raw[46], raw[47]];
-        RawEvent {
-            version: word(0) & 0xff,
-            time: long(8),
-            sector: long(16),
-            bytes: word(24),
-            action: word(28),
-            device: word(36),
-            extra: if little { u16::from_le_bytes(short) } else { u16::from_be_bytes(short) },
-        }
+        let short = |at: usize| {
+            let bytes = [raw[at], raw[at + 1]];
+            if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) }
+        };
+        let (action, device, extra) = match version {
+            VERSION2 => (long(32), word(40), short(50)),
+            _ => (word(28).into(), word(36), short(46)),
+        };
+        RawEvent { time: long(8), sector: long(16), bytes: word(24), action, device, extra }
     }
 
     fn event(&self) -> Result<Option<BlkEvent>, String> {
-        if self.action & (NOTIFY | PASS_THROUGH) != 0 {
+        let has = |category: u32| self.action & u64::from(category) != 0;
+        if has(NOTIFY | PASS_THROUGH) || self.action & ZONES != 0 {
             return Ok(None);
         }
-        let action = match self.action & 0xffff {
+        let action = match self.action as u32 & 0xffff & !ACT_CGROUP {
             ACT_QUEUE => Action::Queue,
             ACT_ISSUE => Action::Issue,
             ACT_COMPLETE => Action::Complete,
             _ => return Ok(None),
         };
         let (at, device) = (Nanos(self.time), DeviceId(self.device));
-        let op = match self.action {
-            a if a & DISCARD != 0 => Op::Discard,
-            a if a & FLUSH != 0 && self.bytes == 0 => Op::Flush,
-            a if a & WRITE != 0 => Op::Write,
-            a if a & READ != 0 => Op::Read,
+        let op = match self.bytes {
+            _ if has(DISCARD) => Op::Discard,
+            0 if has(FLUSH) => Op::Flush,
+            // Older kernels have no category for what is done to zones.
+            0 => return Ok(None),
+            _ if has(WRITE) => Op::Write,
+            _ if has(READ) => Op::Read,
             _ => return Ok(None),
         };
         let sectors = u64::from(self.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
@@ -303,8 +320,9 @@ impl Writer {
 impl WriteTrace for Writer {
     fn write(&mut self, record: &Record) -> Result<(), TraceError> {
         self.complete(Some(record.at.0))?;
+        self.event(ACT_QUEUE | QUEUE, record)?;
         self.completions.add(record);
-        self.event(ACT_QUEUE | QUEUE, record)
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), TraceError> {
@@ -342,6 +360,50 @@ mod tests {
         assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
         assert_eq!((records[0].extent.start.0, records[0].extent.sectors), (64, 8));
         assert_eq!((records[1].op, records[1].response, records[1].device.0), (Op::Read, None, 0x80_0010));
+    }
+
+    #[test]
+    fn requests_of_a_control_group_are_requests() {
+        let mut write = raw(10, 64, 4096, 0x0012_0101);
+        write[46] = 8;
+        write.extend(77u64.to_le_bytes());
+        let mut done = raw(30, 64, 4096, 0x0082_0108);
+        done[46] = 8;
+        done.extend(77u64.to_le_bytes());
+        let records = read(&FORMAT, &[write, done].concat()).unwrap();
+        assert_eq!(records.len(), 1);
+        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+    }
+
+    /// Version 8, as Linux 6.19 has it: the process before the action, the action of eight bytes, twelve bytes of room.
+    fn raw2(at: u64, sector: u64, bytes: u32, action: u64) -> Vec<u8> {
+        let mut raw = vec![0; EVENT2_BYTES];
+        raw[..4].copy_from_slice(&0x6561_7408u32.to_le_bytes());
+        raw[8..16].copy_from_slice(&at.to_le_bytes());
+        raw[16..24].copy_from_slice(&sector.to_le_bytes());
+        raw[24..28].copy_from_slice(&bytes.to_le_bytes());
+        raw[32..40].copy_from_slice(&action.to_le_bytes());
+        raw[40..44].copy_from_slice(&0x80_0010u32.to_le_bytes());
+        raw
+    }
+
+    #[test]
+    fn version_8_is_read_and_zones_are_no_requests() {
+        let mut first = raw2(10, 64, 4096, 0x0012_0101);
+        first[50] = 8;
+        first.extend(77u64.to_le_bytes());
+        let reset = raw2(20, 1024, 0, 0x0002_0012_0001);
+        let reset_zones = raw2(25, 1024, 0, (1 << 17 << 16) | 0x0012_0001);
+        let all = [first, reset, reset_zones, raw2(30, 64, 4096, 0x0082_0008)].concat();
+        assert_eq!(crate::recognise("test", &all).unwrap().name, "blktrace");
+        let records = read(&FORMAT, &all).unwrap();
+        assert_eq!(records.len(), 1);
+        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+        assert_eq!((records[0].extent.start.0, records[0].device.0), (64, 0x80_0010));
+        let mut newer = all;
+        newer[0] = 9;
+        let error = read(&FORMAT, &newer).unwrap_err().to_string();
+        assert!(error.contains("its version is 9; 7 and 8 are known"), "{error}");
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    guess: None,
 };
 
 /// What a record is a difference to. Each block starts anew, so that a damaged one costs only itself.

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use dcd_engine::Nanos;
 
-use crate::format::{Format, Likeness};
+use crate::format::{Format, Head, Likeness};
 use crate::record::{Op, Record};
 use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, blank, only_reads_and_writes};
 
@@ -18,29 +18,68 @@ const MQ: Columns = Columns { unit_ns: 1, digits_min: 0 };
 pub const FORMAT: Format = Format {
     name: "disksim",
     about: "DiskSim ASCII",
-    recognise: |head| head.requests(DISKSIM),
+    recognise: |head| {
+        if unit(head) == Some(Unit::Nanoseconds) { Likeness::NONE } else { head.requests(DISKSIM) }
+    },
     read: |input| Ok(Box::new(TextReader::new(input, DISKSIM))),
     write: Some(|out| Box::new(TextWriter::new("disksim", DISKSIM, out))),
     time_unit: Nanos(1),
     has_responses: false,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 pub const MQSIM: Format = Format {
     name: "mqsim",
-    about: "the same with whole nanoseconds, as MQSim and SSDsim have it; not recognised by itself",
-    recognise: |_| Likeness::NONE,
+    about: "the same with whole nanoseconds, as MQSim and SSDsim have it",
+    recognise: |head| if unit(head) == Some(Unit::Milliseconds) { Likeness::NONE } else { head.requests(MQ) },
+    guess: Some(
+        "its times are whole numbers, and were taken for nanoseconds; --from disksim takes them for milliseconds",
+    ),
     read: |input| Ok(Box::new(TextReader::new(input, MQ))),
     write: Some(|out| Box::new(TextWriter::new("mqsim", MQ, out))),
     ..FORMAT
 };
 
+/// Requests do not come so far apart: 15 minutes.
+const GAP_MAX_NS: u64 = 900_000_000_000;
+/// Nor so close together.
+const GAP_MIN_NS: u64 = 100;
+
+#[derive(PartialEq, Eq)]
+enum Unit {
+    Milliseconds,
+    Nanoseconds,
+}
+
+/// The unit of the times, if they tell: by a decimal point, or as the other unit would be absurd.
+fn unit(head: &Head<'_>) -> Option<Unit> {
+    let lines = head.lines();
+    let mut columns = DISKSIM;
+    let times: Vec<&str> = lines
+        .iter()
+        .filter(|line| columns.parse(line).is_ok())
+        .filter_map(|line| line.split_ascii_whitespace().next())
+        .collect();
+    let whole: Result<Vec<u64>, _> = times.iter().map(|time| time.parse::<u64>()).collect();
+    let Ok(whole) = whole else { return Some(Unit::Milliseconds) };
+    let gaps = whole.len().checked_sub(1).filter(|&gaps| gaps > 0)? as u64;
+    let gap = whole.iter().max()?.abs_diff(*whole.iter().min()?) / gaps;
+    if gap.saturating_mul(MILLISECOND_NS) > GAP_MAX_NS {
+        return Some(Unit::Nanoseconds);
+    }
+    (gap < GAP_MIN_NS).then_some(Unit::Milliseconds)
+}
+
+#[derive(Clone, Copy)]
 struct Columns {
     unit_ns: u64,
     digits_min: usize,
 }
 
 impl Lines for Columns {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = blank(line);
         let at = fields.decimal("time", self.unit_ns)?;
@@ -85,5 +124,15 @@ mod tests {
         assert_eq!(written(&FORMAT, &records[1..]), b"17.829285 20 576560 6 0\n");
         assert_eq!(written(&MQSIM, &records[1..]), b"17829285 20 576560 6 0\n");
         assert_eq!(read_text(&MQSIM, "17829285 20 576560 6 0\n").unwrap(), records[1..]);
+    }
+
+    #[test]
+    fn whole_numbers_are_the_unit_that_is_possible_or_are_asked_for() {
+        let recognised = |text: &str| crate::recognise("test", text.as_bytes()).map(|format| format.name);
+        assert_eq!(recognised("0.5 0 0 8 1\n17 0 8 8 0\n").unwrap(), "disksim");
+        assert_eq!(recognised("1000000 0 0 8 1\n9000000 0 8 8 0\n").unwrap(), "mqsim");
+        assert_eq!(recognised("4 0 0 8 1\n17 0 8 8 0\n").unwrap(), "disksim");
+        let error = recognised("1000 0 0 8 1\n9000 0 8 8 0\n").unwrap_err().to_string();
+        assert!(error.contains("--from disksim or --from mqsim"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use dcd_engine::Nanos;
 
 use crate::format::{Format, Head, Likeness};
 use crate::record::{DeviceId, Op, Record};
-use crate::text::{Fields, Lines, Names, Print, TextReader, TextWriter, blank};
+use crate::text::{Fields, Lines, Names, Print, TextReader, TextWriter, blank, counted};
 
 const MICROSECOND_NS: u64 = 1_000;
 /// The names in a log that we write; read again, they give the same device numbers.
@@ -24,6 +24,7 @@ pub const V2: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
     has_discards_and_flushes: true,
+    guess: None,
 };
 
 pub const V3: Format = Format {
@@ -44,6 +45,7 @@ struct Reader {
     names: Names,
     /// Version 2: the sum of the waits.
     at: Nanos,
+    ranges: u64,
 }
 
 impl Lines for Reader {
@@ -69,7 +71,12 @@ impl Lines for Reader {
             "read" => Op::Read,
             "write" => Op::Write,
             "trim" => Op::Discard,
-            "sync" | "datasync" => return Ok(Some(Record::flush(at, device))),
+            "sync" | "datasync" | "syncfs" => return Ok(Some(Record::flush(at, device))),
+            // It begins to write pages back, and makes nothing durable.
+            "sync_file_range" => {
+                self.ranges += 1;
+                return Ok(None);
+            }
             "add" | "open" | "close" => return Ok(None),
             "wait" if self.version == 2 => return self.wait(fields).map(|()| None),
             other => return Err(format!("there is no action {other:?}")),
@@ -77,6 +84,10 @@ impl Lines for Reader {
         let (offset, length) = (fields.number("offset")?, fields.number("length")?);
         fields.end()?;
         Ok(Some(Record::of_bytes(at, device, op, offset, length)?))
+    }
+
+    fn note(&self) -> Option<String> {
+        counted(self.ranges, "sync_file_range were left out: they make nothing durable")
     }
 }
 
@@ -152,6 +163,15 @@ mod tests {
         assert_eq!(records[0], Record::new(Nanos(391_000), DeviceId(0), Op::Read, 488, 8).unwrap());
         assert_eq!(records[1], Record::flush(Nanos(400_000), DeviceId(0)));
         assert_eq!(records.len(), 2);
+    }
+
+    #[test]
+    fn a_range_that_is_written_back_is_no_flush() {
+        let text = "fio version 3 iolog\n22 f add\n203 f write 0 4096\n244 f sync_file_range 12288 0\n340 f sync 28672 0\n";
+        let mut reader = (V3.read)(crate::testing::input("test", text.as_bytes().to_vec())).unwrap();
+        let ops: Vec<Op> = crate::testing::read_reader(&mut *reader).unwrap().iter().map(|r| r.op).collect();
+        assert_eq!(ops, [Op::Write, Op::Flush]);
+        assert!(reader.note().unwrap().starts_with("1 sync_file_range"), "{:?}", reader.note());
     }
 
     #[test]

@@ -4,10 +4,13 @@ pub(crate) mod alibaba;
 pub(crate) mod blk;
 pub(crate) mod blkparse;
 pub(crate) mod blktrace;
+mod columns;
 pub(crate) mod compact;
+pub(crate) mod csv;
 pub(crate) mod disksim;
 pub(crate) mod fio;
 pub(crate) mod msr;
+pub(crate) mod oracle;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 pub(crate) mod spc;

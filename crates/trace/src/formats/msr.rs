@@ -7,7 +7,10 @@ use dcd_engine::Nanos;
 
 use crate::format::Format;
 use crate::record::{Op, Record};
-use crate::text::{Lines, Names, Print, Refused, TextReader, TextWriter, comma, only_reads_and_writes};
+use crate::text::{
+    Lines, Names, Print, RESPONSE_UNKNOWN, Refused, TextReader, TextWriter, comma, counted, known_response,
+    only_reads_and_writes, whole,
+};
 
 const TICK_NS: u64 = 100;
 
@@ -20,11 +23,14 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(TICK_NS),
     has_responses: true,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 #[derive(Default)]
 struct Msr {
     names: Names,
+    /// Requests whose response time is not known.
+    unknown: u64,
 }
 
 fn ticks(ticks: u64, name: &str) -> Result<Nanos, String> {
@@ -32,6 +38,8 @@ fn ticks(ticks: u64, name: &str) -> Result<Nanos, String> {
 }
 
 impl Lines for Msr {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = comma(line);
         let at = ticks(fields.number("timestamp")?, "timestamp")?;
@@ -44,10 +52,18 @@ impl Lines for Msr {
             kind => return Err(format!("the type is neither Read nor Write: {kind:?}")),
         };
         let (offset, size) = (fields.number("offset")?, fields.number("size")?);
-        let response = ticks(fields.number("response time")?, "response time")?;
+        let response = match fields.optional() {
+            None | Some("") => Nanos::ZERO,
+            Some(response) => ticks(whole(response, "response time")?, "response time")?,
+        };
         fields.end()?;
         let device = self.device(host, number)?;
-        Ok(Some(Record::of_bytes(at, device, op, offset, size)?.answered_after(Some(response))))
+        let record = Record::of_bytes(at, device, op, offset, size)?;
+        Ok(Some(record.answered_after(known_response(response, &mut self.unknown))))
+    }
+
+    fn note(&self) -> Option<String> {
+        counted(self.unknown, RESPONSE_UNKNOWN)
     }
 }
 
@@ -84,6 +100,16 @@ mod tests {
         assert_eq!((record.at, record.op), (Nanos(12_816_638_529_551_466_300), Op::Write));
         assert_eq!(record.extent, Extent::new(Lba(17_687_528), 4));
         assert_eq!(record.response, Some(Nanos(283_300)));
+    }
+
+    #[test]
+    fn a_response_time_of_zero_or_none_is_unknown() {
+        let text = "1,hm,0,Write,0,512,0\n2,hm,0,Write,0,512,\n3,hm,0,Write,0,512\n4,hm,0,Write,0,512,7\n";
+        let mut reader = (FORMAT.read)(crate::testing::input("test", text.as_bytes().to_vec())).unwrap();
+        let records = crate::testing::read_reader(&mut *reader).unwrap();
+        let responses: Vec<_> = records.iter().map(|record| record.response).collect();
+        assert_eq!(responses, [None, None, None, Some(Nanos(700))]);
+        assert!(reader.note().unwrap().starts_with("3 response times are 0"), "{:?}", reader.note());
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Parquet: our own columns, and those of MSR's and Alibaba's data sets where somebody has converted them. A file ends with its
+//! Parquet: our own columns, and those of known data sets where somebody has converted them (see [`super::columns`]). A file ends with its
 //! directory, so it is read from its place, or whole into memory from a stream.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 
-use dcd_engine::{Nanos, SECTOR_BYTES};
+use dcd_engine::Nanos;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -16,10 +16,10 @@ use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use parquet::schema::parser::parse_message_type;
 
+use super::columns::{Columns, Raw, Role, io_type, operation};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
 use crate::record::{DeviceId, Op, Record};
-use crate::text::Names;
 
 const MAGIC: &[u8] = b"PAR1";
 /// From a stream, no more than this is kept in memory.
@@ -38,89 +38,20 @@ const SCHEMA: &str = "message trace {
 
 pub const FORMAT: Format = Format {
     name: "parquet",
-    about: "Parquet: columns at_ns, device, op, lba, sectors, response_ns; or those of msr, alibaba",
+    about: "Parquet: columns at_ns, device, op, lba, sectors, response_ns; or those of msr, alibaba, tencent, libCacheSim",
     recognise: |head| Likeness::certain_if(head.bytes.starts_with(MAGIC)),
     read: |input| Ok(Box::new(Reader::open(input)?)),
     write: Some(|out| Box::new(Writer::new(out))),
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    guess: None,
 };
-
-/// What a column says; times in units of so many nanoseconds, places and lengths of so many bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    At(u64),
-    Device,
-    Host,
-    Op,
-    Start(u64),
-    Length(u64),
-    Response(u64),
-}
-
-/// The columns of a data set, by their names in lower case.
-type Columns = &'static [(&'static str, Role)];
-
-const KNOWN: [(&str, Columns); 3] = [
-    (
-        "at_ns, op, lba, sectors, and perhaps device, response_ns",
-        &[
-            ("at_ns", Role::At(1)),
-            ("device", Role::Device),
-            ("op", Role::Op),
-            ("lba", Role::Start(SECTOR_BYTES)),
-            ("sectors", Role::Length(SECTOR_BYTES)),
-            ("response_ns", Role::Response(1)),
-        ],
-    ),
-    (
-        "Timestamp, Type, Offset, Size, and perhaps Hostname, DiskNumber, ResponseTime",
-        &[
-            ("timestamp", Role::At(100)),
-            ("hostname", Role::Host),
-            ("disknumber", Role::Device),
-            ("type", Role::Op),
-            ("offset", Role::Start(1)),
-            ("size", Role::Length(1)),
-            ("responsetime", Role::Response(100)),
-        ],
-    ),
-    (
-        "timestamp, opcode, offset, length, and perhaps device_id",
-        &[
-            ("timestamp", Role::At(1_000)),
-            ("device_id", Role::Device),
-            ("opcode", Role::Op),
-            ("offset", Role::Start(1)),
-            ("length", Role::Length(1)),
-        ],
-    ),
-];
-
-/// The role of each column of a file, if it has all that a request needs.
-fn roles(columns: &[String]) -> Option<Vec<Option<Role>>> {
-    let of = |known: Columns| -> Vec<Option<Role>> {
-        let role = |name: &String| {
-            known.iter().find(|(column, _)| name.eq_ignore_ascii_case(column)).map(|(_, role)| *role)
-        };
-        columns.iter().map(role).collect()
-    };
-    let whole = |roles: &Vec<Option<Role>>| {
-        let has = |wanted: fn(&Role) -> bool| roles.iter().flatten().any(wanted);
-        has(|role| matches!(role, Role::At(_)))
-            && has(|role| matches!(role, Role::Op))
-            && has(|role| matches!(role, Role::Start(_)))
-            && has(|role| matches!(role, Role::Length(_)))
-    };
-    KNOWN.iter().map(|(_, known)| of(known)).find(whole)
-}
 
 struct Reader {
     name: String,
     rows: RowIter<'static>,
-    roles: Vec<Option<Role>>,
-    names: Names,
+    columns: Columns,
     number: u64,
 }
 
@@ -135,7 +66,7 @@ fn reader(name: &str, source: impl ChunkReader + 'static) -> Result<Box<dyn File
 
 impl Reader {
     fn open(input: Input) -> Result<Reader, TraceError> {
-        let Input { name, bytes, path } = input;
+        let Input { name, bytes, path, .. } = input;
         let file = match path {
             Some(path) => reader(&name, File::open(&path).map_err(|e| TraceError::io(&name, e))?)?,
             None => {
@@ -152,46 +83,39 @@ impl Reader {
             }
         };
         let schema = file.metadata().file_metadata().schema_descr();
-        let columns: Vec<String> = schema.columns().iter().map(|column| column.name().to_owned()).collect();
+        let names: Vec<String> = schema.columns().iter().map(|column| column.name().to_owned()).collect();
         let flat = schema.root_schema().get_fields().iter().all(|field| field.is_primitive());
-        let Some(roles) = roles(&columns).filter(|_| flat) else {
-            let known = KNOWN.map(|(names, _)| names).join("; or ");
-            let found = columns.join(", ");
+        let Some(columns) = Columns::of(&names).filter(|_| flat) else {
+            let (found, known) = (names.join(", "), Columns::known());
             return Err(unreadable(
                 &name,
                 format!("its columns are {found}. A trace has {known}, each a plain number or text"),
             ));
         };
-        Ok(Reader { name, rows: RowIter::from_file_into(file), roles, names: Names::default(), number: 0 })
+        Ok(Reader { name, rows: RowIter::from_file_into(file), columns, number: 0 })
     }
 
     fn record(&mut self, row: &Row) -> Result<Record, String> {
-        let (mut at, mut op, mut start, mut length) = (Nanos::ZERO, Op::Read, 0, 0);
-        let (mut device, mut host, mut response) = (0, None, None);
-        for ((column, field), role) in row.get_column_iter().zip(&self.roles) {
+        let mut raw = Raw::new();
+        for ((column, field), role) in row.get_column_iter().zip(&self.columns.roles) {
             let scaled = |unit| scaled(column, field, unit);
+            let word = || text(field).unwrap_or_else(|| field.to_string());
             match role {
                 None => {}
-                Some(Role::At(unit)) => at = Nanos(time(column, field, *unit)?),
-                Some(Role::Device) => device = scaled(1)?,
-                Some(Role::Host) => host = text(field),
-                Some(Role::Op) => op = operation(column, field)?,
-                Some(Role::Start(unit)) => start = scaled(*unit)?,
-                Some(Role::Length(unit)) => length = scaled(*unit)?,
-                Some(Role::Response(_)) if *field == Field::Null => {}
-                Some(Role::Response(unit)) => response = Some(Nanos(scaled(*unit)?)),
+                Some(Role::At(unit)) => raw.at = Nanos(time(column, field, *unit)?),
+                Some(Role::Device) => raw.device = scaled(1)?,
+                Some(Role::Host) => raw.host = text(field),
+                Some(Role::Op) => raw.op = operation(column, &word())?,
+                Some(Role::IoType) => raw.op = io_type(column, &word())?,
+                Some(Role::Start(unit)) => raw.start = scaled(*unit)?,
+                Some(Role::Length(unit)) => raw.length = scaled(*unit)?,
+                Some(Role::Response(_) | Role::ResponseOrZero(_)) if *field == Field::Null => {}
+                Some(Role::Response(unit) | Role::ResponseOrZero(unit)) => {
+                    raw.response = Some(Nanos(scaled(*unit)?));
+                }
             }
         }
-        let number = u32::try_from(device).map_err(|_| format!("the device {device} is too large"))?;
-        let device = match host {
-            Some(host) => self.names.id(&format!("{host}.{number}"), Some(number))?,
-            None => DeviceId(number),
-        };
-        let record = match op {
-            Op::Flush => Record::flush(at, device),
-            op => Record::of_bytes(at, device, op, start, length)?,
-        };
-        Ok(record.answered_after(response))
+        self.columns.record(&raw)
     }
 }
 
@@ -203,6 +127,10 @@ impl ReadTrace for Reader {
         let (file, number) = (self.name.clone(), self.number);
         let record = self.record(&row);
         record.map(Some).map_err(|what| TraceError::Malformed { file, unit: Unit::Record, number, what })
+    }
+
+    fn note(&self) -> Option<String> {
+        self.columns.note()
     }
 }
 
@@ -239,17 +167,6 @@ fn text(field: &Field) -> Option<String> {
         Field::Str(text) => Some(text.clone()),
         Field::Bytes(bytes) => bytes.as_utf8().ok().map(str::to_owned),
         _ => None,
-    }
-}
-
-fn operation(column: &str, field: &Field) -> Result<Op, String> {
-    let word = text(field).unwrap_or_default().to_ascii_lowercase();
-    match word.as_str() {
-        "r" | "read" => Ok(Op::Read),
-        "w" | "write" => Ok(Op::Write),
-        "d" | "discard" | "trim" => Ok(Op::Discard),
-        "f" | "flush" | "sync" => Ok(Op::Flush),
-        _ => Err(format!("the {column} is not read, write, discard or flush: {field}")),
     }
 }
 

@@ -20,11 +20,14 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: false,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 struct Spc;
 
 impl Lines for Spc {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = comma(line);
         let device = fields.device("ASU")?;

@@ -34,6 +34,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: true,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 struct Reader {

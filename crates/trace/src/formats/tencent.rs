@@ -20,11 +20,14 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(SECOND_NS),
     has_responses: false,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 struct Tencent;
 
 impl Lines for Tencent {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = comma(line);
         let at = fields.number("timestamp")?;

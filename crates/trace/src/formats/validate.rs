@@ -19,6 +19,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 #[derive(Default)]
@@ -28,6 +29,8 @@ struct Validate {
 }
 
 impl Lines for Validate {
+    const HAS_HEADER: bool = true;
+
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = blank(line);
         let op = match fields.text("direction")? {

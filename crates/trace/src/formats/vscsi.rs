@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Head, Input, Likeness, ReadTrace, WriteTrace};
 use crate::record::{DeviceId, Op, Record};
+use crate::text::{RESPONSE_UNKNOWN, counted, known_response};
 
 const MICROSECOND_NS: u64 = 1_000;
 const READS: [u16; 4] = [0x08, 0x28, 0x88, 0xa8];
@@ -26,6 +27,7 @@ pub const V1: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
     has_discards_and_flushes: false,
+    guess: None,
 };
 
 pub const V2: Format = Format {
@@ -147,31 +149,37 @@ impl Version for Second {
     }
 }
 
+/// Of so many records the version has to be right: a host begins with inquiries, whose length is no multiple of a sector.
+const RECORDS_TRIED: usize = 64;
+
 fn recognise<V: Version>(head: &Head<'_>) -> Likeness {
     let bytes = size_of::<V>();
-    let whole = !head.bytes.is_empty() && head.bytes.len() >= bytes;
     let of_version = |raw: &[u8]| {
         V::read_from_bytes(raw).is_ok_and(|v| {
             let command = v.command();
-            v.version() == V::NUMBER && command.command < 0x100 && command.bytes % 512 == 0
+            let moves = READS.contains(&command.command) || WRITES.contains(&command.command);
+            v.version() == V::NUMBER && command.command < 0x100 && (!moves || command.bytes % 512 == 0)
         })
     };
-    Likeness::certain_if(whole && head.bytes.chunks_exact(bytes).take(2).all(of_version))
+    let tried = head.bytes.chunks_exact(bytes).take(RECORDS_TRIED);
+    Likeness::certain_if(head.bytes.len() >= bytes && tried.clone().all(of_version))
 }
 
 struct Reader<V> {
     input: Input,
     number: u64,
     other: u64,
+    /// Requests whose response time is not known.
+    unknown: u64,
     version: std::marker::PhantomData<V>,
 }
 
 impl<V: Version> Reader<V> {
     const fn new(input: Input) -> Reader<V> {
-        Reader { input, number: 0, other: 0, version: std::marker::PhantomData }
+        Reader { input, number: 0, other: 0, unknown: 0, version: std::marker::PhantomData }
     }
 
-    fn record(&self, raw: &V) -> Result<Option<Record>, String> {
+    fn record(&mut self, raw: &V) -> Result<Option<Record>, String> {
         if raw.version() != V::NUMBER {
             return Err(format!("its version is {} and not {}", raw.version(), V::NUMBER));
         }
@@ -186,31 +194,29 @@ impl<V: Version> Reader<V> {
         let response = command.response.map(|r| ns(r).ok_or("its response time is too large")).transpose()?;
         let sectors = u64::from(command.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
         let record = Record::new(at, DeviceId(0), op, command.start, sectors)?;
-        Ok(Some(record.answered_after(response)))
+        let known = response.and_then(|response| known_response(response, &mut self.unknown));
+        Ok(Some(record.answered_after(known)))
     }
 }
 
 impl<V: Version> ReadTrace for Reader<V> {
     fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
-            let name = &self.input.name;
-            if self.input.bytes.fill_buf().map_err(|e| TraceError::io(name, e))?.is_empty() {
+            let name = self.input.name.clone();
+            if self.input.bytes.fill_buf().map_err(|e| TraceError::io(&name, e))?.is_empty() {
                 return Ok(None);
             }
             self.number += 1;
+            let number = self.number;
             let mut raw = V::new_zeroed();
-            let malformed = |what: String| TraceError::Malformed {
-                file: name.clone(),
-                unit: Unit::Record,
-                number: self.number,
-                what,
-            };
+            let file = name.clone();
+            let malformed = |what| TraceError::Malformed { file, unit: Unit::Record, number, what };
             match self.input.bytes.read_exact(raw.as_mut_bytes()) {
                 Ok(()) => {}
                 Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
                     return Err(malformed("the file was cut off within it".to_owned()));
                 }
-                Err(e) => return Err(TraceError::io(name, e)),
+                Err(e) => return Err(TraceError::io(&name, e)),
             }
             match self.record(&raw).map_err(malformed)? {
                 Some(record) => return Ok(Some(record)),
@@ -220,7 +226,9 @@ impl<V: Version> ReadTrace for Reader<V> {
     }
 
     fn note(&self) -> Option<String> {
-        (self.other > 0).then(|| format!("{} commands neither read nor write", self.other))
+        let other = counted(self.other, "commands neither read nor write");
+        let notes: Vec<String> = other.into_iter().chain(counted(self.unknown, RESPONSE_UNKNOWN)).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
@@ -285,5 +293,12 @@ mod tests {
         other[0] = 0x12;
         let both = [other, bytes].concat();
         assert_eq!(read(&V2, &both).unwrap().len(), 1, "an inquiry is no request");
+        // Its length is that of what is known of the device.
+        let mut inquiry = both.clone();
+        inquiry[8] = 36;
+        assert_eq!(crate::recognise("test", &inquiry).unwrap().name, "vscsi2");
+        inquiry[40 + 9] = 1;
+        inquiry[40 + 8] = 1;
+        assert!(crate::recognise("test", &inquiry).is_err(), "a write of half a sector is none");
     }
 }

@@ -1,7 +1,7 @@
 //! `dcd trace summarise` and `dcd trace characterise`.
 
 use dcd_engine::Nanos;
-use dcd_trace::{Characteriser, Characteristics, Options};
+use dcd_trace::{Characteriser, Characteristics, Inputs, Options, inputs_of_trace};
 
 use super::{each, opened, plots, report};
 use crate::cli_trace::{Characterise, Summarise};
@@ -20,12 +20,14 @@ pub fn summarise(args: &Summarise) -> Result<(), Failure> {
 }
 
 pub fn characterise(args: &Characterise) -> Result<(), Failure> {
+    let inputs = Inputs::new(inputs_of_trace(&args.input));
+    args.plots.iter().try_for_each(|path| inputs.check(path))?;
     let mut trace = opened(&args.input, &args.reading)?;
     let options = Options { blocks_max: Some(args.blocks_max), service: args.service };
     let figures = measure(&mut *trace.reader, options, args.reading.quiet)?;
     if let Some(path) = &args.plots {
         let page = plots::page(&args.input.display().to_string(), &figures);
-        std::fs::write(path, page).map_err(|e| Failure::io(path.display(), e))?;
+        inputs.write(path, page)?;
     }
     if args.json {
         print_json(&figures);

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dcd_trace::{
-    Cut, Cutter, DeviceId, FORMATS, Format, Merge, Op, ReadTrace, Record, Renumber, Scale, Scaler, SkipBad,
-    TraceError, by_name, create, open, range,
+    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, Op, ReadTrace, Record, Renumber, Scale, Scaler,
+    SkipBad, TraceError, by_name, create, inputs_of_trace, names, open, range,
 };
 
 use crate::cli_trace::{
@@ -65,19 +65,27 @@ pub(super) fn opened(path: &Path, args: &InputArgs) -> Result<Opened, Failure> {
     Ok(Opened { format: opened.format, reader })
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().ok();
-    real(a).is_some() && real(a) == real(b)
-}
+/// Endings that say what a file is, and of no format of ours, or of several.
+const OTHER_ENDINGS: [&str; 10] =
+    ["txt", "tsv", "json", "jsonl", "xml", "html", "log", "parquet", "xz", "bz2"];
 
 /// The format to write: what was asked for, else what the name ends in, else our own.
 fn output_format(path: &Path, args: &OutputArgs) -> Result<&'static Format, Failure> {
     if let Some(name) = &args.to {
         return Ok(by_name(name)?);
     }
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-    let ending = name.split('.').rev().find(|&part| part != "gz" && part != "zst");
-    Ok(ending.and_then(|ending| by_name(ending).ok()).unwrap_or(by_name("dcd")?))
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_ascii_lowercase();
+    let mut parts = name.rsplit('.').skip_while(|&part| part == "gz" || part == "zst");
+    let ending = parts.next().filter(|_| parts.next().is_some()).unwrap_or("");
+    match by_name(ending) {
+        Ok(format) => Ok(format),
+        Err(_) if OTHER_ENDINGS.contains(&ending) => Err(Failure::Failed(format!(
+            "{}: no trace is written as .{ending}; say which format is to be in it with --to: {}",
+            path.display(),
+            names(true)
+        ))),
+        Err(_) => Ok(by_name("dcd")?),
+    }
 }
 
 fn operations(only: &[Operation]) -> Vec<Op> {
@@ -122,6 +130,13 @@ impl Ticker {
     }
 }
 
+/// Says what was left out of a trace, or taken for granted.
+pub(super) fn tell_note(reader: &dyn ReadTrace) {
+    if let Some(note) = reader.note() {
+        eprintln!("dcd: {note}");
+    }
+}
+
 /// Every record of a trace, with progress. Returns how many.
 fn each(
     reader: &mut dyn ReadTrace,
@@ -138,28 +153,49 @@ fn each(
     };
     let result: Result<(), TraceError> = copy();
     ticker.end();
+    // Also when it failed: what was left out may be the reason.
+    tell_note(reader);
     result?;
-    if let Some(note) = reader.note() {
-        eprintln!("dcd: {note}");
-    }
     Ok(ticker.count)
 }
 
-/// Writes what a reader gives.
+/// A reader whose first record has been read already.
+struct Begun {
+    first: Option<Record>,
+    rest: Box<dyn ReadTrace>,
+}
+
+impl ReadTrace for Begun {
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        match self.first.take() {
+            Some(record) => Ok(Some(record)),
+            None => self.rest.next_record(),
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        self.rest.note()
+    }
+}
+
+/// Writes what a reader gives. What is no trace at all leaves an older result alone.
 fn write_all(
     mut reader: Box<dyn ReadTrace>,
-    inputs: &[&Path],
+    inputs: &Inputs,
     output: &Path,
     format: &'static Format,
     quiet: bool,
 ) -> Result<(), Failure> {
-    if let Some(input) = inputs.iter().find(|input| same_file(input, output)) {
-        let input = input.display();
-        return Err(Failure::Failed(format!(
-            "{input}: a trace cannot be written over itself: name another output"
-        )));
-    }
-    let mut writer = create(output, format)?;
+    inputs.check(output)?;
+    let first = match reader.next_record() {
+        Ok(record) => record,
+        Err(error) => {
+            tell_note(&*reader);
+            return Err(error.into());
+        }
+    };
+    let mut writer = create(output, format, inputs)?;
+    let mut reader = Box::new(Begun { first, rest: reader });
     let mut responses_lost = 0u64;
     let count = each(&mut *reader, quiet, |record| {
         responses_lost += u64::from(record.response.is_some() && !format.has_responses);
@@ -178,6 +214,10 @@ fn write_all(
     Ok(())
 }
 
+fn inputs(trace: &Path) -> Inputs {
+    Inputs::new(inputs_of_trace(trace))
+}
+
 fn convert(args: &Convert) -> Result<(), Failure> {
     let format = output_format(&args.output, &args.writing)?;
     let mut reader = opened(&args.input, &args.reading)?.reader;
@@ -190,7 +230,7 @@ fn convert(args: &Convert) -> Result<(), Failure> {
     if args.from_zero {
         reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
     }
-    write_all(reader, &[&args.input], &args.output, format, args.reading.quiet)
+    write_all(reader, &inputs(&args.input), &args.output, format, args.reading.quiet)
 }
 
 fn cut(args: &CutArgs) -> Result<(), Failure> {
@@ -206,14 +246,14 @@ fn cut(args: &CutArgs) -> Result<(), Failure> {
         count: args.count,
     };
     let reader = Cutter::new(opened(&args.input, &args.reading)?.reader, cut);
-    write_all(Box::new(reader), &[&args.input], &args.output, format, args.reading.quiet)
+    write_all(Box::new(reader), &inputs(&args.input), &args.output, format, args.reading.quiet)
 }
 
 fn scale(args: &ScaleArgs) -> Result<(), Failure> {
     let format = output_format(&args.output, &args.writing)?;
     let scale = Scale { time: args.time, space: args.space, from_zero: false };
     let reader = Scaler::new(opened(&args.input, &args.reading)?.reader, scale);
-    write_all(Box::new(reader), &[&args.input], &args.output, format, args.reading.quiet)
+    write_all(Box::new(reader), &inputs(&args.input), &args.output, format, args.reading.quiet)
 }
 
 fn merge(args: &MergeArgs) -> Result<(), Failure> {
@@ -231,7 +271,7 @@ fn merge(args: &MergeArgs) -> Result<(), Failure> {
         }
         sources.push(reader);
     }
-    let inputs: Vec<&Path> = args.inputs.iter().map(|path| path.as_path()).collect();
+    let inputs = Inputs::new(args.inputs.iter().flat_map(|path| inputs_of_trace(path)));
     let merged = Merge::new(sources, args.window);
     write_all(Box::new(merged), &inputs, &args.output, format, args.reading.quiet)
 }

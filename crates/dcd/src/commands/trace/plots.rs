@@ -21,7 +21,7 @@ fn plots(figures: &Characteristics) -> Vec<Plot> {
         },
         shares(
             "Sizes",
-            "KB",
+            "KiB",
             1024.0,
             &[("reads", &all.reads.size_bytes), ("writes", &all.writes.size_bytes)],
         ),

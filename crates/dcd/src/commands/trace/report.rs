@@ -34,13 +34,18 @@ fn requests(text: &mut String, name: &str, requests: &Requests) {
     let (count, bytes) = (requests.count, HumanBytes(requests.bytes));
     write!(text, "{name:<8} {count:>11}   {bytes:>9}").expect(STRING);
     let size = &requests.size_bytes;
-    write!(text, "   mean {:.2} KB, median {:.2}", size.mean / 1024.0, size.median as f64 / 1024.0)
-        .expect(STRING);
+    if count > 0 {
+        let (mean, median) = (size.mean / 1024.0, size.median as f64 / 1024.0);
+        write!(text, "   mean {mean:.2} KiB, median {median:.2} KiB").expect(STRING);
+    }
     if let Some(response) = &requests.response_ns {
         let ms = |ns: u64| ns as f64 / 1e6;
         let (median, p99) = (ms(response.median), ms(response.p99));
-        write!(text, "   response mean {:.3} ms, median {median:.3}, p99 {p99:.3}", response.mean / 1e6)
-            .expect(STRING);
+        let mean = response.mean / 1e6;
+        write!(text, "   response mean {mean:.3} ms, median {median:.3} ms, p99 {p99:.3} ms").expect(STRING);
+        if response.count < count {
+            write!(text, " (of {}, the others are unknown)", response.count).expect(STRING);
+        }
     }
     text.push('\n');
 }
@@ -49,41 +54,49 @@ pub fn characteristics(figures: &Characteristics) -> String {
     let mut text = String::new();
     let several = figures.devices.len() > 1;
     let rows = || figures.devices.iter().chain(several.then_some(&figures.all));
-    text.push_str("\nTable 3.1   reads  avg KB   writes  avg KB   % busy   % sequential\n");
+    text.push_str("\nTable 3.1   reads avg KiB   writes avg KiB   % busy   % sequential\n");
     for row in rows() {
-        let kb = |requests: &Requests| requests.size_bytes.mean / 1024.0;
+        let kib = |requests: &Requests| {
+            let size = &requests.size_bytes;
+            known(size, format!("{:.2}", size.mean / 1024.0))
+        };
         writeln!(
             text,
-            "{:<9} {:>7} {:>7.2} {:>8} {:>7.2} {:>7.1}% {:>13.1}%",
+            "{:<9} {:>7} {:>7} {:>8} {:>7} {:>7.1}% {:>13.1}%",
             name(row),
             row.reads.count,
-            kb(&row.reads),
+            kib(&row.reads),
             row.writes.count,
-            kb(&row.writes),
+            kib(&row.writes),
             100.0 * row.busy_share,
             100.0 * row.sequential_share
         )
         .expect(STRING);
     }
-    text.push_str("\nTable 4.5  KB written  % overwritten  interval mean  median (I/Os)  median (time)  read after write\n");
+    text.push_str("\nTable 4.5 KiB written  % overwritten  interval mean  median (I/Os)  median (time)  read after write\n");
     for row in rows() {
         let Some(blocks) = &row.blocks else { continue };
         let interval = &blocks.overwrite_interval_ios;
         writeln!(
             text,
-            "{:<9} {:>11} {:>13.1}% {:>14.1} {:>14} {:>14} {:>16.1}%",
+            "{:<9} {:>11} {:>13.1}% {:>14} {:>14} {:>14} {:>16.1}%",
             name(row),
             row.writes.bytes / 1024,
             100.0 * blocks.overwrite_share,
-            interval.mean,
-            interval.median,
-            Nanos(blocks.overwrite_interval_ns.median).to_string(),
+            known(interval, format!("{:.1}", interval.mean)),
+            known(interval, interval.median.to_string()),
+            known(&blocks.overwrite_interval_ns, Nanos(blocks.overwrite_interval_ns.median).to_string()),
             100.0 * blocks.read_after_write_share
         )
         .expect(STRING);
     }
     rest(&mut text, figures);
     text
+}
+
+/// Of nothing there is no mean, and none that is zero.
+fn known(of: &Distribution, text: String) -> String {
+    if of.count == 0 { "-".to_owned() } else { text }
 }
 
 fn name(row: &Figures) -> String {
@@ -120,7 +133,7 @@ fn rest(text: &mut String, figures: &Characteristics) {
     }
     let times = |d: &Distribution| {
         let [median, p90, max] = [d.median, d.p90, d.max].map(Nanos);
-        format!("mean {}, median {median}, p90 {p90}, max {max}", Nanos(d.mean as u64))
+        known(d, format!("mean {}, median {median}, p90 {p90}, max {max}", Nanos(d.mean as u64)))
     };
     writeln!(text, "interarrival    {}", times(&all.interarrival_ns)).expect(STRING);
     writeln!(text, "idle periods    {}: {}", all.idle_ns.count, times(&all.idle_ns)).expect(STRING);

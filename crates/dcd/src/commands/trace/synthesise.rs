@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_trace::synthesise::{Description, Fitted, fitted};
-use dcd_trace::{Characteristics, Merge, Options, ReadTrace};
+use dcd_trace::{Characteristics, Inputs, Merge, Options, ReadTrace, inputs_of_trace};
 
 use super::characterise::measure;
 use super::{opened, output_format, write_all};
@@ -28,7 +28,8 @@ pub fn synthesise(args: &Synthesise) -> Result<(), Failure> {
         sources.push(Box::new(synthesiser));
         fits.push((description, fit));
     }
-    let inputs: Vec<&Path> = args.of.like.iter().map(|path| path.as_path()).collect();
+    let like = args.of.like.iter().flat_map(|path| inputs_of_trace(path));
+    let inputs = Inputs::new(like.chain(args.of.description.clone()));
     write_all(Box::new(Merge::new(sources, 1)), &inputs, output, format, args.reading.quiet)?;
     // A trace on standard output is not mixed with words.
     if args.json {

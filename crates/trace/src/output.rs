@@ -1,0 +1,107 @@
+//! Files that commands make. A wrong name must not cost what the command reads, nor a disk: a result is written over neither, by
+//! whatever name (a hard link, a symbolic one, a bind mount) it is known there.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Why a result cannot be written where the user wants it.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    #[error("{output} is the same file as {input}, which is read: name another file")]
+    Input { output: String, input: String },
+    #[error("{output}: it is a block device: name a file")]
+    BlockDevice { output: String },
+    #[error("{output}: {source}")]
+    Io { output: String, source: io::Error },
+}
+
+/// Of a file: its device and inode. Names and mounts do not matter.
+type Identity = (u64, u64);
+
+/// What a command reads. None of its results is written over any of it.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    files: Vec<(String, Identity)>,
+}
+
+/// Only a plain file is emptied by a writer; a terminal or a pipe is read and written at once.
+fn identity(metadata: &Metadata) -> Option<Identity> {
+    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+}
+
+fn of_descriptor(descriptor: BorrowedFd<'_>) -> io::Result<Metadata> {
+    File::from(descriptor.try_clone_to_owned()?).metadata()
+}
+
+impl Inputs {
+    pub fn new<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Inputs {
+        let mut inputs = Inputs::default();
+        for path in paths {
+            inputs.add(path.as_ref());
+        }
+        inputs
+    }
+
+    /// `-` is standard input. A file that is not there yet cannot be lost.
+    pub fn add(&mut self, path: &Path) {
+        let (name, metadata) = match path == Path::new("-") {
+            true => ("standard input".to_owned(), of_descriptor(io::stdin().as_fd())),
+            false => (path.display().to_string(), std::fs::metadata(path)),
+        };
+        if let Some(identity) = metadata.ok().and_then(|metadata| identity(&metadata)) {
+            self.files.push((name, identity));
+        }
+    }
+
+    /// Refuses a result that would be written over an input or over a disk. A long run asks before its work.
+    pub fn check(&self, output: &Path) -> Result<(), OutputError> {
+        let (name, metadata) = match output == Path::new("-") {
+            true => ("standard output".to_owned(), of_descriptor(io::stdout().as_fd())),
+            false => (output.display().to_string(), std::fs::metadata(output)),
+        };
+        // What is not there, or cannot be looked at, is told by opening it.
+        metadata.map_or(Ok(()), |metadata| self.check_opened(name, &metadata))
+    }
+
+    fn check_opened(&self, output: String, metadata: &Metadata) -> Result<(), OutputError> {
+        if metadata.file_type().is_block_device() {
+            return Err(OutputError::BlockDevice { output });
+        }
+        let identity = identity(metadata);
+        match self.files.iter().find(|(_, input)| Some(*input) == identity) {
+            Some((input, _)) => Err(OutputError::Input { output, input: input.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a file for a result. What it held is emptied only when it is known to be no input.
+    pub fn create(&self, output: &Path) -> Result<File, OutputError> {
+        self.check(output)?;
+        let name = output.display().to_string();
+        let failed = |source| OutputError::Io { output: name.clone(), source };
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(output).map_err(failed)?;
+        // The name may mean another file by now.
+        let metadata = file.metadata().map_err(failed)?;
+        self.check_opened(name.clone(), &metadata)?;
+        if metadata.is_file() {
+            file.set_len(0).map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    /// Writes a whole result.
+    pub fn write(&self, output: &Path, content: impl AsRef<[u8]>) -> Result<(), OutputError> {
+        let written = self.create(output)?.write_all(content.as_ref());
+        written.map_err(|source| OutputError::Io { output: output.display().to_string(), source })
+    }
+}
+
+/// The files that a trace is read from: itself, or those of all CPUs.
+pub fn inputs_of_trace(path: &Path) -> Vec<PathBuf> {
+    let cpus = crate::open::cpu_files(path);
+    if cpus.is_empty() { vec![path.to_owned()] } else { cpus.into_iter().map(|(_, file)| file).collect() }
+}
