@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dcd_engine::Nanos;
 
+use crate::cli_trace::time;
 use crate::failure::EXIT_CODES;
 
 const EXAMPLES: &str = "\
@@ -114,6 +116,10 @@ pub struct Serve {
     /// this process is killed
     #[arg(long)]
     pub i_have_nvram: bool,
+    /// Start an array without members that are not there, although they are not known to have failed. With =TIME, wait so long
+    /// for all devices first
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "0s", value_parser = time)]
+    pub degraded: Option<Nanos>,
     /// Record every request of the clients in this file, for dcd trace and dcd tune; on another disk
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

@@ -61,7 +61,7 @@ pub struct ArrayCreate {
 
 /// Find the members of an array among devices, and write a stack file that serves it; or check a stack file
 ///
-/// The devices may be named in any order. Nothing on them is changed.
+/// The devices may be named in any order, the device of the array's journal among them. Nothing on them is changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -75,6 +75,9 @@ pub struct ArrayAssemble {
     /// Where the stack file goes; to standard output if not given
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Write a stack file without the journal that the array has, and that is not among the devices
+    #[arg(long)]
+    pub without_journal: bool,
     /// Which array, when the devices are of several: the beginning of its uuid
     #[arg(long, value_name = "UUID")]
     pub array: Option<String>,

@@ -291,7 +291,7 @@ pub struct MergeArgs {
     pub window: usize,
 }
 
-fn time(text: &str) -> Result<Nanos, String> {
+pub fn time(text: &str) -> Result<Nanos, String> {
     dcd_stack::parse_duration(text).map_err(|e| e.to_string())
 }
 

@@ -124,6 +124,8 @@ pub struct Host {
     watched: Option<Nanos>,
     /// Caches whose log has failed, while their record cannot be written.
     unrecorded: Vec<usize>,
+    /// When that was last because a layer said that something has happened.
+    noticed: Option<Nanos>,
     /// What has changed of them, for the administrator.
     news: Vec<String>,
 }
@@ -207,6 +209,7 @@ impl Host {
             conditions: Vec::new(),
             watched: None,
             unrecorded: Vec::new(),
+            noticed: None,
             news: Vec::new(),
         }
     }
@@ -452,6 +455,15 @@ impl Host {
             Report::Failed(why) => self.failed(now, stack, place, why),
             Report::LogFailed => self.log_failed(now, stack, place),
             Report::Array(answer) => self.array_answered(layer, answer),
+            Report::Notice => self.noticed(now, stack),
+        }
+    }
+
+    /// The first of several notices is looked into at once, and the next ones together.
+    fn noticed(&mut self, now: Nanos, stack: &Stack) {
+        if self.noticed.is_none_or(|noticed| now >= noticed + WATCH_INTERVAL) {
+            (self.noticed, self.watched) = (Some(now), Some(now));
+            self.watch(now, stack);
         }
     }
 

@@ -305,3 +305,20 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     tell(&mut bench, json!({ "command": "rebuild" }));
     assert!(error(&mut bench).contains("stopping"));
 }
+
+#[test]
+fn what_a_layer_gives_notice_of_is_told_at_once_and_what_follows_is_told_together() {
+    let mut bench = bench();
+    bench.host.tick(Nanos::ZERO, &mut bench.stack);
+    bench.host.take_news();
+    *bench.lost_blocks.borrow_mut() = 1;
+    bench.report(Report::Notice);
+    assert_eq!(bench.host.take_news().len(), 1, "before the next look");
+    for lost in 2..20 {
+        *bench.lost_blocks.borrow_mut() = lost;
+        bench.report(Report::Notice);
+    }
+    assert!(bench.host.take_news().is_empty());
+    bench.host.tick(Nanos::from_secs(4), &mut bench.stack);
+    assert_eq!(bench.host.take_news().len(), 1);
+}

@@ -16,6 +16,7 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::output::tell(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
+mod absent;
 mod admission;
 mod attachment;
 mod choice;

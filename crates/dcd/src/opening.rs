@@ -13,6 +13,7 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use crate::absent::leave_out;
 use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
 use crate::choice::Choice;
 use crate::cli::LogArgs;
@@ -153,17 +154,17 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
 
 /// Opens parts of a stack, and what they stand on. Log caches among that are started, if they may be.
 pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offline, Parts), Failure> {
-    let mut caches = RunningCaches::admit(file, parts)?;
     let mut file = Cow::Borrowed(file);
+    if purpose != Purpose::Create {
+        leave_out(file.to_mut(), parts, false)?;
+    }
+    let mut caches = RunningCaches::admit(&file, parts)?;
     if purpose == Purpose::Look {
         // Nothing comes of what they write.
         caches = RunningCaches::default();
         file.to_mut().without_passes();
     }
     file.to_mut().without_non_volatile();
-    if purpose != Purpose::Create {
-        file.to_mut().leave_out_absent_spares();
-    }
     let mut opener = Opener::new(&file, purpose);
     let built = match file.build_parts(parts, &mut opener) {
         Ok(built) => built,

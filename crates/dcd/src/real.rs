@@ -96,7 +96,7 @@ impl<'a> Opener<'a> {
                     return "; take it out of \"spares\" if it is gone for good";
                 }
                 Some(_) => {
-                    return "; if it is gone for good, take \"journal\" out of the stack file: the array makes up for that as for a \
+                    return "; if it is gone for good, write journal = \"none\" in the stack file: the array makes up for that as for a \
                             crash without one, if all of its members are there";
                 }
             }

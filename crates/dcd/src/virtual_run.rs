@@ -284,7 +284,7 @@ impl VirtualRun {
                 match self.driver.take_report() {
                     Some((_, Report::Drained)) => break,
                     Some((_, Report::Failed(why))) => return Err(Failure::Failed(why)),
-                    Some((_, Report::Stopped | Report::LogFailed | Report::Array(_))) => {}
+                    Some((_, Report::Stopped | Report::LogFailed | Report::Array(_) | Report::Notice)) => {}
                     None => {
                         let progress = self.driver.step(&mut self.stack);
                         assert!(progress != Progress::Idle, "a drain that never ends");

@@ -119,7 +119,9 @@ fn an_array_is_not_served_without_the_cache_that_has_its_newest_blocks() {
         let place = dirty(log);
         write_stack(&place, "array", MEMBERS, "");
         refused(&place, &[], ATTACHED);
-        expect(&array(&place, &["status"]), 0, ATTACHED);
+        let status = array(&place, &["status"]);
+        // Its parity may be computed by now, or not.
+        assert!(String::from_utf8_lossy(&status.stdout).contains(ATTACHED));
         write_stack(&place, "home", MEMBERS, log.home());
         refused(&place, &[], ATTACHED);
         // A part of it, through something else, with its members in another place and one away.

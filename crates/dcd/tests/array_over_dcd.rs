@@ -97,7 +97,7 @@ fn a_log_that_fails_during_a_command_is_out_of_date_and_the_command_does_its_wor
     with_fault("a-log");
     failed(&array("fail", &["c"]), "a");
     fs::write(place.stack(), &text).unwrap();
-    expect(&array("status", &[]), 5, "written without the log");
+    expect(&array("status", &[]), 4, "written without the log");
     expect(&place.run("format", &["--layer", "a"]), 0, "a log of");
     // Many at once.
     expect(&array("add", &["c"]), 0, "");

@@ -241,6 +241,8 @@ pub enum Report {
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,
+    /// Something has happened that the administrator is told of at once: the layer's status says what.
+    Notice,
     /// The answer to a [`Control::Array`]: it is done or has begun, or why it cannot be.
     Array(Result<(), String>),
 }

@@ -196,6 +196,11 @@ impl StackFile {
         needed
     }
 
+    /// The same for several parts.
+    pub fn needed_by(&self, parts: &[&str]) -> Vec<String> {
+        parts.iter().flat_map(|part| self.needed(part)).map(str::to_owned).collect()
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         let devices = self.devices.iter().map(|device| device.name.as_str());
         devices.chain(self.layers.iter().map(|layer| layer.name.as_str()))

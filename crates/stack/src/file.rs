@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::LINE_BYTES;
@@ -32,14 +33,34 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Whether its file or block device exists.
+    /// Whether its file or block device exists, and has a medium.
     pub fn is_there(&self) -> bool {
         match &self.source {
-            DeviceSource::Path { path, .. } => path.exists(),
+            DeviceSource::Path { path, .. } => path.exists() && !is_without_medium(path),
             DeviceSource::Memory { .. } => true,
         }
     }
+
+    /// Whether it is a file that some commands make where it is not there.
+    pub const fn is_made(&self) -> bool {
+        matches!(self.source, DeviceSource::Path { size: Some(_), .. })
+    }
 }
+
+/// The node of a loop device without a file, or of a drive without a disk, stays. What cannot be opened for another reason is there.
+fn is_without_medium(path: &Path) -> bool {
+    let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    is_block
+        && match std::fs::File::open(path) {
+            Ok(mut device) => {
+                std::io::Seek::seek(&mut device, std::io::SeekFrom::End(0)).is_ok_and(|size| size == 0)
+            }
+            Err(error) => GONE.contains(&error.raw_os_error().unwrap_or(0)),
+        }
+}
+
+/// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.
+const GONE: [i32; 4] = [5, 6, 19, 123];
 
 /// Where NBD clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,24 +290,40 @@ impl StackFile {
         }
     }
 
-    /// Leaves out spares whose files or devices are not there: arrays start without them. What they are called.
-    pub fn leave_out_absent_spares(&mut self) -> Vec<String> {
-        let absent = self.devices.iter().filter(|device| !device.is_there());
-        let absent: Vec<String> = absent.map(|device| device.name.clone()).collect();
-        let mut left_out = Vec::new();
-        for layer in &mut self.layers {
+    /// Whether every file and block device is there that a part stands on. An array below it says itself what it can start without, and
+    /// so does a log cache of its log.
+    pub fn is_there(&self, part: &str) -> bool {
+        if let Some(device) = self.device(part) {
+            return device.is_there();
+        }
+        match self.layer(part).map(|layer| &layer.kind) {
+            None | Some(LayerKind::Raid(_)) => true,
+            Some(LayerKind::LogCache { data, .. }) => self.is_there(&data.text),
+            Some(kind) => kind.below().iter().all(|below| self.is_there(&below.text)),
+        }
+    }
+
+    /// Takes members and spares out of an array, as if they were not there: "missing" stands in the places of the members.
+    pub fn leave_out(&mut self, array: &str, names: &[&str]) {
+        for layer in self.layers.iter_mut().filter(|layer| layer.name == array) {
             let LayerKind::Raid(raid) = &mut layer.kind else { continue };
-            let spares = std::mem::take(&mut raid.spares);
-            for (place, spare) in raid.config.spares.iter_mut().filter(|there| **there).zip(spares) {
-                if absent.contains(&spare.text) {
-                    *place = false;
-                    left_out.push(spare.text);
-                } else {
-                    raid.spares.push(spare);
-                }
+            for (devices, places) in
+                [(&mut raid.of, &mut raid.config.present), (&mut raid.spares, &mut raid.config.spares)]
+            {
+                let there = places.iter_mut().filter(|there| **there);
+                there
+                    .zip(devices.iter())
+                    .for_each(|(there, device)| *there = !names.contains(&device.text.as_str()));
+                devices.retain(|device| !names.contains(&device.text.as_str()));
             }
         }
-        left_out
+    }
+
+    /// Forgets all devices and layers that some parts do not stand on.
+    pub fn keep_only(&mut self, parts: &[&str]) {
+        let needed = self.needed_by(parts);
+        self.devices.retain(|device| needed.contains(&device.name));
+        self.layers.retain(|layer| needed.contains(&layer.name));
     }
 
     /// The same stack with these members in an array, in the order of their roles, none where one is missing; and without spares.

@@ -48,6 +48,8 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         strip_sectors: fields.size("strip")?.map_or(d.strip_sectors, |bytes| bytes.div_ceil(SECTOR_BYTES)),
         present,
         journal: journal.is_some(),
+        journal_implied: false,
+        journal_given_up: hole_accepted,
         journal_required: fields.flag("journal-required")?.unwrap_or(d.journal_required),
         spares: vec![true; spares.len()],
         region_bytes: d.region_bytes,

@@ -105,7 +105,8 @@ strip = "128KiB"            what a stripe has on each member
 journal = "NAME"            closes the write hole: what is about to be written is there first, so
                             that a crash that takes a member too loses nothing. A slice of an SSD;
                             a few stripes are enough. Below a log cache, where nothing is said, it
-                            is the first 64 MiB of what the log is on; "none": no journal
+                            is the first 64 MiB of what the log is on; "none": no journal, or one
+                            that was there and is gone for good
 journal-required = false    true: when the journal fails, no more writes are taken; otherwise the
                             array goes on without it, and status says so
 pass-rate = "10MiB"         the most that a rebuild, a resync or a scrub moves in a second at each member

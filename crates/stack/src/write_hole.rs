@@ -74,7 +74,7 @@ fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
     let of = std::mem::replace(log, Located { text: own_log.clone(), ..log.clone() });
     let LayerKind::Raid(raid) = &mut layers[array].kind else { unreachable!("it is one") };
     raid.journal = Some(Located { text: journal.clone(), span: span.clone() });
-    raid.config.journal = true;
+    (raid.config.journal, raid.config.journal_implied) = (true, true);
     for (name, first_bytes, size_bytes) in [(journal, 0, Some(JOURNAL_BYTES)), (own_log, JOURNAL_BYTES, None)]
     {
         let slice = SliceSpec { of: of.clone(), first_bytes, size_bytes, implied: true };
@@ -97,7 +97,8 @@ pub(crate) fn open_again(layers: &mut Vec<LayerSpec>, cache: &str) {
         if let LayerKind::Raid(raid) = &mut layer.kind
             && raid.journal.as_ref().is_some_and(|journal| gone.contains(&journal.text))
         {
-            (raid.journal, raid.config.journal) = (None, false);
+            raid.journal = None;
+            (raid.config.journal, raid.config.journal_implied) = (false, false);
         }
     }
     layers.retain(|layer| !gone.contains(&layer.name));

@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use dcd_engine::{LayerIndex, Nanos, Report, Stack};
 use dcd_io::{
@@ -17,6 +18,7 @@ use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
 use serde_json::Value;
 
+use crate::absent;
 use crate::admission::{
     Admitted, admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
 };
@@ -39,6 +41,15 @@ const SAME_WISH: Nanos = Nanos::from_secs(1);
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;
+    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
+        return Err(Failure::Failed(format!(
+            "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",
+            args.file.display()
+        )));
+    }
+    for what in leave_out(&mut file, args.degraded)? {
+        eprintln!("dcd: {what}");
+    }
     if args.without_cache {
         file = without_caches(&file, args.force)?;
     }
@@ -46,15 +57,6 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         file.accept_damage();
     }
     admit_non_volatile(&file, args.i_have_nvram)?;
-    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
-        return Err(Failure::Failed(format!(
-            "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",
-            args.file.display()
-        )));
-    }
-    for spare in file.leave_out_absent_spares() {
-        eprintln!("dcd: spare \"{spare}\" is not there");
-    }
     enough_memory(&file, file.memory_bytes())?;
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;
@@ -84,6 +86,15 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     let left = served.host.records.failed_logs()?.unwrap_or_else(|| served.left.to_owned());
     ended(&outcome, &left)
+}
+
+/// Takes out of the file what its arrays can start without.
+fn leave_out(file: &mut StackFile, degraded: Option<Nanos>) -> Result<Vec<String>, Failure> {
+    let export = file.export.clone();
+    match degraded {
+        Some(wait) => absent::leave_out_after(file, Duration::from_nanos(wait.0)),
+        None => absent::leave_out(file, &[&export], false),
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

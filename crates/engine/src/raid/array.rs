@@ -135,6 +135,10 @@ pub(super) struct Array {
     pub spare_places: Vec<Option<Port>>,
     /// Lost blocks that nobody has written since.
     pub lost: BTreeSet<lost::Place>,
+    /// Other blocks that could neither be read nor computed when they were last wanted; at most [`lost::UNREADABLE_MAX`].
+    pub unreadable: BTreeSet<lost::Place>,
+    /// The administrator is to be told that something has happened.
+    pub notice: bool,
     pub recorder: Recorder,
     pub journal: Option<Journal>,
     /// It had a journal when it started.
@@ -203,6 +207,8 @@ impl Array {
             unusable: found.unusable,
             joining: Vec::new(),
             lost: recorder.lost().keys().filter_map(|lost| lost::place(&layout, lost)).collect(),
+            unreadable: BTreeSet::new(),
+            notice: false,
             recorder,
             journal,
             requests: Slab::default(),
@@ -249,6 +255,9 @@ impl Array {
             Event::Control(control) => self.control(control),
         }
         self.step(now, out);
+        if std::mem::take(&mut self.notice) {
+            out.report(Report::Notice);
+        }
     }
 
     fn control(&mut self, control: Control) {

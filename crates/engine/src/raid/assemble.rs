@@ -44,6 +44,13 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     if !geometry.read_only {
         members.flush(below)?;
     }
+    if recorded.has_journal && !config.journal && !config.journal_given_up && !geometry.read_only {
+        return refuse(
+            "it has a journal, and the stack file names none: name it, as journal = \"NAME\". If it is gone for good, journal = \"none\" \
+             goes on without: a crash that takes a member too may then lose data",
+        );
+    }
+    members.now.has_journal = config.journal && !config.journal_implied;
     let replays = recorded.active && recorded.journaled;
     let needed = replays || config.journal_required;
     let journal = match config.journal {

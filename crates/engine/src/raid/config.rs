@@ -97,6 +97,10 @@ pub struct RaidConfig {
     pub present: Vec<bool>,
     /// The port after the members leads to a journal.
     pub journal: bool,
+    /// The journal comes with the log of a cache above: it is not missed where that cache is gone.
+    pub journal_implied: bool,
+    /// Starts without the journal that it had.
+    pub journal_given_up: bool,
     /// Where the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
     pub journal_required: bool,
     /// For each place among the spares, whether a device is there; ports between those of the members and of the journal lead to them.
@@ -146,6 +150,8 @@ impl Default for RaidConfig {
             strip_sectors: 256,
             present: Vec::new(),
             journal: false,
+            journal_implied: false,
+            journal_given_up: false,
             journal_required: false,
             spares: Vec::new(),
             region_bytes: 64 << 20,

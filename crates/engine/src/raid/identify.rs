@@ -276,6 +276,14 @@ impl Found {
             }
             // A spare has taken its place.
             (None, Some(_)) => {}
+            // The role has nobody, with or without this one.
+            (None, None) if role.is_some() && self.newest.failed >> place & 1 == 1 => self.unusable.push((
+                device.port,
+                format!(
+                    "member {place} is out of date: another device had taken its role, and is not there, or the array went on without it. \
+                     It is not used. Take it out with \"dcd array remove\", and add it again"
+                ),
+            )),
             (None, _) if role.is_none() => {
                 return refuse(format!(
                     "member {place} is a spare: name it in \"spares\", and not in \"of\""

@@ -133,9 +133,18 @@ fn encode(slots: &Slots, place: Place, entries: &[(usize, Lba, &Buf)]) -> Buf {
         let at = HEADER_BYTES + index * ENTRY_BYTES;
         bytes[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
     }
+    if let Some(place) = bytes[..slots.header_bytes].get_mut(count_at(entries.len())) {
+        place.copy_from_slice(&slots.count.to_le_bytes());
+    }
     header.crc = crc32c::crc32c(&bytes[..slots.header_bytes]).into();
     bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     record
+}
+
+/// Where a record has the number of slots: behind its entries, if there is room in its header.
+const fn count_at(entries: usize) -> std::ops::Range<usize> {
+    let at = HEADER_BYTES + entries * ENTRY_BYTES;
+    at..at + size_of::<u64>()
 }
 
 /// Reads the header of a record, if there is one.
@@ -219,15 +228,35 @@ pub fn may_be_journal_of(
     fits(device, &slots, superblock.uuid)
 }
 
-/// Whether a device has records of an array.
-pub fn is_journal_of(device: &mut dyn BlockDevice, superblock: &Superblock) -> bool {
-    let Some(slots) = slots(device, superblock) else { return false };
-    slots.count >= Slots::COUNT_MIN
-        && (0..slots.count.min(JOURNAL_LOOKS_MAX)).any(|slot| {
-            let block = device.read(slots.at(slot), slots.header_bytes);
-            let record = block.ok().and_then(|block| decode(block.bytes()));
-            record.is_some_and(|(header, _)| header.uuid == superblock.uuid)
-        })
+/// A journal that a device begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundJournal {
+    /// The bytes of its slots, where the device is larger than that; none where it is all of the device, or an older program wrote the
+    /// record, which does not say it.
+    pub slice_bytes: Option<u64>,
+}
+
+/// The journal of an array, if a device begins with records of it.
+pub fn find_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Option<FoundJournal> {
+    let slots = slots(device, superblock).filter(|slots| slots.count >= Slots::COUNT_MIN)?;
+    let mut found = None;
+    for slot in 0..slots.count.min(JOURNAL_LOOKS_MAX) {
+        let Ok(block) = device.read(slots.at(slot), slots.header_bytes) else { continue };
+        let Some((header, entries)) = decode(block.bytes()) else { continue };
+        if header.uuid != superblock.uuid {
+            continue;
+        }
+        let bytes = block.bytes().get(count_at(entries.len())).and_then(|bytes| bytes.try_into().ok());
+        let count = bytes.map_or(0, u64::from_le_bytes);
+        let is_slice = (Slots::COUNT_MIN..slots.count).contains(&count);
+        let slice_bytes = is_slice.then_some(count * slots.slot_sectors * SECTOR_BYTES);
+        // The newest record was written by who used it last.
+        let place = (header.epoch.get(), header.number.get());
+        if found.is_none_or(|(other, _)| other < place) {
+            found = Some((place, FoundJournal { slice_bytes }));
+        }
+    }
+    found.map(|(_, found)| found)
 }
 
 /// The writes that have to be made again, in their order.
@@ -405,7 +434,7 @@ impl Array {
     /// never, where the user wants no writes without one.
     fn journal_has_failed(&mut self, operation: Option<u64>, out: &mut Outbox) {
         let Some(journal) = self.journal.take() else { return };
-        self.journal_failed = true;
+        (self.journal_failed, self.notice) = (true, true);
         self.broken |= self.config.journal_required;
         self.lose_journal();
         for key in operation.into_iter().chain(journal.queue) {

@@ -26,7 +26,43 @@ pub(super) fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
     Some((unit, row, column))
 }
 
+/// How many blocks are remembered that cannot be read: what is behind that is counted when these are written.
+pub(super) const UNREADABLE_MAX: usize = 4096;
+
+/// The data blocks of a row that neither their members nor the cache give.
+pub(super) fn unknown(view: &StripeView, row: usize) -> impl Iterator<Item = usize> {
+    (0..view.shape.data).filter(move |&column| {
+        let cached = matches!(view.z[(row, column)], Status::Clean | Status::Dirty);
+        view.access[(row, column)] != Access::Whole && !cached
+    })
+}
+
 impl Array {
+    /// Something of what clients wrote cannot be given back.
+    pub fn has_losses(&self) -> bool {
+        !(self.lost.is_empty() && self.unreadable.is_empty())
+    }
+
+    /// Blocks of a row cannot be read or computed, as long as nothing more comes back.
+    pub fn cannot_read(&mut self, unit: u64, row: usize, columns: impl IntoIterator<Item = usize>) {
+        for column in columns {
+            let place = (unit, row, column);
+            if self.unreadable.len() < UNREADABLE_MAX && !self.lost.contains(&place) {
+                self.notice |= self.unreadable.insert(place);
+            }
+        }
+    }
+
+    /// The whole rows of a chunk have been read or written.
+    pub fn is_readable(&mut self, chunk: Chunk) {
+        if self.unreadable.is_empty() {
+            return;
+        }
+        for row in chunk.first.div_ceil(LINE_SECTORS)..(chunk.first + chunk.sectors) / LINE_SECTORS {
+            self.unreadable.remove(&(chunk.unit, row as usize, chunk.column));
+        }
+    }
+
     fn lost_block(&self, unit: u64, row: usize, column: usize) -> LostBlock {
         let block = unit * self.layout.rows as u64 + row as u64;
         LostBlock { role: self.layout.member(unit, column), block }
@@ -59,6 +95,7 @@ impl Array {
         for row in whole {
             self.lost.remove(&(unit, row as usize, column));
         }
+        self.is_readable(chunk);
         true
     }
 
@@ -66,17 +103,18 @@ impl Array {
     /// to remember that.
     pub fn lose_row(&mut self, unit: u64, row: usize, view: &StripeView) -> bool {
         self.statistics.lost_rows += 1;
-        for column in 0..self.layout.shape.data {
-            let known = matches!(view.z[(row, column)], Status::Clean | Status::Dirty);
-            if view.access[(row, column)] == Access::Whole || known {
-                continue;
-            }
+        for column in unknown(view, row).collect::<Vec<_>>() {
             if !self.recorder.lose(self.lost_block(unit, row, column)) {
                 return false;
             }
-            self.lost.insert((unit, row, column));
+            self.is_lost_now((unit, row, column));
         }
         true
+    }
+
+    fn is_lost_now(&mut self, place: Place) {
+        self.unreadable.remove(&place);
+        self.notice |= self.lost.insert(place);
     }
 
     /// What a new member cannot get, and what else is missing of these rows. They are counted from a unit on, each with a role.
@@ -95,7 +133,7 @@ impl Array {
                 return;
             }
             if self.cache.status(unit, row, column) != Status::Dirty {
-                self.lost.insert((unit, row, column));
+                self.is_lost_now((unit, row, column));
             }
         }
         self.record(out);

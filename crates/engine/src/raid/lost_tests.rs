@@ -33,7 +33,9 @@ fn only_the_lost_blocks_are_errors() {
     bench.settle();
     let answers = asked.map(|id| bench.answer(id).status.is_ok());
     assert_eq!(answers, [true, false, true]);
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
+    let status = bench.raid.status(Nanos::ZERO);
+    assert_eq!((&status["state"], &status["unreadable_blocks"]), (&"damaged".into(), &2.into()));
+    assert_eq!(bench.notices, 1, "told at once, and once");
 }
 
 #[test]
@@ -45,6 +47,7 @@ fn a_row_with_lost_blocks_is_written_whole_without_reading() {
     bench.flush().expect("nothing of it has to be read");
     assert_eq!(bench.sent(), ["w0 5+1", "w1 5+1", "w2 5+1", "w3 5+1"]);
     assert!(bench.bad_reads.is_empty(), "they are written again");
+    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
     let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
     assert_eq!(bench.read(21, 1).expect("read"), [9; BLOCK]);
 }
@@ -215,7 +218,7 @@ fn a_resync_settles_what_is_lost() {
     let status = bench.raid.status(bench.now);
     assert_eq!(
         (&status["state"], &status["lost_blocks"]),
-        (&serde_json::json!("good"), &serde_json::json!(1))
+        (&serde_json::json!("damaged"), &serde_json::json!(1))
     );
     is_error(&mut bench, 5);
     // Without member 2, what it has of the row is computed.

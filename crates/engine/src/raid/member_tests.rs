@@ -29,6 +29,36 @@ fn put(members: &mut Members, port: usize, change: impl FnOnce(&mut Superblock, 
     members.0[port].run(superblock.write(identity)).status.expect("written");
 }
 
+/// Another device had its role, has failed, and is not there: the role has nobody, whatever is in its place.
+#[test]
+fn a_member_that_was_replaced_by_one_that_failed_is_not_used_and_does_not_hinder_the_start() {
+    let (config, mut members) = stopped(0, false);
+    for port in 0..3 {
+        put(&mut members, port, |superblock, _| (superblock.member_ids[3], superblock.failed) = (77, 0b1000));
+    }
+    let mut bench = Bench::start(config, members).expect("the others make up for it");
+    let status = bench.raid.status(Nanos::ZERO);
+    assert_eq!((&status["state"], &status["failed_members"]), (&"degraded".into(), &serde_json::json!([3])));
+    assert!(status["advice"][0].as_str().expect("told").contains("member 3 is out of date"), "{status}");
+    for block in 0..48 {
+        assert_eq!(bench.read(block, 1).expect("computed"), [block as u8; BLOCK], "block {block}");
+    }
+}
+
+#[test]
+fn an_array_with_a_journal_is_not_started_without_it_unless_that_is_given_up() {
+    let (config, members) = stopped(0, true);
+    let four = || Members(members.0[..4].iter().map(|member| Memory(member.0.clone())).collect());
+    let without = RaidConfig { journal: false, ..config };
+    let error = refused(without.clone(), four());
+    assert!(error.contains("it has a journal, and the stack file names none"), "{error}");
+    let given_up = RaidConfig { journal_given_up: true, ..without.clone() };
+    let mut bench = Bench::start(given_up, four()).expect("the user wants it");
+    bench.write(0, 1, 9);
+    bench.stop();
+    Bench::start(without, bench.members).expect("it has none any more");
+}
+
 #[test]
 fn devices_that_do_not_belong_are_refused_with_the_reason() {
     let (config, mut members) = stopped(1, false);

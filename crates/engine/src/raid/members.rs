@@ -2,6 +2,7 @@
 
 use crate::layer::{Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
+use crate::raid::lost::UNREADABLE_MAX;
 
 /// A device that waits for a member to fail.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,7 @@ impl Array {
             return true;
         }
         let spared = (self.recorder.failed().count_ones() as usize) < self.layout.shape.parity;
+        self.notice = true;
         if !self.is_failed(role) && !spared {
             self.broken = true;
             return false;
@@ -110,8 +112,8 @@ impl Array {
         let taken = taken.filter_map(|(role, holder)| {
             let spare = (*holder)?;
             Some(format!(
-                "spare {spare} is member {role} now: in the stack file, name it in the place of that member in \"of\", and take \
-                 it out of \"spares\""
+                "spare {spare} is member {role} now: in the stack file, name it in the place of that member in \"of\", take it out of \
+                 \"spares\", and remove the table of the device that it replaces"
             ))
         });
         let absent =
@@ -137,11 +139,20 @@ impl Array {
                 self.lost.len()
             )
         });
+        let unreadable = (!self.unreadable.is_empty()).then(|| {
+            format!(
+                "{}{} blocks of 4 KiB could neither be read nor computed when they were last wanted: bring back what is missing of their \
+                 rows, or write them anew",
+                if self.unreadable.len() < UNREADABLE_MAX { "" } else { "at least " },
+                self.unreadable.len()
+            )
+        });
         taken
             .chain(absent)
             .chain(journal)
             .chain(doubt)
             .chain(lost)
+            .chain(unreadable)
             .chain(self.unusable.iter().map(|(_, why)| why.clone()))
             .collect()
     }

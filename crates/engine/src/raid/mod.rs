@@ -87,7 +87,7 @@ pub use apart::Apart;
 use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use journal::{clear_journal, is_journal_of, may_be_journal_of};
+pub use journal::{FoundJournal, clear_journal, find_journal, may_be_journal_of};
 pub use layout::{Chunk, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
@@ -150,7 +150,7 @@ impl Layer for RaidLayer {
             (false, _, Some(_), _) => "resyncing",
             (false, false, None, Some(_)) => "rebuilding",
             (false, false, None, None) => "degraded",
-            (false, true, None, _) if !array.lost.is_empty() => "damaged",
+            (false, true, None, _) if array.has_losses() => "damaged",
             (false, true, None, _) if array.recorder.in_doubt().is_empty() => "good",
             (false, true, None, _) => "in doubt",
         };
@@ -165,6 +165,7 @@ impl Layer for RaidLayer {
             "failed_members": failed,
             "resynced_percent": resync,
             "lost_blocks": array.lost.len(),
+            "unreadable_blocks": array.unreadable.len(),
             "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
             "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
             "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),

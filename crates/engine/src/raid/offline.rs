@@ -138,6 +138,7 @@ pub fn create(
         reshape: None,
         active: false,
         journaled: false,
+        has_journal: config.journal && !config.journal_implied,
         in_doubt,
         lost: BTreeMap::new(),
         away: Away::default(),

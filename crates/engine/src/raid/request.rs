@@ -3,6 +3,8 @@
 
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::raid::array::{Array, Flight};
+use crate::raid::lost::unknown;
+use crate::raid::plan::StripeView;
 use crate::raid::stripe::Goal;
 use crate::raid::unit::Piece;
 use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
@@ -187,12 +189,14 @@ impl Array {
             let request = self.requests.get_mut(piece.request);
             self.cache.read(piece.chunk, &mut request.buf, piece.at);
         }
+        self.is_readable(piece.chunk);
         self.piece_done(piece.request, None, out);
     }
 
     /// A row that could not be computed is an error for those who wait for it.
-    pub(super) fn fail_fetch(&mut self, unit: u64, row: usize, out: &mut Outbox) {
+    pub(super) fn fail_fetch(&mut self, unit: u64, row: usize, view: &StripeView, out: &mut Outbox) {
         self.statistics.lost_rows += 1;
+        self.cannot_read(unit, row, unknown(view, row));
         let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
         for piece in waiting {
             let reads = self.requests.get_mut(piece.request).action == Action::Read;

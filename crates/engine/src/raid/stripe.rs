@@ -421,7 +421,7 @@ impl Array {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
         match goal {
-            Goal::Fetch => self.fail_fetch(unit, row, out),
+            Goal::Fetch => self.fail_fetch(unit, row, view, out),
             Goal::Destage if self.lose_row(unit, row, view) => {
                 self.void_row(unit, row);
                 return self.plan_and_read(key, out);

@@ -58,7 +58,7 @@ struct Bytes {
     active: u8,
     journaled: u8,
     calibrated: u8,
-    unused: u8,
+    has_journal: u8,
     id: U64,
     rebuilt_sectors: U64,
     rebuilding: U32,
@@ -150,6 +150,8 @@ pub struct Superblock {
     pub active: bool,
     /// Since it is active a journal knows what is under way.
     pub journaled: bool,
+    /// The array has a journal of its own, whatever is under way: it is not to be served without.
+    pub has_journal: bool,
     /// Regions whose parity may be wrong, as it was never computed, or may be after a crash, as they are written to.
     pub in_doubt: Bitmap,
     /// Blocks whose reads fail until they are written. *Settled*: zeroes lie there, and the parity of their row fits; otherwise
@@ -238,6 +240,7 @@ impl Superblock {
         bytes.role = member.role.map_or(NO_ROLE, |role| role as u32).into();
         bytes.strip_sectors = (self.strip_sectors as u32).into();
         (bytes.active, bytes.journaled) = (self.active.into(), self.journaled.into());
+        bytes.has_journal = self.has_journal.into();
         bytes.id = member.id.into();
         bytes.rebuilding = self.rebuilding.map_or(NO_ROLE, |rebuild| rebuild.role as u32).into();
         bytes.rebuilt_sectors = self.rebuilding.map_or(0, |rebuild| rebuild.sectors).into();
@@ -370,7 +373,12 @@ impl Bytes {
             (self.reshape_kept.get() <= 1, "reshape"),
             (self.lost_blocks.get() <= LOST_MAX as u64, "lost blocks"),
             (self.away.iter().all(|absence| absence.id == NOBODY || is_role(absence.role.get())), "away"),
-            ([self.active, self.journaled, self.calibrated].iter().all(|flag| *flag <= 1), "flags"),
+            (
+                [self.active, self.journaled, self.calibrated, self.has_journal]
+                    .iter()
+                    .all(|flag| *flag <= 1),
+                "flags",
+            ),
         ] {
             if !ok {
                 return Err(SuperblockError::Field(field));
@@ -407,6 +415,7 @@ impl Bytes {
             }),
             active: self.active == 1,
             journaled: self.journaled == 1,
+            has_journal: self.has_journal == 1,
             in_doubt: Bitmap::from_bytes(&self.bitmap),
             lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
             away: self.away(),
@@ -445,6 +454,7 @@ pub(super) mod tests {
             reshape: Some(Reshape { from_members: 4, sectors: 1024, kept: true }),
             active: true,
             journaled: false,
+            has_journal: true,
             in_doubt,
             lost: [(1, 7, false), (4, 319, true)]
                 .map(|(role, block, settled)| (LostBlock { role, block }, settled))

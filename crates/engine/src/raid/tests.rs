@@ -79,7 +79,9 @@ struct Bench {
     members: Members,
     open: VecDeque<(Port, OpId, Io)>,
     answers: Vec<(u64, IoResult)>,
+    /// What it has said, and how often that something has happened.
     reports: Vec<crate::Report>,
+    notices: u32,
     /// Commands so far, in words, those to superblocks left out.
     sent: Vec<String>,
     /// Members whose reads or writes fail.
@@ -124,6 +126,7 @@ impl Bench {
             open: VecDeque::new(),
             answers: Vec::new(),
             reports: Vec::new(),
+            notices: 0,
             sent: Vec::new(),
             bad_reads: Vec::new(),
             dead: Vec::new(),
@@ -148,6 +151,7 @@ impl Bench {
                     self.open.push_back((port, op, io));
                 }
                 Command::Reply { id, result } => self.answers.push((id.0, result)),
+                Command::Report(crate::Report::Notice) => self.notices += 1,
                 Command::Report(report) => self.reports.push(report),
             }
         }
@@ -507,7 +511,7 @@ fn a_start_asks_for_the_journal_where_that_is_not_there() {
     members.0.remove(0);
     let refusal = |journal: bool| {
         let present = vec![false, true, true, true, true];
-        let degraded = RaidConfig { present, journal, ..with_journal.clone() };
+        let degraded = RaidConfig { present, journal, journal_given_up: !journal, ..with_journal.clone() };
         let there = members.0.iter().take(4 + usize::from(journal));
         let left = Members(there.map(|member| Memory(member.0.clone())).collect());
         Bench::start(degraded, left).err().expect("the parity is in doubt").to_string()

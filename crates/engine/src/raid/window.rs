@@ -148,6 +148,15 @@ impl Array {
                 lost.extend(survey.missing(row).into_iter().map(|role| (row, role)));
             }
         }
+        let unknown: Vec<(usize, usize)> = match kind {
+            Kind::Rebuild { .. } => Vec::new(),
+            _ => found
+                .lost
+                .iter()
+                .flat_map(|&row| survey.missing(row).into_iter().map(move |role| (row, role)))
+                .collect(),
+        };
+        let looked_at = survey.units.clone();
         window.lost = found.lost;
         let regions = self.regions;
         let in_doubt = window
@@ -158,6 +167,17 @@ impl Array {
         self.passes.found(&found.findings, in_doubt);
         let first = self.passes.windows.get_mut(key).units.start;
         self.lose_blocks(first, &lost, out);
+        // What was looked at is known anew.
+        self.unreadable.retain(|(unit, ..)| !looked_at.contains(unit));
+        for (row, role) in unknown {
+            let unit = first + (row / self.layout.rows) as u64;
+            let column = self.layout.column(unit, role);
+            self.cannot_read(
+                unit,
+                row % self.layout.rows,
+                (column < self.layout.shape.data).then_some(column),
+            );
+        }
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.
             if !self.is_in_use(role) || self.is_void() {

@@ -114,7 +114,7 @@ impl Driver {
                 stopping.outcome.failures.push(format!("layer \"{}\": {why}", stack.layer_name(from)));
                 *answered = true;
             }
-            Report::Drained | Report::LogFailed | Report::Array(_) => {}
+            Report::Drained | Report::LogFailed | Report::Array(_) | Report::Notice => {}
         }
     }
 

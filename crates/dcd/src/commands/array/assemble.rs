@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::{Superblock, is_journal_of};
+use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
 use dcd_stack::{StackFile, toml_text};
 use serde_json::Value;
 
@@ -34,7 +34,10 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     let members = Members::of(&array, &found);
     members.complain(&array)?;
     members.tell_left_out(&array, &found);
-    let text = members.stack_file(&array, journal.as_deref())?;
+    if !args.without_journal {
+        refuse_without_journal(&array, journal.as_ref())?;
+    }
+    let text = members.stack_file(&array, journal.as_ref())?;
     match &args.out {
         None => print!("{text}"),
         Some(path) => {
@@ -60,18 +63,39 @@ fn look(path: &Path) -> Result<Found, Failure> {
 }
 
 /// Says which devices are of no array; gives the journal of the one that was found, if it is among them.
-fn tell_others(found: &mut [Found], array: Option<&Superblock>) -> Option<String> {
+fn tell_others(found: &mut [Found], array: Option<&Superblock>) -> Option<Journal> {
     let mut journal = None;
     for Found { name, device, content } in found {
         let Content::None(error) = content else { continue };
-        let is_journal = |(device, array): (&mut PartDevice, &Superblock)| is_journal_of(device, array);
-        if device.as_mut().zip(array).is_some_and(is_journal) {
-            journal = Some(name.clone());
-        } else {
-            eprintln!("dcd: {name}: {error}");
+        let find = |(device, array): (&mut PartDevice, &Superblock)| find_journal(device, array);
+        match device.as_mut().zip(array).and_then(find) {
+            Some(found) => journal = Some(Journal { path: name.clone(), found }),
+            None => eprintln!("dcd: {name}: {error}"),
         }
     }
     journal
+}
+
+/// The device that begins with the journal of the array.
+struct Journal {
+    path: String,
+    found: FoundJournal,
+}
+
+/// Served without its journal, an array would have its write hole again, and after a crash lack what is only there.
+fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Result<(), Failure> {
+    if journal.is_some() || !(array.has_journal || array.active && array.journaled) {
+        return Ok(());
+    }
+    Err(Failure::Refused(Refusal::new(
+        format!(
+            "array {}: it has a journal, and none of the devices begins with that",
+            uuid_text(array.uuid)
+        ),
+        "name its device, too. If that is gone for good, or if nothing has been written to the array yet, add --without-journal. If the \
+         journal is a slice further on in its device, add --without-journal, and name it in the place of \"none\" in the stack file; \
+         nothing was changed",
+    )))
 }
 
 /// The array that is wanted, or the only one; says what each device is.
@@ -227,7 +251,7 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    fn stack_file(&self, array: &Superblock, journal: Option<&str>) -> Result<String, Failure> {
+    fn stack_file(&self, array: &Superblock, journal: Option<&Journal>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
         if !array.caches.is_empty() {
             let _ = writeln!(
@@ -253,8 +277,17 @@ impl<'a> Members<'a> {
         for (number, path) in self.spares.iter().enumerate() {
             spares.push(device(format!("spare{number}"), Some(path))?);
         }
-        if let Some(path) = journal {
-            device("journal".to_owned(), Some(path))?;
+        let slice_bytes = journal.and_then(|journal| journal.found.slice_bytes);
+        if let Some(journal) = journal {
+            let name = if slice_bytes.is_some() { "journal-device" } else { "journal" };
+            device(name.to_owned(), Some(&journal.path))?;
+        }
+        if let Some(bytes) = slice_bytes {
+            let _ = write!(
+                text,
+                "\n[layer.journal]\nkind = \"slice\"\nof = \"journal-device\"\nsize = \"{}KiB\"\n",
+                bytes / 1024
+            );
         }
         if array.reshape.is_some() {
             text += "\n# It is growing: \"dcd array grow\" goes on with that, and then it can be served.\n";
@@ -265,13 +298,14 @@ impl<'a> Members<'a> {
             text,
             "\n[layer.array]\nkind = \"raid\"\nlevel = \"{level}\"\nof = {of:?}\nspares = {spares:?}\nstrip = \"{strip}KiB\"\n"
         );
-        if journal.is_some() {
-            text += "# If it was a slice of its device, beside the log of a cache, name that slice.\njournal = \"journal\"\n";
-        } else if array.active && array.journaled {
-            text += "# It did not stop cleanly, and had a journal: name it before it is served.\n# journal = \"NAME\"\n";
-        } else {
-            text += "# If it has a journal, name it: journal = \"NAME\"\n";
-        }
+        text += match journal {
+            Some(_) if !array.caches.is_empty() => {
+                "# Leave this out where the journal is before the log of a cache that is named here: it is found there.\njournal = \"journal\"\n"
+            }
+            Some(_) => "journal = \"journal\"\n",
+            None if array.has_journal || array.journaled => "# It had a journal.\njournal = \"none\"\n",
+            None => "",
+        };
         Ok(text)
     }
 }

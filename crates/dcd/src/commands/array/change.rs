@@ -124,6 +124,9 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
         return remove_served(&choice, client, &args.name);
     }
     let name = named(&choice, &args.name, "remove")?;
+    if !choice.file.is_there(name) {
+        return remove_absent(&choice, name);
+    }
     let mut devices = Devices::open(&choice, Purpose::Change)?;
     let found = take(&mut devices, name)?;
     let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
@@ -159,11 +162,35 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     Ok(())
 }
 
+/// There is nothing to wipe.
+fn remove_absent(choice: &Choice, name: &str) -> Result<(), Failure> {
+    let (devices, called) = (Devices::open(choice, Purpose::Look)?, place(choice, name));
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    if let Some(role) = role.filter(|role| devices.newest.failed >> role & 1 == 0 && !devices.has(*role)) {
+        return Err(Failure::Refused(Refusal::new(
+            format!(
+                "\"{name}\" is member {role}, and is not there: the superblocks do not say that it has failed"
+            ),
+            "reconnect it, or \"dcd array fail\" first, if it can be spared",
+        )));
+    }
+    println!(
+        "\"{name}\" ({called}) is not there, and has no role: nothing was changed. Take it out of {}",
+        choice.file.path.display()
+    );
+    Ok(())
+}
+
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
 fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
     let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-    let name = &by_role(&status["layers"][&choice.layer], name).unwrap_or_else(|| name.to_owned());
+    let array = &status["layers"][&choice.layer];
+    let name = &by_role(array, name).unwrap_or_else(|| name.to_owned());
+    if !choice.file.is_there(name) && is_closed(choice, array, name) {
+        println!("\"{name}\" is not there, and the server does not have it open: nothing was changed");
+        return Ok(());
+    }
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     let was_free = loop {
         let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
@@ -188,6 +215,15 @@ fn by_role(array: &Value, name: &str) -> Option<String> {
     let called = |list: &str| array[list].as_array().is_some_and(|names| names.contains(&json!(name)));
     let role = name.parse::<usize>().ok().filter(|_| !called("member_names") && !called("spare_names"))?;
     array["member_names"][role].as_str().map(str::to_owned)
+}
+
+/// A member that has failed, and is closed.
+fn is_closed(choice: &Choice, array: &Value, name: &str) -> bool {
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    let is_open = ["member_names", "spare_names"]
+        .iter()
+        .any(|list| array[list].as_array().is_some_and(|names| names.contains(&json!(name))));
+    role.is_some_and(|role| !is_open && array["open_members"][role] == false)
 }
 
 /// It was a member, and no other device has its place.

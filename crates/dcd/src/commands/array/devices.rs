@@ -128,6 +128,14 @@ impl Devices {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }
 
+    /// A device that is there has a role, or is being filled for it.
+    pub fn has(&self, role: usize) -> bool {
+        self.found.iter().any(|found| match self.standing(found) {
+            Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role,
+            _ => false,
+        })
+    }
+
     /// Members that were used apart from the others, if there are any.
     pub fn apart(&self) -> Option<Apart> {
         apart(&self.newest, self.found.iter())

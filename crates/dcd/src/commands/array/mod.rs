@@ -10,7 +10,7 @@ mod pass;
 mod status;
 
 pub use change::store_calibration;
-pub use devices::{Devices, random_id, refused};
+pub use devices::{Devices, Standing, random_id, refused};
 pub use status::judge;
 
 use std::ops::ControlFlow;
@@ -41,12 +41,12 @@ pub fn run(args: &Array) -> Result<(), Failure> {
 
 /// One array of a stack file.
 pub struct Choice {
-    file: StackFile,
-    layer: String,
+    pub file: StackFile,
+    pub layer: String,
     config: dcd_engine::raid::RaidConfig,
     /// The members' names in the order of their roles; none where one is missing.
-    members: Vec<Option<String>>,
-    spares: Vec<String>,
+    pub members: Vec<Option<String>>,
+    pub spares: Vec<String>,
     journal: Option<String>,
 }
 
@@ -83,13 +83,14 @@ impl Choice {
         let mut names = spec.kind.below_names().into_iter().map(str::to_owned);
         let members: Vec<Option<String>> =
             config.present.iter().map(|present| if *present { names.next() } else { None }).collect();
-        let spares: Vec<String> = names.by_ref().take(config.spares.len()).collect();
+        let spares: Vec<String> =
+            names.by_ref().take(config.spares.iter().filter(|there| **there).count()).collect();
         let journal = names.next();
         Choice { file, layer, config, members, spares, journal }
     }
 
     /// The names of all devices that are there, the members first.
-    fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
     }
 
@@ -140,7 +141,7 @@ impl Choice {
 }
 
 /// How a member is called in messages.
-fn place(choice: &Choice, name: &str) -> String {
+pub fn place(choice: &Choice, name: &str) -> String {
     let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     match (role, choice.spares.iter().position(|spare| spare == name)) {
         (Some(role), _) => format!("member {role}"),

@@ -8,6 +8,7 @@ use dcd_io::{CallId, Context, Driver, Signal};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
 
+use crate::absent::leave_out;
 use crate::attachment::Refusal;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_are_left, findings_line, pass_line};
@@ -151,7 +152,7 @@ fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Res
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
     let mut file = choice.file.clone();
-    file.leave_out_absent_spares();
+    leave_out(&mut file, &[&choice.layer], false)?;
     file.without_non_volatile();
     let mut caches = RunningCaches::admit(&file, &[&choice.layer])?;
     let mut opener = Opener::new(&file, Purpose::Change);

@@ -103,6 +103,9 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
             (Some(spare), _) if !is_renamed => format!("replaced by spare {spare}"),
             (_, Some(_)) => working(role),
             (_, None) if is_in("joining_members", role) => "being made a spare".to_owned(),
+            (_, None) if named.is_some_and(|name| !choice.file.is_there(name)) => {
+                "failed, and not there".to_owned()
+            }
             (_, None) if named.is_some() => {
                 "removed: \"dcd array add\" takes it back, or another device".to_owned()
             }
@@ -230,13 +233,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 /// In one word, what the superblocks say, if the array would start.
 fn state(devices: &Devices, starts: bool) -> &'static str {
     let of = &devices.newest;
-    let there = |role: usize| {
-        devices.found.iter().any(|found| match devices.standing(found) {
-            Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role,
-            _ => false,
-        })
-    };
-    let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !there(role)).count();
+    let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !devices.has(role)).count();
     match lacking {
         _ if devices.apart().is_some() => "apart",
         _ if of.reshape.is_some() => "growing",
@@ -255,6 +252,16 @@ fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
     let expected = choice.members.iter().position(|member| member.as_deref() == Some(&found.name));
     let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);
     let (role, state) = match (&found.content, devices.standing(found)) {
+        (Content::Unreadable(_), _) if !choice.file.is_there(&found.name) => {
+            let failed = expected.is_some_and(|role| devices.newest.failed >> role & 1 == 1);
+            let replaced = expected.is_some_and(|role| devices.has(role));
+            let state = match (failed, replaced) {
+                (_, true) => "replaced, and not there",
+                (true, _) => "failed, and not there",
+                _ => "not there",
+            };
+            (expected, state.to_owned())
+        }
         (Content::Unreadable(why), _) => (None, format!("unreadable: {why}")),
         (Content::None(error), _) => (None, error.to_string()),
         (_, Some(Standing::InUse(role))) if wrong_place(role) => (Some(role), MISPLACED.to_owned()),

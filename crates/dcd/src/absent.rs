@@ -1,0 +1,151 @@
+//! Members and spares of arrays whose devices are not there.
+//!
+//! | the device that is not there                                   | a start                                   |
+//! |----------------------------------------------------------------|-------------------------------------------|
+//! | has failed, or another device has its role: superblocks say so | goes on without it                        |
+//! | is a spare that has no role                                    | goes on without it                        |
+//! | is a member                                                    | is refused, unless the user has allowed it |
+//!
+//! A device that is only late would lack what is written meanwhile, and one more failure would lose data.
+
+use std::time::{Duration, Instant};
+
+use dcd_engine::raid::members_named;
+use dcd_stack::StackFile;
+
+use crate::attachment::Refusal;
+use crate::commands::array::{Choice, Devices, Standing};
+use crate::failure::Failure;
+use crate::real::Purpose;
+
+/// How often it is looked whether a device has come.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Takes out of a stack file what its arrays can start without, as far as some parts of the stack need it. What was taken out, for the
+/// administrator. `degraded`: members that are not known to have failed, too.
+pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result<Vec<String>, Failure> {
+    let mut told = Vec::new();
+    let needed = file.needed_by(parts);
+    let arrays = file.arrays().map(|(layer, _)| layer.name.clone()).filter(|name| needed.contains(name));
+    for array in arrays.collect::<Vec<String>>() {
+        let choice = Choice::of(file.clone(), array.clone());
+        let absent: Vec<&str> = choice.names().into_iter().filter(|name| !file.is_there(name)).collect();
+        if absent.is_empty() {
+            continue;
+        }
+        let Some(looked) = Looked::at(&choice, &absent)? else {
+            // Nothing tells who they are: the start of the array says what is wrong.
+            let spares =
+                absent.iter().copied().filter(|name| choice.spares.iter().any(|spare| spare == name));
+            file.leave_out(&array, &spares.collect::<Vec<_>>());
+            continue;
+        };
+        let lacking = looked.lacking();
+        if !(lacking.is_empty() || degraded) {
+            return Err(Failure::Refused(looked.refusal(&lacking)));
+        }
+        let stale: Vec<&str> = lacking.iter().filter_map(|role| looked.stale(*role)).collect();
+        for name in absent.iter().chain(&stale) {
+            told.push(format!("array \"{array}\": {} is not there, and is left out", looked.called(name)));
+        }
+        file.leave_out(&array, &[&absent[..], &stale].concat());
+        file.keep_only(parts);
+    }
+    Ok(told)
+}
+
+/// The same, where members may be left out that are not there after some time. All devices of the stack are waited for.
+pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<String>, Failure> {
+    let until = Instant::now() + wait;
+    let export = file.export.clone();
+    loop {
+        let mut left = file.clone();
+        let is_late = match leave_out(&mut left, &[&export], false) {
+            Ok(told) if !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) => {
+                *file = left;
+                return Ok(told);
+            }
+            Err(failure @ Failure::Busy(_)) => return Err(failure),
+            Ok(_) | Err(_) => Instant::now() >= until,
+        };
+        if is_late {
+            return leave_out(file, &[&export], true);
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// An array of which devices are not there, by the superblocks of the others.
+struct Looked<'a> {
+    choice: &'a Choice,
+    absent: &'a [&'a str],
+    devices: Devices,
+}
+
+impl<'a> Looked<'a> {
+    /// None where no superblock can be read.
+    fn at(choice: &'a Choice, absent: &'a [&'a str]) -> Result<Option<Looked<'a>>, Failure> {
+        match Devices::open(choice, Purpose::Look) {
+            Ok(devices) => Ok(Some(Looked { choice, absent, devices })),
+            Err(failure @ Failure::Busy(_)) => Err(failure),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn named(&self, role: usize) -> Option<&'a str> {
+        self.choice.members.get(role)?.as_deref()
+    }
+
+    /// The device in the place of a member of which a spare has the role that is not there.
+    fn stale(&self, role: usize) -> Option<&'a str> {
+        let name = self.named(role)?;
+        let standing = self.devices.by_name(name).and_then(|found| self.devices.standing(found));
+        (standing == Some(Standing::Stale) && self.lacks_spare()).then_some(name)
+    }
+
+    fn lacks_spare(&self) -> bool {
+        self.choice.spares.iter().any(|spare| self.absent.contains(&spare.as_str()))
+    }
+
+    /// The roles that have not failed by what the superblocks say, and whose devices are not there.
+    fn lacking(&self) -> Vec<usize> {
+        let newest = &self.devices.newest;
+        let is_absent = |role: usize| match self.named(role) {
+            Some(name) => self.absent.contains(&name) || self.stale(role).is_some(),
+            // "missing" says that of the device that was there, and not of a spare that took its place.
+            None => self.lacks_spare(),
+        };
+        (0..newest.members)
+            .filter(|&role| newest.failed >> role & 1 == 0 && !self.devices.has(role) && is_absent(role))
+            .collect()
+    }
+
+    fn called(&self, name: &str) -> String {
+        let path = self.choice.file.path_below(name).map(|path| format!(", {}", path.display()));
+        let place = crate::commands::array::place(self.choice, name);
+        format!("{place} (\"{name}\"{})", path.unwrap_or_default())
+    }
+
+    fn refusal(&self, lacking: &[usize]) -> Refusal {
+        let newest = &self.devices.newest;
+        let (layer, parity) = (&self.choice.layer, newest.level.parity());
+        let devices = self.absent.iter().map(|name| self.called(name)).collect::<Vec<_>>().join(", ");
+        let (are, it) = if lacking.len() == 1 { ("is", "it") } else { ("are", "them") };
+        let failed = newest.failed.count_ones() as usize;
+        let spared = match failed + lacking.len() > parity {
+            true => format!(": the parity makes up for {parity} in all, and {failed} failed before"),
+            false => format!(
+                ". To start without {it}, degraded: \"dcd serve --degraded\", which is safe from {} more failures",
+                parity - failed - lacking.len()
+            ),
+        };
+        Refusal::new(
+            format!(
+                "array \"{layer}\": {} {are} not there, and the superblocks do not say that {it} failed. Not there: {devices}. \
+                 Reconnect {it}{spared}",
+                members_named(lacking),
+            ),
+            "see above; nothing was changed",
+        )
+    }
+}
