@@ -109,16 +109,13 @@ impl RunningCaches {
                     dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
                     ..attachment
                 };
-                held = failed.held();
+                if failed.may_lose_data() {
+                    held = format!("; {} are written back from it, as far as it can be read", failed.held());
+                }
                 failed
             })?;
         }
         stack.control(now, layer, Control::LogFailureRecorded);
-        let held = if held.is_empty() {
-            held
-        } else {
-            format!("; {held} are written back from it, as far as it can be read")
-        };
         Ok(format!(
             "log cache \"{name}\": the log device failed; writes go to the data disk from now on{held}"
         ))
@@ -199,7 +196,7 @@ fn go_on(error: &RecordError, known: Option<&Attachment>) -> bool {
     let lost = match known {
         Some(attachment) if !attachment.may_lose_data() => return false,
         Some(_) => {
-            "it says still that the data disk is incomplete by itself, but an old copy of the log will not be noticed"
+            "it says still that the data disk is incomplete by itself, but not by how much, and an old copy of the log will not be noticed"
         }
         None => "until there is one, nothing but you keeps the disk from being used without its log",
     };

@@ -389,6 +389,49 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_that_was_cut_off_ends_behind_its_last_whole_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.dcd");
+        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait).unwrap();
+        (0..30_000).for_each(|at| recorder.take(&record(at, at % 100)));
+        drop(recorder);
+        let whole = std::fs::read(&path).unwrap();
+        // In the header, in the header of a block, in a block, and before the end mark.
+        for (left, some) in [(7, false), (20, false), (whole.len() - 20_000, true), (whole.len() - 3, true)] {
+            std::fs::write(&path, &whole[..left]).unwrap();
+            let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let kept = dcd_trace::end_after_failure(&mut file).unwrap();
+            let mut trace = dcd_trace::open(&path, None).unwrap().reader;
+            let mut read = 0;
+            while let Some(record) = trace.next_record().expect("it ends with its mark") {
+                assert_eq!(record.at, Nanos::from_millis(read));
+                read += 1;
+            }
+            assert!(read == kept && (kept > 0) == some, "{left} bytes: {read} read, {kept} kept");
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_file_does_not_count_as_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        for (form, whole) in [(Form::JsonLines, &b"{\"at\":1}\n{\"at\":2}\n"[..]), (Form::Compact, b"")] {
+            let path = dir.path().join(format!("{form:?}"));
+            std::fs::write(&path, [whole, b"{\"at\":"].concat()).unwrap();
+            let recording = Recording { path: path.clone(), counts: Arc::default() };
+            recording.counts.taken.store(7, Ordering::Relaxed);
+            recording.counts.dropped.store(1, Ordering::Relaxed);
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            recording.give_up(form, file, "No space left");
+            let kept = whole.iter().filter(|byte| **byte == b'\n').count() as u64;
+            assert_eq!((recording.recorded(), recording.dropped()), (kept, 8 - kept));
+            assert!(recording.error().unwrap().ends_with(": No space left"));
+            if form == Form::JsonLines {
+                assert_eq!(std::fs::read(&path).unwrap(), whole);
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_trace_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious.img");
