@@ -11,11 +11,15 @@ mod protect;
 mod ring;
 mod session;
 mod signals;
+mod workers;
 
 pub use device::{
     Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice, Overlay, reserve_space,
 };
-pub use driver::{CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, Outcome, Statistics};
+pub use driver::{
+    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Statistics,
+    Unanswered,
+};
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};
 pub use session::{Actions, ControlCall, Piece, Session, SessionFactory, Source};

@@ -13,6 +13,10 @@ const ENTRIES: u32 = 512;
 /// Completions that fit without the kernel having to keep some back.
 const COMPLETIONS: u32 = 4096;
 
+/// Threads of the kernel that files and block devices may keep waiting at a time. By default there are four for each processor, and one
+/// device that does not answer could hold all of them, while another waits for its flush.
+const KERNEL_WORKERS_MAX: u32 = 512;
+
 /// What an entry was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -21,17 +25,19 @@ pub(crate) enum Kind {
     Receive,
     Send,
     Source,
+    Workers,
     Signal,
     Alarm,
     Cancel,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Device,
     Kind::Accept,
     Kind::Receive,
     Kind::Send,
     Kind::Source,
+    Kind::Workers,
     Kind::Signal,
     Kind::Alarm,
     Kind::Cancel,
@@ -93,6 +99,8 @@ impl Ring {
                 "this kernel's io_uring is too old: Linux 5.11 or later is needed",
             ));
         }
+        // Kernels before 5.15 do not know it. 0: as it is.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_WORKERS_MAX, 0]);
         Ok(Ring { ring, in_flight: 0, enters: 0 })
     }
 

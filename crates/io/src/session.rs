@@ -61,6 +61,11 @@ pub trait Session {
         false
     }
 
+    /// True while the client uses what is served, and is harmed when that goes away.
+    fn has_device(&self) -> bool {
+        false
+    }
+
     /// True once the handshake is over; the driver closes connections that take longer than its limit.
     fn is_established(&self) -> bool {
         true
@@ -80,4 +85,9 @@ pub trait Source {
     fn take(&mut self, actions: &mut Actions);
 
     fn reply(&mut self, token: u64, result: IoResult);
+
+    /// Who uses what is served, and is harmed when that goes away.
+    fn user(&self) -> Option<String> {
+        None
+    }
 }

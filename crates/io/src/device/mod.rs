@@ -23,7 +23,9 @@ pub use open::DeviceError;
 pub use overlay::Overlay;
 pub use space::reserve_space;
 pub use sync::FileDevice;
-pub(crate) use transfer::FileTraits;
+pub(crate) use transfer::{CallsBy, FileTraits};
+
+use crate::workers::Workers;
 
 /// Whether to go around the kernel's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,11 @@ pub(crate) struct OpenFile {
 
 pub(crate) enum Backing {
     File(OpenFile),
+    /// A file in the driver whose calls may wait.
+    Worked {
+        workers: Workers,
+        traits: FileTraits,
+    },
     Memory(MemoryDevice),
     /// It was closed for good; whoever asks gets an error.
     Closed,
@@ -110,7 +117,7 @@ impl Device {
     /// True where requests go around the page cache.
     pub fn is_direct(&self) -> bool {
         match &self.backing {
-            Backing::File(file) => file.traits.direct,
+            Backing::File(OpenFile { traits, .. }) | Backing::Worked { traits, .. } => traits.direct,
             Backing::Memory(_) | Backing::Closed => false,
         }
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::{Geometry, SECTOR_BYTES};
 
-use super::{Backing, Device, Direct, FileSpec, FileTraits, OpenFile, loops, probe};
+use super::{Backing, CallsBy, Device, Direct, FileSpec, FileTraits, OpenFile, loops, probe};
 
 /// Why a device cannot be opened: which one, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -222,11 +222,11 @@ fn measure(
         read_only: spec.read_only,
         stripes: None,
     };
-    let traits = FileTraits {
-        block: block as usize,
-        memory_align: found.memory_align,
-        direct,
-        answers_at_once: in_memory,
+    let calls_by = match () {
+        () if in_memory => CallsBy::Itself,
+        () if probe::never_waits(file) => CallsBy::Ring,
+        () => CallsBy::Workers,
     };
+    let traits = FileTraits { block: block as usize, memory_align: found.memory_align, direct, calls_by };
     Ok((geometry, traits))
 }

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
 use dcd_engine::{Buf, PAGE_BYTES};
@@ -38,6 +38,24 @@ pub(crate) fn is_memory_file_system(file: &File) -> bool {
     let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut about) };
     let kind = about.f_type as i64 & 0xffff_ffff;
     done == 0 && (kind == TMPFS || kind == RAMFS)
+}
+
+/// True where the kernel promises not to wait in a call that is told not to: the ring can submit such calls. FUSE does not promise it,
+/// nor do network file systems.
+pub(crate) fn never_waits(file: &File) -> bool {
+    const NBD_MAJOR: libc::c_uint = 43;
+    let is_nbd = |m: std::fs::Metadata| m.file_type().is_block_device() && libc::major(m.rdev()) == NBD_MAJOR;
+    // It promises, and then waits for room in its socket.
+    if file.metadata().is_ok_and(is_nbd) {
+        return false;
+    }
+    let mut page = Buf::zeroed(PAGE_BYTES);
+    let bytes = page.bytes_mut();
+    let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the page is writable and lives for the call.
+    let count = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, 0, libc::RWF_NOWAIT) };
+    // It may fail in other ways, of which nothing follows: a page that is not in memory, say.
+    count >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
 }
 
 /// A regular file.

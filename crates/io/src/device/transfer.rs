@@ -14,6 +14,17 @@ use std::os::fd::RawFd;
 
 use dcd_engine::{Buf, Durability, ErrorKind, Io, IoError, IoResult, SECTOR_BYTES};
 
+/// How the driver makes the calls of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallsBy {
+    /// A file in memory: calling costs less than asking the ring.
+    Itself,
+    /// The kernel promises that what would wait does not wait in the ring's submission.
+    Ring,
+    /// It may wait in a call: [`Workers`](crate::workers::Workers) make it.
+    Workers,
+}
+
 /// How a file wants to be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileTraits {
@@ -22,8 +33,7 @@ pub(crate) struct FileTraits {
     /// What the addresses of buffers must be multiples of.
     pub memory_align: usize,
     pub direct: bool,
-    /// A file in memory: calling costs less than asking the ring.
-    pub answers_at_once: bool,
+    pub calls_by: CallsBy,
 }
 
 /// Where the bytes of a call are.
@@ -254,7 +264,7 @@ mod tests {
     use dcd_engine::{Extent, Lba};
 
     const TRAITS: FileTraits =
-        FileTraits { block: 512, memory_align: 512, direct: true, answers_at_once: false };
+        FileTraits { block: 512, memory_align: 512, direct: true, calls_by: CallsBy::Ring };
 
     fn offset_and_len(call: Call) -> (u64, u64) {
         match call {

@@ -1,28 +1,61 @@
-//! Devices under the driver: a stack's operations become entries of the ring, or are done at once.
+//! Devices under the driver: a stack's operations become entries of the ring, jobs of a thread, or are done at once.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
-use dcd_engine::{BlockDevice, DeviceIndex, ErrorKind, Io, IoError, IoResult, Tag};
+use dcd_engine::{BlockDevice, DeviceIndex, ErrorKind, Io, IoError, IoResult, Nanos, Tag};
 use io_uring::{opcode, types};
 
-use super::Driver;
+use super::{Driver, OpenId};
 use crate::device::sync::run_to_end;
 use crate::device::transfer::{Call, Transfer};
-use crate::device::{Backing, check};
+use crate::device::{Backing, CallsBy, Device, DeviceSpec, OpenFile, check};
 use crate::ring::{Kind, Token};
+use crate::workers::{self, Queue, Workers};
 
 /// Up to this many bytes an operation on a file in memory is done at once: copying them costs less than handing them
 /// to a thread of the kernel, as the ring does for such files. From here on a second processor pays.
 const AT_ONCE_BYTES_MAX: usize = 128 << 10;
 
-/// An operation that the kernel is carrying out.
+/// An operation that the kernel or a thread is carrying out.
 pub(super) struct DeviceOp {
     tag: Tag,
     device: usize,
-    transfer: Transfer,
+    began: Nanos,
+    /// None while a thread has it.
+    transfer: Option<Transfer>,
+}
+
+/// What a device owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    pub device: DeviceIndex,
+    pub operations: usize,
+    /// When the oldest of them began.
+    pub since: Nanos,
 }
 
 impl Driver {
+    /// Adds the next device; the stack must know it by the index that comes back.
+    pub fn add_device(&mut self, mut device: Device) -> DeviceIndex {
+        device.backing = match device.backing {
+            Backing::File(OpenFile { file, traits }) if traits.calls_by == CallsBy::Workers => {
+                Backing::Worked { workers: Workers::new(file, Arc::clone(&self.finished_by_workers)), traits }
+            }
+            backing => backing,
+        };
+        self.devices.push(device);
+        DeviceIndex(self.devices.len() - 1)
+    }
+
+    /// Opens a device on a thread of its own; the host hears of the end.
+    pub(super) fn open_device(&mut self, spec: DeviceSpec) -> std::io::Result<OpenId> {
+        self.opens += 1;
+        workers::open(&self.finished_by_workers, self.opens, move || Device::open(&spec))?;
+        Ok(OpenId(self.opens))
+    }
+
     /// Begins an operation; its end comes through `finished`.
     pub(super) fn start(&mut self, device: DeviceIndex, tag: Tag, io: Io) {
         let target = &mut self.devices[device.0];
@@ -31,19 +64,24 @@ impl Driver {
             self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             return;
         }
+        let op = DeviceOp { tag, device: device.0, began: self.now, transfer: None };
         match &mut target.backing {
             Backing::Memory(memory) => self.finished.push_back((tag, memory.run(io))),
             Backing::Closed => {
                 let error = IoError::new(ErrorKind::Shutdown);
                 self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             }
+            Backing::Worked { workers, traits } => {
+                let op = self.ops.insert(op);
+                workers.submit(op, Transfer::new(*traits, io));
+            }
             Backing::File(file) => {
                 let transfer = Transfer::new(file.traits, io);
-                if file.traits.answers_at_once && transfer.bytes() <= AT_ONCE_BYTES_MAX {
+                if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
                     let result = run_to_end(file.file.as_raw_fd(), transfer);
                     self.finished.push_back((tag, result));
                 } else {
-                    let op = self.ops.insert(DeviceOp { tag, device: device.0, transfer });
+                    let op = self.ops.insert(DeviceOp { transfer: Some(transfer), ..op });
                     self.push_call(op);
                 }
             }
@@ -54,9 +92,24 @@ impl Driver {
     pub(super) fn close_device(&mut self, device: DeviceIndex) -> bool {
         let idle = self.ops.iter().all(|(_, op)| op.device != device.0);
         if idle {
-            self.devices[device.0].backing = Backing::Closed;
+            let backing = std::mem::replace(&mut self.devices[device.0].backing, Backing::Closed);
+            workers::close(backing);
         }
         idle
+    }
+
+    /// The devices whose oldest operation is older than `age`.
+    pub fn unanswered(&self, age: Nanos) -> Vec<Unanswered> {
+        let mut devices: BTreeMap<usize, Unanswered> = BTreeMap::new();
+        for (_, op) in &self.ops {
+            let device = DeviceIndex(op.device);
+            let new = || Unanswered { device, operations: 0, since: op.began };
+            let owed = devices.entry(op.device).or_insert_with(new);
+            owed.operations += 1;
+            owed.since = owed.since.min(op.began);
+        }
+        let now = self.elapsed();
+        devices.into_values().filter(|owed| now.since(owed.since) >= age).collect()
     }
 
     fn push_call(&mut self, index: usize) {
@@ -65,7 +118,8 @@ impl Driver {
             unreachable!("memory answers at once, and nothing is closed while the kernel works on it");
         };
         let fd = types::Fd(file.file.as_raw_fd());
-        let entry = match op.transfer.call() {
+        let transfer = op.transfer.as_mut().expect("no thread has it");
+        let entry = match transfer.call() {
             Call::Read { offset, memory } => {
                 opcode::Read::new(fd, memory.pointer, memory.len).offset(offset).build()
             }
@@ -86,12 +140,35 @@ impl Driver {
     /// The kernel has ended a call.
     pub(super) fn device_completed(&mut self, index: usize, result: i32) {
         let op = self.ops.get_mut(index).expect("an operation completes once");
-        match op.transfer.advance(result) {
+        let transfer = op.transfer.as_mut().expect("no thread has it");
+        match transfer.advance(result) {
             None => self.push_call(index),
             Some(status) => {
                 let op = self.ops.remove(index);
-                self.finished.push_back((op.tag, op.transfer.finish(status)));
+                let transfer = op.transfer.expect("looked at above");
+                self.finished.push_back((op.tag, transfer.finish(status)));
             }
         }
+    }
+
+    /// Threads have ended operations, and opened what is given back.
+    pub(super) fn collect_from_workers(&mut self, more: bool) -> Queue {
+        let mut queue = self.finished_by_workers.take();
+        for (index, result) in queue.ended.drain(..) {
+            let op = self.ops.remove(index);
+            self.finished.push_back((op.tag, result));
+        }
+        if !more {
+            self.watch_workers();
+        }
+        queue
+    }
+
+    /// Asks the ring to tell whenever a thread has done something.
+    pub(super) fn watch_workers(&mut self) {
+        let fd = types::Fd(self.finished_by_workers.bell());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry, Token::new(Kind::Workers, 0)) };
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Driver;
 use super::stop::Outcome;
-use crate::device::Device;
+use crate::device::{Device, DeviceError, DeviceSpec};
 use crate::listen::{ListenError, Socket};
 use crate::{SessionFactory, Signal};
 
@@ -28,6 +28,10 @@ pub struct CallId {
     pub number: u64,
 }
 
+/// Names a device that is being opened; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpenId(pub(super) u64);
+
 /// What the driver tells its user while it runs. Everything but [`Host::call`] has a sensible default.
 pub trait Host {
     /// A control call; answer it with [`Context::answer`], now or later.
@@ -36,7 +40,13 @@ pub trait Host {
     /// A client has gone: its calls need no answer any more.
     fn client_gone(&mut self, _client: ClientId, _context: &mut Context<'_>) {}
 
+    /// A client was turned away: its socket has as many as it takes.
+    fn client_refused(&mut self, _clients_max: usize, _context: &mut Context<'_>) {}
+
     fn report(&mut self, _layer: LayerIndex, _report: &Report, _context: &mut Context<'_>) {}
+
+    /// The end of [`Context::open_device`].
+    fn opened(&mut self, _open: OpenId, _device: Result<Device, DeviceError>, _context: &mut Context<'_>) {}
 
     /// SIGTERM, SIGHUP or SIGINT, where [`Driver::take_signals`] was called.
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
@@ -86,6 +96,14 @@ impl Context<'_> {
 
     pub fn control(&mut self, layer: LayerIndex, control: Control) {
         self.stack.control(self.driver.now, layer, control);
+    }
+
+    /// Opens a device without waiting for it: the end comes by [`Host::opened`], if ever.
+    ///
+    /// # Errors
+    /// Where the system has no thread for it.
+    pub fn open_device(&mut self, spec: DeviceSpec) -> std::io::Result<OpenId> {
+        self.driver.open_device(spec)
     }
 
     /// Adds a device while the driver runs: to the stack, too, where a layer gets a port to it with [`Stack::add_port`].

@@ -17,23 +17,28 @@ mod disks;
 mod host;
 mod network;
 mod outgoing;
+mod peers;
 mod stop;
 
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{DeviceIndex, IoResult, Nanos, Output, Pump, Request, Stack, Tag};
+use dcd_engine::{IoResult, Nanos, Output, Pump, Request, Stack, Tag};
 use io_uring::{opcode, types};
 use slab::Slab;
 
-pub use host::{CallId, ClientId, Context, Host, ListenerId};
+pub use disks::Unanswered;
+pub use host::{CallId, ClientId, Context, Host, ListenerId, OpenId};
+pub use peers::Peer;
 pub use stop::Outcome;
 
 use crate::device::Device;
 use crate::ring::{Completion, Kind, Ring, Token};
 use crate::signals::Signals;
+use crate::workers::Finished;
 use crate::{Actions, Source, protect};
 use alarms::Alarms;
 use disks::DeviceOp;
@@ -58,6 +63,8 @@ pub enum DriverError {
     Setup(io::Error),
     #[error("signals cannot be taken: {0}")]
     Signals(io::Error),
+    #[error("no eventfd can be made: {0}")]
+    Bell(io::Error),
     #[error("io_uring failed while running: {0}")]
     Ring(io::Error),
 }
@@ -92,6 +99,15 @@ enum Origin {
     LastFlush,
 }
 
+/// A front-end on its own thread.
+struct WatchedSource {
+    source: Box<dyn Source>,
+    /// When it rang last.
+    heard: Nanos,
+    /// Its requests that are not answered.
+    unanswered: usize,
+}
+
 /// See the module's documentation. It stays on the thread that made it.
 pub struct Driver {
     ring: Ring,
@@ -102,6 +118,9 @@ pub struct Driver {
     ops: Slab<DeviceOp>,
     /// Operations that are done and that the stack has not heard of.
     finished: VecDeque<(Tag, IoResult)>,
+    finished_by_workers: Arc<Finished>,
+    /// Devices that were to be opened so far.
+    opens: u64,
     completions: VecDeque<Completion>,
     outputs: Vec<Output>,
     /// What came out of the stack while somebody waited, for the run.
@@ -118,8 +137,8 @@ pub struct Driver {
     sweep_at: Option<Nanos>,
     alarms: Alarms,
     calls: Calls,
-    sources: Vec<Box<dyn Source>>,
-    signals: Option<Signals>,
+    sources: Vec<WatchedSource>,
+    signals: Option<Arc<Signals>>,
     stopping: Option<Stopping>,
     ended: bool,
     statistics: Statistics,
@@ -135,13 +154,16 @@ impl Driver {
         let ring = Ring::new().map_err(DriverError::Setup)?;
         // Timers of modelled disks want to be exact. Where it fails they are late by some microseconds.
         let _ = protect::exact_timers();
-        Ok(Driver {
+        let finished_by_workers = Arc::new(Finished::new().map_err(DriverError::Bell)?);
+        let mut driver = Driver {
             ring,
             started: Instant::now(),
             now: Nanos::ZERO,
             devices: Vec::new(),
             ops: Slab::default(),
             finished: VecDeque::new(),
+            finished_by_workers,
+            opens: 0,
             completions: VecDeque::new(),
             outputs: Vec::new(),
             held: VecDeque::new(),
@@ -163,13 +185,9 @@ impl Driver {
             spare_actions: Vec::new(),
             spare_bufs: Vec::new(),
             _thread: PhantomData,
-        })
-    }
-
-    /// Adds the next device; the stack must know it by the index that comes back.
-    pub fn add_device(&mut self, device: Device) -> DeviceIndex {
-        self.devices.push(device);
-        DeviceIndex(self.devices.len() - 1)
+        };
+        driver.watch_workers();
+        Ok(driver)
     }
 
     pub fn devices(&self) -> &[Device] {
@@ -178,16 +196,17 @@ impl Driver {
 
     /// Adds a front-end with a thread of its own.
     pub fn add_source(&mut self, source: Box<dyn Source>) {
-        self.sources.push(source);
+        self.sources.push(WatchedSource { source, heard: self.elapsed(), unanswered: 0 });
         self.watch(self.sources.len() - 1);
     }
 
-    /// SIGTERM, SIGHUP and SIGINT go to the host from now on. Call it before threads are started, so that they hold them back
-    /// as well.
-    pub fn take_signals(&mut self) -> Result<(), DriverError> {
-        self.signals = Some(Signals::new().map_err(DriverError::Signals)?);
+    /// SIGTERM, SIGHUP and SIGINT go to the host from now on, or to whoever takes them meanwhile. Call it before threads are started,
+    /// so that they hold them back as well.
+    pub fn take_signals(&mut self) -> Result<Arc<Signals>, DriverError> {
+        let signals = Arc::new(Signals::new().map_err(DriverError::Signals)?);
+        self.signals = Some(Arc::clone(&signals));
         self.watch_signals();
-        Ok(())
+        Ok(signals)
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -243,8 +262,13 @@ impl Driver {
                     self.watch(index);
                 }
             }
+            Kind::Workers => {
+                for (number, device) in self.collect_from_workers(more).opened {
+                    host.opened(OpenId(number), device, &mut Context { driver: self, stack });
+                }
+            }
             Kind::Signal => {
-                while let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
+                while let Some(signal) = self.signals.as_ref().and_then(|signals| signals.take()) {
                     host.signal(signal, &mut Context { driver: self, stack });
                 }
                 self.watch_signals();
@@ -355,7 +379,7 @@ impl Driver {
 
     /// Asks the ring to tell whenever a source rings.
     fn watch(&mut self, index: usize) {
-        let fd = types::Fd(self.sources[index].event_fd());
+        let fd = types::Fd(self.sources[index].source.event_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         // SAFETY: the entry names no memory.
         unsafe { self.ring.push(entry, Token::new(Kind::Source, index)) };
@@ -371,7 +395,10 @@ impl Driver {
 
     fn collect(&mut self, index: usize) {
         let mut actions = self.spare_actions.pop().unwrap_or_default();
-        self.sources[index].take(&mut actions);
+        let watched = &mut self.sources[index];
+        watched.source.take(&mut actions);
+        watched.unanswered += actions.requests.len();
+        watched.heard = self.now;
         for (token, io) in actions.requests.drain(..) {
             self.request(Origin::Source { source: index, token }, io);
         }
@@ -409,6 +436,10 @@ impl Pump for Driver {
                 let completion = self.completions.pop_front().expect("counted");
                 match completion.token.kind {
                     Kind::Device => self.device_completed(completion.token.index, completion.result),
+                    Kind::Workers => {
+                        let queue = self.collect_from_workers(completion.more);
+                        assert!(queue.opened.is_empty(), "only hosts have devices opened, and none runs yet");
+                    }
                     _ => self.completions.push_back(completion),
                 }
             }
@@ -438,6 +469,7 @@ impl Drop for Driver {
         for index in 0..self.sources.len() {
             self.ring.cancel(Token::new(Kind::Source, index));
         }
+        self.ring.cancel(Token::new(Kind::Workers, 0));
         self.alarms.cancel(&mut self.ring);
         if self.signals.is_some() {
             self.ring.cancel(Token::new(Kind::Signal, 0));

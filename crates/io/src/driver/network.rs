@@ -4,7 +4,7 @@
 //! its session is gone, and only its place remains until the kernel has let go of its buffers. Requests of a dead
 //! connection complete, and their results are dropped.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack};
 use io_uring::{opcode, types};
@@ -53,7 +53,9 @@ pub(super) struct Connection {
     receiving: bool,
     pub outgoing: Outgoing,
     /// Requests and calls that are not answered.
-    unanswered: usize,
+    pub unanswered: usize,
+    /// When something came from it last.
+    pub heard: Nanos,
     established: bool,
     saturated: bool,
     /// The client sends no more.
@@ -67,6 +69,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub fn has_device(&self) -> bool {
+        !self.dead && self.session.as_ref().is_some_and(|session| session.has_device())
+    }
+
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
@@ -138,10 +148,12 @@ impl Driver {
         let listener = self.listeners.get_mut(index).expect("a listener that has accepted");
         if listener.connections >= CONNECTIONS_MAX {
             self.statistics.connections_refused += 1;
-            return;
+            drop(fd);
+            return host.client_refused(CONNECTIONS_MAX, &mut Context { driver: self, stack });
         }
         if listener.socket.address.is_some() {
-            no_delay(&fd);
+            let (options, fd) = (tcp_options(), fd.as_raw_fd());
+            options.into_iter().for_each(|(level, option, value)| set_option(fd, level, option, value));
         }
         listener.connections += 1;
         let session = listener.factory.connect();
@@ -156,6 +168,7 @@ impl Driver {
             receiving: false,
             outgoing: Outgoing::default(),
             unanswered: 0,
+            heard: self.now,
             established: false,
             saturated: false,
             ended: false,
@@ -233,7 +246,10 @@ impl Driver {
                     self.with_session(stack, host, connection, |s, actions| s.reply(token, result, actions));
                 }
             }
-            Origin::Source { source, token } => self.sources[source].reply(token, result),
+            Origin::Source { source, token } => {
+                self.sources[source].unanswered -= 1;
+                self.sources[source].source.reply(token, result);
+            }
             Origin::LastFlush => self.last_flush_ended(result.status),
         }
     }
@@ -262,6 +278,7 @@ impl Driver {
     fn take_received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) -> bool {
         let connection = self.connections.get_mut(index).expect("a connection stays while it receives");
         connection.receiving = false;
+        connection.heard = self.now;
         match result {
             _ if connection.dead => {}
             1.. => {
@@ -459,12 +476,21 @@ impl Driver {
     }
 }
 
-/// Replies are gathered here; the kernel must not hold them back to gather more.
-fn no_delay(fd: &OwnedFd) {
-    let on: libc::c_int = 1;
-    // SAFETY: the option is one `int`, which lives for the call. Where it fails, replies are only later.
-    unsafe {
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size);
-    }
+/// Replies are gathered here, and the kernel must not hold them back to gather more. A client whose machine has gone without a word keeps
+/// its place until somebody looks: after a minute of silence the kernel asks, and gives up a minute later.
+fn tcp_options() -> [(libc::c_int, libc::c_int, libc::c_int); 5] {
+    [
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 15),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4),
+    ]
+}
+
+/// Where it fails, the connection is only slower, or ends later.
+fn set_option(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is one `int`, which lives for the call.
+    unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) };
 }

@@ -98,6 +98,15 @@ impl Client {
         }
     }
 
+    /// Waits until the server has closed the connection: it does so when it ends.
+    pub fn wait_for_end(&mut self) -> Result<(), ClientError> {
+        self.wait_at_most(None)?;
+        match io::copy(&mut self.stream, &mut io::sink()) {
+            Err(source) if source.kind() != io::ErrorKind::ConnectionReset => Err(self.io(source)),
+            _ => Ok(()),
+        }
+    }
+
     fn wait_at_most(&self, patience: Option<Duration>) -> Result<(), ClientError> {
         self.stream.get_ref().set_read_timeout(patience).map_err(|source| self.io(source))
     }

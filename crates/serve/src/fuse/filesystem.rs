@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use dcd_engine::{Durability, Geometry, SECTOR_BYTES};
@@ -182,7 +183,24 @@ impl Filesystem for Image {
         }
         // No page cache of the kernel between a program and the stack, and no lock that puts direct writes in a row.
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        self.queue.opens.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(0), flags);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if inode == IMAGE {
+            self.queue.opens.fetch_sub(1, Ordering::Relaxed);
+        }
+        reply.ok();
     }
 
     fn read(

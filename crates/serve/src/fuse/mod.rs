@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dcd_engine::{Geometry, IoResult};
 use dcd_io::{Actions, Source};
@@ -146,6 +147,12 @@ impl Source for FuseImage {
             // The second step of a job, or what has waited for it: the driver comes for it.
             self.queue.ring();
         }
+    }
+
+    fn user(&self) -> Option<String> {
+        let opens = self.queue.opens.load(Ordering::Relaxed);
+        let by = if opens == 1 { "once".to_owned() } else { format!("{opens} times") };
+        (opens > 0).then(|| format!("{}, open {by}", self.image.display()))
     }
 }
 

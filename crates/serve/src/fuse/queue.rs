@@ -1,6 +1,7 @@
 //! Between the thread that talks to the kernel and the driver's: requests one way, with an eventfd as the bell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,12 +26,14 @@ pub struct Queue {
     /// Some bytes of the flight have been answered, or the queue was stopped.
     room: Condvar,
     bell: OwnedFd,
+    /// How often the image is open.
+    pub opens: AtomicUsize,
 }
 
 impl Queue {
     pub fn new() -> std::io::Result<Queue> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Queue { inner: Mutex::default(), room: Condvar::new(), bell })
+        Ok(Queue { inner: Mutex::default(), room: Condvar::new(), bell, opens: AtomicUsize::new(0) })
     }
 
     pub fn bell(&self) -> BorrowedFd<'_> {

@@ -140,6 +140,10 @@ impl Session for NbdSession {
     fn is_established(&self) -> bool {
         self.transmission.is_some()
     }
+
+    fn has_device(&self) -> bool {
+        self.transmission.is_some()
+    }
 }
 
 impl NbdSession {

@@ -1,0 +1,235 @@
+//! Threads for calls that may wait as long as a device does not answer, so that the driver's thread never does.
+//!
+//! The ring calls some files within its submission and lets them wait there: FUSE on every kernel, and with older ones
+//! every network file system. A device of that kind has threads of its own instead. They make one call each, so what one
+//! device holds back is its own: neither the driver nor another device waits for it, nor do its open and its close.
+//!
+//! ```text
+//! driver ─ submit ─▶ a device's queue ─▶ its threads ─▶ finished ─ eventfd ─▶ driver
+//! ```
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use dcd_engine::{ErrorKind, IoError, IoResult};
+
+use crate::device::sync::run_to_end;
+use crate::device::transfer::Transfer;
+use crate::device::{Backing, Device, DeviceError};
+
+/// Calls of one device at a time; the others wait for a thread. As many as a disk takes commands.
+const THREADS_MAX: usize = 32;
+/// Our frames are small, and the kernel has its own stack.
+const STACK_BYTES: usize = 128 << 10;
+/// How long a close is waited for. Devices that answer close at once, and whoever was told of it may open them again.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What threads have done and the driver has not taken, with a bell that the ring listens to.
+pub(crate) struct Finished {
+    queue: Mutex<Queue>,
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Ends of operations, by their place in the driver.
+    pub ended: Vec<(usize, IoResult)>,
+    /// Devices that were to be opened, by the number that was given for each.
+    pub opened: Vec<(u64, Result<Device, DeviceError>)>,
+}
+
+impl Finished {
+    pub fn new() -> io::Result<Finished> {
+        // SAFETY: a plain system call, whose descriptor is ours.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        Ok(Finished { queue: Mutex::default(), bell: unsafe { OwnedFd::from_raw_fd(bell) } })
+    }
+
+    pub fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Silences the bell and takes all. What comes in between rings it again.
+    pub fn take(&self) -> Queue {
+        let mut count = 0u64;
+        // SAFETY: eight bytes that live for the call. It fails where the bell is silent, which does no harm.
+        unsafe { libc::read(self.bell(), (&raw mut count).cast(), size_of::<u64>()) };
+        std::mem::take(&mut lock(&self.queue))
+    }
+
+    fn add(&self, add: impl FnOnce(&mut Queue)) {
+        add(&mut lock(&self.queue));
+        let one = 1u64;
+        // SAFETY: eight bytes that live for the call. It fails only when the counter is full, and then the bell rings.
+        unsafe { libc::write(self.bell(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+}
+
+/// The threads of one device. They end when it is dropped, each after the call that it is in, and the last closes the file.
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    file: File,
+    jobs: Mutex<Jobs>,
+    work: Condvar,
+    finished: Arc<Finished>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<(usize, Transfer)>,
+    /// Threads that wait for a job.
+    idle: usize,
+    closed: bool,
+}
+
+impl Workers {
+    pub fn new(file: File, finished: Arc<Finished>) -> Workers {
+        let shared = Shared { file, jobs: Mutex::default(), work: Condvar::new(), finished };
+        Workers { shared: Arc::new(shared), threads: Vec::new() }
+    }
+
+    /// Has a thread carry out an operation. It fails where there is no thread and none can be made.
+    pub fn submit(&mut self, op: usize, transfer: Transfer) {
+        let mut jobs = lock(&self.shared.jobs);
+        if jobs.waiting.len() >= jobs.idle && self.threads.len() < THREADS_MAX {
+            let shared = Arc::clone(&self.shared);
+            let builder = thread::Builder::new().name("dcd-device".to_owned()).stack_size(STACK_BYTES);
+            match builder.spawn(move || work(&shared)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(_) if self.threads.is_empty() => {
+                    let failed = transfer.finish(Err(IoError::new(ErrorKind::Medium)));
+                    return self.shared.finished.add(|queue| queue.ended.push((op, failed)));
+                }
+                Err(_) => {}
+            }
+        }
+        jobs.waiting.push_back((op, transfer));
+        drop(jobs);
+        self.shared.work.notify_one();
+    }
+
+    /// Waits until no thread holds the file.
+    fn end(mut self) {
+        self.tell_end();
+        for thread in self.threads.drain(..) {
+            // One that panicked holds nothing any more.
+            let _ = thread.join();
+        }
+    }
+
+    fn tell_end(&self) {
+        lock(&self.shared.jobs).closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.tell_end();
+    }
+}
+
+fn work(shared: &Shared) {
+    let mut jobs = lock(&shared.jobs);
+    loop {
+        while let Some((op, transfer)) = jobs.waiting.pop_front() {
+            drop(jobs);
+            let result = run_to_end(shared.file.as_raw_fd(), transfer);
+            shared.finished.add(|queue| queue.ended.push((op, result)));
+            jobs = lock(&shared.jobs);
+        }
+        if jobs.closed {
+            return;
+        }
+        jobs.idle += 1;
+        jobs = shared.work.wait(jobs).expect("nobody panics while holding the jobs");
+        jobs.idle -= 1;
+    }
+}
+
+/// Opens a device on a thread of its own.
+pub(crate) fn open(
+    finished: &Arc<Finished>,
+    number: u64,
+    open: impl FnOnce() -> Result<Device, DeviceError> + Send + 'static,
+) -> io::Result<()> {
+    let finished = Arc::clone(finished);
+    let opens = move || {
+        let device = open();
+        finished.add(|queue| queue.opened.push((number, device)));
+    };
+    thread::Builder::new().name("dcd-open".to_owned()).spawn(opens).map(|_| ())
+}
+
+/// Closes a device, on a thread of its own where it does not close at once.
+pub(crate) fn close(device: Backing) {
+    let (closed, wait) = std::sync::mpsc::channel::<()>();
+    let closes = move || {
+        match device {
+            Backing::Worked { workers, .. } => workers.end(),
+            other => drop(other),
+        }
+        drop(closed);
+    };
+    // Without a thread the closure is dropped here, and the device with it.
+    if thread::Builder::new().name("dcd-close".to_owned()).spawn(closes).is_ok() {
+        let _ = wait.recv_timeout(CLOSE_PATIENCE);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics while holding it")
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::{Buf, Durability, Io, Lba};
+
+    use super::*;
+    use crate::device::{CallsBy, FileTraits};
+
+    #[test]
+    fn operations_end_as_they_were_asked_and_the_end_lets_go_of_the_file() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let traits = FileTraits { block: 512, memory_align: 1, direct: false, calls_by: CallsBy::Workers };
+        let finished = Arc::new(Finished::new().unwrap());
+        let mut workers = Workers::new(path.reopen().unwrap(), Arc::clone(&finished));
+        let shared = Arc::downgrade(&workers.shared);
+        let mut run = |io: &dyn Fn(usize) -> Io| {
+            for op in 0..100 {
+                workers.submit(op, Transfer::new(traits, io(op)));
+            }
+            let mut ended = Vec::new();
+            while ended.len() < 100 {
+                ended.extend(finished.take().ended);
+            }
+            ended.sort_by_key(|(op, _)| *op);
+            ended
+        };
+        let at = |op: usize| Lba(op as u64);
+        let written = run(&|op| Io::Write {
+            at: at(op),
+            buf: Buf::copy_of(&[op as u8; 512]),
+            durability: Durability::Volatile,
+        });
+        assert!(written.iter().all(|(_, result)| result.status.is_ok()));
+        let read = run(&|op| Io::Read { at: at(op), buf: Buf::zeroed(512) });
+        assert!(read.iter().all(|(op, result)| result.buf.bytes() == [*op as u8; 512]));
+        assert!((1..=THREADS_MAX).contains(&workers.threads.len()));
+        workers.end();
+        assert!(shared.upgrade().is_none(), "nobody holds the file");
+    }
+}
