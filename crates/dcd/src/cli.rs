@@ -28,6 +28,7 @@ pub enum Command {
     Format(Format),
     Array(crate::cli_array::Array),
     Serve(Serve),
+    Stop(Stop),
     Status(Status),
     Flush(Flush),
     Detach(Detach),
@@ -88,7 +89,7 @@ pub struct Format {
     pub force: bool,
 }
 
-/// Serve a stack until it is told to stop (SIGTERM, SIGINT, SIGHUP)
+/// Serve a stack until it is told to stop ("dcd stop", SIGTERM, SIGINT, SIGHUP)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -126,6 +127,23 @@ pub struct Serve {
     /// Print a line when clients can connect, and nothing else
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// Stop the server of a stack, unless a client has its device
+///
+/// Nothing is written back to the data disk: what is dirty stays in the log, and the next start finds it there. "dcd flush" writes it
+/// back before.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd stop disk.toml")]
+pub struct Stop {
+    /// The stack file, or the control socket itself
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// Stop although clients have the device: a file system on it fails, and what was not flushed may be lost
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Show the state of a served stack in one line

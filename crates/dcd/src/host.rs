@@ -128,6 +128,8 @@ pub struct Host {
     noticed: Option<Nanos>,
     /// What has changed of them, for the administrator.
     news: Vec<String>,
+    /// Devices that do not answer, as the driver knows them.
+    pub silent: Value,
 }
 
 /// Why nothing goes home at the moment, where the last attempt failed.
@@ -211,6 +213,7 @@ impl Host {
             unrecorded: Vec::new(),
             noticed: None,
             news: Vec::new(),
+            silent: json!([]),
         }
     }
 
@@ -231,6 +234,12 @@ impl Host {
     /// Devices that are to be closed, with their names, taken.
     pub fn take_closing(&mut self) -> Vec<(String, DeviceIndex)> {
         std::mem::take(&mut self.closing)
+    }
+
+    /// A device as the stack file calls it.
+    pub fn device_name(&self, device: DeviceIndex) -> Option<&str> {
+        let mut named = self.parts.devices.iter().filter(|(_, known)| **known == device);
+        named.next().map(|(name, _)| name.as_str())
     }
 
     pub fn take_answer(&mut self) -> Option<Answer> {
@@ -266,7 +275,7 @@ impl Host {
                 Err(why) => dcd_serve::control::error(why),
             },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, flush, array and reset-statistics"
+                "\"{verb}\" is no call of this server; it knows status, flush, stop, array and reset-statistics"
             )),
         };
         self.answers.push_back(Answer { to: caller, body: result, done: true });
@@ -632,6 +641,7 @@ impl Host {
             "dirty_bytes": self.dirty_bytes(now, stack),
             "requests": status(METER),
             "layers": layers,
+            "devices_not_answering": self.silent,
         })
     }
 }

@@ -39,8 +39,10 @@ mod probe;
 mod progress;
 mod real;
 mod running;
+mod served;
 mod tune;
 mod virtual_run;
+mod watching;
 mod workload;
 
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ mod serve;
 mod simulate;
 mod stack_file;
 mod status;
+mod stop;
 mod trace;
 mod tune;
 
@@ -38,6 +39,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Tune(args) => tune::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Stop(args) => stop::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

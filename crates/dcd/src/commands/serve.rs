@@ -7,16 +7,12 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use dcd_engine::{LayerIndex, Nanos, Report, Stack};
-use dcd_io::{
-    CallId, ClientId, Context, Device, DeviceSpec, Driver, FileSpec, ListenError, Outcome, SessionFactory,
-    Signal, protect_process,
-};
+use dcd_engine::Stack;
+use dcd_io::{Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
-use serde_json::Value;
 
 use crate::absent;
 use crate::admission::{
@@ -24,20 +20,14 @@ use crate::admission::{
 };
 use crate::attachment::Refusal;
 use crate::cli::Serve;
-use crate::commands::array::random_id;
 use crate::failure::Failure;
-use crate::host::{Cache, CacheKind, Given, Host};
+use crate::host::{Cache, CacheKind, Host};
 use crate::memory::enough_memory;
 use crate::opening::reserve_space;
 use crate::real::{Opener, Purpose, patiently};
 use crate::running::RunningCaches;
-
-/// How long a clean stop may take. What is not done then is left as after a crash: in the log.
-const STOP_MAX: Nanos = Nanos::from_secs(120);
-/// A stop that takes longer than this says so.
-const STOP_LONG: Nanos = Nanos::from_secs(5);
-/// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
-const SAME_WISH: Nanos = Nanos::from_secs(1);
+use crate::served::Served;
+use crate::watching::StartWatch;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;
@@ -63,10 +53,12 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let admitted = admit(&file)?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.
-    driver.take_signals().map_err(failed)?;
+    let watch = StartWatch::begin(driver.take_signals().map_err(failed)?).map_err(failed)?;
     protect(args.quiet);
+    watch.doing(format!("opening the devices of {}", args.file.display()));
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
     served.host.records.note_start()?;
+    watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
         return Err(Failure::Refused(Refusal::new(
@@ -76,16 +68,19 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
+    served.stop_at_once = watch.end();
     announce(&file, &places, args.quiet);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
-    served.tell();
+    served.tell_end(&driver);
     // With the stack goes the layer that records, and that ends the file.
     drop(stack);
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    let left = served.host.records.failed_logs()?.unwrap_or_else(|| served.left.to_owned());
-    ended(&outcome, &left)
+    match served.not_clean(&outcome, &driver) {
+        Some(why) => Err(Failure::Failed(why)),
+        None => Ok(()),
+    }
 }
 
 /// Takes out of the file what its arrays can start without.
@@ -175,7 +170,7 @@ fn build(
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
-    let served = Served { host, stopping: false, asked: None, told_long: false, left: left_by(file) };
+    let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
 }
 
@@ -226,18 +221,6 @@ fn announce(file: &StackFile, places: &[String], quiet: bool) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn ended(outcome: &Outcome, left: &str) -> Result<(), Failure> {
-    if outcome.is_clean() {
-        return Ok(());
-    }
-    let mut why = outcome.failures.clone();
-    if outcome.timed_out || outcome.abandoned {
-        why.push("it was not given the time".to_owned());
-    }
-    let why = why.join("; ");
-    Err(Failure::Failed(format!("not stopped cleanly: {why}. {left}")))
-}
-
 /// What a stop that is not a clean one leaves.
 fn left_by(file: &StackFile) -> &'static str {
     if !file.non_volatile_layers().is_empty() {
@@ -246,127 +229,5 @@ fn left_by(file: &StackFile) -> &'static str {
     match file.log_caches().next() {
         Some(_) => "What clients have flushed is in the log, and the next start recovers it",
         None => "What was written since the last flush that succeeded may be lost",
-    }
-}
-
-/// The host, as the driver calls it.
-struct Served {
-    host: Host,
-    /// The layers are being stopped.
-    stopping: bool,
-    /// When the first signal came.
-    asked: Option<Nanos>,
-    /// It has been said that the stop takes long.
-    told_long: bool,
-    /// What a stop that is not a clean one leaves.
-    left: &'static str,
-}
-
-impl Served {
-    /// When it is to be said that the stop takes long.
-    fn long_at(&self) -> Option<Nanos> {
-        self.asked.filter(|_| !self.told_long).map(|asked| asked + STOP_LONG)
-    }
-
-    /// Delivers what the host has to say.
-    fn after(&mut self, context: &mut Context<'_>) {
-        for (name, device) in self.host.take_closing() {
-            if !context.close_device(device) {
-                eprintln!(
-                    "dcd: \"{name}\" stays open until the server stops: commands to it have not returned"
-                );
-            }
-        }
-        while let Some(answer) = self.host.take_answer() {
-            context.answer(answer.to, answer.body, answer.done);
-        }
-        if self.stopping && self.host.is_stopped() {
-            self.stopping = false;
-            context.layers_stopped(self.host.take_troubles());
-        } else if !self.stopping {
-            self.tell();
-        }
-    }
-
-    /// Opens a device that is to be a spare, and gives it to the array.
-    fn add_spare(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) -> Result<(), String> {
-        let newcomer = self.host.newcomer(args)?;
-        let id = random_id().map_err(|e| e.to_string())?;
-        let spec = DeviceSpec::File(FileSpec::new(&newcomer.path));
-        let opened = Device::open(&spec).map_err(|e| e.to_string())?;
-        let device = context.add_device(opened);
-        let port = context.stack_mut().add_port(newcomer.layer, device);
-        let now = context.now();
-        self.host.give(now, context.stack_mut(), call, Given { newcomer, device, port, id });
-        Ok(())
-    }
-
-    /// Troubles, and what happens to arrays, go to standard error, where the administrator or the journal sees them.
-    fn tell(&mut self) {
-        for what in self.host.take_news().into_iter().chain(self.host.take_troubles()) {
-            eprintln!("dcd: {what}");
-        }
-    }
-}
-
-impl dcd_io::Host for Served {
-    fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>) {
-        let now = context.now();
-        if body["verb"] == "array" && body["args"]["command"] == "add" {
-            if let Err(why) = self.add_spare(call, &body["args"], context) {
-                self.host.refuse(call, why);
-            }
-        } else {
-            self.host.call(now, context.stack_mut(), call, &body);
-        }
-        self.after(context);
-    }
-
-    fn client_gone(&mut self, client: ClientId, context: &mut Context<'_>) {
-        let now = context.now();
-        self.host.client_gone(now, context.stack_mut(), client);
-        self.after(context);
-    }
-
-    fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
-        let now = context.now();
-        self.host.report(now, context.stack_mut(), layer, report.clone());
-        self.after(context);
-    }
-
-    fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
-        let now = context.now();
-        match self.asked {
-            None => {
-                self.asked = Some(now);
-                context.stop(STOP_MAX);
-            }
-            Some(asked) if now >= asked + SAME_WISH => context.stop(Nanos::ZERO),
-            Some(_) => {}
-        }
-    }
-
-    fn next_deadline(&self) -> Option<Nanos> {
-        self.host.next_deadline().into_iter().chain(self.long_at()).min()
-    }
-
-    fn wake(&mut self, context: &mut Context<'_>) {
-        if self.long_at().is_some_and(|at| context.now() >= at) {
-            self.told_long = true;
-            eprintln!(
-                "dcd: still stopping: the disks have not done yet what they were given; another SIGTERM or SIGINT ends this now. {}",
-                self.left
-            );
-        }
-        let now = context.now();
-        self.host.tick(now, context.stack_mut());
-        self.after(context);
-    }
-
-    fn quiesced(&mut self, context: &mut Context<'_>) {
-        self.stopping = true;
-        let now = context.now();
-        self.host.stop(now, context.stack_mut());
-        self.after(context);
     }
 }

@@ -66,6 +66,11 @@ fn line(status: &Value) -> String {
         let word = if recording["error"].is_string() { "recording has stopped" } else { "recording" };
         parts.push(format!("{word}, {recorded} requests{dropped}"));
     }
+    for device in status["devices_not_answering"].as_array().into_iter().flatten() {
+        let name = device["device"].as_str().or(device["path"].as_str()).unwrap_or_default();
+        let seconds = device["seconds"].as_f64().unwrap_or(0.0);
+        parts.push(format!("device {name} has not answered for {seconds:.0} s"));
+    }
     if status["stopping"] == true {
         parts.push("stopping".to_owned());
     }
@@ -149,6 +154,9 @@ mod tests {
         assert!(line(&status).starts_with("cache: clean, recording, 9 requests (2 left out), flushing, "));
         assert!(line(&json!({ "log_caches": [] })).starts_with("no cache"));
         assert!(health(&status).verdict().is_ok());
+        status["devices_not_answering"] = json!([{ "device": "data", "path": "/dev/sdb", "seconds": 12.4 }]);
+        assert!(line(&status).contains(" left out), device data has not answered for 12 s, flushing, "));
+        status["devices_not_answering"] = json!([]);
         let error = json!({ "kind": "no-space", "extent": null });
         status["layers"]["cache"] =
             json!({ "state": "dirty", "destage_failing": true, "statistics": { "last_error": error } });

@@ -91,6 +91,11 @@ impl Nbd {
         Ok(data)
     }
 
+    /// Asks for what nobody waits for.
+    pub fn ask(&mut self, offset: u64, length: usize) -> io::Result<()> {
+        self.send(0, CMD_READ, offset, length as u32, &[])
+    }
+
     pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.send(0, CMD_WRITE, offset, data.len() as u32, data)?;
         self.reply(&mut [])

@@ -1,0 +1,43 @@
+//! `dcd stop`: ends a server, unless somebody has the device that it serves.
+
+use std::ops::ControlFlow;
+
+use serde_json::{Value, json};
+
+use crate::attachment::Refusal;
+use crate::cli::Stop;
+use crate::control;
+use crate::failure::Failure;
+
+pub fn run(args: &Stop) -> Result<(), Failure> {
+    let mut client = control::connect(&args.file)?;
+    let ended = client.call("stop", json!({ "force": args.force }), |seen| {
+        if let Some(why) = seen["waiting"].as_str() {
+            eprintln!("dcd: {why}");
+        }
+        ControlFlow::Continue(())
+    })?;
+    if ended["stopped"] != true {
+        return Err(Failure::Refused(refusal(args, &ended["clients"])));
+    }
+    // It gives up its devices after that.
+    client.wait_for_end()?;
+    match ended["trouble"].as_str() {
+        Some(trouble) => Err(Failure::Failed(trouble.to_owned())),
+        None => Ok(()),
+    }
+}
+
+fn refusal(args: &Stop, clients: &Value) -> Refusal {
+    let clients: Vec<&str> = clients.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let has = if clients.len() == 1 { "a client has" } else { "clients have" };
+    let stack = args.file.display();
+    Refusal::new(
+        format!("{stack} is not stopped: {has} its device: {}", clients.join("; ")),
+        format!(
+            "unmount what is on it and disconnect it (umount, then \"nbd-client -d /dev/nbdN\" or \"losetup -d /dev/loopN\"), and stop \
+             it again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and what was written and not flushed may be \
+             lost"
+        ),
+    )
+}

@@ -1,0 +1,316 @@
+//! A served stack, as the driver calls it: the [`Host`], the devices that are opened and watched, and the stop.
+//!
+//! A stop harms whoever has the device. `dcd stop` asks first, and is refused as long as somebody does; a signal is not asked about,
+//! but says who was there.
+
+use std::collections::BTreeMap;
+
+use dcd_engine::{LayerIndex, Nanos, Report};
+use dcd_io::{
+    CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, OpenId, Outcome, Peer,
+    Signal,
+};
+use serde_json::{Value, json};
+
+use crate::commands::array::random_id;
+use crate::host::{Given, Host};
+use crate::watching::{DeviceWatch, owing_devices, silent_status};
+
+/// How long a clean stop may take. What is not done then is left as after a crash: in the log.
+const STOP_MAX: Nanos = Nanos::from_secs(120);
+/// A stop that takes longer than this says so.
+const STOP_LONG: Nanos = Nanos::from_secs(5);
+/// It names the devices that have not answered for this long.
+const OWING: Nanos = Nanos::from_secs(2);
+/// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
+const SAME_WISH: Nanos = Nanos::from_secs(1);
+/// How often it is said that clients are turned away.
+const REFUSED_INTERVAL: Nanos = Nanos::from_secs(60);
+
+/// See the module's documentation.
+pub struct Served {
+    pub host: Host,
+    /// What a stop that is not a clean one leaves.
+    left: &'static str,
+    /// Somebody has wanted it to stop before it had started.
+    pub stop_at_once: bool,
+    /// When it was told to stop.
+    asked: Option<Nanos>,
+    /// Who waits for the end of the stop.
+    stop_calls: Vec<CallId>,
+    /// The layers are being stopped.
+    stopping: bool,
+    /// It has been said that the stop takes long.
+    told_long: bool,
+    watch: DeviceWatch,
+    /// Devices that are being opened, with what they are for.
+    opening: BTreeMap<OpenId, (CallId, Value)>,
+    /// When it was last said that clients are turned away, and how many there were by then.
+    refused: Option<(Nanos, u64)>,
+}
+
+impl Served {
+    pub fn new(host: Host, left: &'static str) -> Served {
+        Served {
+            host,
+            left,
+            stop_at_once: false,
+            asked: None,
+            stop_calls: Vec::new(),
+            stopping: false,
+            told_long: false,
+            watch: DeviceWatch::default(),
+            opening: BTreeMap::new(),
+            refused: None,
+        }
+    }
+
+    /// What is to be said of a stop that is not a clean one.
+    pub fn not_clean(&self, outcome: &Outcome, driver: &Driver) -> Option<String> {
+        if outcome.is_clean() {
+            return None;
+        }
+        let mut why = outcome.failures.clone();
+        if outcome.timed_out || outcome.abandoned {
+            why.push("it was not given the time".to_owned());
+        }
+        // A record may lie beside a device that does not answer.
+        let is_silent = !driver.unanswered(Nanos::ZERO).is_empty();
+        let failed = if is_silent { Ok(None) } else { self.host.records.failed_logs() };
+        let left = match failed {
+            Ok(failed) => failed.unwrap_or_else(|| self.left.to_owned()),
+            Err(error) => error.to_string(),
+        };
+        Some(format!("not stopped cleanly: {}. {left}", why.join("; ")))
+    }
+
+    /// When it is to be said that the stop takes long.
+    fn long_at(&self) -> Option<Nanos> {
+        self.asked.filter(|_| !self.told_long).map(|asked| asked + STOP_LONG)
+    }
+
+    fn begin_stop(&mut self, context: &mut Context<'_>) {
+        self.asked = Some(context.now());
+        context.stop(STOP_MAX);
+    }
+
+    /// Stops, where nobody has the device or that does not matter.
+    fn stop_call(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) {
+        let peers = context.peers();
+        if self.asked.is_none() && args["force"] != true && !peers.is_empty() {
+            let clients: Vec<String> = peers.iter().map(describe).collect();
+            context.answer(call, json!({ "stopped": false, "clients": clients }), true);
+            return;
+        }
+        // It may take long; this says that it has begun.
+        context.answer(call, json!({}), false);
+        self.stop_calls.push(call);
+        if self.asked.is_none() {
+            self.begin_stop(context);
+        }
+    }
+
+    /// Says once that a stop takes long, and why.
+    fn tell_long(&mut self, context: &mut Context<'_>) {
+        if self.long_at().is_none_or(|at| context.now() < at) {
+            return;
+        }
+        self.told_long = true;
+        let owing =
+            owing_devices(context.now(), context.driver(), OWING, |device| self.host.device_name(device));
+        let why = match owing.is_empty() {
+            true => "the disks have not done yet what they were given".to_owned(),
+            false => owing.join("; "),
+        };
+        let text = format!(
+            "still stopping, for {} s at most: {why}; another SIGTERM or SIGINT ends this now. {}",
+            STOP_MAX.as_secs_f64(),
+            self.left
+        );
+        eprintln!("dcd: {text}");
+        for call in &self.stop_calls {
+            context.answer(*call, json!({ "waiting": text }), false);
+        }
+    }
+
+    /// Delivers what the host has to say.
+    fn after(&mut self, context: &mut Context<'_>) {
+        for (name, device) in self.host.take_closing() {
+            if !context.close_device(device) {
+                eprintln!(
+                    "dcd: \"{name}\" stays open until the server stops: commands to it have not returned"
+                );
+            }
+        }
+        while let Some(answer) = self.host.take_answer() {
+            context.answer(answer.to, answer.body, answer.done);
+        }
+        if self.stopping && self.host.is_stopped() {
+            self.stopping = false;
+            context.layers_stopped(self.host.take_troubles());
+        } else if !self.stopping {
+            self.tell();
+        }
+    }
+
+    /// Begins to open a device that is to be a spare.
+    fn open_spare(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) -> Result<(), String> {
+        let newcomer = self.host.newcomer(args)?;
+        let opened = context.open_device(DeviceSpec::File(FileSpec::new(&newcomer.path)));
+        self.opening.insert(opened.map_err(|e| e.to_string())?, (call, args.clone()));
+        Ok(())
+    }
+
+    /// Gives it to the array.
+    fn add_spare(
+        &mut self,
+        call: CallId,
+        args: &Value,
+        opened: Result<Device, DeviceError>,
+        context: &mut Context<'_>,
+    ) -> Result<(), String> {
+        let opened = opened.map_err(|e| e.to_string())?;
+        // Another call may have given it one of that name meanwhile.
+        let newcomer = self.host.newcomer(args)?;
+        let id = random_id().map_err(|e| e.to_string())?;
+        let device = context.add_device(opened);
+        let port = context.stack_mut().add_port(newcomer.layer, device);
+        let now = context.now();
+        self.host.give(now, context.stack_mut(), call, Given { newcomer, device, port, id });
+        Ok(())
+    }
+
+    /// The run is over. A call that the kernel is in keeps the process, whatever it does.
+    pub fn tell_end(&mut self, driver: &Driver) {
+        self.tell();
+        let now = dcd_engine::Pump::now(driver);
+        for owing in owing_devices(now, driver, Nanos::ZERO, |device| self.host.device_name(device)) {
+            eprintln!(
+                "dcd: {owing}; the kernel may keep this process until it does, or until its file system is gone"
+            );
+        }
+    }
+
+    /// Troubles, and what happens to arrays, go to standard error, where the administrator or the journal sees them.
+    pub fn tell(&mut self) {
+        for what in self.host.take_news().into_iter().chain(self.host.take_troubles()) {
+            eprintln!("dcd: {what}");
+        }
+    }
+}
+
+impl dcd_io::Host for Served {
+    fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>) {
+        let (now, args) = (context.now(), &body["args"]);
+        match body["verb"].as_str() {
+            Some("stop") => self.stop_call(call, args, context),
+            Some("array") if args["command"] == "add" => {
+                if let Err(why) = self.open_spare(call, args, context) {
+                    self.host.refuse(call, why);
+                }
+            }
+            _ => {
+                self.host.silent =
+                    silent_status(now, context.driver(), |device| self.host.device_name(device));
+                self.host.call(now, context.stack_mut(), call, &body);
+            }
+        }
+        self.after(context);
+    }
+
+    fn opened(&mut self, open: OpenId, device: Result<Device, DeviceError>, context: &mut Context<'_>) {
+        let (call, args) = self.opening.remove(&open).expect("an open ends once");
+        if let Err(why) = self.add_spare(call, &args, device, context) {
+            self.host.refuse(call, why);
+        }
+        self.after(context);
+    }
+
+    fn client_gone(&mut self, client: ClientId, context: &mut Context<'_>) {
+        let now = context.now();
+        self.host.client_gone(now, context.stack_mut(), client);
+        self.after(context);
+    }
+
+    fn client_refused(&mut self, clients_max: usize, context: &mut Context<'_>) {
+        let (now, count) = (context.now(), context.driver().statistics().connections_refused);
+        let before = match self.refused {
+            Some((told, _)) if now < told + REFUSED_INTERVAL => return,
+            Some((_, before)) => before,
+            None => 0,
+        };
+        self.refused = Some((now, count));
+        eprintln!(
+            "dcd: {} turned away: a socket takes {clients_max} clients at a time, and has them. See who they are (ss -p)",
+            if count - before == 1 {
+                "a client was".to_owned()
+            } else {
+                format!("{} clients were", count - before)
+            }
+        );
+    }
+
+    fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
+        let now = context.now();
+        self.host.report(now, context.stack_mut(), layer, report.clone());
+        self.after(context);
+    }
+
+    fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
+        match self.asked {
+            None => {
+                for peer in context.peers() {
+                    eprintln!(
+                        "dcd: stopping, although a client has the device: {}. A file system that is mounted on it fails from now on",
+                        describe(&peer)
+                    );
+                }
+                self.begin_stop(context);
+            }
+            Some(asked) if context.now() >= asked + SAME_WISH => context.stop(Nanos::ZERO),
+            Some(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let at_once = self.stop_at_once.then_some(Nanos::ZERO);
+        let own = [Some(self.watch.next_deadline()), self.long_at(), at_once];
+        own.into_iter().chain([self.host.next_deadline()]).flatten().min()
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        if std::mem::take(&mut self.stop_at_once) {
+            self.signal(Signal::Terminate, context);
+        }
+        self.tell_long(context);
+        let now = context.now();
+        let news = self.watch.look(now, context.driver(), |device| self.host.device_name(device));
+        news.iter().for_each(|what| eprintln!("dcd: {what}"));
+        self.host.tick(now, context.stack_mut());
+        self.after(context);
+    }
+
+    fn quiesced(&mut self, context: &mut Context<'_>) {
+        self.stopping = true;
+        let now = context.now();
+        self.host.stop(now, context.stack_mut());
+        self.after(context);
+    }
+
+    fn stopped(&mut self, outcome: &Outcome, context: &mut Context<'_>) {
+        let trouble = self.not_clean(outcome, context.driver());
+        for call in std::mem::take(&mut self.stop_calls) {
+            context.answer(call, json!({ "stopped": true, "trouble": trouble }), true);
+        }
+    }
+}
+
+/// A client, for the administrator.
+fn describe(peer: &Peer) -> String {
+    let Peer { who, idle, unanswered } = peer;
+    match unanswered {
+        0 => format!("{who}, idle for {:.0} s", idle.as_secs_f64()),
+        1 => format!("{who}, with a request that is not answered"),
+        many => format!("{who}, with {many} requests that are not answered"),
+    }
+}

@@ -1,0 +1,185 @@
+//! What keeps an administrator from waiting in the dark: devices that do not answer, and a start that takes long.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dcd_engine::{DeviceIndex, Nanos};
+use dcd_io::{Driver, Signals, Unanswered};
+use serde_json::{Value, json};
+
+/// A device that owes an answer for this long is told of. A disk that was asleep needs less.
+const SILENCE: Nanos = Nanos::from_secs(10);
+/// How often it is looked.
+const INTERVAL: Nanos = Nanos::from_secs(2);
+/// A start that takes longer than this says so.
+const START_LONG: Duration = Duration::from_secs(10);
+/// How long a start that was told to stop may go on.
+const START_STOP_MAX: Duration = Duration::from_secs(120);
+/// How often the watch of a start looks.
+const START_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Watches the devices of a server.
+#[derive(Default)]
+pub struct DeviceWatch {
+    looked: Nanos,
+    /// The devices that were told of, and since when they owe an answer.
+    silent: BTreeMap<DeviceIndex, Nanos>,
+}
+
+impl DeviceWatch {
+    pub fn next_deadline(&self) -> Nanos {
+        self.looked + INTERVAL
+    }
+
+    /// What has changed of the devices, for the administrator. `name`: a device as the stack file calls it.
+    pub fn look<'a>(
+        &mut self,
+        now: Nanos,
+        driver: &Driver,
+        name: impl Fn(DeviceIndex) -> Option<&'a str>,
+    ) -> Vec<String> {
+        if now < self.next_deadline() {
+            return Vec::new();
+        }
+        self.looked = now;
+        let devices = silent(driver);
+        let mut news = Vec::new();
+        for owed in &devices {
+            if self.silent.insert(owed.device, owed.since).is_none() {
+                let text = describe(now, driver, owed, &name);
+                news.push(format!(
+                    "{text}; what needs it waits. Look at it, and at the kernel's messages (dmesg)"
+                ));
+            }
+        }
+        self.silent.retain(|device, since| {
+            let still = devices.iter().any(|owed| owed.device == *device);
+            if !still {
+                let named = named(driver, *device, &name);
+                news.push(format!("{named} answers again, after {:.0} s", now.since(*since).as_secs_f64()));
+            }
+            still
+        });
+        news
+    }
+}
+
+/// The devices that owe an answer for longer than `age`, each with the words of [`DeviceWatch::look`].
+pub fn owing_devices<'a>(
+    now: Nanos,
+    driver: &Driver,
+    age: Nanos,
+    name: impl Fn(DeviceIndex) -> Option<&'a str>,
+) -> Vec<String> {
+    driver.unanswered(age).iter().map(|owed| describe(now, driver, owed, &name)).collect()
+}
+
+/// The same for programs.
+pub fn silent_status<'a>(
+    now: Nanos,
+    driver: &Driver,
+    name: impl Fn(DeviceIndex) -> Option<&'a str>,
+) -> Value {
+    let devices = silent(driver).into_iter().map(|owed| {
+        json!({
+            "device": name(owed.device),
+            "path": driver.devices()[owed.device.0].name(),
+            "operations": owed.operations,
+            "seconds": now.since(owed.since).as_secs_f64(),
+        })
+    });
+    devices.collect()
+}
+
+fn silent(driver: &Driver) -> Vec<Unanswered> {
+    driver.unanswered(SILENCE)
+}
+
+fn describe<'a>(
+    now: Nanos,
+    driver: &Driver,
+    owed: &Unanswered,
+    name: &impl Fn(DeviceIndex) -> Option<&'a str>,
+) -> String {
+    let seconds = now.since(owed.since).as_secs_f64();
+    let plural = if owed.operations == 1 { "" } else { "s" };
+    let named = named(driver, owed.device, name);
+    format!("{named} has not answered {} operation{plural} for {seconds:.0} s", owed.operations)
+}
+
+fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -> Option<&'a str>) -> String {
+    let path = driver.devices()[device.0].name();
+    match name(device) {
+        Some(name) => format!("device \"{name}\" ({path})"),
+        None => format!("device {path}"),
+    }
+}
+
+/// Watches a start, on a thread of its own: the thread that starts may wait for a device without end.
+pub struct StartWatch(Arc<Mutex<Start>>);
+
+struct Start {
+    doing: String,
+    over: bool,
+    asked: Option<Instant>,
+}
+
+impl StartWatch {
+    /// `signals`: the process's, taken before any thread was started.
+    pub fn begin(signals: Arc<Signals>) -> std::io::Result<StartWatch> {
+        let start = Start { doing: "looking at its devices".to_owned(), over: false, asked: None };
+        let start = Arc::new(Mutex::new(start));
+        let watched = Arc::clone(&start);
+        thread::Builder::new().name("dcd-start".to_owned()).spawn(move || watch_start(&watched, &signals))?;
+        Ok(StartWatch(start))
+    }
+
+    /// What the start is at, for whoever asks why it takes so long.
+    pub fn doing(&self, what: impl Into<String>) {
+        lock(&self.0).doing = what.into();
+    }
+
+    /// The start is over; true where somebody has wanted it to stop.
+    pub fn end(self) -> bool {
+        let mut start = lock(&self.0);
+        start.over = true;
+        start.asked.is_some()
+    }
+}
+
+fn watch_start(start: &Mutex<Start>, signals: &Signals) {
+    let began = Instant::now();
+    let mut told = false;
+    loop {
+        thread::sleep(START_INTERVAL);
+        // Signals are taken under the lock: what comes after the end is the driver's.
+        let mut start = lock(start);
+        if start.over {
+            return;
+        }
+        let mut end = start.asked.is_some_and(|asked| asked.elapsed() >= START_STOP_MAX);
+        while signals.take().is_some() {
+            end |= start.asked.is_some();
+            if start.asked.is_none() {
+                start.asked = Some(Instant::now());
+                eprintln!(
+                    "dcd: still starting: {}; it stops as soon as it has started. Another SIGTERM or SIGINT ends it now",
+                    start.doing
+                );
+            }
+        }
+        if end {
+            eprintln!("dcd: ended while {}. Nothing is lost: the next start begins anew", start.doing);
+            std::process::exit(1);
+        }
+        if began.elapsed() >= START_LONG && !std::mem::replace(&mut told, true) {
+            eprintln!("dcd: still starting: {}", start.doing);
+        }
+    }
+}
+
+fn lock(start: &Mutex<Start>) -> MutexGuard<'_, Start> {
+    start.lock().expect("nobody panics while holding it")
+}
