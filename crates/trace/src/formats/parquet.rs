@@ -1,5 +1,5 @@
-//! Parquet: our own columns, and those of known data sets where somebody has converted them (see [`super::columns`]). A file ends with its
-//! directory, so it is read from its place, or whole into memory from a stream.
+//! Parquet: our own columns, and those of known data sets where somebody has converted them (see [`super::columns`]). A file
+//! ends with its directory, so it is read from its place, or whole into memory from a stream.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use parquet::schema::parser::parse_message_type;
 use super::columns::{Columns, Raw, Role, io_type, operation};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use crate::record::{DeviceId, Op, Record};
+use crate::record::Record;
 
 const MAGIC: &[u8] = b"PAR1";
 /// From a stream, no more than this is kept in memory.
@@ -271,6 +271,7 @@ impl WriteTrace for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{DeviceId, Op};
     use crate::testing::{any_records, read, written};
 
     /// A file of one row group with these columns.
