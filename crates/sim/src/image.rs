@@ -168,6 +168,28 @@ mod tests {
     }
 
     #[test]
+    fn zeroes_over_whole_chunks_and_parts_of_them_reach_exactly_their_sectors() {
+        let (sectors, chunk) = (4 * CHUNK_SECTORS as u64, CHUNK_SECTORS as u64);
+        let mut full = Image::new(sectors);
+        // The third chunk was never written.
+        for start in [0, 1, 3] {
+            full.write(Lba(start * chunk), &[1; CHUNK_SECTORS * SECTOR]);
+        }
+        for (start, end) in
+            [(0, sectors), (chunk - 3, 2 * chunk + 5), (chunk, 2 * chunk), (7, 9), (chunk + 1, sectors - 1)]
+        {
+            let mut image = full.clone();
+            image.zero(Lba(start), end - start);
+            let mut byte = [0; SECTOR];
+            for sector in 0..sectors {
+                image.read(Lba(sector), &mut byte);
+                let kept = !(start..end).contains(&sector) && sector / chunk != 2;
+                assert_eq!(byte, [u8::from(kept); SECTOR], "sector {sector} after zeroes in {start}..{end}");
+            }
+        }
+    }
+
+    #[test]
     fn a_large_medium_takes_no_memory_until_written() {
         let mut image = Image::new(1 << 31);
         image.write(Lba((1 << 31) - 1), &[7; SECTOR]);
