@@ -130,7 +130,7 @@ fn large_writes_are_zeroes_and_do_not_cost_what_they_would_as_data() {
     let place = Place::new();
     let mut text = String::new();
     for i in 0..206u64 {
-        let (offset, bytes) = if i < 200 { (i * 8192, 4096) } else { ((i - 200) * 3 << 30, 3u64 << 30) };
+        let (offset, bytes) = if i < 200 { (i * 8192, 4096) } else { ((i - 200) * (3 << 30), 3u64 << 30) };
         writeln!(text, "{},host,0,Write,{offset},{bytes},0", 128_166_372_000_000_000 + i * 1_000_000)
             .unwrap();
     }
