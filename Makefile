@@ -5,7 +5,7 @@ DESTDIR ?=
 CARGO ?= cargo
 
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
-DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2
+DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
 .PHONY: help build test lint fmt bench demo install packages compare-md clean
 

@@ -1,8 +1,8 @@
-//! Logs as this version writes them, kept in `golden/`: every later version must read them, or refuse them by name. They hold
-//! all kinds of entries and the records of two activations, the second one after a crash.
+//! Logs as this version and earlier ones write them, kept in `golden/`: every later version must read them, or refuse them by name.
+//! They hold all kinds of entries and the records of two activations, the second one after a crash.
 //!
-//! The bytes that are written may only change together with the format's version. Then this test fails; write a new image
-//! beside the old ones with `DCD_WRITE_GOLDEN=1 cargo test -p dcd-engine --test golden`, and go on reading the old.
+//! The bytes that are written may only change on purpose: together with the format's version, or where earlier versions do not look.
+//! Then this test fails; name a new image, write it beside the old ones with `DCD_WRITE_GOLDEN=1 cargo test -p dcd-engine --test golden`, and go on reading the old.
 
 #[path = "../examples/rig/mod.rs"]
 mod rig;
@@ -140,13 +140,16 @@ fn written(log_block_bytes: u32) -> [Ram; 2] {
     rig.crash()
 }
 
-fn golden(log_block_bytes: u32) -> PathBuf {
-    let name = format!("tests/golden/format-1-blocks-of-{log_block_bytes}.log");
+/// The images, oldest first. The first ones were written before superblocks had lines between the ends of the data disk.
+const IMAGES: [&str; 2] = ["format-1", "format-1-samples"];
+
+fn golden(image: &str, log_block_bytes: u32) -> PathBuf {
+    let name = format!("tests/golden/{image}-blocks-of-{log_block_bytes}.log");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn read_golden(log_block_bytes: u32) -> Vec<u8> {
-    let path = golden(log_block_bytes);
+fn read_golden(image: &str, log_block_bytes: u32) -> Vec<u8> {
+    let path = golden(image, log_block_bytes);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -165,10 +168,10 @@ fn home_and_seen() -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn logs_of_format_1_are_read() {
     let (home, seen) = home_and_seen();
-    for log_block_bytes in LOG_BLOCKS {
-        let (mut log, mut data) = (Ram::of(read_golden(log_block_bytes)), Ram::of(home.clone()));
+    for (image, log_block_bytes) in IMAGES.iter().flat_map(|image| LOG_BLOCKS.map(|block| (image, block))) {
+        let (mut log, mut data) = (Ram::of(read_golden(image, log_block_bytes)), Ram::of(home.clone()));
         let report = check(&mut log, Some(&mut data), &mut |_| {}).expect("it is a log");
-        assert!(report.is_ok(), "log blocks of {log_block_bytes}: {report:?}");
+        assert!(report.is_ok(), "{image}, log blocks of {log_block_bytes}: {report:?}");
         let mut rig = Rig::start(config(), [log, data]);
         let buf = Buf::zeroed(seen.len());
         let read = rig.ask(Io::Read { at: Lba(0), buf });
@@ -181,13 +184,15 @@ fn logs_of_format_1_are_read() {
 
 #[test]
 fn logs_are_written_as_format_1_says() {
+    let newest = IMAGES[IMAGES.len() - 1];
     for log_block_bytes in LOG_BLOCKS {
         let [log, data] = written(log_block_bytes);
         assert!(data.bytes() == home_and_seen().0, "only what was meant to is on the data disk");
         if std::env::var_os("DCD_WRITE_GOLDEN").is_some() {
-            std::fs::write(golden(log_block_bytes), log.bytes()).expect("the golden image is written");
+            std::fs::write(golden(newest, log_block_bytes), log.bytes())
+                .expect("the golden image is written");
         }
-        let golden = read_golden(log_block_bytes);
+        let golden = read_golden(newest, log_block_bytes);
         let differs = golden.iter().zip(log.bytes()).position(|(old, new)| old != new);
         assert_eq!(differs, None, "the first byte that differs, log blocks of {log_block_bytes}");
         assert_eq!(golden.len(), log.bytes().len());

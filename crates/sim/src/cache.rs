@@ -15,7 +15,7 @@ use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, Stack
 use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
 
-/// 5 MiB: the fingerprint covers the first and the last, and writes go around the log in between.
+/// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there go around the log.
 const DATA_SECTORS: u64 = 10240;
 /// No client asks for more at once (see `Character`).
 const LARGEST_REQUEST_BYTES: u64 = 128 << 10;

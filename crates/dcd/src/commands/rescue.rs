@@ -66,7 +66,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     match changed.is_empty() {
         true => Ok(()),
         false => Err(Failure::Damage(
-            "the data disk is another one, or was written without its cache: --force brings the log's data home over that".to_owned(),
+            "the data disk is another one, or was changed without its cache: copy it before --force writes the log's data over the changes".to_owned(),
         )),
     }
 }

@@ -4,17 +4,16 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::LogCacheConfig;
 use super::buffers::Buffers;
 use super::commit::DataFlush;
 use super::core::{Core, DATA, LOG, Mode, Stop};
+use super::fingerprint::{Comparison, Kept};
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::home::Home;
-use super::offline::{
-    check_sizes, compare_fingerprint, read_fingerprint, read_superblock, refuse_out_of_use, write_superblock,
-};
+use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::ordered::{Cursor, Ordered};
 use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
@@ -38,8 +37,6 @@ struct Replay<'a> {
     range_id: u64,
     /// Each segment with its first record and where that begins, in the order of the walk.
     segments: Vec<(u32, u64, u64)>,
-    /// Lines of the fingerprint's ends that the log says something of.
-    touched: BTreeSet<u64>,
     overflow: bool,
     /// The log says of something that the data disk has a newer copy.
     invalidates: bool,
@@ -53,7 +50,6 @@ impl Replay<'_> {
         }
         let mut place = header.sector + self.superblock.log_block_sectors();
         for entry in &header.entries {
-            self.touch(entry);
             match entry.kind {
                 Kind::Data => {
                     self.data(entry, place);
@@ -92,20 +88,6 @@ impl Replay<'_> {
         self.range_id += 1;
         self.ranges.cut(entry.extent, |_| {});
         self.ranges.insert(entry.extent, RangeInfo { kind, seq, segment, id: self.range_id }, |_| {});
-    }
-
-    fn touch(&mut self, entry: &Entry) {
-        let lines = self.superblock.data_sectors / LINE_SECTORS;
-        let touched = Line::touching(entry.extent);
-        if touched.end - touched.start == 1 {
-            if self.superblock.fingerprint_index(touched.start).is_some() {
-                self.touched.insert(touched.start);
-            }
-            return;
-        }
-        let ends = super::format::FINGERPRINT_END_BLOCKS as u64;
-        let both = (0..ends.min(lines)).chain(lines.saturating_sub(ends)..lines);
-        self.touched.extend(both.filter(|line| touched.contains(line)));
     }
 
     /// Forgets what came from records that turned out to be home.
@@ -168,15 +150,19 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         ranges: ZeroRanges::new(),
         range_id: 0,
         segments: Vec::new(),
-        touched: BTreeSet::new(),
         overflow: false,
         invalidates: false,
     };
     let options =
         WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
-    let walked =
-        walk(&mut device, &superblock, options, &mut |header: &Header, _bad: &[usize]| replay.record(header))
-            .map_err(refuse)?;
+    let comparison = Comparison::new(&superblock, &mut PortDevice { ports: below, port: DATA });
+    let mut comparison = comparison.map_err(refuse)?;
+    let mut device = PortDevice { ports: below, port: LOG };
+    let walked = walk(&mut device, &superblock, options, &mut |header: &Header, _bad: &[usize]| {
+        replay.record(header);
+        comparison.record(header);
+    })
+    .map_err(refuse)?;
     if replay.overflow {
         return Err(ActivateError(
             "the log holds more pieces than fit in memory: `dcd rescue` brings them home offline".to_owned(),
@@ -190,9 +176,9 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         ));
     }
     replay.purge_before(&walked);
-    let Replay { table, ranges, range_id, segments, touched, .. } = replay;
+    let Replay { table, ranges, range_id, segments, .. } = replay;
     check_blocks(data, &table, &ranges)?;
-    let actual = check_identity(&superblock, &touched, &mut PortDevice { ports: below, port: DATA })?;
+    let kept = check_identity(&superblock, (comparison, &walked), (&table, &ranges), below)?;
     let ring = ring_of(&superblock, &walked, &segments, &table, &ranges);
     superblock.state = State::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
@@ -202,11 +188,11 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     superblock.tail_sector = walked.tail_sector;
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
-    superblock.fingerprint.clone_from(&actual);
+    superblock.fingerprint = kept.fingerprint();
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     write_superblock(&mut device, &mut superblock).map_err(refuse)?;
-    Ok(begin(config, superblock, (log, data), (table, ranges, range_id), ring, &walked))
+    Ok(begin(config, superblock, kept, (log, data), (table, ranges, range_id), ring, &walked))
 }
 
 /// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.
@@ -240,25 +226,24 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), ActivateError> {
     })
 }
 
-/// Rule 11: the data disk is what it was, as far as its two ends tell.
+/// Rule 11: the data disk is what it was, as far as the fingerprint tells; the fingerprint of what it is now.
 fn check_identity(
     superblock: &Superblock,
-    touched: &BTreeSet<u64>,
-    data: &mut dyn BlockDevice,
-) -> Result<Vec<Option<u32>>, ActivateError> {
-    let actual = read_fingerprint(data, superblock.data_sectors).map_err(refuse)?;
-    let exempt = |line: u64| touched.contains(&line);
-    let changed = compare_fingerprint(superblock.data_sectors, &superblock.fingerprint, &actual, &exempt);
-    if let Some(line) = changed.first() {
-        return Err(ActivateError(format!(
-            "the data disk is not as this cache left it: {} of its first and last blocks of 4 KiB changed, the first at \
-             byte {}. Either it is another disk, or somebody wrote to it without the cache, or the log has lost its newest superblock (`dcd check` \
-             says so). Find the right disk, or bring the log's data home over the changes with `dcd rescue --force`",
-            changed.len(),
-            line * crate::LINE_BYTES
-        )));
+    (comparison, walked): (Comparison, &Walked),
+    (table, ranges): (&LookupTable, &ZeroRanges),
+    below: &mut dyn Ports,
+) -> Result<Kept, ActivateError> {
+    let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked);
+    let found = found.map_err(refuse)?;
+    if let Some(first) = found.differing.first() {
+        return Err(refuse(OtherData {
+            lines: found.differing.len(),
+            first_byte: first * crate::LINE_BYTES,
+            dirty_bytes: (table.counts().dirty_sectors + ranges.sectors()) * SECTOR_BYTES,
+        }));
     }
-    Ok(actual)
+    let mut data = PortDevice { ports: below, port: DATA };
+    Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid).map_err(refuse)
 }
 
 fn ring_of(
@@ -303,13 +288,14 @@ fn ring_of(
 fn begin(
     config: LogCacheConfig,
     superblock: Superblock,
+    kept: Kept,
     (log, data): (crate::Geometry, crate::Geometry),
     (table, ranges, range_id): (LookupTable, ZeroRanges, u64),
     ring: Ring,
     walked: &Walked,
 ) -> Core {
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
-    let mut home = Home::new(&config, &superblock, log.rotational, data.rotational);
+    let mut home = Home::new(&config, &superblock, kept, log.rotational, data.rotational);
     if config.ordered_destage {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };

@@ -11,7 +11,7 @@ use super::read::masked_runs;
 use super::table::Place;
 use super::{Promise, buffers};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
-use crate::{Buf, Extent, IoError, Nanos};
+use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
 /// Somebody who is answered once a record is durable, and the data disk was flushed after so many writes around the log.
@@ -244,6 +244,10 @@ impl Core {
 
     pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
         let covered = self.data_flush.flying.take().expect("a flush was in flight");
+        if self.stop == Stop::Flushing {
+            self.stop = Stop::Asked;
+            self.home.kept.flushed(result.status.is_ok());
+        }
         match result.status {
             Ok(()) => self.data_flush.flushed = self.data_flush.flushed.max(covered),
             Err(error) => self.data_flush_failed(now, error, out),
@@ -331,7 +335,7 @@ impl Core {
         next.live_seq = self.home_seq().max(next.tail_seq);
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
-        next.fingerprint.clone_from(&self.home.fingerprint);
+        next.fingerprint = self.home.kept.fingerprint();
         let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;
@@ -373,6 +377,13 @@ impl Core {
         self.retry_pending(now, out);
     }
 
+    /// A part of the fingerprint was read before the clean stop; what could not be read stays unknown.
+    pub fn on_fingerprint(&mut self, extent: Extent, result: &IoResult) {
+        if result.status.is_ok() {
+            self.home.kept.learn(extent, &result.buf);
+        }
+    }
+
     fn places_of(&self, segment: u32) -> std::ops::Range<Place> {
         let start = self.superblock.segment_start(segment);
         Place(start)..Place(start + self.superblock.segment_sectors())
@@ -407,9 +418,19 @@ impl Core {
         if !settled || self.release.is_some() || !self.ops.is_empty() {
             return;
         }
-        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
+        let around = self.data_flush.completed > self.data_flush.flushed;
+        if (around || self.home.kept.needs_flush()) && self.data_flush.poisoned.is_none() {
+            self.stop = Stop::Flushing;
             self.data_flush.flying = Some(self.data_flush.completed);
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        }
+        // After a failed flush nobody knows what a power cut leaves.
+        self.home.kept.flushed(false);
+        if self.data_flush.poisoned.is_none()
+            && let Some(extent) = self.home.kept.next_unknown()
+        {
+            let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+            return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
         }
         if !self.told_what_is_home {
             self.told_what_is_home = true;

@@ -44,6 +44,8 @@ pub enum Op {
     Home(u64),
     /// A part of a flush epoch, read from the log.
     Epoch,
+    /// Lines of the fingerprint, read before a clean stop.
+    Fingerprint(Extent),
 }
 
 /// A write on its way around the log.
@@ -80,6 +82,8 @@ pub enum Stop {
     No,
     /// Waiting for what is in flight.
     Asked,
+    /// Nothing else is in flight, and the data disk is flushed.
+    Flushing,
     /// The superblock that says so is on its way.
     Marking,
     Done,
@@ -215,6 +219,7 @@ impl Core {
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Home(slot) => self.on_home(now, slot, result, out),
             Op::Epoch => self.on_epoch(&result),
+            Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
     }
 
@@ -289,8 +294,15 @@ impl Core {
         }
     }
 
+    /// Data that is not on the data disk.
     pub fn dirty_sectors(&self) -> u64 {
         self.table.counts().dirty_sectors
+    }
+
+    /// Acknowledged writes that are not on the data disk: data, and zeroes and discards, which are destaged too. (Data over zeroes counts
+    /// twice, as both are destaged.)
+    pub fn dirty_bytes(&self) -> u64 {
+        (self.dirty_sectors() + self.ranges.sectors()) * SECTOR_BYTES
     }
 
     pub fn is_dirty(&self) -> bool {

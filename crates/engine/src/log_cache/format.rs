@@ -6,6 +6,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::fingerprint::{Fingerprint, LineSum, SectorSums, ends, middle};
 use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
@@ -28,6 +29,12 @@ pub const SEGMENTS_MIN: u32 = 4;
 /// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
 pub const FINGERPRINT_END_BLOCKS: usize = 256;
 pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;
+/// Lines between the ends that it covers at most.
+pub const SAMPLES_MAX: usize = 36;
+/// The fingerprint has sums that are no CRCs, and is exact after a clean stop.
+const FLAG_EXACT: u32 = 1;
+/// The block behind the superblock has the checksums of sectors at the ends.
+const FLAG_SECTOR_SUMS: u32 = 2;
 
 /// How the cache was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +56,28 @@ impl State {
     }
 }
 
-/// One copy of the superblock, as it lies on the log device.
+/// A covered line between the ends of the data disk; line 0 where there is none.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SampleBytes {
+    pub line: U64,
+    pub sum: U32,
+    pub sectors: SectorSums,
+}
+
+/// One copy of the superblock, as it lies on the log device, with the block behind it: the checksums of the sectors of each line at the
+/// ends. They count where `sector_sums_crc` is theirs; without them the superblock is as good.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SuperblockArea {
+    pub superblock: SuperblockBytes,
+    pub sector_sums: [SectorSums; FINGERPRINT_BLOCKS],
+}
+
+pub const SUPERBLOCK_AREA_BYTES: usize = size_of::<SuperblockArea>();
+const _: () = assert!(SUPERBLOCK_AREA_BYTES == 2 * SUPERBLOCK_BYTES);
+
+/// One copy of the superblock without the block behind it.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockBytes {
@@ -78,11 +106,11 @@ pub struct SuperblockBytes {
     pub live_seq: U64,
     pub calibrated: U32,
     pub calibration: ContiguityBytes,
-    pub reserved1: [u8; SUPERBLOCK_BYTES
-        - 148
-        - FINGERPRINT_BLOCKS / 8
-        - 4 * FINGERPRINT_BLOCKS
-        - size_of::<ContiguityBytes>()],
+    pub fingerprint_flags: U32,
+    pub sector_sums_crc: U32,
+    pub samples_known: U64,
+    pub samples: [SampleBytes; SAMPLES_MAX],
+    pub reserved1: [u8; 60],
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -129,15 +157,17 @@ pub struct Superblock {
     /// Records before this one are home; where it is not after `tail_seq`, that says as much. Ordered destage must never bring an
     /// epoch home again once a later one is on its way, and the tail is only as fine as a segment.
     pub live_seq: u64,
-    /// CRC32C of each 4 KiB block of the data disk's first and last MiB, where it is known.
-    pub fingerprint: Vec<Option<u32>>,
+    /// What the data disk held, by checksums of some of its lines.
+    pub fingerprint: Fingerprint,
     /// What the stride benchmark has found of the data disk: which gaps are filled on the way home, if the user does not say.
     pub calibration: Option<Contiguity>,
 }
 
 impl Superblock {
-    pub fn encode(&self) -> SuperblockBytes {
-        let mut bytes = SuperblockBytes::new_zeroed();
+    pub fn encode(&self) -> SuperblockArea {
+        let mut area = SuperblockArea::new_zeroed();
+        self.encode_fingerprint(&mut area);
+        let bytes = &mut area.superblock;
         bytes.magic = SUPERBLOCK_MAGIC;
         bytes.version = FORMAT_VERSION.into();
         bytes.state = (self.state as u16).into();
@@ -156,23 +186,44 @@ impl Superblock {
         bytes.durable_seq = self.durable_seq.into();
         bytes.flush_epoch = self.flush_epoch.into();
         bytes.live_seq = self.live_seq.into();
-        for (index, crc) in self.fingerprint.iter().enumerate() {
-            if let Some(crc) = crc {
-                bytes.fingerprint_known[index / 8] |= 1 << (index % 8);
-                bytes.fingerprint[index] = (*crc).into();
-            }
-        }
         if let Some(calibration) = &self.calibration {
             bytes.calibrated = 1.into();
             bytes.calibration = ContiguityBytes::new(calibration);
         }
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
-        bytes
+        area
     }
 
-    /// Reads one copy; every field is checked, as the device may be anybody's.
+    fn encode_fingerprint(&self, area: &mut SuperblockArea) {
+        let bytes = &mut area.superblock;
+        let (mut flags, mut samples) = (if self.fingerprint.is_exact { FLAG_EXACT } else { 0 }, 0);
+        for sum in &self.fingerprint.lines {
+            let word = sum.sum.unwrap_or_default().into();
+            if let Some(index) = fingerprint_index(self.data_sectors, sum.line) {
+                bytes.fingerprint_known[index / 8] |= u8::from(sum.sum.is_some()) << (index % 8);
+                bytes.fingerprint[index] = word;
+                if let Some(sectors) = sum.sectors {
+                    flags |= FLAG_SECTOR_SUMS;
+                    area.sector_sums[index] = sectors;
+                }
+            } else {
+                bytes.samples_known =
+                    (bytes.samples_known.get() | u64::from(sum.sum.is_some()) << samples).into();
+                let sectors = sum.sectors.unwrap_or_default();
+                bytes.samples[samples] = SampleBytes { line: sum.line.into(), sum: word, sectors };
+                samples += 1;
+            }
+        }
+        if flags & FLAG_SECTOR_SUMS != 0 {
+            bytes.sector_sums_crc = crc32c::crc32c(area.sector_sums.as_bytes()).into();
+        }
+        bytes.fingerprint_flags = flags.into();
+    }
+
+    /// Reads one copy, with the block behind it where it could be read; every field is checked, as the device may be anybody's.
     pub fn decode(block: &[u8]) -> Result<Superblock, SuperblockError> {
-        let bytes = SuperblockBytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
+        let (bytes, behind) =
+            SuperblockBytes::read_from_prefix(block).map_err(|_| SuperblockError::NoMagic)?;
         if bytes.magic != SUPERBLOCK_MAGIC {
             return Err(SuperblockError::NoMagic);
         }
@@ -196,8 +247,7 @@ impl Superblock {
             1 => Some(bytes.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
             _ => return Err(SuperblockError::Field("calibration")),
         };
-        let known = |i: usize| bytes.fingerprint_known[i / 8] & (1 << (i % 8)) != 0;
-        let superblock = Superblock {
+        let mut superblock = Superblock {
             state,
             generation: bytes.generation.get(),
             cache_uuid: bytes.cache_uuid,
@@ -214,12 +264,11 @@ impl Superblock {
             durable_seq: bytes.durable_seq.get(),
             flush_epoch: bytes.flush_epoch.get(),
             live_seq: bytes.live_seq.get(),
-            fingerprint: (0..FINGERPRINT_BLOCKS)
-                .map(|i| known(i).then(|| bytes.fingerprint[i].get()))
-                .collect(),
+            fingerprint: Fingerprint::default(),
             calibration,
         };
         superblock.validate()?;
+        superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
         Ok(superblock)
     }
 
@@ -270,14 +319,38 @@ impl Superblock {
     pub const fn end_sector(&self) -> u64 {
         FIRST_SEGMENT_SECTOR + self.segments as u64 * self.segment_sectors()
     }
-
-    /// The fingerprint's index for a line (4 KiB block) of the data disk, if it is in the first or last MiB.
-    pub fn fingerprint_index(&self, line: u64) -> Option<usize> {
-        fingerprint_index(self.data_sectors, line)
-    }
 }
 
-/// See [`Superblock::fingerprint_index`]. On a disk under 2 MiB the first part has precedence.
+fn decode_fingerprint(bytes: &SuperblockBytes, behind: &[u8]) -> Result<Fingerprint, SuperblockError> {
+    let data_sectors = bytes.data_sectors.get();
+    let flags = bytes.fingerprint_flags.get();
+    let sums = behind.as_chunks::<{ size_of::<SectorSums>() }>().0;
+    let are_whole = flags & FLAG_SECTOR_SUMS != 0
+        && sums.len() == FINGERPRINT_BLOCKS
+        && crc32c::crc32c(behind) == bytes.sector_sums_crc.get();
+    let mut lines: Vec<LineSum> = Vec::with_capacity(FINGERPRINT_BLOCKS + SAMPLES_MAX);
+    for line in ends(data_sectors) {
+        let index = fingerprint_index(data_sectors, line).expect("it is in the first or last MiB");
+        let is_known = bytes.fingerprint_known[index / 8] & (1 << (index % 8)) != 0;
+        let crc = is_known.then(|| bytes.fingerprint[index].get());
+        lines.push(LineSum { line, sum: crc, sectors: are_whole.then(|| sums[index]) });
+    }
+    for (index, sample) in bytes.samples.iter().enumerate().filter(|(_, sample)| sample.line.get() != 0) {
+        if !middle(data_sectors).contains(&sample.line.get()) {
+            return Err(SuperblockError::Field("samples"));
+        }
+        let crc = (bytes.samples_known.get() & 1 << index != 0).then(|| sample.sum.get());
+        lines.push(LineSum { line: sample.line.get(), sum: crc, sectors: Some(sample.sectors) });
+    }
+    lines.sort_by_key(|sum| sum.line);
+    if lines.windows(2).any(|pair| pair[0].line == pair[1].line) {
+        return Err(SuperblockError::Field("samples"));
+    }
+    Ok(Fingerprint { lines, is_exact: flags & FLAG_EXACT != 0 })
+}
+
+/// The fingerprint's index for a line (4 KiB block) of the data disk, if it is in the first or last MiB. On a disk under 2 MiB the first
+/// part has precedence.
 pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
     let lines = data_sectors / LINE_SECTORS;
     let ends = FINGERPRINT_END_BLOCKS as u64;
@@ -489,6 +562,19 @@ mod tests {
     use super::*;
     use crate::destage::contiguity::Strides;
 
+    /// Of the ends, and of as many lines between them as there may be.
+    fn fingerprint() -> Fingerprint {
+        let samples = (0..SAMPLES_MAX as u64).map(|n| 300 + n * n);
+        let mut lines: Vec<u64> = ends(1 << 20).chain(samples).collect();
+        lines.sort_unstable();
+        let sum = |line: u64| LineSum {
+            line,
+            sum: (line % 3 != 0).then_some(line as u32 * 77),
+            sectors: Some([line as u8; 8]),
+        };
+        Fingerprint { lines: lines.into_iter().map(sum).collect(), is_exact: true }
+    }
+
     pub fn superblock() -> Superblock {
         Superblock {
             state: State::Stopped,
@@ -507,7 +593,7 @@ mod tests {
             durable_seq: 6,
             flush_epoch: 9,
             live_seq: 1,
-            fingerprint: (0..FINGERPRINT_BLOCKS as u32).map(|i| (i % 3 != 0).then_some(i * 77)).collect(),
+            fingerprint: fingerprint(),
             calibration: Some(Contiguity {
                 read: Strides { max: 7, except: (0..64).map(|n| (n, n + 3)).collect() },
                 write: Strides { max: 12, except: vec![(3, 4)] },
@@ -521,26 +607,44 @@ mod tests {
         let bytes = original.encode();
         assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), original);
         let mut block = bytes.as_bytes().to_vec();
-        for bit in 0..block.len() * 8 {
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
             block[bit / 8] ^= 1 << (bit % 8);
             assert!(Superblock::decode(&block).is_err(), "bit {bit}");
             block[bit / 8] ^= 1 << (bit % 8);
         }
     }
 
-    /// Logs from before there was a calibration have zeroes there.
+    /// Logs from before there was a calibration, or checksums of sectors and lines between the ends, have zeroes there.
     #[test]
-    fn a_superblock_without_a_calibration_is_zero_behind_the_live_sequence_number() {
-        let plain = Superblock { calibration: None, ..superblock() };
+    fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
+        let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
+        let fingerprint = Fingerprint { lines: sums, is_exact: false };
+        let plain = Superblock { calibration: None, fingerprint, ..superblock() };
         let bytes = plain.encode();
         assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
-        assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), plain);
+        for length in [SUPERBLOCK_BYTES, SUPERBLOCK_AREA_BYTES] {
+            assert_eq!(Superblock::decode(&bytes.as_bytes()[..length]).unwrap(), plain);
+        }
+    }
+
+    #[test]
+    fn without_the_block_behind_it_or_with_another_one_a_superblock_is_as_good() {
+        let bytes = superblock().encode();
+        let mut torn = bytes.as_bytes().to_vec();
+        torn[SUPERBLOCK_BYTES + 70] ^= 1;
+        let mut expected = superblock();
+        for sum in expected.fingerprint.lines.iter_mut() {
+            let is_end = fingerprint_index(1 << 20, sum.line).is_some();
+            sum.sectors = sum.sectors.filter(|_| !is_end);
+        }
+        assert_eq!(Superblock::decode(&torn), Ok(expected.clone()));
+        assert_eq!(Superblock::decode(&torn[..SUPERBLOCK_BYTES]), Ok(expected));
     }
 
     #[test]
     fn a_calibration_out_of_range_is_refused() {
         let spoilt = |at: usize, value: u32| {
-            let mut block = superblock().encode().as_bytes().to_vec();
+            let mut block = superblock().encode().superblock.as_bytes().to_vec();
             block[at..at + 4].copy_from_slice(&value.to_le_bytes());
             block[12..16].fill(0);
             let crc = crc32c::crc32c(&block);
@@ -549,7 +653,8 @@ mod tests {
         };
         // The flag, and how many ranges there are for reads and for writes.
         for (at, good, bad) in [(2256, 1, 2), (2264, 64, 65), (2784, 1, u32::MAX)] {
-            assert_eq!(spoilt(at, good), Ok(superblock()));
+            let good = spoilt(at, good).map(|found| found.calibration);
+            assert_eq!(good, Ok(superblock().calibration));
             assert_eq!(spoilt(at, bad), Err(SuperblockError::Field("calibration")), "byte {at}");
         }
     }
@@ -557,7 +662,9 @@ mod tests {
     #[test]
     fn hostile_fields_are_refused() {
         type Spoil = fn(&mut Superblock);
-        let cases: [(&str, Spoil); 8] = [
+        let cases: [(&str, Spoil); 10] = [
+            ("samples", |s| s.fingerprint.lines[257].line = 300),
+            ("samples", |s| s.fingerprint.lines[256].line = 1 << 40),
             ("segment bytes", |s| s.segment_bytes = 3),
             ("segments", |s| s.segments = 0),
             ("log sectors", |s| s.segments = u32::MAX),
@@ -565,7 +672,7 @@ mod tests {
             ("tail sector", |s| s.tail_sector = u64::MAX),
             ("tail sequence number", |s| s.tail_seq = 0),
             ("counters", |s| s.durable_seq = u64::MAX),
-            ("data sectors", |s| s.data_sectors = 0),
+            ("data sectors", |s| (s.data_sectors, s.fingerprint) = (0, Fingerprint::default())),
         ];
         for (name, spoil) in cases {
             let mut bad = superblock();

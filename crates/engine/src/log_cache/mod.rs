@@ -12,6 +12,7 @@
 //! | `rotation` | where a record goes on a log that spins |
 //! | `home`, `ordered` | destaging |
 //! | `failure` | a dead log device |
+//! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;
@@ -20,6 +21,7 @@ mod commit;
 mod config;
 mod core;
 mod failure;
+pub mod fingerprint;
 pub mod format;
 mod home;
 pub mod offline;

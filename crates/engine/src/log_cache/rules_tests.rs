@@ -2,6 +2,7 @@
 
 use super::core::{DATA, LOG};
 use super::steps::{Disks, Kind, Steps, ZEROES, quiet};
+use super::testing::sector_of;
 use super::{LogCacheConfig, Promise, WhatPolicy};
 use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Port, Report};
 use crate::{Extent, Lba};
@@ -379,10 +380,12 @@ fn rule_11_a_data_disk_that_changed_behind_the_cache_is_refused_and_nothing_is_w
     let error = super::activate::activate(quiet(), &mut disks).err().expect("another disk");
     assert!(error.0.contains("dcd rescue --force"), "{error}");
     assert!(disks.0[0].bytes == log.bytes && disks.0[1].bytes == before, "a refusal changes nothing");
-    // What the log itself is about to write there tells nothing.
+    // The log may have begun to write there, but nothing else than it holds.
     let Disks([log, mut data]) = steps.disks;
+    data.bytes[..512].copy_from_slice(&sector_of(0, 1));
+    assert!(super::activate::activate(quiet(), &mut Disks([log.clone(), data.clone()])).is_ok());
     data.bytes[0] ^= 1;
-    assert!(super::activate::activate(quiet(), &mut Disks([log, data])).is_ok());
+    assert!(super::activate::activate(quiet(), &mut Disks([log, data])).is_err());
 }
 
 #[test]
@@ -628,4 +631,28 @@ fn hostile_superblocks_with_good_checksums_are_survived() {
         }
     }
     assert!(started > 20 && refused > 100, "{started} {refused}");
+}
+
+/// A range of zeroes is one entry of the log, and as much work and as much at risk as data of its size.
+#[test]
+fn zeroes_and_discards_count_as_dirty_until_they_are_written_back() {
+    let mut steps = Steps::new(8, quiet());
+    let dirty = |steps: &Steps| steps.core.status(steps.now)["dirty_bytes"].as_u64().unwrap() / 512;
+    let zero = |start, sectors| Io::WriteZeroes {
+        extent: Extent::new(Lba(start), sectors),
+        unmap: false,
+        durability: Durability::Durable,
+    };
+    steps.send(zero(1000, 3000));
+    assert_eq!(dirty(&steps), 3000);
+    steps.send(zero(900, 300));
+    assert_eq!(dirty(&steps), 3100, "the newer one has cut the older one");
+    steps.write_as(8, 8, 1, Durability::Durable);
+    steps.send(Io::Discard { extent: Extent::new(Lba(5000), 16) });
+    assert_eq!(dirty(&steps), 3124);
+    steps.control(Control::Stop);
+    let mut steps = steps.restart(quiet());
+    assert_eq!(dirty(&steps), 3124);
+    steps.drain();
+    assert_eq!(dirty(&steps), 0);
 }

@@ -40,6 +40,8 @@ pub struct Statistics {
     pub destage_batches: u64,
     pub destage_writes: u64,
     pub destaged_sectors: u64,
+    /// Zeroes and discards that were sent to the data disk.
+    pub destaged_range_sectors: u64,
     /// What was written home again as it was, between dirty blocks, and reads of the data disk for it.
     pub gap_sectors: u64,
     pub gap_reads: u64,

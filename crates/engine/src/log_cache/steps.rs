@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::core::{Core, DATA, LOG};
-use super::testing::{Log, Ram, sector_of};
+use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, activate};
 use crate::layer::{
     ActivateError, Command, Control, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port,
@@ -88,7 +88,7 @@ impl Steps {
         }
         let mut device = log.device;
         let mut superblock = log.superblock;
-        superblock.data_sectors = 8192;
+        (superblock.data_sectors, superblock.fingerprint) = (8192, unknown(8192));
         let copy = super::format::SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize];
         device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&superblock.encode()))).unwrap();
         Steps::start(Disks([device, data]), config).unwrap()

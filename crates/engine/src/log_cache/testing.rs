@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::fingerprint::{Fingerprint, LineSum, ends};
 use super::format::*;
 use crate::layer::Stripes;
 use crate::{BlockDevice, Buf, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
@@ -107,6 +108,12 @@ pub fn sector_of(lba: u64, tag: u8) -> Vec<u8> {
     bytes
 }
 
+/// The fingerprint of a disk of which nothing is known.
+pub fn unknown(data_sectors: u64) -> Fingerprint {
+    let lines = ends(data_sectors).map(|line| LineSum { line, sum: None, sectors: None }).collect();
+    Fingerprint { lines, is_exact: false }
+}
+
 /// A log that is written by hand: the writer's place is public, so that tests can make gaps and leftovers.
 pub struct Log {
     pub device: Ram,
@@ -141,7 +148,7 @@ impl Log {
             durable_seq: 1,
             flush_epoch: 0,
             live_seq: 1,
-            fingerprint: vec![None; FINGERPRINT_BLOCKS],
+            fingerprint: unknown(1 << 12),
             calibration: None,
         };
         let mut log = Log {

@@ -7,7 +7,7 @@ use super::home::Pressure;
 use super::table::{Line, Piece, Place, RangeInfo, RangeKind};
 use super::{Canary, Promise};
 use crate::layer::{Durability, Io, IoResult, Outbox, RequestId};
-use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
 /// Sectors that one entry without payload covers at most.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
@@ -115,7 +115,8 @@ impl Core {
         }
     }
 
-    /// Rule 7: nothing of the range is in the log and not home, nor on its way around it.
+    /// Rule 7: nothing of the range is in the log and not home, nor on its way around it. Nor does it cover a line of the fingerprint: after
+    /// a crash, records explain all changes there.
     fn may_go_around(&self, pending: &Pending) -> bool {
         let extent = pending.extent;
         let rest = pending.durability == Durability::Volatile
@@ -125,12 +126,9 @@ impl Core {
         if pending.what != What::Data || !(self.is_large(extent) || rest) {
             return false;
         }
-        let last = Line::of(Lba(extent.end().0 - 1));
-        let fingerprinted = |line: Line| self.superblock.fingerprint_index(line.0).is_some();
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
-            && !fingerprinted(Line::of(extent.start))
-            && !fingerprinted(last)
+            && !self.home.kept.covers(extent)
             && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
     }
 

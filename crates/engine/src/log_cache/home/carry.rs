@@ -7,11 +7,12 @@ use super::super::table::RangeKind;
 use super::Phase;
 use super::gaps::GapRead;
 use super::plan::{Group, Target};
+use crate::destage::how;
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 pub(super) enum Flight {
-    Range,
+    Range(Extent),
     Read(Group),
     /// For gaps, from the data disk.
     Gaps(GapRead),
@@ -30,9 +31,9 @@ impl Core {
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
-            // From now on: what is sent goes there as it was chosen, whatever is written over the range meanwhile.
-            self.unknown_fingerprints(extent);
-            self.send(Flight::Range, io, out);
+            // It goes there as it was chosen, whatever is written over the range meanwhile.
+            self.home.kept.send_range(extent, kind);
+            self.send(Flight::Range(extent), io, out);
         }
         if self.home.flights.is_empty() && self.home.range_parts.is_empty() {
             // Data over a range must not go home before it: give up the batch where one failed.
@@ -158,6 +159,9 @@ impl Core {
             let bytes = byte_offset(at, room.blocks[last - 1].home.end());
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
+            for block in &room.blocks[first..last] {
+                self.home.kept.send_data(block.home, &buf, byte_offset(at, block.home.start));
+            }
             self.home.next_block = last;
             self.statistics.destage_writes += 1;
             self.send(
@@ -199,7 +203,8 @@ impl Core {
             }
         }
         match flight {
-            Flight::Range => {}
+            Flight::Range(extent) if result.status.is_err() => self.home.kept.failed(extent),
+            Flight::Range(extent) => self.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {
                 self.ring.at_mut(group.segment).pins -= 1;
                 match result.status {
@@ -228,8 +233,9 @@ impl Core {
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let index = self.home.room.blocks[block].index as usize;
-                    self.home.room.items[index].failed = true;
+                    let how::Block { home, index, .. } = self.home.room.blocks[block];
+                    self.home.room.items[index as usize].failed = true;
+                    self.home.kept.failed(home);
                 }
             }
             Flight::Write(blocks) => {

@@ -33,13 +33,14 @@ use std::collections::VecDeque;
 
 use super::config::LogCacheConfig;
 use super::core::{Core, DATA, Mode, Op, Stop};
+use super::fingerprint::Kept;
 use super::format::Superblock;
 use super::ordered::Ordered;
 use super::table::{Line, Piece, RangeKind};
 use crate::destage::when;
 use crate::layer::{Io, Outbox, Report};
 use crate::slab::Slab;
-use crate::{Extent, LINE_SECTORS, Nanos};
+use crate::{Extent, Nanos};
 use carry::Flight;
 use lost::LostPieces;
 use room::Room;
@@ -80,8 +81,8 @@ struct Item {
 pub struct Home {
     phase: Phase,
     pub pressure: Pressure,
-    /// CRC of the blocks of the data disk that the superblock knows; what goes home changes it.
-    pub fingerprint: Vec<Option<u32>>,
+    /// The fingerprint; what is destaged changes it.
+    pub kept: Kept,
     room: Room,
     /// The next item that is not in a window yet.
     next: usize,
@@ -114,11 +115,17 @@ pub struct Home {
 
 impl Home {
     /// `spins`: the devices of the log and of the data.
-    pub fn new(config: &LogCacheConfig, superblock: &Superblock, log_spins: bool, data_spins: bool) -> Home {
+    pub fn new(
+        config: &LogCacheConfig,
+        superblock: &Superblock,
+        kept: Kept,
+        log_spins: bool,
+        data_spins: bool,
+    ) -> Home {
         Home {
             phase: Phase::Idle,
             pressure: Pressure::None,
-            fingerprint: superblock.fingerprint.clone(),
+            kept,
             room: Room::new(config, superblock, log_spins),
             next: 0,
             next_run: 0,
@@ -357,6 +364,7 @@ impl Core {
     fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
         self.home.phase = Phase::Idle;
         self.home.hold = u64::MAX;
+        self.home.kept.flushed(flushed);
         let mut items = std::mem::take(&mut self.home.room.items);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
         let again = self.home.errors > 0 || self.home.lost.has_doubtful();
@@ -394,10 +402,6 @@ impl Core {
             let segment = self.superblock.segment_of(item.piece.place.0);
             self.ring.at_mut(segment).dirty_sectors -= u64::from(sectors);
         }
-        if let Some(index) = self.superblock.fingerprint_index(item.line.0) {
-            let whole = item.piece.mask == u8::MAX;
-            self.home.fingerprint[index] = whole.then_some(item.piece.crc);
-        }
     }
 
     fn ranges_are_home(&mut self) {
@@ -411,20 +415,6 @@ impl Core {
                 self.ranges_home.push((number, part.extent));
             }
             self.ranges.remove_by_id(id);
-        }
-    }
-
-    /// What of the fingerprint a range covers is not known any more.
-    fn unknown_fingerprints(&mut self, extent: Extent) {
-        let lines = self.superblock.data_sectors / LINE_SECTORS;
-        let ends = super::format::FINGERPRINT_END_BLOCKS as u64;
-        let touched = Line::touching(extent);
-        for line in (0..ends.min(lines)).chain(lines.saturating_sub(ends)..lines) {
-            if touched.contains(&line)
-                && let Some(index) = self.superblock.fingerprint_index(line)
-            {
-                self.home.fingerprint[index] = None;
-            }
         }
     }
 

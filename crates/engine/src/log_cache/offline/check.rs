@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, live_superblock, read_copies};
-use super::{Newest, OfflineError, Progress, Totals, compare_fingerprint, read_fingerprint, uuid};
+use super::{Newest, OfflineError, Progress, Totals, uuid};
 use crate::destage::contiguity::Contiguity;
+use crate::log_cache::fingerprint::Comparison;
 use crate::log_cache::format::{Header, State, Superblock};
 use crate::log_cache::recover::{Damage, Visitor, WalkOptions, Walked, walk};
 use crate::{BlockDevice, SECTOR_BYTES};
@@ -61,9 +62,10 @@ impl CheckReport {
     }
 }
 
-/// Reports how far a walk is while it fills a map.
+/// Reports how far a walk is while it fills a map, and explains what is on the data disk.
 struct Watched<'a> {
     newest: Newest,
+    comparison: Option<Comparison>,
     done: u64,
     total: u64,
     progress: &'a mut dyn FnMut(Progress),
@@ -72,6 +74,9 @@ struct Watched<'a> {
 impl Visitor for Watched<'_> {
     fn record(&mut self, header: &Header, bad: &[usize]) {
         self.newest.record(header, bad);
+        if let Some(comparison) = &mut self.comparison {
+            comparison.record(header);
+        }
         self.done += u64::from(header.sectors) * SECTOR_BYTES;
         (self.progress)(Progress { bytes_done: self.done.min(self.total), bytes_total: self.total });
     }
@@ -87,8 +92,10 @@ pub fn check(
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
+    let comparison = data.map(|data| Comparison::new(&superblock, data)).transpose();
     let mut watched = Watched {
-        newest: Newest::new(superblock.log_block_sectors(), superblock.data_sectors),
+        comparison: comparison.map_err(OfflineError::io("reading the data disk"))?,
+        newest: Newest::new(superblock.log_block_sectors()),
         done: 0,
         total: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
         progress,
@@ -97,32 +104,16 @@ pub fn check(
     let walked = walk(log, &superblock, options, &mut watched)?;
     let mut newest = watched.newest;
     newest.purge_before(walked.tail_seq);
-    let fingerprint = match data {
-        Some(data) => Some(check_fingerprint(data, &superblock, &newest)?),
-        None => None,
-    };
+    let found = watched.comparison.map(|comparison| comparison.finish(log, &walked)).transpose()?;
+    let fingerprint = found.map(|found| FingerprintReport {
+        compared: found.compared,
+        differing_lbas: found.differing.iter().map(|line| line * crate::LINE_SECTORS).collect(),
+    });
     let copies = copies.map(|copy| match copy {
         Ok(superblock) => CopyReport { generation: Some(superblock.generation), error: None },
         Err(error) => CopyReport { generation: None, error: Some(error.to_string()) },
     });
     Ok(report(&superblock, copies.into(), walked, newest.totals(), fingerprint))
-}
-
-fn check_fingerprint(
-    data: &mut dyn BlockDevice,
-    superblock: &Superblock,
-    newest: &Newest,
-) -> Result<FingerprintReport, OfflineError> {
-    let actual =
-        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
-    let recorded = &superblock.fingerprint;
-    let compared = recorded.iter().zip(&actual).filter(|(a, b)| a.is_some() && b.is_some()).count();
-    let exempt = |line| newest.has_touched(line);
-    let differing = compare_fingerprint(superblock.data_sectors, recorded, &actual, &exempt);
-    Ok(FingerprintReport {
-        compared,
-        differing_lbas: differing.iter().map(|line| line * crate::LINE_SECTORS).collect(),
-    })
 }
 
 fn report(

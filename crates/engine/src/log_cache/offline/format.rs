@@ -5,7 +5,8 @@
 //! preparation: old records in them carry another cache's UUID.
 
 use super::superblock::{read_copies, write_superblock};
-use super::{Newest, OfflineError, fingerprint, human, uuid};
+use super::{Newest, OfflineError, human, uuid};
+use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
 use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
 use crate::{BlockDevice, Buf, SECTOR_BYTES};
@@ -39,7 +40,7 @@ pub fn format(
     if !options.force {
         refuse_where_occupied(log, copies?.as_slice())?;
     }
-    superblock.fingerprint = fingerprint::read_fingerprint(data, superblock.data_sectors)
+    superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
         .map_err(OfflineError::io("reading the data disk"))?;
     let live = read_copies(log).ok().and_then(|copies| match copies {
         [Ok(a), Ok(b)] => Some(usize::from(b.generation > a.generation)),
@@ -48,7 +49,7 @@ pub fn format(
     });
     let order = if live == Some(0) { [1, 0] } else { [0, 1] };
     for index in order {
-        log.write(SUPERBLOCK_SECTORS[index], Buf::zeroed(SUPERBLOCK_BYTES))
+        log.write(SUPERBLOCK_SECTORS[index], Buf::zeroed(SUPERBLOCK_AREA_BYTES))
             .map_err(OfflineError::io("erasing the old superblock"))?;
         log.flush().map_err(OfflineError::io("flushing the log device"))?;
     }
@@ -108,7 +109,7 @@ fn plan(
         durable_seq: 1,
         flush_epoch: 0,
         live_seq: 1,
-        fingerprint: Vec::new(),
+        fingerprint: Fingerprint::default(),
         calibration: None,
     })
 }
@@ -130,7 +131,7 @@ fn refuse_where_occupied(
     if superblock.state.is_out_of_use() {
         return Ok(());
     }
-    let mut newest = Newest::new(superblock.log_block_sectors(), superblock.data_sectors);
+    let mut newest = Newest::new(superblock.log_block_sectors());
     let walked = match walk(log, &superblock, WalkOptions::default(), &mut newest) {
         Ok(walked) => walked,
         Err(RecoverError::Damage(damage)) => return occupied(name, format!("it is damaged, {damage}")),

@@ -1,11 +1,10 @@
 //! Offline tools on a log and its data disk: plain functions over devices that answer at once.
 //!
-//! Each tool is a file: `format`, `check`, `dump`, `rescue`. What they share is here and in `superblock` and
-//! `fingerprint`, which the serving cache uses too.
+//! Each tool is a file: `format`, `check`, `dump`, `rescue`. What they share is here and in `superblock`, which the serving cache uses
+//! too.
 
 mod check;
 mod dump;
-mod fingerprint;
 mod format;
 mod newest;
 mod rescue;
@@ -16,9 +15,9 @@ mod tests;
 
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use dump::{DumpFilter, Row, dump};
-pub use fingerprint::{compare_fingerprint, read_fingerprint};
 pub use format::{FormatOptions, format};
 pub use newest::{Content, Newest, Piece, Totals};
+pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
 pub use superblock::{
     check_sizes, live_superblock, read_copies, read_superblock, refuse_out_of_use, store_calibration,
@@ -64,6 +63,42 @@ pub(crate) const fn state_name(state: State) -> &'static str {
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The data disk holds what was not written through its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherData {
+    pub lines: usize,
+    pub first_byte: u64,
+    /// What of the log is not on the disk.
+    pub dirty_bytes: u64,
+}
+
+impl std::error::Error for OtherData {}
+
+impl std::fmt::Display for OtherData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let OtherData { lines, first_byte, dirty_bytes } = *self;
+        write!(
+            f,
+            "the data disk was changed without this cache, or is another disk: {lines} of the blocks that are compared hold something \
+             else, the first at byte {first_byte}. Nothing was written. If it is another disk, connect the right one (`dcd check` says \
+             whether the log has lost its newest superblock). "
+        )?;
+        match dirty_bytes {
+            0 => f.write_str(
+                "If it is the right disk, nothing is lost: the log holds nothing that is not on it, and `dcd rescue --force` takes the \
+                 disk as it is now",
+            ),
+            dirty => write!(
+                f,
+                "If it is the right disk, copy it first: {} of the log belong over it, and do not fit what was changed. Then either \
+                 `dcd rescue --force` writes the log's data over the changes, or `dcd serve --without-cache --force` keeps the changes \
+                 and discards the log's data. Check the file system in either case",
+                human(dirty)
+            ),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,12 +153,8 @@ pub enum OfflineError {
          `dcd rescue` it first; --force formats it all the same"
     )]
     Occupied { uuid: String, state: String },
-    #[error(
-        "{mismatches} blocks at the ends of the data disk are not what they were when the cache was last served (the first is at \
-         LBA {first_lba}): it is another disk, or was written without its cache (or the log has lost its newest superblock: `dcd check` says \
-         so). Nothing was changed. If it is the right disk, `dcd rescue --force` writes the dirty data over what is there now"
-    )]
-    OtherData { mismatches: usize, first_lba: u64 },
+    #[error(transparent)]
+    OtherData(#[from] OtherData),
     #[error(transparent)]
     Recover(#[from] RecoverError),
     #[error("{what}: {source}. Check the device, then try again; nothing is lost by trying again")]

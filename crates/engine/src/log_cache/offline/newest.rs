@@ -1,11 +1,11 @@
 //! What a log says about the data disk: for each sector, the newest record that has a word on it. For the tools, which have time
 //! and memory (about 100 bytes for each piece); the serving cache has its lookup table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::log_cache::format::{FINGERPRINT_END_BLOCKS, Header, Kind};
+use crate::log_cache::format::{Header, Kind};
 use crate::log_cache::recover::Visitor;
-use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+use crate::{Extent, Lba, SECTOR_BYTES};
 
 /// What the sectors of a piece are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +37,11 @@ pub struct Totals {
 pub struct Newest {
     pieces: BTreeMap<u64, Piece>,
     block_sectors: u64,
-    /// The lines of the two ends of the data disk that were in any record.
-    touched: BTreeSet<u64>,
-    data_sectors: u64,
 }
 
 impl Newest {
-    pub fn new(log_block_sectors: u64, data_sectors: u64) -> Newest {
-        Newest {
-            pieces: BTreeMap::new(),
-            block_sectors: log_block_sectors,
-            touched: BTreeSet::new(),
-            data_sectors,
-        }
+    pub const fn new(log_block_sectors: u64) -> Newest {
+        Newest { pieces: BTreeMap::new(), block_sectors: log_block_sectors }
     }
 
     /// Cuts everything older out of an extent.
@@ -72,24 +64,6 @@ impl Newest {
 
     fn put(&mut self, piece: Piece) {
         self.pieces.insert(piece.extent.start.0, piece);
-    }
-
-    fn touch(&mut self, extent: Extent) {
-        let last = (extent.end().0 - 1) / LINE_SECTORS;
-        let lines = self.data_sectors / LINE_SECTORS;
-        let ends = FINGERPRINT_END_BLOCKS as u64;
-        let first = extent.start.0 / LINE_SECTORS;
-        for line in first..(last + 1).min(ends) {
-            self.touched.insert(line);
-        }
-        for line in first.max(lines.saturating_sub(ends))..last + 1 {
-            self.touched.insert(line);
-        }
-    }
-
-    /// Was this line, of the first or last MiB, in any record of the walk?
-    pub fn has_touched(&self, line: u64) -> bool {
-        self.touched.contains(&line)
     }
 
     /// Forgets what came from records that are home.
@@ -120,7 +94,6 @@ impl Visitor for Newest {
         let mut place = header.sector + self.block_sectors;
         for (index, entry) in header.entries.iter().enumerate() {
             self.cut(entry.extent);
-            self.touch(entry.extent);
             let content = match entry.kind {
                 Kind::Data => {
                     let bad = bad.contains(&index);

@@ -6,13 +6,13 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, read_superblock, write_superblock};
-use super::{
-    CHUNK_SECTORS, Content, Newest, OfflineError, Piece, Progress, Totals, compare_fingerprint,
-    read_fingerprint,
+use super::{CHUNK_SECTORS, Content, Newest, OfflineError, OtherData, Piece, Progress, Totals};
+use crate::log_cache::fingerprint::{Comparison, Fingerprint};
+use crate::log_cache::format::{Header, Kind, State, Superblock};
+use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
+use crate::{
+    BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES,
 };
-use crate::log_cache::format::{Kind, State, Superblock};
-use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, WalkOptions, Walked, walk};
-use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RescueOptions {
@@ -90,12 +90,23 @@ pub fn rescue(
     if data.geometry().read_only && !options.list {
         return Err(OfflineError::ReadOnly("data disk"));
     }
-    let mut newest = Newest::new(superblock.log_block_sectors(), superblock.data_sectors);
+    let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
-    let walked = walk(log, &superblock, walk_options, &mut newest)?;
+    let comparison = Comparison::new(&superblock, data);
+    let mut comparison = comparison.map_err(OfflineError::io("reading the data disk"))?;
+    let walked = walk(log, &superblock, walk_options, &mut |header: &Header, bad: &[usize]| {
+        newest.record(header, bad);
+        comparison.record(header);
+    })?;
     newest.purge_before(walked.tail_seq);
-    if !options.force && !options.list {
-        refuse_other_disk(data, &superblock, &newest)?;
+    let differing = comparison.finish(log, &walked)?.differing;
+    if let Some(first) = differing.first().filter(|_| !options.force && !options.list) {
+        let dirty = newest.totals();
+        return Err(OfflineError::OtherData(OtherData {
+            lines: differing.len(),
+            first_byte: first * LINE_BYTES,
+            dirty_bytes: dirty.data_bytes + dirty.zeroes_bytes,
+        }));
     }
     let mut report = RescueReport {
         dirty: newest.totals(),
@@ -111,9 +122,10 @@ pub fn rescue(
     }
     report.refused = last_hole.is_some() && !options.force && !options.list;
     let write = !options.list && !report.refused;
-    // A log that nothing is wrong with, and nothing is in: it is not touched.
-    if write && superblock.state != State::Active && walked.tail_seq == walked.next_seq && walked.damages == 0
-    {
+    // A log that nothing is wrong with, and nothing is in: it is not touched, unless it is to take the disk as it is.
+    let is_empty =
+        superblock.state != State::Active && walked.tail_seq == walked.next_seq && walked.damages == 0;
+    if write && is_empty && differing.is_empty() {
         report.marked_clean = true;
         return Ok(report);
     }
@@ -137,23 +149,6 @@ pub fn rescue(
     Ok(report)
 }
 
-fn refuse_other_disk(
-    data: &mut dyn BlockDevice,
-    superblock: &Superblock,
-    newest: &Newest,
-) -> Result<(), OfflineError> {
-    let actual =
-        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
-    let exempt = |line| newest.has_touched(line);
-    let differing = compare_fingerprint(superblock.data_sectors, &superblock.fingerprint, &actual, &exempt);
-    match differing.first() {
-        Some(line) => {
-            Err(OfflineError::OtherData { mismatches: differing.len(), first_lba: line * LINE_SECTORS })
-        }
-        None => Ok(()),
-    }
-}
-
 /// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it. One that was given up
 /// stays so.
 fn mark_clean(
@@ -172,8 +167,8 @@ fn mark_clean(
     superblock.tail_sector =
         if walked.end == superblock.end_sector() { superblock.segment_start(0) } else { walked.end };
     superblock.flush_epoch = walked.flush_epoch;
-    superblock.fingerprint =
-        read_fingerprint(data, superblock.data_sectors).map_err(OfflineError::io("reading the data disk"))?;
+    superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
+        .map_err(OfflineError::io("reading the data disk"))?;
     write_superblock(log, superblock)
 }
 
@@ -185,6 +180,27 @@ struct Home<'a> {
     run_start: Lba,
     run: Vec<u8>,
     report: RescueReport,
+}
+
+/// The whole payload of an entry, as its checksum covers the whole; `None` where it is not what it was.
+pub(in crate::log_cache) fn read_payload(
+    log: &mut dyn BlockDevice,
+    place: u64,
+    entry: Extent,
+    crc: u32,
+) -> Result<Option<Vec<u8>>, OfflineError> {
+    let block = u64::from(log.geometry().logical_block_bytes) / SECTOR_BYTES;
+    let start = place / block * block;
+    let end = (place + entry.sectors).next_multiple_of(block);
+    match log.read(Lba(start), ((end - start) * SECTOR_BYTES) as usize) {
+        Ok(buf) => {
+            let from = ((place - start) * SECTOR_BYTES) as usize;
+            let bytes = buf.bytes().get(from..from + (entry.sectors * SECTOR_BYTES) as usize);
+            Ok(bytes.filter(|bytes| crc32c::crc32c(bytes) == crc).map(<[u8]>::to_vec))
+        }
+        Err(error) if of_medium(&error) => Ok(None),
+        Err(source) => Err(OfflineError::Io { what: "reading the log device", source }),
+    }
 }
 
 /// An error of the medium concerns its sectors alone; any other concerns the device.
@@ -204,7 +220,7 @@ impl Home<'_> {
                 self.zero(piece.extent, kind)
             }
             Content::Data { place, entry, crc, .. } => {
-                let Some(payload) = self.payload(place, entry, crc)? else {
+                let Some(payload) = read_payload(self.log, place, entry, crc)? else {
                     self.report.unsaved(piece.extent, "its copy in the log is damaged or cannot be read");
                     return self.end_run();
                 };
@@ -218,22 +234,6 @@ impl Home<'_> {
                     .extend_from_slice(&payload[from..from + (piece.extent.sectors * SECTOR_BYTES) as usize]);
                 Ok(())
             }
-        }
-    }
-
-    /// The whole payload of an entry, as its checksum covers the whole; `None` where it is not what it was.
-    fn payload(&mut self, place: u64, entry: Extent, crc: u32) -> Result<Option<Vec<u8>>, OfflineError> {
-        let block = u64::from(self.log.geometry().logical_block_bytes) / SECTOR_BYTES;
-        let start = place / block * block;
-        let end = (place + entry.sectors).next_multiple_of(block);
-        match self.log.read(Lba(start), ((end - start) * SECTOR_BYTES) as usize) {
-            Ok(buf) => {
-                let from = ((place - start) * SECTOR_BYTES) as usize;
-                let bytes = buf.bytes().get(from..from + (entry.sectors * SECTOR_BYTES) as usize);
-                Ok(bytes.filter(|bytes| crc32c::crc32c(bytes) == crc).map(<[u8]>::to_vec))
-            }
-            Err(error) if of_medium(&error) => Ok(None),
-            Err(source) => Err(OfflineError::Io { what: "reading the log device", source }),
         }
     }
 

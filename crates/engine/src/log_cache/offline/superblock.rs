@@ -4,7 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::{OfflineError, uuid};
 use crate::destage::contiguity::Contiguity;
-use crate::log_cache::format::{SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError};
+use crate::log_cache::format::{
+    SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError,
+};
 use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 
 /// Both copies as they are on the device.
@@ -14,7 +16,12 @@ pub type Copies = [Result<Superblock, SuperblockError>; 2];
 pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, OfflineError> {
     let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
     for (index, copy) in copies.iter_mut().enumerate() {
-        *copy = match log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES) {
+        let mut block = log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES);
+        if block.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost)) {
+            // Without the block behind it, it is as good.
+            block = log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES);
+        }
+        *copy = match block {
             Ok(block) => Superblock::decode(block.bytes()).and_then(|superblock| {
                 let here = superblock.generation % 2 == index as u64;
                 if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }

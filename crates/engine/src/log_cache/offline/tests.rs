@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::destage::contiguity::{Contiguity, Strides};
+use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, Kind, SUPERBLOCK_SECTORS, State, Superblock};
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
@@ -447,7 +448,7 @@ fn a_data_disk_that_fails_keeps_the_log_dirty() {
 fn rule_11_a_rescue_does_not_write_to_another_disk() {
     let (mut log, _) = busy_log();
     let mut right = old_disk();
-    log.superblock.fingerprint = read_fingerprint(&mut right, DATA_SECTORS).unwrap();
+    log.superblock.fingerprint = Fingerprint::read(&mut right, DATA_SECTORS, &[0; 16]).unwrap();
     log.superblock.generation += 1;
     log.store_superblock();
     let mut wrong = Ram::new(DATA_SECTORS);

@@ -60,6 +60,8 @@ struct Span {
 #[derive(Default)]
 pub struct ZeroRanges {
     parts: BTreeMap<Lba, RangePart>,
+    /// Of all parts together.
+    sectors: u64,
     spans: BTreeMap<u64, Span>,
 }
 
@@ -77,6 +79,11 @@ impl ZeroRanges {
         self.parts.is_empty()
     }
 
+    /// How much reads as zeroes.
+    pub const fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
     /// Whether one more `insert` or `cut` is sure to find room.
     pub fn has_room(&self) -> bool {
         self.parts.len() + PARTS_PER_STEP <= RANGES_MAX
@@ -90,6 +97,7 @@ impl ZeroRanges {
         let span = Span { extent, parts: 1 };
         assert!(self.spans.insert(info.id, span).is_none(), "range {} is there already", info.id);
         self.parts.insert(extent.start, RangePart { extent, info });
+        self.sectors += extent.sectors;
     }
 
     /// What of `extent` reads as zeroes, by address.
@@ -119,7 +127,7 @@ impl ZeroRanges {
     pub fn remove_by_id(&mut self, id: u64) -> bool {
         let starts: Vec<Lba> = self.parts_of(id).map(|part| part.extent.start).collect();
         for start in &starts {
-            self.parts.remove(start);
+            self.sectors -= self.parts.remove(start).map_or(0, |part| part.extent.sectors);
         }
         self.spans.remove(&id).is_some()
     }
@@ -131,6 +139,7 @@ impl ZeroRanges {
             self.touching(extent).filter(|part| part.extent.overlaps(extent)).collect();
         for part in touched {
             self.parts.remove(&part.extent.start);
+            self.sectors -= part.extent.sectors;
             let before = (part.extent.start, extent.start);
             let behind = (extent.end(), part.extent.end());
             let mut kept = 0;
@@ -138,6 +147,7 @@ impl ZeroRanges {
                 if start < end {
                     let rest = Extent::new(start, end - start);
                     self.parts.insert(start, RangePart { extent: rest, info: part.info });
+                    self.sectors += rest.sectors;
                     kept += 1;
                 }
             }
@@ -186,5 +196,6 @@ impl ZeroRanges {
                 .eq(self.spans.iter().map(|(id, span)| (*id, span.parts)))
         );
         assert!(self.parts.len() <= RANGES_MAX);
+        assert_eq!(self.sectors, self.parts.values().map(|part| part.extent.sectors).sum::<u64>());
     }
 }

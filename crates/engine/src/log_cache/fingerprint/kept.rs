@@ -1,0 +1,182 @@
+//! The fingerprint of a running cache.
+//!
+//! For each sector of a covered line there is what a crash leaves for certain (`durable`), and what was sent since and is durable
+//! with the next flush of the data disk (`sent`). A superblock gets the first.
+//!
+//! | event | durable | sent |
+//! |---|---|---|
+//! | destaged data is sent | stays: its record is in the log until the batch ends | its sum |
+//! | a range is sent | unknown at once: its record may be gone from the log before the batch ends | that of zeroes; unknown for a discard |
+//! | a write fails | stays | unknown |
+//! | the data disk was flushed | what was sent | - |
+//! | that flush failed | unknown where anything was sent | - |
+//! | before a clean stop | what is unknown is read | - |
+
+use super::{
+    Content, Fingerprint, LINE, LineSum, SECTOR, SECTORS, choose, line_sum, mask, part_of, places,
+    sector_sums, sum,
+};
+use crate::log_cache::table::RangeKind;
+use crate::{BlockDevice, Buf, Extent, IoError, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// A line that is covered.
+#[derive(Clone)]
+struct Line {
+    line: u64,
+    durable: [Option<u32>; SECTORS],
+    sent: [Option<u32>; SECTORS],
+    /// Sectors for which `sent` counts.
+    flying: u8,
+    /// It was read before the stop, or could not be.
+    was_read: bool,
+}
+
+/// See the module's documentation.
+pub struct Kept {
+    lines: Vec<Line>,
+    zeroes: u32,
+    is_flying: bool,
+}
+
+impl Kept {
+    /// Chooses what to cover by what is on the disk, and reads what of it was not read yet. `content` has the ends.
+    pub fn new(
+        mut content: Content,
+        data: &mut dyn BlockDevice,
+        data_sectors: u64,
+        cache_uuid: &[u8; 16],
+    ) -> Result<Kept, IoError> {
+        let places = places::find(&mut content, data, data_sectors)?;
+        let lines = choose(data_sectors, cache_uuid, &places);
+        let missing: Vec<u64> = lines.iter().copied().filter(|line| content.line(*line).is_none()).collect();
+        content.read(data, missing.into_iter())?;
+        let line = |line| {
+            let durable = content.line(line).map_or([None; SECTORS], known);
+            Line { line, durable, sent: [None; SECTORS], flying: 0, was_read: false }
+        };
+        Ok(Kept { lines: lines.into_iter().map(line).collect(), zeroes: sum(&[0; SECTOR]), is_flying: false })
+    }
+
+    /// For the superblock: what a crash would leave, but for what records of the log have.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let sum = |line: &Line| {
+            let sectors = line.durable.map(Option::unwrap_or_default);
+            let sum = (!line.durable.contains(&None)).then(|| line_sum(sectors));
+            LineSum { line: line.line, sum, sectors: Some(sectors.map(|sum| sum as u8)) }
+        };
+        Fingerprint { lines: self.lines.iter().map(sum).collect(), is_exact: true }
+    }
+
+    fn range(&self, extent: Extent) -> std::ops::Range<usize> {
+        let first = extent.start.0 / LINE_SECTORS;
+        let last = (extent.end().0 - 1) / LINE_SECTORS;
+        let from = self.lines.partition_point(|line| line.line < first);
+        from..from + self.lines[from..].partition_point(|line| line.line <= last)
+    }
+
+    /// Whether it touches a covered line.
+    pub fn covers(&self, extent: Extent) -> bool {
+        !self.range(extent).is_empty()
+    }
+
+    fn send(&mut self, extent: Extent, mut sum_of: impl FnMut(Lba) -> Option<u32>) {
+        let range = self.range(extent);
+        for line in &mut self.lines[range] {
+            let (first, count) = part_of(line.line, extent);
+            for at in first..first + count {
+                line.sent[at] = sum_of(Lba(line.line * LINE_SECTORS + at as u64));
+            }
+            line.flying |= mask(first, count);
+            self.is_flying = true;
+        }
+    }
+
+    /// Data is sent to the data disk: that of `extent`, which begins at `at` in `buf`.
+    pub fn send_data(&mut self, extent: Extent, buf: &Buf, at: usize) {
+        self.send(extent, |sector| {
+            let from = at + ((sector - extent.start) * SECTOR_BYTES) as usize;
+            buf.bytes().get(from..from + SECTOR).map(sum)
+        });
+    }
+
+    /// Zeroes or a discard are sent to the data disk.
+    pub fn send_range(&mut self, extent: Extent, kind: RangeKind) {
+        let zeroes = (kind != RangeKind::Discard).then_some(self.zeroes);
+        self.send(extent, |_| zeroes);
+        let range = self.range(extent);
+        for line in &mut self.lines[range] {
+            let (first, count) = part_of(line.line, extent);
+            line.durable[first..first + count].fill(None);
+        }
+    }
+
+    /// A write failed: either content may be there.
+    pub fn failed(&mut self, extent: Extent) {
+        self.send(extent, |_| None);
+    }
+
+    /// A flush of the data disk that covers everything sent has ended.
+    pub fn flushed(&mut self, is_ok: bool) {
+        if !std::mem::take(&mut self.is_flying) {
+            return;
+        }
+        for line in self.lines.iter_mut().filter(|line| line.flying != 0) {
+            for at in (0..SECTORS).filter(|at| line.flying & mask(*at, 1) != 0) {
+                line.durable[at] = line.sent[at].filter(|_| is_ok);
+            }
+            line.flying = 0;
+        }
+    }
+
+    /// Something was sent that no flush has covered.
+    pub const fn needs_flush(&self) -> bool {
+        self.is_flying
+    }
+
+    /// Lines to read before a clean stop, as long as they are neighbours: their content is not known.
+    pub fn next_unknown(&mut self) -> Option<Extent> {
+        let is_unknown = |line: &Line| !line.was_read && line.durable.contains(&None);
+        let first = self.lines.iter().position(is_unknown)?;
+        let mut count = 0;
+        let start = self.lines[first].line;
+        while let Some(line) = self.lines.get_mut(first + count)
+            && line.line == start + count as u64
+            && is_unknown(line)
+            && count < READ_BACK_LINES_MAX
+        {
+            line.was_read = true;
+            count += 1;
+        }
+        Some(Extent::new(Lba(start * LINE_SECTORS), count as u64 * LINE_SECTORS))
+    }
+
+    /// Such lines have been read.
+    pub fn learn(&mut self, extent: Extent, buf: &Buf) {
+        let range = self.range(extent);
+        for (line, bytes) in self.lines[range].iter_mut().zip(buf.bytes().chunks_exact(LINE)) {
+            line.durable = known(bytes);
+        }
+    }
+
+    /// Lines of a disk that are not what is known of them.
+    #[cfg(test)]
+    pub fn differing(&self, disk: &[u8]) -> Vec<u64> {
+        let differs = |line: &&Line| {
+            let sums = known(&disk[line.line as usize * LINE..][..LINE]);
+            line.durable.iter().zip(sums).any(|(kept, sum)| kept.is_some() && *kept != sum)
+        };
+        self.lines.iter().filter(differs).map(|line| line.line).collect()
+    }
+
+    #[cfg(test)]
+    pub fn lines(&self) -> impl Iterator<Item = u64> + '_ {
+        self.lines.iter().map(|line| line.line)
+    }
+}
+
+/// Lines that are read at once before a clean stop: 256 KiB.
+const READ_BACK_LINES_MAX: usize = 64;
+
+fn known(line: &[u8]) -> [Option<u32>; SECTORS] {
+    sector_sums(line).map(Some)
+}

@@ -1,0 +1,227 @@
+//! The fingerprint of the data disk: checksums of lines that somebody who uses the disk without its cache is likely to change.
+//!
+//! | covered | because |
+//! |---|---|
+//! | the first and the last MiB | partition tables, volume managers and most file systems write there |
+//! | samples: places of file systems in between (`places`) | superblocks of partitions, journals and copies of superblocks are written when mounted |
+//! | samples: lines drawn from the cache's UUID | an arbitrary change may hit one |
+//!
+//! `kept` follows the running cache, and `compare` judges a disk at the next start. Two rules make that judgement exact:
+//! no write goes around the log over a covered line, and what a superblock says of a line was durable on the data disk when the
+//! superblock was made. So a line that differs after a crash can only hold what records of the log have there.
+
+mod compare;
+mod kept;
+mod places;
+#[cfg(test)]
+mod tests;
+
+pub use compare::{Comparison, Found};
+pub use kept::Kept;
+
+use std::collections::BTreeMap;
+
+use super::format::{FINGERPRINT_END_BLOCKS, SAMPLES_MAX};
+use crate::{BlockDevice, Buf, ErrorKind, Extent, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
+
+/// A line is drawn for each so many bytes of the middle, as long as there is room; large writes pass such a line through the log.
+const BYTES_PER_DRAWN: u64 = 64 << 20;
+/// Lines that are drawn of a small disk.
+const DRAWN_MIN: u64 = 4;
+/// Lines that one request reads: 1 MiB.
+const READ_LINES_MAX: u64 = 256;
+
+const LINE: usize = LINE_BYTES as usize;
+const SECTOR: usize = SECTOR_BYTES as usize;
+const SECTORS: usize = LINE_SECTORS as usize;
+
+/// The low byte of the [`sum`] of each sector of a line. It tells which sectors of a line are still as they were, where records have
+/// the others.
+pub type SectorSums = [u8; SECTORS];
+
+/// What is known of a covered line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineSum {
+    pub line: u64,
+    /// See [`line_sum`]; in the fingerprints of earlier versions the CRC32C of the line. None where its content is not known.
+    pub sum: Option<u32>,
+    pub sectors: Option<SectorSums>,
+}
+
+/// What a superblock says of the data disk.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Ascending.
+    pub lines: Vec<LineSum>,
+    /// Kept by a program after whose clean stop every line is as it says, with sums that are no CRCs. (The first ones had CRCs, and did not
+    /// count what an interrupted batch had written.)
+    pub is_exact: bool,
+}
+
+impl std::fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known = self.lines.iter().filter(|line| line.sum.is_some()).count();
+        write!(f, "Fingerprint({known} of {} lines, exact: {})", self.lines.len(), self.is_exact)
+    }
+}
+
+impl Fingerprint {
+    /// Of a disk that nobody else writes to now, with the lines that are worth covering there.
+    pub fn read(
+        data: &mut dyn BlockDevice,
+        data_sectors: u64,
+        cache_uuid: &[u8; 16],
+    ) -> Result<Fingerprint, IoError> {
+        let mut content = Content::default();
+        content.read(data, ends(data_sectors))?;
+        Ok(Kept::new(content, data, data_sectors, cache_uuid)?.fingerprint())
+    }
+}
+
+/// The lines of the first and the last MiB, ascending.
+pub fn ends(data_sectors: u64) -> impl Iterator<Item = u64> {
+    let lines = data_sectors / LINE_SECTORS;
+    let ends = FINGERPRINT_END_BLOCKS as u64;
+    (0..lines.min(ends)).chain(lines.saturating_sub(ends).max(ends)..lines.max(ends))
+}
+
+/// The lines between the ends.
+pub fn middle(data_sectors: u64) -> std::ops::Range<u64> {
+    let ends = FINGERPRINT_END_BLOCKS as u64;
+    let lines = data_sectors / LINE_SECTORS;
+    ends..lines.saturating_sub(ends).max(ends)
+}
+
+/// Which lines to cover: the ends, what file systems write, and for the rest of the room lines that are drawn, one from each
+/// part of the middle.
+fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> {
+    let middle = middle(data_sectors);
+    let lines = middle.end - middle.start;
+    let mut samples: Vec<u64> = Vec::with_capacity(SAMPLES_MAX);
+    for place in places.iter().filter(|place| middle.contains(place)) {
+        if samples.len() < SAMPLES_MAX && !samples.contains(place) {
+            samples.push(*place);
+        }
+    }
+    let parts = (lines * LINE_BYTES / BYTES_PER_DRAWN).max(DRAWN_MIN).min(lines);
+    let parts = parts.min((SAMPLES_MAX - samples.len()) as u64);
+    for part in 0..parts {
+        let length = lines / parts;
+        let from = middle.start + length * part;
+        let drawn = crc32c::crc32c_append(crc32c::crc32c(cache_uuid), &part.to_le_bytes());
+        let line = from + ((u128::from(length) * u128::from(drawn)) >> 32) as u64;
+        if !samples.contains(&line) {
+            samples.push(line);
+        }
+    }
+    samples.sort_unstable();
+    let ends = FINGERPRINT_END_BLOCKS as u64;
+    let (first, last): (Vec<u64>, Vec<u64>) = self::ends(data_sectors).partition(|line| *line < ends);
+    [first, samples, last].concat()
+}
+
+/// The chance that a change of so many bytes, in one piece and anywhere on the disk, touches a covered line. `lines` ascend.
+pub fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
+    let total = data_sectors / LINE_SECTORS;
+    let length = bytes.div_ceil(LINE_BYTES).clamp(1, total.max(1));
+    let starts = total - length + 1;
+    // A covered line is hit from the starts in the `length` lines up to it.
+    let (mut hit, mut next) = (0, 0);
+    for &line in lines {
+        let (from, to) = ((line + 1).saturating_sub(length).max(next), (line + 1).min(starts));
+        if from < to {
+            hit += to - from;
+            next = to;
+        }
+    }
+    hit as f64 / starts as f64
+}
+
+/// Bytes of lines, as they were read.
+#[derive(Default)]
+pub struct Content {
+    /// By the first line of each.
+    runs: BTreeMap<u64, Buf>,
+}
+
+impl Content {
+    /// Reads lines (ascending) in as few requests as possible. Lines that cannot be read are left out.
+    pub fn read(
+        &mut self,
+        data: &mut dyn BlockDevice,
+        lines: impl Iterator<Item = u64>,
+    ) -> Result<(), IoError> {
+        let mut run = 0..0;
+        for line in lines {
+            if line == run.end && run.end - run.start < READ_LINES_MAX {
+                run.end += 1;
+            } else {
+                self.read_run(data, run)?;
+                run = line..line + 1;
+            }
+        }
+        self.read_run(data, run)
+    }
+
+    fn read_run(&mut self, data: &mut dyn BlockDevice, run: std::ops::Range<u64>) -> Result<(), IoError> {
+        let lines = run.end - run.start;
+        if lines == 0 {
+            return Ok(());
+        }
+        match data.read(Lba(run.start * LINE_SECTORS), lines as usize * LINE) {
+            // A blank buffer has no bytes to know.
+            Ok(buf) if buf.bytes().is_empty() => Ok(()),
+            Ok(buf) => {
+                self.runs.insert(run.start, buf);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) && lines > 1 => {
+                run.into_iter().try_for_each(|line| self.read_run(data, line..line + 1))
+            }
+            Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn line(&self, line: u64) -> Option<&[u8]> {
+        let (first, buf) = self.runs.range(..=line).next_back()?;
+        let at = (line - first) as usize * LINE;
+        buf.bytes().get(at..at + LINE)
+    }
+}
+
+/// Of whole words of eight bytes. Each step is a bijection of the state for a given word, and of the word for a given state; multiplication
+/// keeps it from being linear.
+fn sum(bytes: &[u8]) -> u32 {
+    let step = |state: u64, word: &[u8; 8]| {
+        let state = (state ^ u64::from_le_bytes(*word)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        state ^ state >> 32
+    };
+    bytes.as_chunks().0.iter().fold(0x9e37_79b9_7f4a_7c15, step) as u32
+}
+
+/// The sum of the sums of a line's sectors.
+fn line_sum(sectors: [u32; SECTORS]) -> u32 {
+    let mut bytes = [0; 4 * SECTORS];
+    for (place, sum) in bytes.as_chunks_mut().0.iter_mut().zip(sectors) {
+        *place = sum.to_le_bytes();
+    }
+    sum(&bytes)
+}
+
+fn sector_sums(line: &[u8]) -> [u32; SECTORS] {
+    std::array::from_fn(|at| sum(&line[at * SECTOR..(at + 1) * SECTOR]))
+}
+
+/// The part of a line that an extent covers: first sector and how many.
+fn part_of(line: u64, extent: Extent) -> (usize, usize) {
+    let start = line * LINE_SECTORS;
+    let first = extent.start.0.max(start) - start;
+    let end = extent.end().0.min(start + LINE_SECTORS) - start;
+    (first as usize, (end - first) as usize)
+}
+
+/// Bits for sectors of a line.
+const fn mask(first: usize, count: usize) -> u8 {
+    (((1_u16 << count) - 1) << first) as u8
+}
