@@ -603,8 +603,12 @@ impl Host {
 
     /// What log caches have written to their data disks so far, durable or not.
     fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
-        let of =
-            |cache: &Cache| stack.layer(cache.layer).status(now)["statistics"]["destaged_sectors"].as_u64();
+        let of = |cache: &Cache| {
+            let statistics = &stack.layer(cache.layer).status(now)["statistics"];
+            let [data, ranges] =
+                ["destaged_sectors", "destaged_range_sectors"].map(|name| statistics[name].as_u64());
+            data.map(|data| data + ranges.unwrap_or(0))
+        };
         self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }
 

@@ -219,11 +219,9 @@ impl Running {
     }
 }
 
-/// What a log cache has that is not home; none where that is not a number of bytes (zeroes, discards) or not known.
+/// What a log cache has that is not on the data disk; none where that is not known.
 fn dirty_bytes(status: &Value) -> Option<u64> {
-    let bytes = status["dirty_bytes"].as_u64()?;
-    let ranges = status["dirty_ranges"].as_u64().unwrap_or(0);
-    (bytes > 0 || ranges == 0).then_some(bytes)
+    status["dirty_bytes"].as_u64()
 }
 
 /// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.

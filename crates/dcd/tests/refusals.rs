@@ -64,6 +64,28 @@ fn rule_11_a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
     expect(&place.run("rescue", &["--list", "--json"]), 4, "\"given_up\":true");
 }
 
+/// Zeroes take no room in the log, and are as much of what a client was told is written as data is.
+#[test]
+fn zeroes_that_are_not_written_back_are_counted_wherever_data_is() {
+    let place = Place::new();
+    place.write_stack("when = \"high-low\"\n");
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.zero(4 * MIB, 9 * MIB).unwrap();
+    nbd.flush().unwrap();
+    expect(&place.run("status", &[]), 0, "dirty 9 MiB");
+    expect(&server.stop(), 0, "");
+    expect(&place.run("check", &[]), 0, "9 MiB");
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "9 MiB of acknowledged writes would be lost");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    // After a kill it is not known how much it is; the log's size is no bound for zeroes.
+    place.serve().kill();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "and zeroes and discards of any size");
+}
+
 #[test]
 fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_never_used_again() {
     let place = dirty();

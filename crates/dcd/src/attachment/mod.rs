@@ -61,7 +61,7 @@ pub struct Attachment {
     pub state: AttachmentState,
     /// How much the log held that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
-    /// The size of the log: no more than this can be dirty.
+    /// The size of the log: no more data than this can be dirty, but zeroes and discards take no room in it.
     pub log_bytes: u64,
 }
 
@@ -85,7 +85,10 @@ impl Attachment {
         match (self.may_lose_data(), self.dirty_bytes) {
             (false, _) => "no data is at risk".to_owned(),
             (true, Some(_)) => format!("{} would be lost", self.held()),
-            (true, None) => format!("{} would be lost (the log's size; how much is not known)", self.held()),
+            (true, None) => format!(
+                "{} would be lost, and zeroes and discards of any size (the log's size; how much is not known)",
+                self.held()
+            ),
         }
     }
 

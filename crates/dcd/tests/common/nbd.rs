@@ -15,6 +15,7 @@ const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;
 const CMD_FLUSH: u16 = 3;
+const CMD_WRITE_ZEROES: u16 = 6;
 const FLAG_FUA: u16 = 1;
 
 pub struct Nbd {
@@ -103,6 +104,12 @@ impl Nbd {
 
     pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.send(FLAG_FUA, CMD_WRITE, offset, data.len() as u32, data)?;
+        self.reply(&mut [])
+    }
+
+    /// Zeroes a range without sending zeroes.
+    pub fn zero(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.send(0, CMD_WRITE_ZEROES, offset, length as u32, &[])?;
         self.reply(&mut [])
     }
 

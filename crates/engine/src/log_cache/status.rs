@@ -44,7 +44,7 @@ impl Core {
             "size_bytes": u64::from(self.superblock.segments) * segment,
             "used_bytes": (self.ring.live() - u64::from(!head_is_used)) * segment,
             "utilisation": self.ring.utilisation(),
-            "dirty_bytes": counts.dirty_sectors * SECTOR_BYTES,
+            "dirty_bytes": self.dirty_bytes(),
             "dirty_ranges": self.ranges.len(),
             "cached_bytes": counts.sectors * SECTOR_BYTES,
             "lost_blocks": self.home.lost.len(),
