@@ -569,7 +569,7 @@ mod tests {
         lines.sort_unstable();
         let sum = |line: u64| LineSum {
             line,
-            sum: (line % 3 != 0).then_some(line as u32 * 77),
+            sum: (!line.is_multiple_of(3)).then_some(line as u32 * 77),
             sectors: Some([line as u8; 8]),
         };
         Fingerprint { lines: lines.into_iter().map(sum).collect(), is_exact: true }

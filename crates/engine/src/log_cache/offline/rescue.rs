@@ -1,7 +1,8 @@
 //! Writes everything dirty in a log home, offline.
 //!
-//! In the order of LBAs, each checksum verified on the way. Then the data disk is flushed, and only then is the log marked clean.
-//! Until that last step the log is only read, so a rescue may be cut at any point and run again.
+//! The superblock says first that the data disk is being written. Then all goes home in the order of LBAs, each checksum verified on the
+//! way. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue may be cut
+//! at any point and run again.
 
 use serde::Serialize;
 
@@ -128,6 +129,11 @@ pub fn rescue(
     if write && is_empty && differing.is_empty() {
         report.marked_clean = true;
         return Ok(report);
+    }
+    if write && superblock.state == State::Stopped {
+        // Where this is cut, the data disk is not as the clean stop left it, but as after a crash.
+        superblock.state = State::Active;
+        write_superblock(log, &mut superblock)?;
     }
     let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
     let mut home = Home { log, data, write, run: Vec::new(), run_start: Lba(0), report };

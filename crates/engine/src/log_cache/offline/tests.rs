@@ -460,6 +460,31 @@ fn rule_11_a_rescue_does_not_write_to_another_disk() {
     assert!(rescue(&mut log.device, &mut right, RescueOptions::default(), &mut quiet).unwrap().is_complete());
 }
 
+/// A rescue after a clean stop, cut at any point: what it has written so far is what a crash may leave, and no other disk.
+#[test]
+fn rule_11_a_disk_is_no_other_one_for_a_rescue_that_was_cut() {
+    let (mut log, expected) = busy_log();
+    let mut before = old_disk();
+    log.superblock.state = State::Stopped;
+    log.superblock.fingerprint = Fingerprint::read(&mut before, DATA_SECTORS, &[0; 16]).unwrap();
+    log.superblock.generation += 1;
+    log.store_superblock();
+    let mut cuts = 0;
+    for left in 0.. {
+        let (mut device, mut data) = (log.device.clone(), before.clone());
+        data.operations_left = left;
+        let is_cut = rescue(&mut device, &mut data, RescueOptions::default(), &mut quiet).is_err();
+        cuts += u64::from(is_cut && data.bytes != before.bytes);
+        data.operations_left = u64::MAX;
+        assert!(rescue(&mut device, &mut data, RescueOptions::default(), &mut quiet).unwrap().is_complete());
+        assert_home(&data, &expected, &[]);
+        if !is_cut {
+            break;
+        }
+    }
+    assert!(cuts > 2, "{cuts}");
+}
+
 #[test]
 fn a_detached_log_is_never_written_home() {
     let (mut log, _) = busy_log();
