@@ -145,6 +145,36 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
 }
 
 #[test]
+fn a_start_that_waits_for_a_device_can_be_ended() {
+    let test = "a_start_that_waits_for_a_device_can_be_ended";
+    let Some(disk) = Hanging::start(test) else { return };
+    let place = cached(&disk.image);
+    disk.hang();
+    let mut command = dcd();
+    command.arg("serve").arg(place.stack()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Server { child: command.spawn().unwrap() };
+    let mut said = said(&mut server);
+    // It has the signals when it watches its start.
+    let tasks = format!("/proc/{}/task", server.child.id());
+    let watches = |task: std::io::Result<fs::DirEntry>| {
+        task.is_ok_and(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "dcd-start\n")
+        })
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !fs::read_dir(&tasks).unwrap().any(watches) {
+        assert!(Instant::now() < deadline, "it begins to start");
+    }
+    signal(&server.child, "TERM");
+    wait_for(&mut said, "it stops as soon as it has started");
+    signal(&server.child, "TERM");
+    wait_for(&mut said, "Nothing is lost: the next start begins anew");
+    disk.go_on();
+    assert_eq!(server.wait().status.code(), Some(1));
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
 fn a_stop_is_refused_while_a_client_has_the_device() {
     let place = Place::new();
     place.format();

@@ -48,12 +48,12 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     admit_non_volatile(&file, args.i_have_nvram)?;
     enough_memory(&file, file.memory_bytes())?;
-    admit_bare_array(&file, &file.export)?;
-    admit_no_log(&file, &file.export)?;
-    let admitted = admit(&file)?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.
     let watch = StartWatch::begin(driver.take_signals().map_err(failed)?).map_err(failed)?;
+    admit_bare_array(&file, &file.export)?;
+    admit_no_log(&file, &file.export)?;
+    let admitted = admit(&file)?;
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
