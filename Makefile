@@ -7,7 +7,7 @@ CARGO ?= cargo
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test lint fmt bench demo install packages compare-md clean
+.PHONY: help build test lint fmt bench demo install packages compare-md soak clean
 
 help:
 	@echo 'make build     the program, optimised: target/release/dcd'
@@ -15,6 +15,7 @@ help:
 	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
+	@echo 'make soak      explores crashes with seeds of its own for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   the program, manual pages and completions, under $(PREFIX)'
 
@@ -36,6 +37,10 @@ bench: packages build
 
 compare-md: build
 	./scripts/compare-md.sh target/release/dcd
+
+soak:
+	$(CARGO) build --release --locked -p dcd-sim
+	./scripts/soak.sh target/release/dcd-crash $(or $(HOURS),8)
 
 demo: packages build
 	./demo/demo.sh target/release/dcd

@@ -12,7 +12,7 @@ use dcd_engine::log_cache::{
 };
 use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
-use crate::explore::{Build, ORDERED_SLACK, Rig, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
 
 /// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there go around the log.
@@ -40,7 +40,8 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         low_mark: rng.pick(&[5, 25, 45]),
         idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
         idle_full: Nanos::from_millis(1),
-        destage_memory: rng.pick(&[64 << 10, 1 << 20, 16 << 20]),
+        // Two MiB hold all of the largest log; more would only take time to zero, at every start.
+        destage_memory: rng.pick(&[64 << 10, 1 << 20, 2 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
         ordered_destage: rng.chance(150),
         log_revolution: rng.pick(&[Nanos::ZERO, Nanos::ZERO, Nanos::from_millis(8)]),
@@ -57,17 +58,34 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
     Geometry { volatile_cache: rng.chance(850), discards: rng.chance(700), ..Geometry::plain(DATA_SECTORS) }
 }
 
+/// More segment buffers than segments, and a log whose writes are durable when they end: the head can come round while an old
+/// write is still in flight. One run in ten thousand was so before these were drawn together. (Under `ordered` a log has more
+/// segments than that.)
+fn is_crowded(seed: u64, promise: Promise, canary: Option<Canary>) -> bool {
+    let drawn = SimRng::new(mix(seed, 0xc0d)).chance(100);
+    let asked = canary == Some(Canary::ReuseInFlight);
+    promise != Promise::Ordered && (asked || canary.is_none() && drawn)
+}
+
 /// Formats a log for a prefilled data disk.
-fn formatted(rng: &mut SimRng, data: &mut MemDisk, promise: Promise) -> (MemDisk, String) {
+fn formatted(
+    rng: &mut SimRng,
+    data: &mut MemDisk,
+    promise: Promise,
+    crowded: bool,
+) -> (MemDisk, LogArea, String) {
     let segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
     // A request can be taken back as a whole only where it fits half the log, headers and all.
     let least =
         if promise == Promise::Ordered { LARGEST_REQUEST_BYTES * 8 / u64::from(segment_bytes) } else { 4 };
-    let segments = rng.range(least.max(4), least.max(4) + 12);
+    let mut segments = rng.range(least.max(4), least.max(4) + 12);
+    if crowded {
+        segments = 4 + segments % 2;
+    }
     let log_block_bytes = rng.pick(&[512, 4096]);
     let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;
-    let geometry = Geometry { volatile_cache: rng.chance(850), ..Geometry::plain(sectors) };
-    let mut log = disk(rng, geometry);
+    let volatile_cache = rng.chance(850) && !crowded;
+    let mut log = disk(rng, Geometry { volatile_cache, ..Geometry::plain(sectors) });
     let mut uuid = || {
         let (a, b) = (rng.next_u64(), rng.next_u64());
         (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
@@ -76,7 +94,12 @@ fn formatted(rng: &mut SimRng, data: &mut MemDisk, promise: Promise) -> (MemDisk
     options.segment_bytes = segment_bytes;
     options.log_block_bytes = Some(log_block_bytes);
     format(&mut log, data, &options).expect("good disks are formatted");
-    (log, format!("{segments} segments of {} KiB, log blocks of {log_block_bytes}", segment_bytes >> 10))
+    let area = LogArea { sectors, block_sectors: u64::from(log_block_bytes) / SECTOR_BYTES };
+    (
+        log,
+        area,
+        format!("{segments} segments of {} KiB, log blocks of {log_block_bytes}", segment_bytes >> 10),
+    )
 }
 
 /// One disk that holds what two held: the log first, then the data.
@@ -139,6 +162,20 @@ pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
     rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make)
 }
 
+/// The log cache whose log is damaged at rest, one block at a time. Most of the time nothing is destaged before space runs short,
+/// so that the log has much to lose.
+pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+    let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
+    let lazy = |config: &mut LogCacheConfig, rng: &mut SimRng| {
+        if rng.chance(750) {
+            (config.idle_empty, config.idle_full) = (Nanos::from_secs(3600), Nanos::from_secs(3600));
+            (config.when, config.high_mark) = (WhenPolicy::Idle, 90);
+        }
+    };
+    let rig = rig_of(seed, promise, canary, &lazy, &make);
+    Rig { data_alone: None, rots: true, ..rig }
+}
+
 /// The log cache with gaps between blocks that go home filled, by rules from the seed. It destages in every pause, an operation
 /// after the other, so that clients write over gaps that are on their way.
 pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<Canary>) -> Rig {
@@ -169,10 +206,14 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let mut config = draw_config(&mut rng, promise, canary);
     change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
+    let crowded = is_crowded(seed, promise, canary);
+    if crowded {
+        (config.segment_buffers, config.bypass_bytes) = (8, 0);
+    }
     let geometry = data_geometry(&mut rng);
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
-    let (log, log_about) = formatted(&mut rng, &mut data, promise);
+    let (log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
@@ -192,6 +233,8 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: Some(area),
         about: format!(
             "log cache, {log_about}, {}, {about}",
             if logical { "logical (one disk)" } else { "physical (two disks)" }

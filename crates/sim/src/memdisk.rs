@@ -129,6 +129,7 @@ pub struct MemDisk {
     faults: FaultPlan,
     /// Without it the disk keeps one image, costs less, and cannot be cut.
     can_be_cut: bool,
+    race: Option<(Extent, Extent)>,
 }
 
 impl MemDisk {
@@ -167,7 +168,21 @@ impl MemDisk {
             flights: Flights::default(),
             faults: FaultPlan::default(),
             can_be_cut: true,
+            race: None,
         }
+    }
+
+    /// Two changes that were in flight together and overlap: nobody knows which of the two the medium keeps. A layer that lets this
+    /// happen is wrong however the disk ends them, so it is found without the rare order that loses data.
+    pub const fn race(&self) -> Option<(Extent, Extent)> {
+        self.race
+    }
+
+    fn look_for_race(&mut self, io: &Io) {
+        let (true, Some(extent)) = (io.modifies() && self.race.is_none(), io.extent()) else { return };
+        let mut others = self.flights.iter().filter(|flight| flight.io.modifies());
+        let overlapping = |flight: &Flight| flight.io.extent().filter(|other| other.overlaps(extent));
+        self.race = others.find_map(overlapping).map(|other| (other, extent));
     }
 
     pub fn set_faults(&mut self, faults: FaultPlan) {
@@ -427,6 +442,7 @@ impl SimDevice for MemDisk {
         let done = now + self.latency.draw(&mut self.rng);
         let fault = self.faults.strike(&io);
         let covers = self.completions;
+        self.look_for_race(&io);
         Ticket { token: self.flights.insert(Flight { io, fault, covers }), done }
     }
 

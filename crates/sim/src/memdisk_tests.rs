@@ -47,6 +47,23 @@ fn a_flush_covers_what_completed_before_it_was_submitted() {
 }
 
 #[test]
+fn overlapping_changes_in_flight_are_a_race_and_others_are_not() {
+    let write = |at, sectors| {
+        let buf = Buf::zeroed(sectors * SECTOR);
+        Io::Write { at: Lba(at), buf, durability: Durability::Volatile }
+    };
+    let mut disk = disk();
+    let first = begin(&mut disk, write(0, 8));
+    begin(&mut disk, write(8, 8));
+    begin(&mut disk, Io::Read { at: Lba(0), buf: Buf::zeroed(SECTOR) });
+    disk.finish(Nanos::ZERO, first);
+    begin(&mut disk, write(0, 8));
+    assert_eq!(disk.race(), None);
+    begin(&mut disk, Io::Discard { extent: Extent::new(Lba(15), 1) });
+    assert_eq!(disk.race(), Some((Extent::new(Lba(8), 8), Extent::new(Lba(15), 1))));
+}
+
+#[test]
 fn unflushed_sectors_are_lost_kept_or_torn() {
     let mut disk = disk();
     write(&mut disk, 0, 2, 1, Durability::Durable);

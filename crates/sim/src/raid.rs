@@ -337,6 +337,8 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
             in_crashes: subject.loses_members,
         }),
         hot_add,
+        rots: false,
+        log: None,
         about,
     }
 }

@@ -73,13 +73,17 @@ fn stamp_sector(sector: &mut [u8], lba: Lba, write: u32, seed: u64) {
     sector[8..NAME_BYTES].copy_from_slice(&u64::from(write).to_le_bytes());
 }
 
+/// A plain loop over an array, which the compiler turns into vector instructions: half of the explorer's time was spent here.
 fn is_stamped(sector: &[u8], lba: Lba, write: u32, seed: u64) -> bool {
     let key = key_of(lba, write, seed);
-    let words = sector.chunks_exact(8).enumerate().skip(NAME_BYTES / 8);
-    let differs = |(index, bytes): (usize, &[u8])| {
-        word(key, index) ^ u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
-    };
-    words.map(differs).fold(0, |sum, difference| sum | difference) == 0
+    let Ok(sector) = <&[u8; SECTOR_BYTES as usize]>::try_from(sector) else { return false };
+    let mut differences = 0;
+    for index in NAME_BYTES / 8..WORDS {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&sector[8 * index..8 * index + 8]);
+        differences |= word(key, index) ^ u64::from_le_bytes(bytes);
+    }
+    differences == 0
 }
 
 /// Stamps every sector of `bytes`, which begin at `at`.

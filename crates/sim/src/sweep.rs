@@ -13,10 +13,10 @@ use dcd_engine::{
     Buf, Control, ErrorKind, Extent, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack,
 };
 
-use crate::explore::{Rig, Subject, Violation, panic_text};
+use crate::explore::{Rig, Subject, Violation, look_at_all, panic_text};
 use crate::{
     Character, Client, CutStyle, Fault, FaultOn, FaultPlan, FaultRule, MemDisk, Oracle, Progress, Seen,
-    SimRng, VirtualDriver, describe, mix, stamp,
+    SimRng, VirtualDriver, describe, mix,
 };
 
 type Driver = VirtualDriver<MemDisk>;
@@ -373,25 +373,7 @@ impl Life {
             }
             Err(error) => return Err(format!("recovery refuses: {error}")),
         }
-        let mut found = Vec::with_capacity(oracle.sectors() as usize);
-        for start in (0..oracle.sectors()).step_by(READ_SECTORS as usize) {
-            let extent = Extent::new(Lba(start), READ_SECTORS.min(oracle.sectors() - start));
-            let look = |buf: &Buf, first: Lba| -> Vec<Seen> {
-                let sectors = buf.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate();
-                sectors.map(|(i, bytes)| stamp::look(bytes, first + i as u64, oracle.seed())).collect()
-            };
-            if let Some(buf) = read(driver, &mut stack, extent) {
-                found.extend(look(&buf, extent.start));
-                continue;
-            }
-            // One by one, to see which sectors are really lost.
-            for lba in (start..extent.end().0).map(Lba) {
-                match read(driver, &mut stack, Extent::new(lba, 1)) {
-                    Some(buf) => found.extend(look(&buf, lba)),
-                    None => found.push(Seen::Unreadable),
-                }
-            }
-        }
+        let found = look_at_all(driver, &mut stack, oracle);
         let mut oracle = oracle.clone();
         if self.in_doubt {
             // An error may have taken what was in RAM as well, and was read from there until now.

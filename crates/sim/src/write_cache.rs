@@ -102,6 +102,8 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: None,
         about: format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
     }
 }

@@ -33,6 +33,19 @@ pub enum Canary {
     BlindBypass,
     /// Large writes go around the log without looking at the gaps that destaging fills (breaks rule 7).
     StaleGap,
+    /// A segment is freed while a record in it is still being written (breaks rule 6).
+    ReuseInFlight,
+    /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.
+    NearProof,
+    /// No superblock says how far the log is durable when it comes to rest (breaks rule 4).
+    NoRestMark,
+}
+
+impl Canary {
+    /// Only damage of a log at rest shows it.
+    pub const fn is_of_rot(self) -> bool {
+        matches!(self, Canary::NearProof | Canary::NoRestMark)
+    }
 }
 
 /// Everything that can be set on a log cache when it is started; what is fixed by formatting is in the superblock.

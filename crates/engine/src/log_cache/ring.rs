@@ -123,22 +123,22 @@ impl Ring {
     }
 
     /// Moves the tail over every segment that nobody needs, at most to the number `limit`; true where it moved. `durable`:
-    /// the newest record that a crash cannot take.
-    pub fn advance_tail(&mut self, durable: u64, limit: u64) -> bool {
+    /// the newest record that a crash cannot take. `ended`: the same, but for a planted bug.
+    pub fn advance_tail(&mut self, durable: u64, ended: u64, limit: u64) -> bool {
         let before = self.tail;
         while self.tail < self.head.min(limit)
             && self.at(self.index(self.tail)).is_clean(durable)
-            && self.is_written(self.tail, durable)
+            && self.has_ended(self.tail, ended)
         {
             self.tail += 1;
         }
         self.tail != before
     }
 
-    /// Every record of a segment behind the head is durable. A record can be clean before that, one without entries always is:
+    /// Every record of a segment before the head is durable. A record can be clean before that, one without entries always is:
     /// if its segment were written again while its own write is still in flight, that write could end last.
-    fn is_written(&self, number: u64, durable: u64) -> bool {
-        self.at(self.index(number + 1)).first_seq <= durable + 1
+    fn has_ended(&self, number: u64, durable: u64) -> bool {
+        self.at(self.index(number + 1)).first_seq <= durable.saturating_add(1)
     }
 
     /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
 use dcd_engine::raid::{self, Level};
-use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig};
+use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
 use dcd_sim::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -40,6 +40,12 @@ enum CanaryName {
     BlindBypass,
     /// Large writes go around the log over gaps that are on their way home.
     StaleGap,
+    /// Segments are freed while a record in them is still being written.
+    ReuseInFlight,
+    /// Nothing says how far the log is durable when it comes to rest (with --rot).
+    NoRestMark,
+    /// The same, and a start looks for proofs that a record is missing nearby only (with --rot).
+    NearProof,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
     /// An array without a journal, and crashes that take members (with --raid).
@@ -140,6 +146,10 @@ struct Arguments {
     /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
     #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
     log_cache: Option<LogPlaceName>,
+    /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each
+    /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
+    #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
+    rot: bool,
     /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
     /// the run of the seed: it must end in right data, an error, or a refusal. The parity of an array without a journal is in doubt
     /// at first.
@@ -200,10 +210,14 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
+        Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
+        Some(CanaryName::NearProof) => Some(Canary::NearProof),
+        Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),
         // All others are bugs of disks, or of arrays.
         _ => None,
     };
-    let mut rig = log_cache_rig(seed, arguments.promise.into(), bug);
+    let make = if arguments.rot || bug.is_some_and(Canary::is_of_rot) { rotting_rig } else { log_cache_rig };
+    let mut rig = make(seed, arguments.promise.into(), bug);
     lie(arguments, &mut rig);
     rig
 }
@@ -224,9 +238,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let canary = arguments.canary.map(|canary| format!(" --canary {}", name(&canary))).unwrap_or_default();
     let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
     let fill = if arguments.fill { " --fill" } else { "" };
+    let rot = if arguments.rot { " --rot" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot} --run {run:#x}",
             name(&arguments.promise)
         );
     };
@@ -321,6 +336,12 @@ fn main() -> ExitCode {
     }
     // A panic of a layer is a finding like any other, and is reported with its story.
     std::panic::set_hook(Box::new(|_| {}));
+    if arguments.rot && matches!(arguments.promise, PromiseName::Ordered) {
+        eprintln!(
+            "dcd-crash: --rot judges the promises flush and always: an unreadable sector is no instant of a past"
+        );
+        return ExitCode::from(2);
+    }
     let config = ExploreConfig::new(arguments.seed, arguments.states);
     if arguments.errors {
         return sweep(&arguments);

@@ -23,6 +23,8 @@ use dcd_engine::{Geometry, Lba, Nanos, Stack};
 pub use administrator::{BuildWithout, HotAdd};
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
 pub use rigs::{modelled_disk_rig, read_ahead_rig, reference_rig};
+pub use run::rot::LogArea;
+pub(crate) use run::rot::look_at_all;
 
 use crate::{MemDisk, SimRng, Value, mix};
 
@@ -57,6 +59,10 @@ pub struct Rig {
     pub losses: Option<Losses>,
     /// Members of an array come and go while it runs.
     pub hot_add: Option<HotAdd>,
+    /// Where the log of a log cache lies.
+    pub log: Option<LogArea>,
+    /// Blocks of it are damaged at rest, in place of the crashes.
+    pub rots: bool,
     /// The stack's settings in words, for the story.
     pub about: String,
 }

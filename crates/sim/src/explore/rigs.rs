@@ -66,6 +66,8 @@ pub fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: None,
         about: format!("{drive}, write cache {write_cache:?}, over a volatile device: {volatile_cache}"),
     }
 }
@@ -97,6 +99,8 @@ pub fn read_ahead_rig(seed: u64) -> Rig {
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: None,
         about: format!("{config:?}"),
     }
 }
@@ -132,6 +136,8 @@ pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> 
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: None,
         about: format!(
             "reference cache, {promise:?}, journal of {log_sectors} sectors, delay {delay_max}, bug {bug:?}"
         ),

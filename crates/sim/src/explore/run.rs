@@ -14,6 +14,7 @@ use crate::{
     stamp,
 };
 
+pub(super) mod rot;
 mod starts;
 
 type Driver = VirtualDriver<MemDisk>;
@@ -137,7 +138,15 @@ impl Run {
         self.tell(|| format!("client: {character:?}"));
         self.character = Some(character);
         let mut client = Client::new(character, oracle, self.rng.fork());
+        let rots = self.rig.log.filter(|_| self.rig.rots);
+        if rots.is_some() {
+            let mut sampler = sampler.borrow_mut();
+            (sampler.at_writes, sampler.elsewhere) = (0, 0);
+        }
         self.serve(&mut driver, &mut stack, &mut client, &sampler, 0)?;
+        if let Some(log) = rots {
+            return self.rot(&mut driver, &mut stack, client.oracle, log);
+        }
         self.last_words(&mut driver, &mut stack, &client.oracle, &sampler, 0)?;
         self.add_paths(&stack, driver.now());
         self.counts.trace = driver.trace_hash();
@@ -209,6 +218,12 @@ impl Run {
         depth: u32,
         place: &str,
     ) -> Outcome {
+        if let Some((first, second)) = driver.devices().iter().find_map(MemDisk::race) {
+            self.tell_driver(driver);
+            return Err(format!(
+                "{first} and {second} of one device are written at the same time while {place}"
+            ));
+        }
         let cuts = std::mem::take(&mut sampler.borrow_mut().cuts);
         if cuts.is_empty() {
             return Ok(());
@@ -315,6 +330,7 @@ impl Run {
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
         let (mut driver, mut stack) = self.start(cut.disks)?;
+        driver.hash_no_payloads();
         let nests = depth < DEPTH_MAX;
         // After a kill the devices still have something to lose while the recovery runs.
         let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {
@@ -325,6 +341,8 @@ impl Run {
         let activated = stack.activate(&mut driver);
         self.tell_driver(&mut driver);
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
+        // This life has a clock of its own, and nothing was served in it: what may be gone was decided by the crash before.
+        sampler.borrow_mut().cuts.iter_mut().for_each(|nested| nested.at = cut.at);
         self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
         let found = self.read_all(&mut driver, &mut stack, oracle)?;
         oracle.judge(cut.at, &found)?;
@@ -499,15 +517,17 @@ impl Run {
         let total = oracle.sectors();
         let mut found = Vec::with_capacity(total as usize);
         let twice = self.rng.chance(100);
+        let mut buf = Buf::none();
         for start in (0..total).step_by(READ_SECTORS as usize) {
             let sectors = READ_SECTORS.min(total - start);
-            let first = read(driver, stack, start, sectors)?;
-            if twice && read(driver, stack, start, sectors)?.bytes() != first.bytes() {
+            let first = read(driver, stack, start, sectors, buf)?;
+            if twice && read(driver, stack, start, sectors, Buf::none())?.bytes() != first.bytes() {
                 return Err(format!("two reads at {} differ", Lba(start)));
             }
             for (index, sector) in first.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate() {
                 found.push(stamp::look(sector, Lba(start + index as u64), oracle.seed()));
             }
+            buf = first;
         }
         Ok(found)
     }
@@ -518,8 +538,10 @@ fn statuses(stack: &Stack, now: Nanos) -> String {
     stack.layers().map(|(layer, name)| format!(" {name}: {}", stack.layer(layer).status(now))).collect()
 }
 
-fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64) -> Outcome<Buf> {
-    let buf = Buf::zeroed((sectors * SECTOR_BYTES) as usize);
+/// Reads into `buf`, where it has the length.
+fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64, buf: Buf) -> Outcome<Buf> {
+    let bytes = (sectors * SECTOR_BYTES) as usize;
+    let buf = if buf.len() == bytes { buf } else { Buf::zeroed(bytes) };
     let root = stack.root();
     let result = stack.run_blocking(driver, root, Io::Read { at: Lba(start), buf });
     result.status.map_err(|error| format!("a read failed on good devices: {error}"))?;

@@ -122,6 +122,8 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         upper_first: false,
         losses: None,
         hot_add: None,
+        rots: false,
+        log: None,
         about: "a slice".into(),
     }
 }
