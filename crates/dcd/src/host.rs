@@ -12,9 +12,11 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use dcd_engine::{ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, Seat, Stack, Target};
+use dcd_engine::{
+    ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, SECTOR_BYTES, Seat, Stack, Target,
+};
 use dcd_io::{CallId, ClientId};
-use dcd_stack::{METER, Parts};
+use dcd_stack::{HumanBytes, METER, Parts};
 use serde_json::{Value, json};
 
 use crate::commands::array::members_listed;
@@ -140,6 +142,26 @@ pub fn destage_trouble(status: &Value) -> Option<String> {
     })
 }
 
+/// Why flushes fail, where one of the data disk failed that should have covered writes around the log.
+pub fn flush_trouble(status: &Value) -> Option<String> {
+    let kind = status["flush_error"]["kind"].as_str()?;
+    let bytes = status["flush_at_risk_bytes"].as_u64().unwrap_or(0);
+    let part = |part: &Value| {
+        let at = |field: &str| part[field].as_u64().unwrap_or(0) * SECTOR_BYTES;
+        format!("{}+{}", at("start"), at("sectors"))
+    };
+    let parts: Vec<String> = status["flush_at_risk"].as_array().into_iter().flatten().map(part).collect();
+    Some(format!(
+        "a flush of the data disk failed ({kind}): {} that went around the log may be lost (byte ranges {}), and flushes fail \
+         until all of it has been written again",
+        HumanBytes(bytes),
+        parts.join(", ")
+    ))
+}
+
+/// What ends that.
+pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
+
 /// The blocks that are lost, where there are any.
 pub fn lost_text(status: &Value) -> Option<String> {
     let lost: u64 =
@@ -176,9 +198,11 @@ impl Condition {
     fn of_log_cache(status: &Value) -> Condition {
         let trouble = destage_trouble(status)
             .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
-        let wrong: Vec<String> = lost_text(status).into_iter().chain(trouble).collect();
+        let flush = flush_trouble(status);
+        let advice = flush.iter().map(|_| FLUSH_ADVICE.to_owned()).collect();
+        let wrong: Vec<String> = lost_text(status).into_iter().chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
-        Condition { state, advice: Vec::new() }
+        Condition { state, advice }
     }
 
     fn of(status: &Value) -> Condition {

@@ -392,7 +392,7 @@ mod tests {
     fn a_recording_that_was_cut_off_ends_behind_its_last_whole_block() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");
-        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait).unwrap();
+        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         (0..30_000).for_each(|at| recorder.take(&record(at, at % 100)));
         drop(recorder);
         let whole = std::fs::read(&path).unwrap();

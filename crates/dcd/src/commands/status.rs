@@ -10,7 +10,7 @@ use crate::cli::Status;
 use crate::commands::array::{judge, members_listed};
 use crate::control;
 use crate::failure::{Failure, Health};
-use crate::host::{destage_trouble, lost_text, state_word};
+use crate::host::{FLUSH_ADVICE, destage_trouble, flush_trouble, lost_text, state_word};
 
 pub fn run(args: &Status) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
@@ -45,6 +45,9 @@ fn judge_log_cache(name: &str, layer: &Value, health: &mut Health) {
     }
     if let Some(trouble) = destage_trouble(layer) {
         health.degraded(format!("log cache \"{name}\": {trouble}"));
+    }
+    if let Some(trouble) = flush_trouble(layer) {
+        health.degraded(format!("log cache \"{name}\": {trouble}: {FLUSH_ADVICE}"));
     }
 }
 
@@ -107,6 +110,9 @@ fn cache_words(name: &str, layer: &Value) -> String {
     if let Some(trouble) = destage_trouble(layer) {
         let _ = write!(words, ", {trouble}");
     }
+    if flush_trouble(layer).is_some() {
+        words.push_str(", flushes fail");
+    }
     if let Some(lost) = lost_text(layer) {
         let _ = write!(words, ", {lost}");
     }
@@ -162,6 +168,16 @@ mod tests {
             json!({ "state": "dirty", "destage_failing": true, "statistics": { "last_error": error } });
         assert!(line(&status).starts_with("cache: dirty, not everything can be brought home (no-space), "));
         assert!(matches!(health(&status).verdict(), Err(Failure::Degraded(_))));
+        status["layers"]["cache"] = json!({
+            "state": "clean", "flush_error": { "kind": "medium" }, "flush_at_risk_bytes": 65536,
+            "flush_at_risk": [{ "start": 2048, "sectors": 128 }],
+        });
+        assert!(line(&status).starts_with("cache: clean, flushes fail, "));
+        let Err(Failure::Degraded(why)) = health(&status).verdict() else { panic!("degraded") };
+        assert!(
+            why.contains("64 KiB that went around the log may be lost (byte ranges 1048576+65536)"),
+            "{why}"
+        );
         status["layers"]["cache"] = json!({ "state": "log-failed", "dirty_bytes": 4096, "lost_blocks": 1 });
         assert!(line(&status).starts_with("cache: log-failed 4 KiB, 1 block of 4 KiB lost, "));
         assert!(matches!(health(&status).verdict(), Err(Failure::Damage(_))));

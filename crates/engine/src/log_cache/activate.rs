@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::LogCacheConfig;
 use super::buffers::Buffers;
-use super::commit::DataFlush;
 use super::core::{Core, DATA, LOG, Mode, Stop};
+use super::data_flush::DataFlush;
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::home::Home;
@@ -327,6 +327,7 @@ fn begin(
         chain: None,
         last_invalidate: 0,
         log_flushing: false,
+        log_written: Nanos::ZERO,
         log_flush_at: None,
         ops: Slab::default(),
         readings: Slab::default(),

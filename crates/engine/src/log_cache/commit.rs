@@ -14,26 +14,16 @@ use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
+/// When nothing was written to the log for so long, a superblock says how far it is durable. Until then the newest records have no
+/// later one that calls them durable, and one that rots looks as if a power cut had torn it.
+pub const REST: Nanos = Nanos::from_secs(1);
+
 /// Somebody who is answered once a record is durable, and the data disk was flushed after so many writes around the log.
 pub struct Waiter {
     pub id: RequestId,
     pub seq: u64,
     pub around: u64,
     pub result: IoResult,
-}
-
-/// The flushes of the data disk that clients need, because writes went around the log.
-#[derive(Default)]
-pub struct DataFlush {
-    pub started: u64,
-    /// Writes around the log that have ended.
-    pub completed: u64,
-    /// How many of those a flush has covered.
-    pub flushed: u64,
-    /// What the flush that is in flight will cover.
-    pub flying: Option<u64>,
-    /// A flush failed that should have covered somebody's writes: nobody knows any more what is on the disk.
-    pub poisoned: Option<IoError>,
 }
 
 /// A superblock on its way: afterwards, segments before `tail` may be written again.
@@ -58,12 +48,12 @@ impl Core {
             self.end_flush_epoch(now);
             return self.finish(now, id, ok, out);
         }
-        if let Some(error) = self.data_flush.poisoned {
+        if let Some(error) = self.data_flush.error() {
             return self.finish(now, id, IoResult::err(Buf::none(), error), out);
         }
         self.end_flush_epoch(now);
         let around = self.data_flush.completed;
-        let around = if around > self.data_flush.flushed { around } else { 0 };
+        let around = if self.data_flush.is_owed() { around } else { 0 };
         if self.last_seq() <= self.durable_seq && around == 0 {
             return self.finish(now, id, ok, out);
         }
@@ -99,7 +89,16 @@ impl Core {
         }
         let flushes = !self.log_flushing && self.written_seq > self.durable_seq;
         let flush = self.log_flush_at.filter(|_| flushes);
-        [self.write_at().filter(|_| !self.is_writing()), flush].into_iter().flatten().min()
+        [self.write_at().filter(|_| !self.is_writing()), flush, self.mark_at()].into_iter().flatten().min()
+    }
+
+    /// When a superblock says how far the log is durable, because it is at rest and no superblock says so yet.
+    fn mark_at(&self) -> Option<Nanos> {
+        let filling = self.buffers.filling.as_ref().is_some_and(|filling| !filling.is_empty());
+        let rests = !filling && self.buffers.live.is_empty() && self.release.is_none();
+        let unmarked = self.safe_seq() + 1 > self.superblock.durable_seq;
+        let told = self.config.canary.is_some_and(super::Canary::is_of_rot);
+        (rests && unmarked && !told && self.stop == Stop::No).then(|| self.log_written.saturating_add(REST))
     }
 
     /// Starts whatever write or flush is due; runs after every event.
@@ -119,7 +118,7 @@ impl Core {
             }
         }
         self.maybe_flush_log(now, out);
-        self.maybe_release(out);
+        self.maybe_release(now, out);
     }
 
     pub fn is_writing(&self) -> bool {
@@ -149,6 +148,7 @@ impl Core {
         let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
         self.head_sector = filling.end();
         self.rotation.sending(now);
+        self.log_written = now;
         self.statistics.log_writes += 1;
         self.statistics.log_bytes += image.len() as u64;
         self.buffers.live.push_back(filling);
@@ -235,22 +235,22 @@ impl Core {
 
     fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
         let flush = &self.data_flush;
-        if flush.flying.is_some() || !self.waiters.iter().any(|waiter| waiter.around > flush.flushed) {
+        if flush.is_flying() || !self.waiters.iter().any(|waiter| waiter.around > flush.flushed) {
             return;
         }
-        self.data_flush.flying = Some(self.data_flush.completed);
+        self.data_flush.begin();
         self.submit(DATA, Op::DataFlush, Io::Flush, out);
     }
 
     pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
-        let covered = self.data_flush.flying.take().expect("a flush was in flight");
         if self.stop == Stop::Flushing {
             self.stop = Stop::Asked;
             self.home.kept.flushed(result.status.is_ok());
         }
-        match result.status {
-            Ok(()) => self.data_flush.flushed = self.data_flush.flushed.max(covered),
-            Err(error) => self.data_flush_failed(now, error, out),
+        let flushed = self.data_flush.flushed;
+        self.data_flush.landed(result.status);
+        if let Err(error) = result.status {
+            self.refuse_waiters(now, flushed, error, out);
         }
         self.answer_waiters(now, out);
     }
@@ -258,17 +258,18 @@ impl Core {
     /// A flush for destaging covers what went around the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
     pub fn destage_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
-        if self.data_flush.completed > self.data_flush.flushed {
-            self.data_flush_failed(now, error, out);
+        if self.data_flush.is_owed() {
+            let flushed = self.data_flush.flushed;
+            self.data_flush.failed(error);
+            self.refuse_waiters(now, flushed, error, out);
         }
     }
 
-    /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and nobody can write it again.
-    fn data_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
-        self.data_flush.poisoned = Some(error);
+    /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and only the client can write it again.
+    fn refuse_waiters(&mut self, now: Nanos, flushed: u64, error: IoError, out: &mut Outbox) {
         let mut kept = Vec::new();
         for waiter in std::mem::take(&mut self.waiters) {
-            if waiter.around > self.data_flush.flushed {
+            if waiter.around > flushed {
                 let result = IoResult::err(waiter.result.buf, error);
                 self.finish(now, waiter.id, result, out);
             } else {
@@ -285,7 +286,8 @@ impl Core {
         if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
             self.ring.advance_tail_out_of_order(safe);
         }
-        self.ring.advance_tail(safe, self.home.hold());
+        let careless = self.config.canary == Some(super::Canary::ReuseInFlight);
+        self.ring.advance_tail(safe, if careless { u64::MAX } else { safe }, self.home.hold());
     }
 
     /// Ordered destage need not read what nobody needs any more.
@@ -300,8 +302,8 @@ impl Core {
         }
     }
 
-    /// Writes a superblock when segments run short, or when the log has become empty.
-    fn maybe_release(&mut self, out: &mut Outbox) {
+    /// Writes a superblock when segments run short, when the log has become empty, or when it has come to rest.
+    fn maybe_release(&mut self, now: Nanos, out: &mut Outbox) {
         if self.release.is_some() || self.stop == Stop::Marking || self.stop == Stop::Done {
             return;
         }
@@ -311,7 +313,8 @@ impl Core {
         let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full || pressed;
         let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
         let stale = self.superblock.tail_seq != self.next_seq;
-        let mark = std::mem::take(&mut self.home.wants_mark);
+        let rested = self.mark_at().is_some_and(|at| at <= now);
+        let mark = std::mem::take(&mut self.home.wants_mark) || rested;
         if mark || gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {
             self.write_superblock(State::Active, out);
         }
@@ -418,17 +421,15 @@ impl Core {
         if !settled || self.release.is_some() || !self.ops.is_empty() {
             return;
         }
-        let around = self.data_flush.completed > self.data_flush.flushed;
-        if (around || self.home.kept.needs_flush()) && self.data_flush.poisoned.is_none() {
+        let good = !self.data_flush.last_failed();
+        if self.data_flush.is_owed() || self.home.kept.needs_flush() && good {
             self.stop = Stop::Flushing;
-            self.data_flush.flying = Some(self.data_flush.completed);
+            self.data_flush.begin();
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
         }
         // After a failed flush nobody knows what a power cut leaves.
         self.home.kept.flushed(false);
-        if self.data_flush.poisoned.is_none()
-            && let Some(extent) = self.home.kept.next_unknown()
-        {
+        if good && let Some(extent) = self.home.kept.next_unknown() {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
             return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
         }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::buffers::{Buffers, Stamp};
-use super::commit::{DataFlush, Release, Waiter};
+use super::commit::{Release, Waiter};
+use super::data_flush::DataFlush;
 use super::format::Superblock;
 use super::home::Home;
 use super::read::Reading;
@@ -119,6 +120,8 @@ pub struct Core {
     pub last_invalidate: u64,
     pub flush_epoch: u64,
     pub log_flushing: bool,
+    /// When a record was last sent to the log.
+    pub log_written: Nanos,
     pub log_flush_at: Option<Nanos>,
     pub ops: Slab<Op>,
     pub readings: Slab<Reading>,

@@ -67,8 +67,8 @@ impl Core {
         if !self.ops.is_empty() || !self.waiters.is_empty() || self.durable_seq < self.next_seq - 1 {
             return;
         }
-        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
-            self.data_flush.flying = Some(self.data_flush.completed);
+        if self.data_flush.is_owed() {
+            self.data_flush.begin();
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
         }
         self.stop = Stop::Done;

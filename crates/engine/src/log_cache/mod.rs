@@ -20,6 +20,7 @@ mod buffers;
 mod commit;
 mod config;
 mod core;
+mod data_flush;
 mod failure;
 pub mod fingerprint;
 pub mod format;
@@ -42,6 +43,7 @@ pub mod table;
 mod testing;
 mod write;
 
+pub use commit::REST;
 pub use config::*;
 
 use crate::Nanos;

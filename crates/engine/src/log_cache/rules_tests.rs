@@ -235,6 +235,42 @@ fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     );
 }
 
+/// The disk may have dropped all that it could not write. What the client writes again is as good as new, wherever it goes.
+#[test]
+fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_again() {
+    let mut steps = Steps::new(40, quiet());
+    steps.write(MIDDLE, 128, 1);
+    steps.write(MIDDLE + 1000, 128, 1);
+    steps.hold = Box::new(flush_home);
+    steps.flush();
+    steps.fail(0, IoError::new(ErrorKind::Medium));
+    steps.let_go();
+    let status = steps.core.status(steps.now);
+    assert_eq!(
+        (&status["flush_at_risk_bytes"], status["flush_error"].is_null()),
+        (&(256 * 512).into(), false)
+    );
+    let fails = |steps: &mut Steps| {
+        let flush = steps.flush();
+        steps.status(flush).is_some_and(|status| status.is_err())
+    };
+    assert!(fails(&mut steps));
+    steps.write(MIDDLE, 128, 2);
+    assert!(fails(&mut steps), "the other range is still at risk");
+    for at in (0..128).step_by(8) {
+        assert!(fails(&mut steps), "and so is a part of it");
+        steps.write(MIDDLE + 1000 + at, 8, 3);
+    }
+    steps.sent.clear();
+    assert!(!fails(&mut steps));
+    let flushed =
+        [DATA, LOG].map(|port| steps.sent.iter().any(|sent| sent.0 == port && sent.1 != Kind::Write));
+    assert_eq!(flushed, [true, true], "what went around, and what went into the log");
+    assert!(steps.core.status(steps.now)["flush_error"].is_null());
+    let mut steps = steps.restart(quiet());
+    assert_eq!((steps.read(MIDDLE), steps.read(MIDDLE + 1127)), (Some(2), Some(3)));
+}
+
 #[test]
 fn rule_07_nothing_goes_around_where_the_order_of_writes_is_promised() {
     for config in [

@@ -192,7 +192,7 @@ impl Core {
 
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
         let around = self.arounds.remove(key);
-        self.data_flush.completed += 1;
+        self.data_flush.ended(around.extent, result.status.is_ok());
         if self.mode != Mode::Serving && result.status.is_ok() {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);
@@ -377,6 +377,7 @@ impl Core {
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.
     fn logged(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
+        self.data_flush.written_again(pending.extent);
         let seq = self.next_seq - 1;
         self.statistics.logged_sectors += if pending.what == What::Data { pending.extent.sectors } else { 0 };
         let result = IoResult::ok(pending.buf);

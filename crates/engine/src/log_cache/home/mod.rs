@@ -432,9 +432,9 @@ impl Core {
         if !self.draining || self.is_dirty() {
             return;
         }
-        if self.data_flush.completed > self.data_flush.flushed && self.data_flush.poisoned.is_none() {
-            if self.data_flush.flying.is_none() {
-                self.data_flush.flying = Some(self.data_flush.completed);
+        if self.data_flush.is_owed() {
+            if !self.data_flush.is_flying() {
+                self.data_flush.begin();
                 self.submit(DATA, Op::DataFlush, Io::Flush, out);
             }
             return;

@@ -6,8 +6,11 @@
 //! read. That is damage, and the walk stops with an error that says so, or goes on where it is told to (see
 //! [`WalkOptions::accept_damage`]).
 //!
+//! The proof may lie anywhere, so a walk that follows a crash reads the whole log once, when it comes to the end (see
+//! [`search::Survey`]); after a clean stop it reads no further than the next segment.
+//!
 //! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
-//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring, and two more
+//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by two laps of the ring, and two more
 //! where something is missing that was durable.
 
 mod reader;
@@ -21,6 +24,7 @@ use super::Canary;
 use super::format::{Header, Kind, Superblock};
 use crate::{BlockDevice, Extent, IoError};
 use reader::Reader;
+use search::Survey;
 
 /// Records from this size on are hopped over; smaller ones are read with their segment.
 const HOP_SECTORS: u64 = 128;
@@ -42,7 +46,7 @@ pub struct WalkOptions {
     /// walk goes on with the next one that certainly belongs to the chain: what the lost ones held reads as it was
     /// before. The hole stays in the log until everything in it is home.
     pub accept_damage: bool,
-    /// Reads every payload, not only those that may be torn, and searches every segment for proofs of damage.
+    /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
     pub canary: Option<Canary>,
 }
@@ -210,7 +214,9 @@ struct Walk<'a> {
     epoch: u64,
     last_sectors: u64,
     hop_sectors: u64,
-    /// The whole log was searched for where the tail is by now.
+    /// What all headers say, once that had to be known.
+    survey: Option<Survey>,
+    /// It was looked up there where the tail is by now.
     tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,
@@ -247,6 +253,7 @@ pub fn walk(
         epoch: 0,
         last_sectors: 0,
         hop_sectors,
+        survey: None,
         tail_searched: false,
         oldest_live_seq: superblock.tail_seq.max(superblock.live_seq),
         flush_epoch: superblock.flush_epoch,
@@ -332,8 +339,7 @@ impl Walk<'_> {
         }
         // What a cut tore can be read; what cannot be read may have been whole, and acknowledged.
         let durable = header.seq < self.superblock.durable_seq || self.reader.first_unreadable.is_some() || {
-            let after = Place { sector: header.sector + u64::from(header.sectors), ..self.place_of(header) };
-            self.proof_of_durability(header.seq, after)?.is_some()
+            self.proof_of_durability(header.seq)?.is_some()
         };
         if !durable {
             return Ok(Payload::Torn);

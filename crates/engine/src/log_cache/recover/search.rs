@@ -1,10 +1,45 @@
 //! How the walk looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
 
 use super::{Canary, Damage, DamageKind, Missing, Place, RecoverError, Walk};
-use crate::log_cache::format::{Header, RECORD_MAGIC, decode_header};
+use crate::log_cache::format::{Header, RECORD_MAGIC, State, decode_header};
 
-/// How much of a far segment is searched for a proof: its first record is at its beginning, but for a gap.
+/// How much of a far segment a planted bug searches.
 const PROBE_SECTORS: u64 = 128;
+
+/// What the headers in the log say.
+#[derive(Clone, Debug)]
+pub(super) struct Survey {
+    /// The running activation when it was made.
+    epoch: u64,
+    /// Every segment was read.
+    whole: bool,
+    /// The header of this activation that calls the most records durable.
+    newest: Option<Header>,
+    /// The highest that a header of this activation states.
+    oldest_live_seq: u64,
+    /// A header of the newest activation after this one, and the lowest sequence number of that.
+    newer: Option<Header>,
+    newer_seq: u64,
+}
+
+impl Survey {
+    fn note(&mut self, header: Header) {
+        if header.epoch == self.epoch {
+            self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
+            if self.newest.as_ref().is_none_or(|newest| newest.durable_seq < header.durable_seq) {
+                self.newest = Some(header);
+            }
+        } else if header.epoch > self.epoch {
+            let newer = self.newer.as_ref().map_or(0, |newer| newer.epoch);
+            if header.epoch == newer {
+                self.newer_seq = self.newer_seq.min(header.seq);
+            } else if header.epoch > newer {
+                self.newer_seq = header.seq;
+                self.newer = Some(header);
+            }
+        }
+    }
+}
 
 impl Walk<'_> {
     /// Looks for the expected record where it may be.
@@ -45,7 +80,7 @@ impl Walk<'_> {
         if seq < self.superblock.durable_seq {
             return Ok(damaged(DamageKind::Missing, self.superblock.durable_seq, place.sector, None));
         }
-        Ok(match (self.proof_of_durability(seq, place)?, unreadable) {
+        Ok(match (self.proof_of_durability(seq)?, unreadable) {
             (Some(proof), _) if proof.epoch > self.superblock.epoch => {
                 damaged(DamageKind::NewerEpoch, proof.seq.max(seq), proof.sector, Some(proof))
             }
@@ -55,37 +90,44 @@ impl Walk<'_> {
         })
     }
 
-    /// A header after `place` that could not be there if record `seq` had not been durable once: one of this activation that
-    /// says so, or one of a later activation.
-    pub(super) fn proof_of_durability(
-        &mut self,
-        seq: u64,
-        place: Place,
-    ) -> Result<Option<Header>, RecoverError> {
+    /// A header that could not be there if record `seq` had not been durable once: one of this activation that says so, or one of
+    /// a later activation.
+    pub(super) fn proof_of_durability(&mut self, seq: u64) -> Result<Option<Header>, RecoverError> {
         if self.ignores_epochs() {
             return Ok(None);
         }
-        let is_proof = move |walk: &Self, header: &Header| {
-            let newer = header.epoch > walk.superblock.epoch;
-            let states = header.epoch == walk.superblock.epoch && header.durable_seq > seq;
-            newer || header.seq > seq && states
-        };
-        let sectors = self.superblock.segment_sectors();
-        if let Some(proof) = self.scan(place.sector, self.segment_end(place.segment), is_proof)? {
-            return Ok(Some(proof));
+        let survey = self.survey(false)?;
+        let states = |header: &&Header| header.seq > seq && header.durable_seq > seq;
+        Ok(survey.newer.as_ref().or(survey.newest.as_ref().filter(states)).cloned())
+    }
+
+    /// What the headers of the log say, wherever they lie: read once, when the walk first does not find a record. After a clean stop
+    /// nothing can lie beyond the end but what a lost superblock began right there, so the next segment is enough, until
+    /// something is missing that was durable (`whole`).
+    fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
+        let whole = whole || self.options.verify_all || self.superblock.state == State::Active;
+        let epoch = self.superblock.epoch;
+        if let Some(survey) = self.survey.as_ref().filter(|s| s.epoch == epoch && (s.whole || !whole)) {
+            return Ok(survey.clone());
         }
-        // The next segment whole; the others at distances that double, or all of them.
-        let mut steps = 1;
-        while steps <= place.segments_left {
-            let start = self.superblock.segment_start(self.segment_after(place.segment, steps));
-            let whole = steps == 1 || self.options.verify_all;
-            let end = start + if whole { sectors } else { sectors.min(PROBE_SECTORS) };
-            if let Some(proof) = self.scan(start, end, is_proof)? {
-                return Ok(Some(proof));
-            }
-            steps = if self.options.verify_all { steps + 1 } else { steps * 2 };
+        let mut survey = Survey { epoch, whole, newest: None, oldest_live_seq: 0, newer: None, newer_seq: 0 };
+        let near = if whole { self.superblock.segments } else { 2 };
+        for steps in 0..near.min(self.superblock.segments) {
+            let segment = self.segment_after(self.place.segment, steps);
+            self.each_header(segment, self.search_sectors(steps), |header| survey.note(header))?;
         }
-        Ok(None)
+        self.survey = Some(survey.clone());
+        Ok(survey)
+    }
+
+    /// How much of a segment so many steps away is searched: all of it, but for a planted bug.
+    fn search_sectors(&self, steps: u32) -> u64 {
+        let all = self.superblock.segment_sectors();
+        match self.options.canary {
+            Some(Canary::NearProof) if steps > 1 && !steps.is_power_of_two() => 0,
+            Some(Canary::NearProof) if steps > 1 => all.min(PROBE_SECTORS),
+            _ => all,
+        }
     }
 
     /// The next record after a hole that certainly belongs to the chain. A leftover of an activation that crashed can lie in
@@ -122,36 +164,32 @@ impl Walk<'_> {
 
     /// A missing record may be home. The headers of the newest activation state where the tail is by now; where that is behind the
     /// hole, the walk begins again there, and nothing is lost. (Where the live superblock has rotted, the other one may
-    /// even name a tail that was overwritten since.) False where nothing states more than is known. Reads the whole log, once.
+    /// even name a tail that was overwritten since.) False where nothing states more than is known. Reads the whole log.
     pub(super) fn find_moved_tail(&mut self) -> Result<bool, RecoverError> {
         if self.ignores_epochs() {
             return Ok(false);
         }
-        let mut epoch = self.superblock.epoch;
-        let (mut first_seq, mut tail_seq, mut newer) = (u64::MAX, 0, None);
-        self.each_header(|header| {
-            if header.epoch > epoch {
-                (epoch, first_seq, tail_seq) = (header.epoch, u64::MAX, 0);
-                newer = Some((header.seq, header.sector));
-            }
-            if header.epoch == epoch {
-                first_seq = first_seq.min(header.seq);
-                tail_seq = tail_seq.max(header.oldest_live_seq);
-            }
-        })?;
-        if let Some((until_seq, sector)) = newer {
-            let (kind, seq) = (DamageKind::NewerEpoch, self.seq);
+        let mut survey = self.survey(true)?;
+        if let Some(newer) = &survey.newer {
+            let (kind, seq, until_seq, sector) = (DamageKind::NewerEpoch, self.seq, newer.seq, newer.sector);
+            self.superblock.epoch_start_seq = survey.newer_seq;
+            self.superblock.epoch = newer.epoch;
             self.report(Damage { kind, seq, until_seq, sector, lost: Vec::new() })?;
-            self.superblock.epoch = epoch;
-            self.superblock.epoch_start_seq = first_seq;
+            survey = self.survey(true)?;
+        }
+        let (epoch, tail_seq) = (survey.epoch, survey.oldest_live_seq);
+        if tail_seq <= self.seq {
+            return Ok(false);
         }
         let mut found: Option<(u64, u64)> = None;
-        self.each_header(|header| {
-            if header.seq == tail_seq && header.epoch <= epoch {
-                found = found.max(Some((header.epoch, header.sector)));
-            }
-        })?;
-        let Some((_, sector)) = found.filter(|_| tail_seq > self.seq) else { return Ok(false) };
+        for segment in 0..self.superblock.segments {
+            self.each_header(segment, self.superblock.segment_sectors(), |header| {
+                if header.seq == tail_seq && header.epoch <= epoch {
+                    found = found.max(Some((header.epoch, header.sector)));
+                }
+            })?;
+        }
+        let Some((_, sector)) = found else { return Ok(false) };
         self.seq = tail_seq;
         self.oldest_live_seq = tail_seq;
         self.live.clear();
@@ -162,14 +200,19 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    fn each_header(&mut self, mut f: impl FnMut(&Header)) -> Result<(), RecoverError> {
-        for segment in 0..self.superblock.segments {
-            let start = self.superblock.segment_start(segment);
-            let end = self.segment_end(segment);
-            for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
-                if let Some(header) = self.header_at(sector, end)? {
-                    f(&header);
-                }
+    /// Shows every header in the first sectors of a segment.
+    fn each_header(
+        &mut self,
+        segment: u32,
+        sectors: u64,
+        mut f: impl FnMut(Header),
+    ) -> Result<(), RecoverError> {
+        let start = self.superblock.segment_start(segment);
+        let (end, ring_end) = (start + sectors, self.superblock.end_sector());
+        for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
+            // Large reads, also where segments are small: the next segment is searched next.
+            if let Some(header) = self.header_at(sector, ring_end)? {
+                f(header);
             }
         }
         Ok(())

@@ -348,12 +348,41 @@ fn large_records_are_hopped_over() {
         log.append(&parts);
     }
     log.superblock.durable_seq = 11;
+    log.superblock.state = crate::log_cache::format::State::Stopped;
     let (seen, found) = walked(&mut log);
     assert_eq!(seen.len(), 10);
     // Once to begin with and once at the end it reads what may hold a small record.
     let whole = 10 * 64 * 4096;
-    assert!(found.bytes_read < whole + (2 << 20), "{} bytes", found.bytes_read);
+    assert!(found.bytes_read < whole + (3 << 20), "{} bytes", found.bytes_read);
     assert!(found.reads < 40, "{} reads", found.reads);
+    // After a crash all of the log is read once, for proofs of damage.
+    log.superblock.state = crate::log_cache::format::State::Active;
+    let after_crash = walked(&mut log).1;
+    assert!(after_crash.bytes_read < found.bytes_read + (5 << 20), "{} bytes", after_crash.bytes_read);
+}
+
+/// A record in the middle of a burst rots, and the only header that calls it durable lies any number of segments further on. (The search
+/// used to look into the next segment and at distances that double.)
+#[test]
+fn rule_04_a_proof_of_durability_is_found_wherever_it_lies() {
+    for far in 1..15 {
+        let mut log = Log::new(16, 512);
+        let lost = log.append(&[Data(0, 8, 1)]);
+        for i in 0..far {
+            // Three records fill a segment.
+            for j in 0..3 {
+                log.append(&[Data((i * 3 + j) * 8, 8, 2)]);
+            }
+        }
+        log.durable_seq = log.seq;
+        log.append(&[Data(0, 8, 3)]);
+        log.spoil(lost.sector, 40, 1);
+        let found = damage(&mut log);
+        assert_eq!((found.kind, found.seq, found.until_seq), (DamageKind::Missing, 1, log.durable_seq));
+        log.spoil(lost.sector, 40, 1);
+        log.spoil(lost.sector + 1, 40, 1);
+        assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
+    }
 }
 
 #[test]

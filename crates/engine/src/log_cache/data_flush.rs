@@ -1,0 +1,213 @@
+//! What went around the log, and whether a flush of the data disk has covered it (rules 6 and 7).
+//!
+//! | a range that went around | when | then |
+//! |---|---|---|
+//! | unflushed | its write has ended | the next flush takes it along |
+//! | in a flush | that flush is in flight | it is durable if the flush succeeds, and at risk if it fails |
+//! | at risk | a flush failed that should have covered it | every flush of a client fails until it has been written again |
+//!
+//! After a failed flush the disk may have dropped what it could not write, and the next flush succeeds all the same. So no flush is
+//! acknowledged while a range is at risk. What is written over it, through the log or around it, is covered by the next flush
+//! like any other write, and ends the risk.
+
+use crate::{Extent, IoError};
+
+/// Ranges that are kept apart. With more of them neighbours are joined, with what lies between: that says too much is at risk,
+/// never too little.
+const EXTENTS_MAX: usize = 1024;
+
+/// A set of sectors.
+#[derive(Clone, Debug, Default)]
+struct Extents(Vec<Extent>);
+
+impl Extents {
+    fn insert(&mut self, extent: Extent) {
+        let first = self.0.partition_point(|old| old.end() < extent.start);
+        let last = self.0.partition_point(|old| old.start <= extent.end());
+        let joined = self.0[first..last].iter().fold(extent, |sum, old| {
+            let (start, end) = (sum.start.min(old.start), sum.end().max(old.end()));
+            Extent::new(start, end - start)
+        });
+        self.0.splice(first..last, [joined]);
+        if self.0.len() > EXTENTS_MAX {
+            self.join_nearest();
+        }
+    }
+
+    fn join_nearest(&mut self) {
+        let gaps = self.0.windows(2).enumerate().map(|(index, pair)| (pair[1].start - pair[0].end(), index));
+        let Some((_, index)) = gaps.min() else { return };
+        let next = self.0.remove(index + 1);
+        self.0[index].sectors = next.end() - self.0[index].start;
+    }
+
+    fn cut(&mut self, extent: Extent) {
+        let first = self.0.partition_point(|old| old.end() <= extent.start);
+        let last = self.0.partition_point(|old| old.start < extent.end());
+        if first >= last {
+            return;
+        }
+        let (head, tail) = (self.0[first].start, self.0[last - 1].end());
+        let before = (head < extent.start).then(|| Extent::new(head, extent.start - head));
+        let behind = (tail > extent.end()).then(|| Extent::new(extent.end(), tail - extent.end()));
+        self.0.splice(first..last, before.into_iter().chain(behind));
+    }
+
+    fn take_from(&mut self, other: &mut Extents) {
+        std::mem::take(&mut other.0).into_iter().for_each(|extent| self.insert(extent));
+    }
+}
+
+/// The flushes of the data disk that clients need, because writes went around the log.
+#[derive(Default)]
+pub struct DataFlush {
+    pub started: u64,
+    /// Writes around the log that have ended.
+    pub completed: u64,
+    /// How many of those a flush has covered.
+    pub flushed: u64,
+    /// What the flush that is in flight will cover.
+    flying: Option<u64>,
+    unflushed: Extents,
+    in_flush: Extents,
+    at_risk: Extents,
+    error: Option<IoError>,
+    last_failed: bool,
+}
+
+impl DataFlush {
+    /// A write around the log has ended well, or not: then the client was told.
+    pub fn ended(&mut self, extent: Extent, ok: bool) {
+        self.completed += 1;
+        if ok {
+            self.unflushed.insert(extent);
+            self.written_again(extent);
+        }
+    }
+
+    /// A newer content of these sectors is in the log, or went around it.
+    pub fn written_again(&mut self, extent: Extent) {
+        self.at_risk.cut(extent);
+        if self.at_risk.0.is_empty() {
+            self.error = None;
+        }
+    }
+
+    /// Something went around the log that no flush has covered.
+    pub const fn is_owed(&self) -> bool {
+        self.completed > self.flushed
+    }
+
+    pub const fn is_flying(&self) -> bool {
+        self.flying.is_some()
+    }
+
+    /// A flush is sent.
+    pub fn begin(&mut self) {
+        self.flying = Some(self.completed);
+        self.in_flush.take_from(&mut self.unflushed);
+    }
+
+    /// It has ended. (What it should have covered may be at risk by then, by another one that failed.)
+    pub fn landed(&mut self, status: Result<(), IoError>) {
+        let covered = self.flying.take().expect("a flush was in flight");
+        self.last_failed = false;
+        match status {
+            Ok(()) => {
+                self.flushed = self.flushed.max(covered);
+                self.in_flush.0.clear();
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// This flush has failed, or one for destaging, which covers the same. Nothing is owed any more: what has ended is at risk.
+    pub fn failed(&mut self, error: IoError) {
+        self.at_risk.take_from(&mut self.in_flush);
+        self.at_risk.take_from(&mut self.unflushed);
+        self.flushed = self.completed;
+        self.last_failed = true;
+        if !self.at_risk.0.is_empty() {
+            self.error = Some(error);
+        }
+    }
+
+    /// What is on the disk is not known to be durable, whether or not anything is at risk.
+    pub const fn last_failed(&self) -> bool {
+        self.last_failed
+    }
+
+    /// Why no flush may be acknowledged.
+    pub const fn error(&self) -> Option<IoError> {
+        self.error
+    }
+
+    pub fn at_risk(&self) -> &[Extent] {
+        &self.at_risk.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lba;
+    use crate::layer::ErrorKind;
+
+    fn extent(start: u64, sectors: u64) -> Extent {
+        Extent::new(Lba(start), sectors)
+    }
+
+    #[test]
+    fn a_set_of_sectors_agrees_with_a_naive_one() {
+        let mut seed = 1u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let (mut set, mut naive) = (Extents::default(), [false; 100]);
+        for _ in 0..20_000 {
+            let start = draw(90);
+            let part = extent(start, 1 + draw(10));
+            let insert = draw(2) == 0;
+            if insert {
+                set.insert(part)
+            } else {
+                set.cut(part)
+            }
+            naive[start as usize..part.end().0 as usize].fill(insert);
+            let held: Vec<bool> =
+                (0..100).map(|at| set.0.iter().any(|old| old.overlaps(extent(at, 1)))).collect();
+            assert_eq!(held, naive);
+            assert!(set.0.windows(2).all(|pair| pair[0].end() < pair[1].start), "apart, and in order");
+        }
+    }
+
+    #[test]
+    fn a_set_that_is_full_joins_what_is_nearest() {
+        let mut set = Extents::default();
+        for index in 0..=EXTENTS_MAX as u64 {
+            set.insert(extent(index * 100 + u64::from(index == 7) * 95, 1));
+        }
+        assert_eq!(set.0.len(), EXTENTS_MAX);
+        assert!(set.0.contains(&extent(795, 6)), "7 and 8 lie nearest");
+    }
+
+    #[test]
+    fn what_a_failed_flush_should_have_covered_is_at_risk_until_it_is_written_again() {
+        let mut flush = DataFlush::default();
+        flush.ended(extent(0, 128), true);
+        flush.ended(extent(500, 128), false);
+        flush.begin();
+        flush.ended(extent(1000, 8), true);
+        flush.landed(Err(IoError::new(ErrorKind::Medium)));
+        assert_eq!(flush.at_risk(), [extent(0, 128), extent(1000, 8)]);
+        flush.written_again(extent(0, 64));
+        flush.ended(extent(1000, 8), true);
+        assert!(flush.error().is_some() && flush.is_owed());
+        flush.ended(extent(64, 64), true);
+        assert!(flush.error().is_none() && flush.is_owed(), "the next flush covers what was written again");
+        flush.begin();
+        flush.landed(Ok(()));
+        assert!(!flush.is_owed() && flush.at_risk().is_empty());
+    }
+}
