@@ -204,7 +204,8 @@ fn filled<T>(
 ) -> (Vec<MemDisk>, T) {
     let mut driver = VirtualDriver::new(members);
     let mut builder = StackBuilder::new();
-    let root = add(&mut builder, RaidConfig { journal: false, ..config.clone() }, &driver.geometries());
+    let bare = RaidConfig { journal: false, journal_given_up: true, ..config.clone() };
+    let root = add(&mut builder, bare, &driver.geometries());
     let mut stack = builder.finish(root);
     stack.activate(&mut driver).expect("a new array starts");
     let sectors = stack.geometry(root).sectors;

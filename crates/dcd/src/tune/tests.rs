@@ -120,5 +120,5 @@ fn of_several_devices_the_busiest_is_taken_and_it_is_said() {
     let named = Workload::read(&mut Given(all.clone().into_iter()), Some(4), &drive).unwrap();
     assert_eq!(named.requests.len(), 30);
     let error = Workload::read(&mut Given(all.into_iter()), Some(5), &drive).unwrap_err().to_string();
-    assert!(error.contains("no device 5; it has 4, 9"), "{error}");
+    assert!(error.contains("no device 5; it has 4 (23 writes), 9 (36 writes)"), "{error}");
 }
