@@ -18,7 +18,8 @@ const WRITES: u64 = 8 << 10;
 const BATCH: u64 = 256;
 /// For the operations in flight, and what the rig notes of them. A window has 16 MiB, and so have its reads.
 const GROWN_MAX: usize = 64 << 10;
-const SINGLE_MAX: usize = 16 << 10;
+/// The largest piece is the fingerprint that goes into a superblock.
+const SINGLE_MAX: usize = 20 << 10;
 
 /// Fills half of the log: three in four writes are of whole lines, the rest of two sectors.
 fn filled(contiguity: Option<Contiguity>) -> Rig {

@@ -74,15 +74,16 @@ fn formatted(
     promise: Promise,
     crowded: bool,
 ) -> (MemDisk, LogArea, String) {
-    let segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
+    let mut segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
     // A request can be taken back as a whole only where it fits half the log, headers and all.
     let least =
         if promise == Promise::Ordered { LARGEST_REQUEST_BYTES * 8 / u64::from(segment_bytes) } else { 4 };
     let mut segments = rng.range(least.max(4), least.max(4) + 12);
+    let mut log_block_bytes = rng.pick(&[512, 4096]);
     if crowded {
-        segments = 4 + segments % 2;
+        // A segment holds one record or two.
+        (segments, segment_bytes, log_block_bytes) = (4 + segments % 2, 16 << 10, 4096);
     }
-    let log_block_bytes = rng.pick(&[512, 4096]);
     let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;
     let volatile_cache = rng.chance(850) && !crowded;
     let mut log = disk(rng, Geometry { volatile_cache, ..Geometry::plain(sectors) });

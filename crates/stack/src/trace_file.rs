@@ -403,7 +403,10 @@ mod tests {
             let kept = dcd_trace::end_after_failure(&mut file).unwrap();
             let mut trace = dcd_trace::open(&path, None).unwrap().reader;
             let mut read = 0;
-            while let Some(record) = trace.next_record().expect("it ends with its mark") {
+            // A trace without a single request is refused by its reader.
+            while let Some(record) =
+                trace.next_record().or_else(|error| if some { Err(error) } else { Ok(None) }).unwrap()
+            {
                 assert_eq!(record.at, Nanos::from_millis(read));
                 read += 1;
             }

@@ -85,7 +85,7 @@ pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabErro
     }
     drain(&mut driver)?;
     let status = stack.layer(cache).status(driver.now());
-    Ok(Counted { all: counts(&status["counts"])?, disks: counts(&status["counts-per-disk"])? })
+    Ok(Counted { all: counts(&status["counts"])?, disks: counts(&status["counts_per_disk"])? })
 }
 
 fn counts<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, LabError> {

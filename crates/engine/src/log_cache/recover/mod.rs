@@ -6,11 +6,11 @@
 //! read. That is damage, and the walk stops with an error that says so, or goes on where it is told to (see
 //! [`WalkOptions::accept_damage`]).
 //!
-//! The proof may lie anywhere, so a walk that follows a crash reads the whole log once, when it comes to the end (see
+//! The proof may lie anywhere, so a walk that follows a crash reads the rest of the log, too, when it comes to the end (see
 //! [`search::Survey`]); after a clean stop it reads no further than the next segment.
 //!
 //! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
-//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by two laps of the ring, and two more
+//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring, and two more
 //! where something is missing that was durable.
 
 mod reader;

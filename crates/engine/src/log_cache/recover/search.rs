@@ -11,7 +11,7 @@ const PROBE_SECTORS: u64 = 128;
 pub(super) struct Survey {
     /// The running activation when it was made.
     epoch: u64,
-    /// Every segment was read.
+    /// Every segment that was not walked over was read, and the first one.
     whole: bool,
     /// The header of this activation that calls the most records durable.
     newest: Option<Header>,
@@ -101,9 +101,9 @@ impl Walk<'_> {
         Ok(survey.newer.as_ref().or(survey.newest.as_ref().filter(states)).cloned())
     }
 
-    /// What the headers of the log say, wherever they lie: read once, when the walk first does not find a record. After a clean stop
-    /// nothing can lie beyond the end but what a lost superblock began right there, so the next segment is enough, until
-    /// something is missing that was durable (`whole`).
+    /// What the headers say from the place of the walk on, wherever they lie: read once, when the walk first does not find a record. What
+    /// lies in segments before that was walked over. After a clean stop nothing can lie beyond the end but what a lost superblock
+    /// began right there, so the next segment is enough, until something is missing that was durable (`whole`).
     fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
         let whole = whole || self.options.verify_all || self.superblock.state == State::Active;
         let epoch = self.superblock.epoch;
@@ -111,8 +111,10 @@ impl Walk<'_> {
             return Ok(survey.clone());
         }
         let mut survey = Survey { epoch, whole, newest: None, oldest_live_seq: 0, newer: None, newer_seq: 0 };
-        let near = if whole { self.superblock.segments } else { 2 };
-        for steps in 0..near.min(self.superblock.segments) {
+        // Up to the segment where the walk began: if the newest superblock is lost, the head may have come round into it.
+        let rest = (self.place.segments_left + 1).min(self.superblock.segments - 1);
+        let far = if whole { rest } else { rest.min(1) };
+        for steps in 0..=far {
             let segment = self.segment_after(self.place.segment, steps);
             self.each_header(segment, self.search_sectors(steps), |header| survey.note(header))?;
         }
@@ -178,7 +180,9 @@ impl Walk<'_> {
             survey = self.survey(true)?;
         }
         let (epoch, tail_seq) = (survey.epoch, survey.oldest_live_seq);
-        if tail_seq <= self.seq {
+        // The end of the lap is behind the hole as well: the rest lies in the segment where the walk began.
+        let lap_ended = self.place.segments_left == 0 && tail_seq > self.superblock.tail_seq;
+        if tail_seq <= self.seq && !lap_ended {
             return Ok(false);
         }
         let mut found: Option<(u64, u64)> = None;

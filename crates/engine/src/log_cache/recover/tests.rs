@@ -385,6 +385,25 @@ fn rule_04_a_proof_of_durability_is_found_wherever_it_lies() {
     }
 }
 
+/// The newest superblock is lost, and the head has come round into the very segment where the other one has the tail, before it: the
+/// walk comes to the end of its lap, and what is newest lies where it began.
+#[test]
+fn rule_04_a_head_in_the_segment_of_an_older_tail_is_found() {
+    let mut log = Log::new(4, 512);
+    let mut places = vec![0];
+    places.extend((0..12).map(|i| log.append(&[Data(i * 8, 8, 1)]).sector));
+    log.superblock.tail_seq = 3;
+    log.superblock.tail_sector = places[3];
+    log.superblock.durable_seq = 3;
+    log.oldest_live_seq = 10;
+    log.append(&[Data(0, 8, 2)]);
+    log.durable_seq = 14;
+    log.append(&[Data(8, 8, 2)]);
+    let (seen, found) = walked(&mut log);
+    assert_eq!(seen, (3..=12).chain(10..=14).collect::<Vec<_>>());
+    assert_eq!((found.next_seq, found.tail_seq), (15, 10));
+}
+
 #[test]
 fn a_tail_that_was_overwritten_is_found_again_when_the_live_superblock_rots() {
     for activations in [0, 1] {
