@@ -9,6 +9,7 @@
 //! | `streams` | what goes around the log with the large write before it |
 //! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
+//! | `data_flush` | what went around the log, and whether a flush has covered it |
 //! | `rotation` | where a record goes on a log that spins |
 //! | `home`, `ordered` | destaging |
 //! | `failure` | a dead log device |
