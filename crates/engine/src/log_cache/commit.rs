@@ -250,6 +250,8 @@ impl Core {
         let flushed = self.data_flush.flushed;
         self.data_flush.landed(result.status);
         if let Err(error) = result.status {
+            // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
+            self.home.spoil();
             self.refuse_waiters(now, flushed, error, out);
         }
         self.answer_waiters(now, out);
@@ -257,10 +259,10 @@ impl Core {
 
     /// A flush for destaging covers what went around the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
-    pub fn destage_flush_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
-        if self.data_flush.is_owed() {
-            let flushed = self.data_flush.flushed;
-            self.data_flush.failed(error);
+    pub fn on_batch_flushed(&mut self, now: Nanos, result: &IoResult, out: &mut Outbox) {
+        let flushed = self.data_flush.flushed;
+        self.data_flush.batch_landed(result.status, self.home.is_spoiled());
+        if let Err(error) = result.status {
             self.refuse_waiters(now, flushed, error, out);
         }
     }

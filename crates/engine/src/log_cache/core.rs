@@ -55,6 +55,8 @@ pub struct Around {
     pub extent: Extent,
     /// Records that must be durable before the answer.
     pub seq: u64,
+    /// It is written through the disk's cache.
+    pub durable: bool,
 }
 
 /// A request that is split over several records: it counts only as a whole.

@@ -70,17 +70,23 @@ pub struct DataFlush {
     flying: Option<u64>,
     unflushed: Extents,
     in_flush: Extents,
+    /// The same for the flush of a batch that is destaged.
+    in_batch: Extents,
     at_risk: Extents,
     error: Option<IoError>,
     last_failed: bool,
+    /// A flush failed after the one that is in flight was sent.
+    failed_since: bool,
 }
 
 impl DataFlush {
-    /// A write around the log has ended well, or not: then the client was told.
-    pub fn ended(&mut self, extent: Extent, ok: bool) {
+    /// A write around the log has ended well, or not: then the client was told. `durable`: it needs no flush.
+    pub fn ended(&mut self, extent: Extent, ok: bool, durable: bool) {
         self.completed += 1;
-        if ok {
+        if ok && !durable {
             self.unflushed.insert(extent);
+        }
+        if ok {
             self.written_again(extent);
         }
     }
@@ -105,15 +111,33 @@ impl DataFlush {
     /// A flush is sent.
     pub fn begin(&mut self) {
         self.flying = Some(self.completed);
+        self.failed_since = false;
         self.in_flush.take_from(&mut self.unflushed);
+    }
+
+    /// The flush of a batch is sent.
+    pub fn begin_batch(&mut self) {
+        self.in_batch.take_from(&mut self.unflushed);
+    }
+
+    /// The flush of a batch has ended. `spoiled`: another one has failed while it was in flight, or before, while its batch was
+    /// written.
+    pub fn batch_landed(&mut self, status: Result<(), IoError>, spoiled: bool) {
+        match status {
+            Ok(()) => {
+                self.in_batch.0.clear();
+                self.last_failed &= spoiled;
+            }
+            Err(error) => self.failed(error),
+        }
     }
 
     /// It has ended. (What it should have covered may be at risk by then, by another one that failed.)
     pub fn landed(&mut self, status: Result<(), IoError>) {
         let covered = self.flying.take().expect("a flush was in flight");
-        self.last_failed = false;
         match status {
             Ok(()) => {
+                self.last_failed &= self.failed_since;
                 self.flushed = self.flushed.max(covered);
                 self.in_flush.0.clear();
             }
@@ -121,12 +145,13 @@ impl DataFlush {
         }
     }
 
-    /// This flush has failed, or one for destaging, which covers the same. Nothing is owed any more: what has ended is at risk.
-    pub fn failed(&mut self, error: IoError) {
+    /// A flush has failed. Nothing is owed any more: what has ended is at risk.
+    fn failed(&mut self, error: IoError) {
+        self.at_risk.take_from(&mut self.in_batch);
         self.at_risk.take_from(&mut self.in_flush);
         self.at_risk.take_from(&mut self.unflushed);
         self.flushed = self.completed;
-        self.last_failed = true;
+        (self.last_failed, self.failed_since) = (true, true);
         if !self.at_risk.0.is_empty() {
             self.error = Some(error);
         }
@@ -195,19 +220,36 @@ mod tests {
     #[test]
     fn what_a_failed_flush_should_have_covered_is_at_risk_until_it_is_written_again() {
         let mut flush = DataFlush::default();
-        flush.ended(extent(0, 128), true);
-        flush.ended(extent(500, 128), false);
+        flush.ended(extent(0, 128), true, false);
+        flush.ended(extent(500, 128), false, false);
+        flush.ended(extent(700, 8), true, true);
         flush.begin();
-        flush.ended(extent(1000, 8), true);
+        flush.ended(extent(1000, 8), true, false);
         flush.landed(Err(IoError::new(ErrorKind::Medium)));
         assert_eq!(flush.at_risk(), [extent(0, 128), extent(1000, 8)]);
         flush.written_again(extent(0, 64));
-        flush.ended(extent(1000, 8), true);
+        flush.ended(extent(1000, 8), true, false);
         assert!(flush.error().is_some() && flush.is_owed());
-        flush.ended(extent(64, 64), true);
+        flush.ended(extent(64, 64), true, false);
         assert!(flush.error().is_none() && flush.is_owed(), "the next flush covers what was written again");
         flush.begin();
         flush.landed(Ok(()));
-        assert!(!flush.is_owed() && flush.at_risk().is_empty());
+        assert!(!flush.is_owed() && flush.at_risk().is_empty() && !flush.last_failed());
+    }
+
+    #[test]
+    fn what_the_flush_of_a_batch_has_covered_is_not_at_risk_later() {
+        let mut flush = DataFlush::default();
+        flush.ended(extent(0, 8), true, false);
+        flush.begin_batch();
+        flush.ended(extent(100, 8), true, false);
+        flush.batch_landed(Ok(()), false);
+        flush.batch_landed(Err(IoError::new(ErrorKind::Medium)), false);
+        assert_eq!(flush.at_risk(), [extent(100, 8)]);
+        // One that was sent before another failed says nothing of what that one has lost.
+        flush.begin();
+        flush.batch_landed(Err(IoError::new(ErrorKind::Medium)), false);
+        flush.landed(Ok(()));
+        assert!(flush.last_failed());
     }
 }

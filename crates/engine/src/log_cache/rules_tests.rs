@@ -235,6 +235,30 @@ fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     );
 }
 
+/// The flush of a client fails while a batch is destaged, and the disk drops what the batch has written by then. The batch's own flush
+/// succeeds all the same.
+#[test]
+fn rule_06_what_a_failed_flush_of_a_client_took_from_a_batch_is_not_clean() {
+    let mut steps = Steps::new(6, quiet());
+    steps.write_as(0, 8, 1, Durability::Durable);
+    steps.write_as(64, 8, 1, Durability::Durable);
+    let old = steps.data().bytes[..4096].to_vec();
+    // The batch waits for its second block, and its first one is written.
+    let second = |io: &Io| io.extent().is_some_and(|extent| extent.start == Lba(64));
+    steps.hold = Box::new(move |port, io| port == DATA && (matches!(io, Io::Flush) || second(io)));
+    steps.control(Control::Drain);
+    assert_eq!((steps.at_home(0), steps.held.len()), (1, 1));
+    steps.write(MIDDLE, 128, 2);
+    steps.flush();
+    let flush = steps.held.iter().position(|held| matches!(held.io, Io::Flush)).expect("it is on its way");
+    steps.data().bytes[..4096].copy_from_slice(&old);
+    steps.fail(flush, IoError::new(ErrorKind::Medium));
+    steps.let_go();
+    assert_eq!(steps.core.dirty_sectors(), 16, "nothing of the batch is clean");
+    steps.wait(5);
+    assert!(!steps.core.is_dirty() && steps.at_home(0) == 1, "and it is destaged again");
+}
+
 /// The disk may have dropped all that it could not write. What the client writes again is as good as new, wherever it goes.
 #[test]
 fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_again() {

@@ -178,7 +178,12 @@ impl Core {
         let over_lost = self.mode != Mode::Serving
             && (self.table.contains_dirty(extent) || self.ranges.contains_any(extent));
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
-        let around = Around { id: pending.id, extent: pending.extent, seq: if through { seq } else { 0 } };
+        let around = Around {
+            id: pending.id,
+            extent,
+            seq: if through { seq } else { 0 },
+            durable: durability == Durability::Durable,
+        };
         if self.is_large(extent) {
             self.streams.note(extent);
         }
@@ -192,7 +197,7 @@ impl Core {
 
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
         let around = self.arounds.remove(key);
-        self.data_flush.ended(around.extent, result.status.is_ok());
+        self.data_flush.ended(around.extent, result.status.is_ok(), around.durable);
         if self.mode != Mode::Serving && result.status.is_ok() {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);

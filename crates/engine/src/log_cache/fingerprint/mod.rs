@@ -185,8 +185,8 @@ impl Content {
 
     pub fn line(&self, line: u64) -> Option<&[u8]> {
         let (first, buf) = self.runs.range(..=line).next_back()?;
-        let at = (line - first) as usize * LINE;
-        buf.bytes().get(at..at + LINE)
+        let at = ((line - first) as usize).checked_mul(LINE)?;
+        buf.bytes().get(at..at.checked_add(LINE)?)
     }
 }
 

@@ -154,7 +154,7 @@ impl Disk<'_> {
             _ => 0,
         };
         if begin > 0 {
-            places.extend([0, 1, 2].map(|line| at(begin) + line * LINE_BYTES));
+            places.extend([0, 1, 2].map(|line| at(begin).saturating_add(line * LINE_BYTES)));
         }
         places.extend([descriptors, at(self.le32(descriptors + 8)), at(first + self.le32(superblock + 32))]);
         Ok(())

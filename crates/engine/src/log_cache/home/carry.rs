@@ -183,6 +183,7 @@ impl Core {
 
     pub(super) fn step_flush(&mut self, out: &mut Outbox) {
         if self.home.flights.is_empty() {
+            self.data_flush.begin_batch();
             self.send(Flight::Flush, Io::Flush, out);
         }
     }
@@ -246,9 +247,7 @@ impl Core {
                 self.statistics.gap_sectors += span - sectors;
             }
             Flight::Flush => {
-                if let Err(error) = result.status {
-                    self.destage_flush_failed(now, error, out);
-                }
+                self.on_batch_flushed(now, &result, out);
                 self.end_batch(now, result.status.is_ok(), out);
             }
         }

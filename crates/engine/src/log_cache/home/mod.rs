@@ -80,6 +80,8 @@ struct Item {
 /// The state of destaging.
 pub struct Home {
     phase: Phase,
+    /// See [`Home::spoil`].
+    spoiled: bool,
     pub pressure: Pressure,
     /// The fingerprint; what is destaged changes it.
     pub kept: Kept,
@@ -124,6 +126,7 @@ impl Home {
     ) -> Home {
         Home {
             phase: Phase::Idle,
+            spoiled: false,
             pressure: Pressure::None,
             kept,
             room: Room::new(config, superblock, log_spins),
@@ -182,6 +185,16 @@ impl Home {
 
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
+    }
+
+    /// A flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
+    pub fn spoil(&mut self) {
+        self.spoiled = self.phase != Phase::Idle;
+        self.kept.flushed(false);
+    }
+
+    pub const fn is_spoiled(&self) -> bool {
+        self.spoiled
     }
 }
 
@@ -362,6 +375,9 @@ impl Core {
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
     fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
+        let spoiled = std::mem::take(&mut self.home.spoiled);
+        self.home.errors += u64::from(spoiled);
+        let flushed = flushed && !spoiled;
         self.home.phase = Phase::Idle;
         self.home.hold = u64::MAX;
         self.home.kept.flushed(flushed);

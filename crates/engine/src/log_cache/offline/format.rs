@@ -40,6 +40,8 @@ pub fn format(
     if !options.force {
         refuse_where_occupied(log, copies?.as_slice())?;
     }
+    // What is compared from now on must not be lost with the disk's cache.
+    data.flush().map_err(OfflineError::io("flushing the data disk"))?;
     superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
         .map_err(OfflineError::io("reading the data disk"))?;
     let live = read_copies(log).ok().and_then(|copies| match copies {

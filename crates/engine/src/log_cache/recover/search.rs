@@ -105,7 +105,7 @@ impl Walk<'_> {
     /// lies in segments before that was walked over. After a clean stop nothing can lie beyond the end but what a lost superblock
     /// began right there, so the next segment is enough, until something is missing that was durable (`whole`).
     fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
-        let whole = whole || self.options.verify_all || self.superblock.state == State::Active;
+        let whole = whole || self.options.verify_all || self.superblock.state != State::Stopped;
         let epoch = self.superblock.epoch;
         if let Some(survey) = self.survey.as_ref().filter(|s| s.epoch == epoch && (s.whole || !whole)) {
             return Ok(survey.clone());

@@ -382,6 +382,9 @@ fn rule_04_a_proof_of_durability_is_found_wherever_it_lies() {
         log.spoil(lost.sector, 40, 1);
         log.spoil(lost.sector + 1, 40, 1);
         assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
+        // A log that was given up after a crash had no clean stop either.
+        log.superblock.state = crate::log_cache::format::State::GivenUp;
+        assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
     }
 }
 
