@@ -138,6 +138,29 @@ fn rule_06_a_segment_is_not_reused_while_a_write_to_it_is_in_flight() {
     assert!((0..24).all(|block| steps.read(8 * block) == Some(2)));
 }
 
+/// Zeroes over a part of older zeroes: what is left of those is destaged, and nothing in their segment is dirty any more. The old record
+/// is still the only durable one for the part that was written again. The crash explorer found it, once in two million states.
+#[test]
+fn rule_06_a_range_of_which_a_part_was_replaced_is_kept_until_its_successor_is_durable() {
+    let zero = |at: u64, sectors: u64, durability: Durability| {
+        let extent = Extent::new(Lba(MIDDLE + at), sectors);
+        Io::WriteZeroes { extent, unmap: false, durability }
+    };
+    let mut steps = Steps::new(6, quiet());
+    let old = steps.send(zero(0, 64, Durability::Durable));
+    assert!(steps.is_ok(old));
+    fill(&mut steps, 1, 0, 1);
+    let tail = steps.core.ring.tail();
+    steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
+    steps.send(zero(32, 64, Durability::Volatile));
+    steps.drain();
+    assert_eq!((steps.at_home(MIDDLE), steps.at_home(MIDDLE + 32), steps.at_home(0)), (ZEROES, 0, 1));
+    steps.core.advance_tail();
+    assert_eq!(steps.core.ring.tail(), tail, "a crash would leave the first content there");
+    let mut steps = Steps::start(steps.disks, quiet()).unwrap();
+    assert_eq!(steps.read(MIDDLE + 32), Some(ZEROES));
+}
+
 #[test]
 fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
     let mut steps = Steps::new(40, quiet());

@@ -372,11 +372,12 @@ impl Core {
                 segment.superseded_by = segment.superseded_by.max(seq);
             }
         });
-        self.ranges.cut(extent, |gone| {
-            let segment = ring.at_mut(gone.segment);
-            segment.dirty_ranges -= 1;
+        // Also of a range of which a part is left: that part may be destaged before record `seq` is durable.
+        for part in self.ranges.lookup(extent) {
+            let segment = ring.at_mut(part.info.segment);
             segment.superseded_by = segment.superseded_by.max(seq);
-        });
+        }
+        self.ranges.cut(extent, |gone| ring.at_mut(gone.segment).dirty_ranges -= 1);
         self.home.lost.prune(extent, &self.table);
     }
 
