@@ -159,6 +159,12 @@ pub fn flush_trouble(status: &Value) -> Option<String> {
     ))
 }
 
+/// What this start was told to do without: it is lost.
+pub fn accepted_damage(status: &Value) -> Option<String> {
+    let texts: Vec<&str> = status["accepted_damage"].as_array()?.iter().filter_map(Value::as_str).collect();
+    (!texts.is_empty()).then(|| format!("damage of the log was accepted: {}", texts.join("; ")))
+}
+
 /// What ends that.
 pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
 
@@ -200,7 +206,8 @@ impl Condition {
             .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
         let flush = flush_trouble(status);
         let advice = flush.iter().map(|_| FLUSH_ADVICE.to_owned()).collect();
-        let wrong: Vec<String> = lost_text(status).into_iter().chain(trouble).chain(flush).collect();
+        let lost = lost_text(status).into_iter().chain(accepted_damage(status));
+        let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
         Condition { state, advice }
     }

@@ -16,9 +16,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
 use dcd_engine::layers::trace::{Sink, TraceRecord};
@@ -29,7 +30,9 @@ use serde_json::{Value, json};
 
 /// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
 const QUEUE_RECORDS: usize = 1 << 16;
-/// Some 500 records are written at once, so that recording costs little, and a server that is killed loses no more.
+/// What has come is written after this time at the latest.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+/// Some 500 records are written at once, so that recording costs little.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Records are held back so long, or until there are so many, to be written in the order in which they came: what takes
 /// longer than that is written late.
@@ -218,11 +221,54 @@ fn begin(path: &Path, beginning: &[u8]) -> Result<File, String> {
 
 fn write_json(records: &Receiver<TraceRecord>, file: File) -> Result<(), String> {
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    for record in records {
-        serde_json::to_writer(&mut out, &record).map_err(|e| e.to_string())?;
-        out.write_all(b"\n").map_err(|e| e.to_string())?;
+    let mut pace = Pace::new();
+    loop {
+        match pace.next(records) {
+            Ok(record) => {
+                serde_json::to_writer(&mut out, &record).map_err(|e| e.to_string())?;
+                out.write_all(b"\n").map_err(|e| e.to_string())?;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if pace.is_due() {
+            out.flush().map_err(|e| e.to_string())?;
+        }
     }
     out.flush().map_err(|e| e.to_string())
+}
+
+/// Says when what has come is written to the file, however little it is: a server that is killed loses no more, and a disk that is full is
+/// noticed.
+struct Pace {
+    written: Instant,
+    /// Records that came since.
+    came: bool,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { written: Instant::now(), came: false }
+    }
+
+    fn next(&mut self, records: &Receiver<TraceRecord>) -> Result<TraceRecord, RecvTimeoutError> {
+        let record = records.recv_timeout(WRITTEN_WITHIN.saturating_sub(self.written.elapsed()))?;
+        self.came = true;
+        Ok(record)
+    }
+
+    /// Nothing has come since the file was written last.
+    const fn rests(&self) -> bool {
+        !self.came
+    }
+
+    fn is_due(&mut self) -> bool {
+        let due = self.written.elapsed() >= WRITTEN_WITHIN;
+        if due {
+            *self = Pace::new();
+        }
+        due
+    }
 }
 
 /// A record that is held back, the first that came first.
@@ -296,13 +342,26 @@ fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), 
     let mut out = new_writer(&file)?;
     let mut held = BinaryHeap::new();
     let mut newest = Nanos::ZERO;
-    for (number, record) in records.iter().enumerate() {
-        newest = newest.max(record.at.saturating_add(record.latency));
-        held.push(Reverse(Held::new(&record, number as u64)));
-        let due = |first: &Held| first.at.saturating_add(HELD_SPAN) <= newest;
+    let mut pace = Pace::new();
+    let mut number = 0;
+    loop {
+        let rests = match pace.next(records) {
+            Ok(record) => {
+                newest = newest.max(record.at.saturating_add(record.latency));
+                held.push(Reverse(Held::new(&record, number)));
+                number += 1;
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => pace.rests(),
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        let due = |first: &Held| rests || first.at.saturating_add(HELD_SPAN) <= newest;
         while held.len() > HELD_MAX || held.peek().is_some_and(|Reverse(first)| due(first)) {
             let Reverse(first) = held.pop().expect("it was looked at");
             first.write(&mut *out)?;
+        }
+        if pace.is_due() {
+            out.checkpoint().map_err(|e| e.to_string())?;
         }
     }
     while let Some(Reverse(first)) = held.pop() {
@@ -386,6 +445,33 @@ mod tests {
         (0..50_000).for_each(|at| queue.send(record(at, 1)).unwrap());
         drop(queue);
         assert!(write_compact(&records, full).unwrap_err().contains("No space left"));
+    }
+
+    #[test]
+    fn what_has_come_is_in_the_file_soon_however_little_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        for form in [Form::Compact, Form::JsonLines] {
+            let path = dir.path().join(format!("{form:?}"));
+            let mut recorder = Recorder::create(&path, form, Overrun::Wait, &Inputs::default()).unwrap();
+            recorder.take(&record(0, 1));
+            recorder.take(&record(9, 1));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let requests = || match form {
+                Form::JsonLines => std::fs::read_to_string(&path).unwrap().lines().count(),
+                Form::Compact => {
+                    // As a server that is killed leaves it: without the mark at the end.
+                    let opened = dcd_trace::open(&path, None).ok().map(|opened| opened.reader);
+                    opened.map_or(0, |mut trace| {
+                        std::iter::from_fn(|| trace.next_record().ok().flatten()).count()
+                    })
+                }
+            };
+            while requests() < 2 && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            assert_eq!(requests(), 2, "{form:?}");
+            drop(recorder);
+        }
     }
 
     #[test]

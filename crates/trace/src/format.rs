@@ -30,6 +30,10 @@ pub trait ReadTrace {
 /// Takes the records of a trace one by one.
 pub trait WriteTrace {
     fn write(&mut self, record: &Record) -> Result<(), TraceError>;
+    /// Writes out what has come so far, so that a program that is killed leaves it.
+    fn checkpoint(&mut self) -> Result<(), TraceError> {
+        Ok(())
+    }
     /// Ends the trace. What is not finished is not a whole trace.
     fn finish(&mut self) -> Result<(), TraceError>;
 }

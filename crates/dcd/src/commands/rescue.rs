@@ -3,6 +3,7 @@
 use dcd_engine::LINE_BYTES;
 use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_superblock, rescue};
+use dcd_engine::log_cache::recover::DamageKind;
 use dcd_stack::HumanBytes;
 
 use crate::attachment::{Attachment, AttachmentState, LogSeen, admit_rescue, admit_told};
@@ -137,7 +138,10 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
             (.., true) => "; \"dcd rescue\" brings the rest home, and with --force gives that up",
             _ => "; --force gives it up and marks the log clean",
         };
+        let is_unknown = |kind| matches!(kind, DamageKind::Missing | DamageKind::Unreadable);
+        let unknown = report.damage.iter().any(|damage| is_unknown(damage.kind));
         return Err(Failure::Damage(match unread {
+            0 if unknown => format!("records of the log are lost, and it is not known what they held{next}"),
             0 => format!("the log is damaged, and nothing is known to be lost{next}"),
             _ => format!("{} could not be read back{next}", HumanBytes(unread)),
         }));

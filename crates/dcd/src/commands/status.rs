@@ -10,7 +10,7 @@ use crate::cli::Status;
 use crate::commands::array::{judge, members_listed};
 use crate::control;
 use crate::failure::{Failure, Health};
-use crate::host::{FLUSH_ADVICE, destage_trouble, flush_trouble, lost_text, state_word};
+use crate::host::{FLUSH_ADVICE, accepted_damage, destage_trouble, flush_trouble, lost_text, state_word};
 
 pub fn run(args: &Status) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
@@ -39,6 +39,9 @@ fn health(status: &Value) -> Health {
 fn judge_log_cache(name: &str, layer: &Value, health: &mut Health) {
     if let Some(lost) = lost_text(layer) {
         health.damaged(format!("log cache \"{name}\": {lost}"));
+    }
+    if let Some(damage) = accepted_damage(layer) {
+        health.damaged(format!("log cache \"{name}\": {damage}"));
     }
     if layer["state"] == "log-failed" {
         health.degraded(format!("log cache \"{name}\": the log device failed"));
@@ -178,6 +181,10 @@ mod tests {
             why.contains("64 KiB that went around the log may be lost (byte ranges 1048576+65536)"),
             "{why}"
         );
+        status["layers"]["cache"] =
+            json!({ "state": "clean", "accepted_damage": ["records 2..3 were durable"] });
+        let Err(Failure::Damage(why)) = health(&status).verdict() else { panic!("damaged") };
+        assert!(why.contains("damage of the log was accepted: records 2..3 were durable"), "{why}");
         status["layers"]["cache"] = json!({ "state": "log-failed", "dirty_bytes": 4096, "lost_blocks": 1 });
         assert!(line(&status).starts_with("cache: log-failed 4 KiB, 1 block of 4 KiB lost, "));
         assert!(matches!(health(&status).verdict(), Err(Failure::Damage(_))));

@@ -326,6 +326,7 @@ fn begin(
         chains: VecDeque::new(),
         chain: None,
         last_invalidate: 0,
+        accepted_damage: walked.damage.clone(),
         log_flushing: false,
         log_written: Nanos::ZERO,
         log_flush_at: None,

@@ -253,6 +253,7 @@ impl Core {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
             self.home.spoil();
             self.refuse_waiters(now, flushed, error, out);
+            out.report(Report::Notice);
         }
         self.answer_waiters(now, out);
     }
@@ -264,6 +265,7 @@ impl Core {
         self.data_flush.batch_landed(result.status, self.home.is_spoiled());
         if let Err(error) = result.status {
             self.refuse_waiters(now, flushed, error, out);
+            out.report(Report::Notice);
         }
     }
 

@@ -9,6 +9,7 @@ use super::data_flush::DataFlush;
 use super::format::Superblock;
 use super::home::Home;
 use super::read::Reading;
+use super::recover::Damage;
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
@@ -142,6 +143,8 @@ pub struct Core {
     /// The log says which of its blocks are home, so that the next start does not bring them home again.
     pub told_what_is_home: bool,
     pub draining: bool,
+    /// What this start was told to do without.
+    pub accepted_damage: Vec<Damage>,
     pub foreground: u64,
     pub last_activity: Nanos,
     pub statistics: Statistics,

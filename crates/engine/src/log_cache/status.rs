@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::core::{Core, Mode, Stop};
+use super::recover::Damage;
 use crate::{Geometry, Nanos, SECTOR_BYTES};
 
-/// Ranges at risk that a status lists.
-const RANGES_LISTED_MAX: usize = 8;
+/// Ranges and damages that a status lists.
+const LISTED_MAX: usize = 8;
 
 impl Core {
     pub fn geometry(&self) -> Geometry {
@@ -54,8 +55,9 @@ impl Core {
             "destaging": !self.home.is_idle(),
             "destage_failing": self.home.is_after_failure(),
             "draining": self.draining,
+            "accepted_damage": self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect::<Vec<_>>(),
             "flush_error": self.data_flush.error(),
-            "flush_at_risk": self.data_flush.at_risk().iter().take(RANGES_LISTED_MAX).collect::<Vec<_>>(),
+            "flush_at_risk": self.data_flush.at_risk().iter().take(LISTED_MAX).collect::<Vec<_>>(),
             "flush_at_risk_bytes": self.data_flush.at_risk().iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>(),
             "destage_nanos_per_sector": self.home.nanos_per_sector() as u64,
             "epoch": self.superblock.epoch,

@@ -164,6 +164,13 @@ impl WriteTrace for Writer {
         self.write_block().map_err(|e| TraceError::io("output", e))
     }
 
+    fn checkpoint(&mut self) -> Result<(), TraceError> {
+        match self.records {
+            0 => Ok(()),
+            _ => self.write_block().map_err(|e| TraceError::io("output", e)),
+        }
+    }
+
     /// The end is a block of no records that holds their total: without it the trace was cut off.
     fn finish(&mut self) -> Result<(), TraceError> {
         self.end().map_err(|e| TraceError::io("output", e))

@@ -141,7 +141,9 @@ pub fn rescue(
     for piece in newest.pieces() {
         home.bring(piece)?;
         done += piece.extent.sectors * SECTOR_BYTES;
-        progress(Progress { bytes_done: done, bytes_total: total });
+        if write {
+            progress(Progress { bytes_done: done, bytes_total: total });
+        }
     }
     home.end_run()?;
     let mut report = home.report;

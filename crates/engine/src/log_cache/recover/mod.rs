@@ -296,10 +296,10 @@ impl Walk<'_> {
                     continue;
                 }
             }
-            if !self.options.accept_damage {
-                return Err(RecoverError::Damage(Box::new(damage)));
-            }
             match damage.kind {
+                DamageKind::NewerEpoch if !self.options.accept_damage => {
+                    return self.report(damage).map(|()| None);
+                }
                 DamageKind::NewerEpoch => {
                     self.superblock.epoch = proof.map_or(self.superblock.epoch + 1, |proof| proof.epoch);
                     self.superblock.epoch_start_seq = self.seq;
