@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "== examples that measure: CPU, memory, recovery, destaging"
-for file in crates/*/examples/*.rs; do
+for file in {crates,lab}/*/examples/*.rs; do
     [ -e "$file" ] || continue
     crate=$(basename "$(dirname "$(dirname "$file")")")
     echo "-- dcd-$crate: $(basename "$file" .rs)"

@@ -85,8 +85,8 @@ impl From<dcd_stack::StackFileError> for Failure {
     }
 }
 
-impl From<dcd_lab::LabError> for Failure {
-    fn from(error: dcd_lab::LabError) -> Failure {
+impl From<dcd_studies::LabError> for Failure {
+    fn from(error: dcd_studies::LabError) -> Failure {
         Failure::Failed(error.to_string())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use dcd_lab::experiments::{REGISTRY, find};
-use dcd_lab::{Count, Outcome, Overrides, RunOptions};
+use dcd_studies::experiments::{REGISTRY, find};
+use dcd_studies::{Count, Outcome, Overrides, RunOptions};
 use dcd_trace::Inputs;
 
 use crate::cli::{Lab, LabPart, LabRun, LabShow};
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub fn run(args: &Lab) -> Result<(), Failure> {
     match &args.part {
         LabPart::List => {
-            print!("{}", dcd_lab::listing());
+            print!("{}", dcd_studies::listing());
             Ok(())
         }
         LabPart::Run(args) => measure(args),
@@ -37,14 +37,14 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
         let opened = std::fs::File::options().append(true).create(true).open(path);
         opened.map_err(|e| Failure::io(path.display(), e))?;
     }
-    let outcomes = dcd_lab::run(&args.name, &options)?;
+    let outcomes = dcd_studies::run(&args.name, &options)?;
     for outcome in &outcomes {
-        println!("{}", dcd_lab::text_report(outcome));
-        dcd_lab::save(&args.out, outcome, &inputs)?;
+        println!("{}", dcd_studies::text_report(outcome));
+        dcd_studies::save(&args.out, outcome, &inputs)?;
     }
-    dcd_lab::save_report(&args.out, &outcomes, &inputs)?;
+    dcd_studies::save_report(&args.out, &outcomes, &inputs)?;
     if let Some(path) = &args.doc {
-        inputs.write(path, dcd_lab::document(&outcomes))?;
+        inputs.write(path, dcd_studies::document(&outcomes))?;
     }
     let count: Count = outcomes.iter().map(Outcome::count).sum();
     println!("{count}; {}", args.out.join("report.html").display());
@@ -58,8 +58,8 @@ fn show(args: &LabShow) -> Result<(), Failure> {
     };
     let mut shown = 0;
     for name in names {
-        if let Some(outcome) = dcd_lab::load(&args.out, name)? {
-            println!("{}", dcd_lab::text_report(&outcome));
+        if let Some(outcome) = dcd_studies::load(&args.out, name)? {
+            println!("{}", dcd_studies::text_report(&outcome));
             shown += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! The trade-off as plots, with the report, in one HTML file that needs nothing else.
 
-use dcd_lab::{Axis, Plot, Series, Style};
+use dcd_studies::{Axis, Plot, Series, Style};
 
 use super::candidates::{Medium, RAM_POLICIES};
 use super::report::Report;

@@ -59,7 +59,7 @@ fn found(args: &Calibrate) -> Result<Found, Failure> {
             let drive = load_drive(name)?;
             let whole = Extent::new(Lba(0), drive.sectors());
             let times = |writes| {
-                dcd_lab::stride_times(&drive, passes(args, writes, whole)).map(|t| measured(args, &t))
+                dcd_studies::stride_times(&drive, passes(args, writes, whole)).map(|t| measured(args, &t))
             };
             (name.clone(), times(false)?, Some(times(true)?))
         }

@@ -1,6 +1,6 @@
 //! The plots of a trace, in one HTML file that needs nothing else.
 
-use dcd_lab::{Axis, Plot, Series, Style};
+use dcd_studies::{Axis, Plot, Series, Style};
 use dcd_trace::{Characteristics, Distribution};
 
 pub fn page(title: &str, figures: &Characteristics) -> String {

@@ -16,10 +16,11 @@ fn sources(folder: &Path, all: &mut String) {
 
 #[test]
 fn every_test_that_the_fault_model_names_exists() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let mut all = String::new();
-    sources(crates, &mut all);
-    let page = fs::read_to_string(crates.parent().unwrap().join("docs/fault-model.md")).unwrap();
+    sources(&root.join("crates"), &mut all);
+    sources(&root.join("lab"), &mut all);
+    let page = fs::read_to_string(root.join("docs/fault-model.md")).unwrap();
     let (_, tables) = page.split_once("tests that fail without them").expect("the table of rules");
     let is_name =
         |word: &&str| word.len() > 12 && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');

@@ -1,6 +1,6 @@
 //! The studies of the array, each at a small scale: they run to their end, and every figure is one.
 
-use dcd_lab::{Outcome, Overrides, RunOptions, run};
+use dcd_studies::{Outcome, Overrides, RunOptions, run};
 
 fn small(name: &str, set: &[&str]) -> Outcome {
     let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");

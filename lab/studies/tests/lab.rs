@@ -1,8 +1,8 @@
 //! The lab as a whole: the same seed gives the same results, whatever the number of threads; mistakes are refused; results
 //! can be stored and shown again; the documentation names every experiment.
 
-use dcd_lab::experiments::REGISTRY;
-use dcd_lab::{LabError, Outcome, Overrides, RunOptions, load, run, save, text_report};
+use dcd_studies::experiments::REGISTRY;
+use dcd_studies::{LabError, Outcome, Overrides, RunOptions, load, run, save, text_report};
 
 fn options(seed: u64, jobs: usize, set: &[&str]) -> RunOptions {
     let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");
@@ -12,7 +12,7 @@ fn options(seed: u64, jobs: usize, set: &[&str]) -> RunOptions {
 /// Everything that can be seen of a result.
 fn image(outcomes: &[Outcome]) -> String {
     let json = serde_json::to_string(outcomes).expect("plain data");
-    format!("{json}{}", dcd_lab::html_report(outcomes))
+    format!("{json}{}", dcd_studies::html_report(outcomes))
 }
 
 #[test]
