@@ -7,23 +7,28 @@ CARGO ?= cargo
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test lint fmt bench demo install packages compare-md soak clean
+.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md soak clean
 
 help:
-	@echo 'make build     the program, optimised: target/release/dcd'
+	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
 	@echo 'make test      format, lints, all tests; installs what they use where it can'
+	@echo 'make test-product  the same for crates/ alone, with short runs of the crash explorer'
 	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
 	@echo 'make soak      explores crashes with seeds of its own for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
-	@echo 'make install   the program, manual pages and completions, under $(PREFIX)'
+	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
+	@echo 'make install-dcd   dcd alone'
 
 build:
-	$(CARGO) build --release --locked -p dcd
+	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-sim
 
 test: packages
 	./scripts/test.sh
+
+test-product: packages
+	./scripts/test.sh product
 
 lint:
 	$(CARGO) fmt --all --check
@@ -36,28 +41,39 @@ bench: packages build
 	./scripts/bench.sh
 
 compare-md: build
-	./scripts/compare-md.sh target/release/dcd
+	./scripts/compare-md.sh target/release/dcd-lab
 
 soak:
 	$(CARGO) build --release --locked -p dcd-sim
 	./scripts/soak.sh target/release/dcd-crash $(or $(HOURS),8)
 
 demo: packages build
-	./demo/demo.sh target/release/dcd
+	./demo/demo.sh target/release/dcd-lab
 
-install: build
-	install -D -m 755 target/release/dcd $(DESTDIR)$(PREFIX)/bin/dcd
-	target/release/dcd man target/man
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
-	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 target/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	target/release/dcd completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dcd
-	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	target/release/dcd completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dcd
+install: install-dcd install-lab
+
+install-dcd:
+	$(CARGO) build --release --locked -p dcd
+	$(call install_program,dcd)
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/dcd@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
 	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
+
+install-lab:
+	$(CARGO) build --release --locked -p dcd-lab
+	$(call install_program,dcd-lab)
+
+# A program with its manual pages and completions.
+define install_program
+	install -D -m 755 target/release/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
+	target/release/$(1) man target/man/$(1)
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m 644 target/man/$(1)/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 target/man/$(1)/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	target/release/$(1) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$(1)
+	target/release/$(1) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$(1)
+endef
 
 # Installs what is missing, where that is possible: as root, on Debian and its kin. Never fails.
 packages:

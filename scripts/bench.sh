@@ -29,7 +29,7 @@ echo "== recovery of a full log after kill -9"
 ./scripts/bench-recovery.sh target/release/dcd
 echo
 echo "== a file system on a slow disk"
-./demo/demo.sh target/release/dcd
+./demo/demo.sh target/release/dcd-lab
 echo
 echo "== arrays beside Linux md"
-./scripts/compare-md.sh target/release/dcd
+./scripts/compare-md.sh target/release/dcd-lab

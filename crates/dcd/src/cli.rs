@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use dcd_engine::Nanos;
 
-use crate::cli_trace::time;
 use crate::failure::EXIT_CODES;
 
 const EXAMPLES: &str = "\
@@ -13,7 +12,9 @@ Examples:
   dcd format --log /dev/nvme0n1p3 --data /dev/sdb --stack disk.toml
   dcd serve disk.toml
   dcd status disk.toml
-  dcd detach disk.toml";
+  dcd detach disk.toml
+
+With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
 
 /// A write cache for block devices: a small fast log before a slow disk.
 #[derive(Debug, Parser)]
@@ -35,16 +36,10 @@ pub enum Command {
     Check(Check),
     Dump(Dump),
     Rescue(Rescue),
-    Simulate(Simulate),
     Calibrate(Calibrate),
-    Lab(Lab),
-    Trace(crate::cli_trace::Trace),
-    Tune(Box<crate::cli_tune::Tune>),
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),
-    #[command(hide = true)]
-    Demo(Demo),
 }
 
 /// Make the log of a cache, and attach it to a data disk
@@ -268,42 +263,6 @@ pub struct Rescue {
     pub json: bool,
 }
 
-/// Run a stack in virtual time against a workload
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd simulate disk.toml --workload random-writes --requests 20000
-  dcd simulate disk.toml --workload fsync-writes --seed 7 --json")]
-pub struct Simulate {
-    /// The stack file
-    #[arg(value_name = "STACK")]
-    pub file: PathBuf,
-    /// The workload
-    #[arg(long, value_name = "NAME")]
-    pub workload: Workload,
-    /// How many requests
-    #[arg(long, default_value_t = 10_000)]
-    pub requests: u64,
-    /// Seed of the workload; the same seed gives the same run
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// The result as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Workload {
-    /// 4 KiB writes anywhere, a flush after every 16
-    RandomWrites,
-    /// 4 KiB writes anywhere, a flush after each
-    FsyncWrites,
-    /// Half reads, half writes, 4 KiB, in bursts with pauses
-    Mixed,
-    /// 256 KiB writes from the start to the end
-    Sequential,
-}
-
 /// Measure what a disk makes of fragmented reads and writes, and which gaps it pays to fill
 ///
 /// The stride benchmark of Baek and Park: one block of 4 KiB, some that are left out, and so on, beside all of the same
@@ -358,69 +317,6 @@ pub struct Calibrate {
     pub json: bool,
 }
 
-/// Repeat the papers' experiments, and judge each of their claims
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd lab list
-  dcd lab run all
-  dcd lab run dcd-rawwrite --set drive=nearline-2018 --set sizes=4k,1m
-  dcd lab show dcd-rawwrite")]
-pub struct Lab {
-    #[command(subcommand)]
-    pub part: LabPart,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum LabPart {
-    /// List the experiments with their parameters
-    #[command(after_help = "Examples:\n  dcd lab list")]
-    List,
-    Run(LabRun),
-    Show(LabShow),
-}
-
-/// Run experiments in virtual time; the same seed gives the same results
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd lab run A --jobs 2 --out results
-  dcd lab run dcd-rawwrite --set drive=nearline-2018")]
-pub struct LabRun {
-    /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in
-    /// caches, D: RAID-5), or all
-    #[arg(value_name = "NAME")]
-    pub name: String,
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Threads; as many as there are cores if not given
-    #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// Where the results go: a JSON file and plots for each experiment, and report.html
-    #[arg(long, value_name = "DIR", default_value = "lab-results")]
-    pub out: PathBuf,
-    /// Change a parameter of the experiment (see `dcd lab list`); can be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Write the results as Markdown, too
-    #[arg(long, value_name = "FILE")]
-    pub doc: Option<PathBuf>,
-}
-
-/// Print results again
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd lab show --out results")]
-pub struct LabShow {
-    /// An experiment; all that were run if not given
-    #[arg(value_name = "NAME")]
-    pub name: Option<String>,
-    /// Where the results are
-    #[arg(long, value_name = "DIR", default_value = "lab-results")]
-    pub out: PathBuf,
-}
-
 /// Print the reference of stack files
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -446,38 +342,12 @@ pub struct Man {
     pub directory: PathBuf,
 }
 
-/// Parts of the demonstration, for `make demo`
-#[derive(Debug, Args)]
-pub struct Demo {
-    #[command(subcommand)]
-    pub part: DemoPart,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum DemoPart {
-    /// Write the tree of files
-    Tree { directory: PathBuf },
-    /// Print the table of results, and write the report
-    Report {
-        /// One line of JSON for each disk and phase
-        results: PathBuf,
-        #[arg(long)]
-        report: PathBuf,
-        #[arg(long, default_value_t = 1)]
-        users: u32,
-        /// The drive that was modelled
-        #[arg(long)]
-        drive: String,
-    },
-    /// The comparison in virtual time, over generated requests
-    Virtual {
-        #[arg(long)]
-        report: PathBuf,
-    },
-}
-
 pub fn size(text: &str) -> Result<u64, String> {
     dcd_stack::parse_size(text).map_err(|e| e.to_string())
+}
+
+pub fn time(text: &str) -> Result<Nanos, String> {
+    dcd_stack::parse_duration(text).map_err(|e| e.to_string())
 }
 
 /// `OFFSET+LENGTH`, in bytes.

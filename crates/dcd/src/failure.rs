@@ -85,20 +85,8 @@ impl From<dcd_stack::StackFileError> for Failure {
     }
 }
 
-impl From<dcd_studies::LabError> for Failure {
-    fn from(error: dcd_studies::LabError) -> Failure {
-        Failure::Failed(error.to_string())
-    }
-}
-
-impl From<dcd_trace::OutputError> for Failure {
-    fn from(error: dcd_trace::OutputError) -> Failure {
-        Failure::Failed(error.to_string())
-    }
-}
-
-impl From<dcd_trace::TraceError> for Failure {
-    fn from(error: dcd_trace::TraceError) -> Failure {
+impl From<dcd_stack::OutputError> for Failure {
+    fn from(error: dcd_stack::OutputError) -> Failure {
         Failure::Failed(error.to_string())
     }
 }

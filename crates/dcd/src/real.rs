@@ -114,7 +114,7 @@ impl<'a> Opener<'a> {
             DeviceSource::Path { path, size } => (path, *size),
         };
         let is_modelled = self.file.layers.iter().any(|layer| {
-            matches!(layer.kind, LayerKind::Disk(_))
+            matches!(layer.kind, LayerKind::Registered { .. })
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
         let spec = FileSpec::new(path);

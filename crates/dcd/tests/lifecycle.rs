@@ -206,54 +206,6 @@ fn statistics_start_again_on_demand() {
     expect(&server.stop(), 0, "");
 }
 
-#[test]
-fn an_interrupted_flush_stops_and_loses_nothing() {
-    let place = Place::new();
-    // The data disk is a modelled one, and large: bringing blocks home from all over it takes a while.
-    fs::File::create(place.path("data.img")).unwrap().set_len(2048 * MIB).unwrap();
-    let text = "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
-        [device.log]\npath = \"log.img\"\n[device.data]\npath = \"data.img\"\n\
-        [layer.disk]\nkind = \"disk\"\nof = \"data\"\ndrive = \"barracuda-1996\"\n\
-        [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disk\"\n\
-        destage-memory = \"64KiB\"\nidle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n";
-    fs::write(place.stack(), text).unwrap();
-    place.format();
-    let server = place.serve();
-    let mut nbd = place.nbd();
-    for i in 0..1000u64 {
-        nbd.write((i * 1237 % 2048) * MIB, &[i as u8; 4096]).unwrap();
-    }
-    nbd.flush().unwrap();
-    let before = status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
-    assert!(before >= 1000 * 4096 / 2, "{before}");
-    let flush = dcd().arg("flush").arg(place.stack()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let began = Instant::now();
-    while status(&place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap() == before {
-        assert!(began.elapsed() < Duration::from_secs(20), "the flush begins");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    common::signal(&flush, "TERM");
-    expect(&flush.wait_with_output().unwrap(), 1, "interrupted: nothing is lost");
-    // Once what was on its way has arrived, nothing more goes home.
-    let settled = |place: &Place| {
-        let mut last = status(place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
-        loop {
-            std::thread::sleep(Duration::from_millis(500));
-            let now = status(place)["layers"]["cache"]["dirty_bytes"].as_u64().unwrap();
-            if now == last {
-                return now;
-            }
-            last = now;
-            assert!(began.elapsed() < Duration::from_secs(60), "the flush stops");
-        }
-    };
-    assert!(settled(&place) > 0, "it was stopped before its end");
-    for i in 900..1000u64 {
-        assert_eq!(nbd.read((i * 1237 % 2048) * MIB, 4096).unwrap(), [i as u8; 4096]);
-    }
-    expect(&server.stop(), 0, "");
-}
-
 /// The advice of each step leads to the next, and at the end nothing is lost.
 #[test]
 fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {

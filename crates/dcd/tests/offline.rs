@@ -1,10 +1,10 @@
-//! What works without a server: formatting, looking, detaching; simulation; help.
+//! What works without a server: formatting, looking, detaching; help.
 
 mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{MIB, Place, dcd, expect, original};
 
@@ -111,27 +111,6 @@ fn a_stack_file_error_names_the_line() {
 }
 
 #[test]
-fn a_simulation_is_repeated_by_its_seed() {
-    let place = Place::new();
-    let text = "export = \"disk\"\n[device.image]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\nof = \"image\"\n\
-                drive = \"barracuda-1996\"\n";
-    fs::write(place.stack(), text).unwrap();
-    let run = |workload: &str, seed: &str| {
-        let more = ["--workload", workload, "--requests", "300", "--seed", seed, "--json"];
-        let output = place.run("simulate", &more);
-        expect(&output, 0, "");
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
-    };
-    for workload in ["random-writes", "fsync-writes", "mixed", "sequential"] {
-        let (one, again, other) = (run(workload, "1"), run(workload, "1"), run(workload, "2"));
-        assert_eq!(one["trace_hash"], again["trace_hash"], "{workload}");
-        assert!(workload == "sequential" || one["trace_hash"] != other["trace_hash"], "{workload}");
-        let count = |kind: &str| one["requests"][kind]["count"].as_u64().unwrap();
-        assert_eq!(count("read") + count("write") + count("flush"), 300);
-    }
-}
-
-#[test]
 fn help_completions_and_manual_pages_are_generated() {
     let place = Place::new();
     expect(&dcd().arg("--help").output().unwrap(), 0, "Exit codes:");
@@ -172,4 +151,23 @@ fn a_reader_that_goes_is_no_failure_and_a_full_disk_is_one() {
         let output = dcd().args(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
         expect(&output, 1, "standard output: No space left");
     }
+}
+
+#[test]
+fn commands_of_the_laboratory_go_there_or_say_what_to_install() {
+    let place = Place::new();
+    let program = place.path("dcd");
+    fs::hard_link(dcd().get_program(), &program).unwrap();
+    let run = |args: &[&str]| Command::new(&program).env("PATH", "").args(args).output().unwrap();
+    for command in ["tune", "trace", "simulate", "study", "lab"] {
+        expect(
+            &run(&[command, "x"]),
+            1,
+            &format!("\"{command}\" is a command of dcd-lab, which is not installed"),
+        );
+    }
+    expect(&run(&["calibrate", "--drive=ra81"]), 1, "dcd-lab, which is not installed");
+    std::os::unix::fs::symlink("/bin/echo", place.path("dcd-lab")).unwrap();
+    expect(&run(&["tune", "a b", "--quiet"]), 0, "tune a b --quiet");
+    expect(&run(&["tnue"]), 2, "unrecognized subcommand");
 }

@@ -287,34 +287,3 @@ fn a_recording_on_a_full_disk_is_told_of_at_once_and_counts_nothing() {
     let said = "No space left on device (os error 28): the recording ends here, with 0 requests";
     expect(&server.stop(), 0, said);
 }
-
-#[test]
-fn a_recording_that_reaches_the_limit_on_file_sizes_ends_readable() {
-    let place = in_memory();
-    let recording = place.path("seen.dcd");
-    let Some(prlimit) = common::tool("a limit on file sizes", "prlimit") else { return };
-    let mut command = Command::new(prlimit);
-    // Room for one block of the trace, and not for the second.
-    command.arg("--fsize=100000").arg(dcd().get_program()).args(["serve", "--quiet"]);
-    command.arg(place.stack()).arg("--record").arg(&recording);
-    let mut server = Server { child: command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap() };
-    let mut line = String::new();
-    BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let mut nbd = place.nbd();
-    let requests = 20_000u64;
-    for i in 0..requests {
-        nbd.write(i * 7919 % 32768 * 512, &[1; 512]).unwrap();
-    }
-    nbd.disconnect().unwrap();
-    let output = server.stop();
-    expect(&output, 0, "File too large (os error 27): the recording ends here, with ");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let kept: u64 =
-        said.split("ends here, with ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    let summary = dcd().args(["trace", "summarise", "--json", "--quiet"]).arg(&recording).output().unwrap();
-    expect(&summary, 0, "");
-    let summary: serde_json::Value = serde_json::from_slice(&summary.stdout).unwrap();
-    assert_eq!(summary["all"]["writes"]["count"], kept);
-    assert!(kept > 1000 && kept < requests, "{kept}");
-    assert!(said.contains(&format!("{} requests are not in it", requests + 1 - kept)), "{said}");
-}

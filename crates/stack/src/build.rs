@@ -13,13 +13,12 @@ use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
-use dcd_model::{Disk, Drive};
-use dcd_trace::Inputs;
 
 use crate::error::StackFileError;
 use crate::file::{DeviceSource, DeviceSpec, StackFile};
-use crate::kinds::{DiskSpec, LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
+use crate::kinds::{LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
 use crate::meter::Meter;
+use crate::output::Inputs;
 use crate::trace_file::{Form, Overrun, Recorder, Recording};
 
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
@@ -83,7 +82,10 @@ struct Part {
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return None,
-        LayerKind::Disk(_) | LayerKind::Fault { .. } | LayerKind::ReadAhead { .. } | LayerKind::Trace(_) => 0,
+        LayerKind::Registered { .. }
+        | LayerKind::Fault { .. }
+        | LayerKind::ReadAhead { .. }
+        | LayerKind::Trace(_) => 0,
         LayerKind::Slice(slice) => slice.first_bytes / SECTOR_BYTES,
     };
     let (device, extent) = below[0].place?;
@@ -215,11 +217,11 @@ impl StackFile {
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
-            LayerKind::Disk(disk) => self.make_disk(spec, disk, below[0].sectors),
+            LayerKind::Registered { layer, .. } => Ok(layer.make(below[0].sectors)),
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
             LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, clients)?, below[0].sectors)),
-            LayerKind::WriteCache(cache) => self.make_write_cache(cache, below),
+            LayerKind::WriteCache(cache) => Ok(self.make_write_cache(cache, below)),
             // The members are the first ports, then the spares, and the journal is the last.
             LayerKind::Raid(raid) => {
                 let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
@@ -229,7 +231,7 @@ impl StackFile {
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, log, .. } => {
                 let mut config = (**config).clone();
-                self.know_spindle(&log.text, &mut config)?;
+                self.know_spindle(&log.text, &mut config);
                 Ok((Box::new(LogCache::new(config)), below[1].sectors))
             }
         }
@@ -264,39 +266,19 @@ impl StackFile {
         Ok((Box::new(Slice::new(Extent::new(Lba(first), sectors))), sectors))
     }
 
-    fn make_disk(
-        &self,
-        spec: &LayerSpec,
-        disk: &DiskSpec,
-        below_sectors: u64,
-    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
-        let drive = self.drive(spec, disk)?;
-        let sectors = disk.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
-        let error = |e| self.error(spec.span.clone(), format!("layer \"{}\": {e}", spec.name));
-        let drive = disk.config.change(drive).map_err(error)?;
-        Ok((Box::new(Disk::with_drive(drive, &disk.config)), sectors))
-    }
-
-    fn make_write_cache(
-        &self,
-        cache: &WriteCacheSpec,
-        below: &[Part],
-    ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
-        let mut maps = Vec::new();
-        for (of, part) in cache.of.iter().zip(below) {
-            maps.push(match self.layer(&of.text) {
-                // A modelled disk shows its tracks and its arm.
-                Some(spec @ LayerSpec { kind: LayerKind::Disk(disk), .. }) => {
-                    dcd_model::disk_map(&self.drive(spec, disk)?, cache.unit)
-                }
-                _ => DiskMap {
-                    regions: Regions::uniform(part.sectors, cache.region_bytes / SECTOR_BYTES),
-                    arm: None,
-                },
-            });
-        }
+    fn make_write_cache(&self, cache: &WriteCacheSpec, below: &[Part]) -> (Box<dyn Layer>, u64) {
+        let maps = cache.of.iter().zip(below).map(|(of, part)| {
+            let map = match self.layer(&of.text).map(|spec| &spec.kind) {
+                Some(LayerKind::Registered { layer, .. }) => layer.disk_map(cache.unit),
+                _ => None,
+            };
+            map.unwrap_or_else(|| DiskMap {
+                regions: Regions::uniform(part.sectors, cache.region_bytes / SECTOR_BYTES),
+                arm: None,
+            })
+        });
         let sectors = below.iter().map(|part| part.sectors).sum();
-        Ok((Box::new(WriteCache::new(cache.config, maps)), sectors))
+        (Box::new(WriteCache::new(cache.config, maps.collect())), sectors)
     }
 
     fn make_trace(
@@ -315,15 +297,8 @@ impl StackFile {
         Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
     }
 
-    /// The drive of a modelled disk.
-    fn drive(&self, spec: &LayerSpec, disk: &DiskSpec) -> Result<Drive, StackFileError> {
-        dcd_model::drive::open(&disk.drive.text, &disk.drive_path).map_err(|why| {
-            self.error(disk.drive.span.clone(), format!("layer \"{}\": \"drive\": {why}", spec.name))
-        })
-    }
-
-    /// Tells a cache what is known of the spindle under its log, where that is a modelled disk and the file says nothing.
-    fn know_spindle(&self, log: &str, config: &mut LogCacheConfig) -> Result<(), StackFileError> {
+    /// Tells a cache what is known of the spindle under its log, where the file says nothing.
+    fn know_spindle(&self, log: &str, config: &mut LogCacheConfig) {
         let (mut name, mut first) = (log, 0);
         while let Some(spec) = self.layer(name).filter(|_| config.log_revolution == Nanos::ZERO) {
             match &spec.kind {
@@ -331,16 +306,15 @@ impl StackFile {
                     first += slice.first_bytes / SECTOR_BYTES;
                     name = &slice.of.text;
                 }
-                LayerKind::Disk(disk) => {
-                    let drive = self.drive(spec, disk)?;
-                    config.log_revolution = drive.revolution();
-                    config.log_track_bytes = u64::from(drive.track_at(Lba(first)).sectors) * SECTOR_BYTES;
+                LayerKind::Registered { layer, .. } => {
+                    let Some(spindle) = layer.spindle(Lba(first)) else { return };
+                    config.log_revolution = spindle.revolution;
+                    config.log_track_bytes = spindle.track_bytes;
                 }
                 LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => name = &of.text,
                 LayerKind::Trace(trace) => name = &trace.of.text,
-                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => break,
+                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return,
             }
         }
-        Ok(())
     }
 }

@@ -19,7 +19,7 @@ pub struct Located {
 }
 
 /// One table that is being read. `what` names it in errors: `layer "cache"`.
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     source: Source<'a>,
     what: String,
     span: Range<usize>,
@@ -29,7 +29,12 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub fn new(source: Source<'a>, what: String, span: Range<usize>, table: &'a DeTable<'a>) -> Fields<'a> {
+    pub(crate) fn new(
+        source: Source<'a>,
+        what: String,
+        span: Range<usize>,
+        table: &'a DeTable<'a>,
+    ) -> Fields<'a> {
         Fields { source, what, span, table, known: Vec::new() }
     }
 

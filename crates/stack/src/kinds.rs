@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::{HowPolicy, LogCacheConfig};
 use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
-use dcd_model::DiskConfig;
 
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
 use crate::raid::{Filling, filling};
+use crate::registry::{self, RegisteredLayer};
 
 /// One layer: its name, and what it is.
 #[derive(Clone, Debug)]
@@ -31,17 +32,6 @@ pub struct SliceSpec {
     pub size_bytes: Option<u64>,
     /// The file does not name it: an array's journal, or the log beside it.
     pub(crate) implied: bool,
-}
-
-/// A modelled disk over a device that holds its data.
-#[derive(Clone, Debug)]
-pub struct DiskSpec {
-    pub(crate) of: Located,
-    /// A drive that comes with the program, or else the path of a drive file.
-    pub drive: Located,
-    /// The drive as a path, relative to the stack file.
-    pub drive_path: PathBuf,
-    pub config: DiskConfig,
 }
 
 /// A write cache over one or more disks.
@@ -81,7 +71,7 @@ pub struct RaidSpec {
 #[derive(Clone, Debug)]
 pub enum LayerKind {
     LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
-    Disk(DiskSpec),
+    Registered { of: Located, layer: Arc<dyn RegisteredLayer> },
     Slice(SliceSpec),
     Fault { of: Located, plan: FaultPlan },
     ReadAhead { of: Located, config: ReadAheadConfig },
@@ -95,9 +85,10 @@ impl LayerKind {
     pub(crate) fn below(&self) -> Vec<&Located> {
         match self {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
-            LayerKind::Disk(disk) => vec![&disk.of],
             LayerKind::Slice(slice) => vec![&slice.of],
-            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
+            LayerKind::Registered { of, .. }
+            | LayerKind::Fault { of, .. }
+            | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
             LayerKind::Raid(raid) => raid.of.iter().chain(&raid.spares).chain(&raid.journal).collect(),
@@ -107,9 +98,10 @@ impl LayerKind {
     pub(crate) fn below_mut(&mut self) -> Vec<&mut Located> {
         match self {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
-            LayerKind::Disk(disk) => vec![&mut disk.of],
             LayerKind::Slice(slice) => vec![&mut slice.of],
-            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
+            LayerKind::Registered { of, .. }
+            | LayerKind::Fault { of, .. }
+            | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
             LayerKind::Raid(RaidSpec { of, spares, journal, .. }) => {
@@ -127,12 +119,11 @@ impl LayerKind {
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 8] = [
+const KINDS: [(&str, Reader); 7] = [
     ("log-cache", read_log_cache),
     ("write-cache", read_write_cache),
     ("raid", crate::raid::read),
     ("read-ahead", read_read_ahead),
-    ("disk", read_disk),
     ("slice", read_slice),
     ("fault", read_fault),
     ("trace", read_trace),
@@ -151,15 +142,22 @@ pub(crate) fn read_layer(
     dir: &Path,
 ) -> Result<LayerSpec, StackFileError> {
     let kind = fields.required_text("kind", "log-cache")?;
-    let words = KINDS.iter().map(|(word, _)| *word);
-    let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) else {
-        let advice = match suggestion(&kind.text, words.clone()) {
+    let kind = if let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) {
+        read(&mut fields, dir)?
+    } else if let Some(registered) = registry::find(&kind.text) {
+        let of = fields.required_text("of", "data")?;
+        LayerKind::Registered { of, layer: (registered.read)(&mut fields, dir)? }
+    } else {
+        let words: Vec<&str> = KINDS.iter().map(|(word, _)| *word).chain(registry::words()).collect();
+        let advice = match suggestion(&kind.text, words.iter().copied()) {
+            _ if kind.text == "disk" => {
+                "a modelled disk is a part of the laboratory: use dcd-lab in place of dcd".to_owned()
+            }
             Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("known are: {}", words.collect::<Vec<_>>().join(", ")),
+            None => format!("known are: {}", words.join(", ")),
         };
         return Err(fields.error(kind.span, format!("there is no kind \"{}\"; {advice}", kind.text)));
     };
-    let kind = read(&mut fields, dir)?;
     fields.finish()?;
     Ok(LayerSpec { name: name.text, kind, span: name.span })
 }
@@ -219,26 +217,6 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         ));
     }
     Ok(LayerKind::LogCache { log, data, config: Box::new(config) })
-}
-
-fn read_disk(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFileError> {
-    let of = fields.required_text("of", "data")?;
-    let d = DiskConfig::default();
-    let drive = fields.required_text("drive", &d.drive)?;
-    let config = DiskConfig {
-        drive: drive.text.clone(),
-        size: fields.size("size")?,
-        queue: fields.word("queue")?.unwrap_or(d.queue),
-        queue_depth: fields.number_in("queue-depth", 1..=4096)?.map(|n| n as usize),
-        write_cache: fields.word("write-cache")?.unwrap_or(d.write_cache),
-        write_back: fields.word("write-back")?,
-        segments: fields.number_in("segments", 1..=4096)?.map(|n| n as usize),
-        segment_bytes: fields.size("segment-size")?,
-        read_ahead: fields.word("read-ahead")?,
-        bus: fields.size("bus")?,
-    };
-    let drive_path = dir.join(&drive.text);
-    Ok(LayerKind::Disk(DiskSpec { of, drive, drive_path, config }))
 }
 
 fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {

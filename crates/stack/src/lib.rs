@@ -2,7 +2,7 @@
 //!
 //! [`StackFile::parse`] reads and checks the text; every error names the file, the line and what to do.
 //! [`StackFile::build`] joins the layers over devices that an opener provides: real ones for serving, models for
-//! simulation. The reference of the fields is [`REFERENCE`], which is also what `dcd stack-file` prints.
+//! simulation. The reference of the fields is [`reference()`], which is also what `dcd stack-file` prints.
 //!
 //! ```toml
 //! export = "cache"
@@ -25,23 +25,29 @@
 //! ```
 
 mod build;
+pub mod compact;
 mod error;
 mod fields;
 mod file;
 mod kinds;
 mod meter;
+mod output;
 mod raid;
+mod record;
 mod reference;
+mod registry;
 mod trace_file;
 mod units;
 mod write_hole;
 
 pub use build::{Built, DeviceOpener, ForClients, METER, Parts, RECORD};
 pub use error::StackFileError;
-pub use fields::Located;
+pub use fields::{Fields, Located};
 pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
-pub use kinds::{DiskSpec, LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
+pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
-pub use reference::REFERENCE;
+pub use output::{Inputs, OutputError};
+pub use record::{DeviceId, LBA_END_MAX, Op, Record};
+pub use registry::{Kind, ReadKind, RegisteredLayer, Spindle, reference, register};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

@@ -1,4 +1,4 @@
-//! The reference of stack files, as users read it: `dcd stack-file`, the manual page, and docs print this text.
+//! The reference of the fields of stack files; `registry::reference` adds those of registered kinds.
 
 /// Every field, with its default.
 pub const REFERENCE: &str = r#"A stack file describes devices, the layers over them, and how the top is served.
@@ -145,25 +145,6 @@ kind = "slice"              a part of what is below
 of = "NAME"
 first = "0"                 where it begins
 size = "64MiB"              how long it is; left out: to the end
-
-[layer.NAME]
-kind = "disk"               a modelled disk, paced in real time when it is served
-of = "NAME"                 where its data is
-drive = "NAME"              barracuda-1996, nearline-2018, atlas-10k or another that an unknown
-                            name lists, or the path of a drive file
-queue = "sptf"              in which order the drive serves what waits: fcfs, sptf,
-                            look, c-look, sstf
-queue-depth = 32            among how many; left out: as in its drive file
-size = "4GiB"               how much of the drive is used; left out: all that is below
-write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
-                            power cut before a flush: off, on (FUA is ignored), selective
-                            (those without FUA)
-write-back = "deferred"     when cached writes go to the medium: on-arrival, or deferred to a
-                            quiet moment; left out: as in its drive file
-segments = 10               the drive's buffer; left out: as in its drive file
-segment-size = "187KiB"
-read-ahead = "segment"      none, track, next-track, segment
-bus = "80MB"                bytes a second to and from the host
 
 [layer.NAME]
 kind = "fault"              for tests: what is below fails or lies

@@ -1,5 +1,5 @@
 //! The file of a trace layer: JSON, one object a line in the order in which the operations were answered; or the compact
-//! format of `dcd-trace`, in the order in which they came, for `dcd serve --record`.
+//! format, in the order in which they came, for `dcd serve --record`.
 //!
 //! A thread writes it. The thread that serves only puts records into a bounded queue: where the file cannot keep up, it drops
 //! them and counts them, as serving is what it is for. A simulation waits instead.
@@ -23,10 +23,13 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
 use dcd_engine::layers::trace::{Sink, TraceRecord};
-use dcd_trace::{DeviceId, Inputs, Op, Record, WriteTrace};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+
+use crate::compact::{self, Writer};
+use crate::output::Inputs;
+use crate::record::{DeviceId, Op, Record};
 
 /// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
 const QUEUE_RECORDS: usize = 1 << 16;
@@ -113,7 +116,7 @@ impl Recording {
     fn give_up(&self, form: Form, mut file: File, why: &str) {
         let ended = match form {
             Form::JsonLines => end_lines(&mut file),
-            Form::Compact => dcd_trace::end_after_failure(&mut file),
+            Form::Compact => compact::end_after_failure(&mut file),
         };
         let kept = ended.unwrap_or(0);
         let why = format!("{}: {why}", self.path.display());
@@ -296,7 +299,7 @@ impl Held {
         Held { at: record.at, number, start, sectors, op, latency: record.latency }
     }
 
-    fn write(&self, out: &mut dyn WriteTrace) -> Result<(), String> {
+    fn write(&self, out: &mut Writer) -> Result<(), String> {
         let device = DeviceId(0);
         let record = match self.op {
             Op::Flush => Record::flush(self.at, device),
@@ -331,10 +334,9 @@ fn end_lines(file: &mut File) -> std::io::Result<u64> {
 
 /// The writer gives whole blocks, so nothing is gained by a buffer before the file.
 fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), String> {
-    let format = dcd_trace::by_name("dcd").expect("it is our own");
     let new_writer = |file: &File| {
         let out = file.try_clone().map_err(|e| e.to_string())?;
-        dcd_trace::writer(format, Box::new(out)).map_err(|e| e.to_string())
+        Ok::<_, String>(Writer::new(Box::new(out)))
     };
     // An empty trace to begin with: a disk that is full already is told of at once.
     new_writer(&file)?.finish().map_err(|e| e.to_string())?;
@@ -358,14 +360,14 @@ fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), 
         let due = |first: &Held| rests || first.at.saturating_add(HELD_SPAN) <= newest;
         while held.len() > HELD_MAX || held.peek().is_some_and(|Reverse(first)| due(first)) {
             let Reverse(first) = held.pop().expect("it was looked at");
-            first.write(&mut *out)?;
+            first.write(&mut out)?;
         }
         if pace.is_due() {
             out.checkpoint().map_err(|e| e.to_string())?;
         }
     }
     while let Some(Reverse(first)) = held.pop() {
-        first.write(&mut *out)?;
+        first.write(&mut out)?;
     }
     out.finish().map_err(|e| e.to_string())
 }
@@ -419,11 +421,11 @@ mod tests {
         let mut trace = dcd_trace::open(&path, None).unwrap().reader;
         let mut seen = Vec::new();
         while let Some(record) = trace.next_record().unwrap() {
-            seen.push((record.at.0 / 1_000_000, record.op, record.response.unwrap().0 / 1_000_000));
+            seen.push((record.at.0 / 1_000_000, record.op.name(), record.response.unwrap().0 / 1_000_000));
         }
         assert_eq!(
             seen,
-            [(0, Op::Write, 2_000), (1_000, Op::Write, 2), (1_500, Op::Flush, 1), (9_000, Op::Write, 1)]
+            [(0, "write", 2_000), (1_000, "write", 2), (1_500, "flush", 1), (9_000, "write", 1)]
         );
     }
 
@@ -486,7 +488,7 @@ mod tests {
         for (left, some) in [(7, false), (20, false), (whole.len() - 20_000, true), (whole.len() - 3, true)] {
             std::fs::write(&path, &whole[..left]).unwrap();
             let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-            let kept = dcd_trace::end_after_failure(&mut file).unwrap();
+            let kept = compact::end_after_failure(&mut file).unwrap();
             let mut trace = dcd_trace::open(&path, None).unwrap().reader;
             let mut read = 0;
             // A trace without a single request is refused by its reader.

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 use crate::figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 use crate::history::{Block, Histories};
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 /// The figures of so many devices are kept apart; those of the others only in the total.
 const DEVICES_MAX: usize = 64;

@@ -52,7 +52,7 @@ pub enum TraceError {
     #[error("record {number}: the format {format} cannot say {what}. {advice}")]
     Inexpressible { format: &'static str, number: u64, what: String, advice: &'static str },
     #[error(transparent)]
-    Output(#[from] crate::output::OutputError),
+    Output(#[from] dcd_stack::OutputError),
     #[error("{0}")]
     Other(String),
 }

@@ -9,7 +9,7 @@ use dcd_engine::Nanos;
 
 use crate::error::TraceError;
 use crate::formats;
-use crate::record::Record;
+use dcd_stack::Record;
 
 /// How much of a trace is looked at to recognise its format.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -30,10 +30,6 @@ pub trait ReadTrace {
 /// Takes the records of a trace one by one.
 pub trait WriteTrace {
     fn write(&mut self, record: &Record) -> Result<(), TraceError>;
-    /// Writes out what has come so far, so that a program that is killed leaves it.
-    fn checkpoint(&mut self) -> Result<(), TraceError> {
-        Ok(())
-    }
     /// Ends the trace. What is not finished is not a whole trace.
     fn finish(&mut self) -> Result<(), TraceError>;
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use dcd_engine::Nanos;
 
-use crate::record::DeviceId;
+use dcd_stack::DeviceId;
 
 /// Of a sample, in sectors: 64 KiB, more than most requests have, and small beside what a trace touches that has to be sampled.
 const UNIT_SECTORS: u64 = 128;

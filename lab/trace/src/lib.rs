@@ -5,7 +5,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `record` | the record |
+//! | `dcd_stack::record` | the record, and what writes our own format |
 //! | `format`, `formats` | the table of formats, how one is recognised; each format |
 //! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
 //! | `stage` | skip, cut, scale, merge: readers over readers |
@@ -13,7 +13,6 @@
 //! | `distance` | what an LRU cache of each size would absorb |
 //! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
-//! | `output` | files that results go to, and what must not be written over |
 
 mod characterise;
 mod distance;
@@ -23,10 +22,8 @@ mod format;
 mod formats;
 mod history;
 mod open;
-mod output;
 #[cfg(test)]
 mod real_traces;
-mod record;
 mod stage;
 pub mod synthesise;
 #[cfg(test)]
@@ -36,12 +33,10 @@ mod tests;
 mod text;
 
 pub use characterise::{Characteriser, Options};
+pub use dcd_stack::{DeviceId, Inputs, LBA_END_MAX, Op, OutputError, Record};
 pub use distance::OverwriteDistances;
 pub use error::{TraceError, Unit};
 pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
-pub use formats::compact::end_after_failure;
-pub use open::{OpenTrace, create, open, open_input};
-pub use output::{Inputs, OutputError, inputs_of_trace};
-pub use record::{DeviceId, LBA_END_MAX, Op, Record};
+pub use open::{OpenTrace, create, inputs_of_trace, open, open_input};
 pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, SkipBad, range};

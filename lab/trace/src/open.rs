@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::error::TraceError;
 use crate::format::{Damage, Format, HEAD_BYTES, Input, ReadTrace, recognise, writer};
 use crate::formats::blktrace;
-use crate::output::Inputs;
-use crate::record::Record;
+use dcd_stack::Inputs;
+use dcd_stack::Record;
 
 /// Large reads: decompression and parsing are what takes time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -257,4 +257,9 @@ pub fn create(
         _ => Box::new(file),
     };
     writer(format, out)
+}
+/// The files that a trace is read from: itself, or those of all CPUs.
+pub fn inputs_of_trace(path: &Path) -> Vec<PathBuf> {
+    let cpus = cpu_files(path);
+    if cpus.is_empty() { vec![path.to_owned()] } else { cpus.into_iter().map(|(_, file)| file).collect() }
 }

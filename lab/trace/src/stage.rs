@@ -8,7 +8,7 @@ use dcd_engine::{Extent, Lba, Nanos};
 
 use crate::error::TraceError;
 use crate::format::ReadTrace;
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 type Source = Box<dyn ReadTrace>;
 
@@ -273,7 +273,7 @@ impl ReadTrace for Renumber {
 
 /// The whole address range from a sector on, for [`Cut::range`].
 pub fn range(first: u64, end: Option<u64>) -> Extent {
-    let end = end.unwrap_or(crate::record::LBA_END_MAX);
+    let end = end.unwrap_or(dcd_stack::LBA_END_MAX);
     Extent::new(Lba(first), end.saturating_sub(first))
 }
 

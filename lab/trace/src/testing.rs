@@ -4,7 +4,7 @@ use dcd_engine::Nanos;
 
 use crate::error::TraceError;
 use crate::format::{Damage, Format, Input, ReadTrace, writer};
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 pub fn input(name: &str, bytes: Vec<u8>) -> Input {
     let bytes = Box::new(std::io::Cursor::new(bytes));

@@ -4,8 +4,8 @@ use dcd_engine::Nanos;
 use proptest::prelude::*;
 
 use crate::format::{FORMATS, Format, recognise};
-use crate::record::{DeviceId, Op, Record};
 use crate::testing::{any_records, read, read_all, written};
+use dcd_stack::{DeviceId, Op, Record};
 
 fn writable() -> impl Iterator<Item = &'static Format> {
     FORMATS.iter().copied().filter(|f| f.write.is_some())

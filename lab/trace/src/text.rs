@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use crate::error::{TraceError, Unit};
 use crate::format::{Input, ReadTrace, WriteTrace};
-use crate::record::{DeviceId, Record};
+use dcd_stack::{DeviceId, Record};
 
 /// No line of any format is nearly this long; what is longer is not text.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -155,7 +155,7 @@ pub struct Refused {
 
 /// The formats without discards and flushes refuse them in one way.
 pub fn only_reads_and_writes(record: &Record) -> Option<Refused> {
-    use crate::record::Op;
+    use dcd_stack::Op;
     matches!(record.op, Op::Discard | Op::Flush).then(|| Refused {
         what: format!("{:?}", record.op.name()),
         advice: "Leave them out with --only read,write, or write a format that has them (dcd, fio, blkparse, blktrace)",

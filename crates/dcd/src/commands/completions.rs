@@ -1,13 +1,12 @@
 //! `dcd completions`: a completion script, generated from the definition of the commands.
 
-use clap::CommandFactory;
-
-use crate::cli::{Cli, Completions};
+use crate::cli::Completions;
 use crate::failure::Failure;
 
-pub fn run(args: &Completions) -> Result<(), Failure> {
+pub fn run(args: &Completions, mut command: clap::Command) -> Result<(), Failure> {
+    let name = command.get_name().to_owned();
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "dcd", &mut script);
+    clap_complete::generate(args.shell, &mut command, name, &mut script);
     print!("{}", String::from_utf8_lossy(&script));
     Ok(())
 }

@@ -4,26 +4,35 @@ pub mod array;
 mod calibrate;
 mod check;
 mod completions;
-mod demo;
 mod detach;
 mod dump;
 mod flush;
 mod format;
-mod lab;
 mod man;
 mod rescue;
 mod serve;
-mod simulate;
 mod stack_file;
 mod status;
 mod stop;
-mod trace;
-mod tune;
+
+use dcd_engine::raid::stride::Pass;
+use dcd_engine::{Extent, Nanos};
 
 use crate::cli::Command;
 use crate::failure::Failure;
 
-pub fn run(command: Command) -> Result<(), Failure> {
+/// What differs between the programs that have these commands.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Its command line, for completions and manual pages.
+    pub command: fn() -> clap::Command,
+    pub modelled: Option<Modelled>,
+}
+
+/// Measures the passes of the stride benchmark on a modelled drive: the span and whether they write are given.
+pub type Modelled = fn(drive: &str, passes: &dyn Fn(Extent) -> Vec<Pass>) -> Result<Vec<Nanos>, Failure>;
+
+pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
     match command {
         Command::Array(args) => array::run(&args),
         Command::Format(args) => format::run(&args),
@@ -32,17 +41,12 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Dump(args) => dump::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Flush(args) => flush::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Calibrate(args) => calibrate::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        Command::Trace(args) => trace::run(&args),
-        Command::Tune(args) => tune::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::StackFile(_) => stack_file::run(),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => completions::run(&args, (program.command)()),
+        Command::Man(args) => man::run(&args, (program.command)()),
     }
 }

@@ -3,6 +3,6 @@
 use crate::failure::Failure;
 
 pub fn run() -> Result<(), Failure> {
-    print!("{}", dcd_stack::REFERENCE);
+    print!("{}", dcd_stack::reference());
     Ok(())
 }

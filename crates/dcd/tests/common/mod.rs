@@ -14,9 +14,9 @@ pub use nbd::Nbd;
 
 pub const MIB: u64 = 1 << 20;
 
-/// The program under test.
+/// The program under test: the laboratory's tests run theirs, which has the same commands.
 pub fn dcd() -> Command {
-    Command::new(assert_cmd::cargo::cargo_bin!("dcd"))
+    Command::new(option_env!("CARGO_BIN_EXE_dcd").or(option_env!("CARGO_BIN_EXE_dcd-lab")).unwrap())
 }
 
 /// A directory with a log of 8 MiB, a data disk of 16 MiB full of known bytes, and a stack file for them.

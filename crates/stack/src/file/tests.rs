@@ -216,24 +216,11 @@ fn without_its_cache_a_stack_serves_the_data_disk() {
     assert_eq!(built.parts.place("data"), Some((DeviceIndex(0), rest)));
 }
 
-const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
-                    of = \"file\"\nqueue = \"fcfs\"\n";
-
 #[test]
-fn a_disk_has_a_drive_from_the_program_or_from_a_file() {
-    let build = |text: &str, origin: &Path| {
-        StackFile::parse(text, origin)?
-            .build(&mut Sizes(1 << 17, Vec::new()))
-            .map(|built| built.parts.layers.len())
-    };
-    let named = |drive: &str| format!("{DISK}drive = \"{drive}\"\n");
-    assert_eq!(build(&named("barracuda-1996"), Path::new("s.toml")), Ok(1));
-    let error = build(&named("floppy"), Path::new("s.toml")).unwrap_err().to_string();
-    assert!(error.starts_with("s.toml:8:9: layer \"disk\"") && error.contains("barracuda-1996"), "{error}");
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("my.toml"), "rpm = \"fast\"").unwrap();
-    let error = build(&named("my.toml"), &dir.path().join("s.toml")).unwrap_err().to_string();
-    assert!(error.contains("not a drive file"), "{error}");
+fn a_modelled_disk_is_told_to_be_in_the_laboratory() {
+    let text = "export = \"d\"\n[device.f]\nmemory = \"64MiB\"\n[layer.d]\nkind = \"disk\"\nof = \"f\"\n";
+    let error = parse(text).unwrap_err().to_string();
+    assert!(error.contains(":5:8: layer \"d\"") && error.contains("use dcd-lab"), "{error}");
 }
 
 /// The fields that a table may have, from the error about one that it may not have.
@@ -248,7 +235,7 @@ fn the_reference_has_every_field_and_no_other() {
     let layer = |kind: &str| {
         format!(
             "export = \"x\"\n[device.d]\nmemory = \"1MiB\"\n[layer.x]\nkind = \"{kind}\"\nof = \"d\"\nlog = \"d\"\n\
-             data = \"d\"\ndrive = \"d\"\nunheard = 1\n"
+             data = \"d\"\nunheard = 1\n"
         )
     };
     // Every kind refuses the fields of the others, so only those that it has are given to it.
@@ -256,7 +243,7 @@ fn the_reference_has_every_field_and_no_other() {
         let text = layer(kind);
         let kept = text.lines().filter(|line| {
             let name = line.split(' ').next().unwrap_or("");
-            !["of", "log", "data", "drive"].contains(&name) || fields.contains(&name)
+            !["of", "log", "data"].contains(&name) || fields.contains(&name)
         });
         kept.collect::<Vec<_>>().join("\n")
     };
@@ -264,7 +251,6 @@ fn the_reference_has_every_field_and_no_other() {
     known.extend(known_fields("export = \"x\"\n[serve]\nunheard = 1\n"));
     known.extend(known_fields("export = \"x\"\n[device.d]\nmemory = \"1MiB\"\nunheard = 1\n"));
     known.extend(known_fields(&only("log-cache", &["log", "data"])));
-    known.extend(known_fields(&only("disk", &["of", "drive"])));
     known.extend(known_fields(&only("slice", &["of"])));
     known.extend(known_fields(&only("fault", &["of"])));
     known.extend(known_fields(&only("trace", &["of"])));
@@ -274,7 +260,7 @@ fn the_reference_has_every_field_and_no_other() {
         &only("raid", &["of"]).replace("of = \"d\"", "of = [\"d\", \"missing\", \"missing\"]"),
     ));
     let described: Vec<&str> =
-        crate::REFERENCE.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+        crate::reference::REFERENCE.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     for field in &known {
         assert!(described.contains(&field.as_str()), "\"{field}\" is not described");
     }
@@ -290,9 +276,8 @@ memory = "64MiB"
 [device.b]
 memory = "32MiB"
 [layer.spindle]
-kind = "disk"
+kind = "fault"
 of = "a"
-drive = "barracuda-1996"
 [layer.cache]
 kind = "write-cache"
 of = ["spindle", "b"]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::Nanos;
 
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 /// Deeper than any device's queue, so that what waits longer has lost its completion.
 const WAITING_MAX: usize = 1 << 16;

@@ -7,8 +7,8 @@ use dcd_engine::{Extent, Lba, Nanos};
 
 use super::blk::{Action, BlkEvent, Completions, Requests};
 use crate::format::{Format, Likeness};
-use crate::record::{DeviceId, Op, Record};
 use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, whole};
+use dcd_stack::{DeviceId, Op, Record};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The kernel's device number has this many bits for the minor.

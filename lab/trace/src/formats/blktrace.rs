@@ -11,7 +11,7 @@ use dcd_engine::Nanos;
 use super::blk::{Action, BlkEvent, Completions, Requests};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 const EVENT_BYTES: usize = 48;
 /// Of version 8: it has 64 bits of action, and room.

@@ -2,8 +2,8 @@
 
 use dcd_engine::{Nanos, SECTOR_BYTES};
 
-use crate::record::{DeviceId, Op, Record};
 use crate::text::{Names, RESPONSE_UNKNOWN, counted, known_response};
+use dcd_stack::{DeviceId, Op, Record};
 
 /// What a column says; times in units of so many nanoseconds, places and lengths of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

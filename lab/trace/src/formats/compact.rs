@@ -1,35 +1,18 @@
 //! Our own compact binary format, described in docs/traces.md: blocks of records with a checksum each, times and
 //! addresses as differences, numbers as varints. Six to twelve bytes a record.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 
 use dcd_engine::Nanos;
 
+use dcd_stack::compact::{
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, Before, EARLIER, FOLLOWS, HAS_RESPONSE, HEADER_BYTES, MAGIC,
+    OP_MASK, OPS, SAME_DEVICE, SAME_LENGTH, VERSION, Writer,
+};
+
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use crate::record::{DeviceId, Op, Record};
-
-const MAGIC: &[u8; 8] = b"DCDTRACE";
-const VERSION: u16 = 1;
-const HEADER_BYTES: usize = 16;
-/// Count of payload bytes, count of records, CRC32C of both and the payload.
-const BLOCK_HEADER_BYTES: usize = 12;
-/// A block is written when it has this many bytes: large enough that its header costs nothing.
-const BLOCK_BYTES: usize = 64 << 10;
-/// The largest block that is believed: the last record may pass the limit by its length.
-const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + RECORD_BYTES_MAX;
-/// Tag, and five varints of ten bytes at most.
-const RECORD_BYTES_MAX: usize = 51;
-
-const OP_MASK: u8 = 0b11;
-const SAME_DEVICE: u8 = 1 << 2;
-const SAME_LENGTH: u8 = 1 << 3;
-const FOLLOWS: u8 = 1 << 4;
-const EARLIER: u8 = 1 << 5;
-const HAS_RESPONSE: u8 = 1 << 6;
-
-const OPS: [Op; 4] = [Op::Read, Op::Write, Op::Discard, Op::Flush];
+use dcd_stack::{DeviceId, Op, Record};
 
 pub const FORMAT: Format = Format {
     name: "dcd",
@@ -43,174 +26,18 @@ pub const FORMAT: Format = Format {
     guess: None,
 };
 
-/// What a record is a difference to. Each block starts anew, so that a damaged one costs only itself.
-#[derive(Clone, Copy, Default)]
-struct Before {
-    at: u64,
-    device: u32,
-    end: u64,
-    sectors: u64,
-}
-
-impl Before {
-    fn after(self, record: &Record) -> Before {
-        let (at, device) = (record.at.0, record.device.0);
-        match record.op {
-            Op::Flush => Before { at, device, ..self },
-            _ => Before { at, device, end: record.extent.end().0, sectors: record.extent.sectors },
-        }
-    }
-}
-
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-const fn zigzag(difference: i64) -> u64 {
-    ((difference << 1) ^ (difference >> 63)) as u64
-}
-
 const fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-struct Writer {
-    out: Box<dyn Write>,
-    begun: bool,
-    block: Vec<u8>,
-    records: u32,
-    total: u64,
-    before: Before,
-}
-
-impl Writer {
-    fn new(out: Box<dyn Write>) -> Writer {
-        let block = Vec::with_capacity(BLOCK_BYTES_MAX);
-        Writer { out, begun: false, block, records: 0, total: 0, before: Before::default() }
-    }
-
-    fn encode(&mut self, record: &Record) {
-        let before = self.before;
-        let flush = record.op == Op::Flush;
-        let op = OPS.iter().position(|&op| op == record.op).expect("every operation is in the table") as u8;
-        let mut tag = op;
-        let mut flag = |it_is: bool, bit: u8| tag |= if it_is { bit } else { 0 };
-        flag(record.device.0 == before.device, SAME_DEVICE);
-        flag(record.extent.sectors == before.sectors, SAME_LENGTH);
-        flag(record.extent.start.0 == before.end, FOLLOWS);
-        flag(record.at.0 < before.at, EARLIER);
-        flag(record.response.is_some(), HAS_RESPONSE);
-        self.block.push(tag);
-        put(&mut self.block, record.at.0.abs_diff(before.at));
-        if tag & SAME_DEVICE == 0 {
-            put(&mut self.block, record.device.0.into());
-        }
-        if !flush && tag & FOLLOWS == 0 {
-            // Both are below 2^54.
-            put(&mut self.block, zigzag(record.extent.start.0 as i64 - before.end as i64));
-        }
-        if !flush && tag & SAME_LENGTH == 0 {
-            put(&mut self.block, record.extent.sectors);
-        }
-        if let Some(response) = record.response {
-            put(&mut self.block, response.0);
-        }
-        self.before = before.after(record);
-        self.records += 1;
-        self.total += 1;
-    }
-
-    fn write_block(&mut self) -> std::io::Result<()> {
-        if !self.begun {
-            self.begun = true;
-            let mut header = [0; HEADER_BYTES];
-            header[..8].copy_from_slice(MAGIC);
-            header[8..10].copy_from_slice(&VERSION.to_le_bytes());
-            self.out.write_all(&header)?;
-        }
-        let mut header = [0; BLOCK_HEADER_BYTES];
-        header[..4].copy_from_slice(&(self.block.len() as u32).to_le_bytes());
-        header[4..8].copy_from_slice(&self.records.to_le_bytes());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..8]), &self.block);
-        header[8..].copy_from_slice(&crc.to_le_bytes());
-        self.out.write_all(&header)?;
-        self.out.write_all(&self.block)?;
-        self.block.clear();
-        self.records = 0;
-        self.before = Before::default();
-        Ok(())
-    }
-
-    fn end(&mut self) -> std::io::Result<()> {
-        if self.records > 0 {
-            self.write_block()?;
-        }
-        put(&mut self.block, self.total);
-        self.write_block()?;
-        self.out.flush()
-    }
-}
-
 impl WriteTrace for Writer {
     fn write(&mut self, record: &Record) -> Result<(), TraceError> {
-        self.encode(record);
-        if self.block.len() < BLOCK_BYTES {
-            return Ok(());
-        }
-        self.write_block().map_err(|e| TraceError::io("output", e))
+        self.write(record).map_err(|e| TraceError::io("output", e))
     }
 
-    fn checkpoint(&mut self) -> Result<(), TraceError> {
-        match self.records {
-            0 => Ok(()),
-            _ => self.write_block().map_err(|e| TraceError::io("output", e)),
-        }
-    }
-
-    /// The end is a block of no records that holds their total: without it the trace was cut off.
     fn finish(&mut self) -> Result<(), TraceError> {
-        self.end().map_err(|e| TraceError::io("output", e))
+        self.finish().map_err(|e| TraceError::io("output", e))
     }
-}
-
-/// Ends a trace whose writing has failed, as on a full disk: cuts off what is no whole block, and writes the end mark behind the last
-/// one. Returns the records that are in it. Where there is no room for the end mark, the trace stays one that was cut off.
-pub fn end_after_failure(file: &mut File) -> std::io::Result<u64> {
-    let fill = |file: &mut File, buffer: &mut [u8]| match file.read_exact(buffer) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(e),
-    };
-    file.rewind()?;
-    let (mut header, mut total, mut end) = ([0; HEADER_BYTES], 0, 0);
-    let mut block = Vec::with_capacity(BLOCK_BYTES_MAX);
-    let mut is_whole = fill(file, &mut header)? && header.starts_with(MAGIC);
-    while is_whole {
-        end = file.stream_position()?;
-        let mut header = [0; BLOCK_HEADER_BYTES];
-        if !fill(file, &mut header)? {
-            break;
-        }
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let (bytes, records, crc) = (word(0) as usize, word(4), word(8));
-        block.resize(bytes.min(BLOCK_BYTES_MAX), 0);
-        is_whole = records > 0
-            && bytes <= BLOCK_BYTES_MAX
-            && fill(file, &mut block)?
-            && crc32c::crc32c_append(crc32c::crc32c(&header[..8]), &block) == crc;
-        total += if is_whole { u64::from(records) } else { 0 };
-    }
-    file.set_len(end)?;
-    file.seek(SeekFrom::Start(end))?;
-    let mut writer = Writer::new(Box::new(file.try_clone()?));
-    (writer.begun, writer.total) = (end > 0, total);
-    // It fits where the file system has freed what was cut off.
-    let _ = writer.end();
-    Ok(total)
 }
 
 struct Reader {

@@ -7,8 +7,8 @@ use dcd_engine::Nanos;
 
 use super::columns::{Columns, Raw, Role, io_type, operation};
 use crate::format::{Format, Head, Likeness};
-use crate::record::{Op, Record};
 use crate::text::{Lines, Print, TextReader, TextWriter, decimal, whole};
+use dcd_stack::{Op, Record};
 
 const HEADER: &str = "at_ns,device,op,lba,sectors,response_ns";
 const SEPARATORS: [char; 4] = [',', '\t', ';', '|'];
@@ -114,8 +114,8 @@ impl Print for Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::DeviceId;
     use crate::testing::{input, read_reader, read_text, written};
+    use dcd_stack::DeviceId;
 
     #[test]
     fn our_columns_hold_everything() {

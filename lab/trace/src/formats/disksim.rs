@@ -6,8 +6,8 @@ use std::io::Write;
 use dcd_engine::Nanos;
 
 use crate::format::{Format, Head, Likeness};
-use crate::record::{Op, Record};
 use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, blank, only_reads_and_writes};
+use dcd_stack::{Op, Record};
 
 const READ: u64 = 1;
 const MILLISECOND_NS: u64 = 1_000_000;

@@ -8,8 +8,8 @@ use std::io::Write;
 use dcd_engine::Nanos;
 
 use crate::format::{Format, Head, Likeness};
-use crate::record::{DeviceId, Op, Record};
 use crate::text::{Fields, Lines, Names, Print, TextReader, TextWriter, blank, counted};
+use dcd_stack::{DeviceId, Op, Record};
 
 const MICROSECOND_NS: u64 = 1_000;
 /// The names in a log that we write; read again, they give the same device numbers.

@@ -6,11 +6,11 @@ use std::io::Write;
 use dcd_engine::Nanos;
 
 use crate::format::Format;
-use crate::record::{Op, Record};
 use crate::text::{
     Lines, Names, Print, RESPONSE_UNKNOWN, Refused, TextReader, TextWriter, comma, counted, known_response,
     only_reads_and_writes, whole,
 };
+use dcd_stack::{Op, Record};
 
 const TICK_NS: u64 = 100;
 
@@ -68,7 +68,7 @@ impl Lines for Msr {
 }
 
 impl Msr {
-    fn device(&mut self, host: &str, number: u32) -> Result<crate::record::DeviceId, String> {
+    fn device(&mut self, host: &str, number: u32) -> Result<dcd_stack::DeviceId, String> {
         self.names.id(&format!("{host}.{number}"), Some(number))
     }
 }

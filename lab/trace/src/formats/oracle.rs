@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace};
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Fewer records say too little to recognise a format without a magic number.

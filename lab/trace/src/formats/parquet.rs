@@ -19,7 +19,7 @@ use parquet::schema::parser::parse_message_type;
 use super::columns::{Columns, Raw, Role, io_type, operation};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use crate::record::Record;
+use dcd_stack::Record;
 
 const MAGIC: &[u8] = b"PAR1";
 /// From a stream, no more than this is kept in memory.
@@ -271,8 +271,8 @@ impl WriteTrace for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{DeviceId, Op};
     use crate::testing::{any_records, read, written};
+    use dcd_stack::{DeviceId, Op};
 
     /// A file of one row group with these columns.
     fn file(schema: &str, numbers: &[&[i64]], ops: &[&str]) -> Vec<u8> {

@@ -6,8 +6,8 @@ use std::io::Write;
 use dcd_engine::Nanos;
 
 use crate::format::Format;
-use crate::record::{Op, Record};
 use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, comma, only_reads_and_writes};
+use dcd_stack::{Op, Record};
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace};
-use crate::record::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Op, Record};
 
 const HEADER_END: u8 = 0x0c;
 /// Of what is known, 2204 bytes; more is no header.

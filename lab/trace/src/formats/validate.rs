@@ -5,8 +5,8 @@
 use dcd_engine::Nanos;
 
 use crate::format::Format;
-use crate::record::{DeviceId, Op, Record};
 use crate::text::{Lines, TextReader, blank};
+use dcd_stack::{DeviceId, Op, Record};
 
 const MICROSECOND_NS: u64 = 1_000;
 

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Head, Input, Likeness, ReadTrace, WriteTrace};
-use crate::record::{DeviceId, Op, Record};
 use crate::text::{RESPONSE_UNKNOWN, counted, known_response};
+use dcd_stack::{DeviceId, Op, Record};
 
 const MICROSECOND_NS: u64 = 1_000;
 const READS: [u16; 4] = [0x08, 0x28, 0x88, 0xa8];

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::spread::Spread;
 use crate::error::TraceError;
 use crate::figures::Figures;
-use crate::record::{DeviceId, LBA_END_MAX};
+use dcd_stack::{DeviceId, LBA_END_MAX};
 
 /// The calibrated presets: name and description.
 pub const PRESETS: &[(&str, &str)] = &[

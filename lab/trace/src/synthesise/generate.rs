@@ -20,7 +20,7 @@ use super::place::{Places, Touched};
 use super::spread::Sampler;
 use crate::error::TraceError;
 use crate::format::ReadTrace;
-use crate::record::{Op, Record};
+use dcd_stack::{Op, Record};
 
 /// An overwrite to come: request number, order, where.
 type Due = Reverse<(u64, u64, Lba, u64)>;

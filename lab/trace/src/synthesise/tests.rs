@@ -3,7 +3,7 @@ use dcd_engine::Nanos;
 use super::*;
 use crate::characterise::{Characteriser, Options};
 use crate::figures::Characteristics;
-use crate::record::Record;
+use dcd_stack::Record;
 
 /// A part of a preset, with the long intervals as much shorter: as likely, and quick.
 fn part(name: &str, one_in: u64) -> Description {

@@ -8,11 +8,11 @@ use std::path::Path;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, StrideBench, THRESHOLD};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
 use dcd_io::{FileDevice, FileSpec};
-use dcd_model::{Drive, drive};
 use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
 
 use crate::attachment::{Record, Refusal, admit_plain};
 use crate::cli::Calibrate;
+use crate::commands::Modelled;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::{Opener, Purpose};
@@ -23,14 +23,14 @@ use store::Target;
 /// Shorter passes say nothing.
 const SPAN_MIN: u64 = 1 << 20;
 
-pub fn run(args: &Calibrate) -> Result<(), Failure> {
+pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> {
     check(args)?;
     // What cannot be stored need not be measured.
     let target = match &args.store {
         Some(file) => Some(Target::choose(file, args.layer.as_deref())?),
         None => None,
     };
-    let found = found(args)?;
+    let found = found(args, modelled)?;
     if args.json {
         println!("{}", serde_json::to_string(&found).expect("a result is plain data"));
     } else {
@@ -49,18 +49,18 @@ pub fn run(args: &Calibrate) -> Result<(), Failure> {
     Ok(())
 }
 
-fn found(args: &Calibrate) -> Result<Found, Failure> {
+fn found(args: &Calibrate, modelled: Option<Modelled>) -> Result<Found, Failure> {
     let (device, read, write) = match (&args.device, &args.drive, &args.from) {
         (Some(path), ..) => {
             let (reads, writes) = of_device(args, path)?;
             (path.display().to_string(), reads, writes)
         }
         (_, Some(name), _) => {
-            let drive = load_drive(name)?;
-            let whole = Extent::new(Lba(0), drive.sectors());
-            let times = |writes| {
-                dcd_studies::stride_times(&drive, passes(args, writes, whole)).map(|t| measured(args, &t))
+            let Some(times) = modelled else {
+                return Err(Failure::Failed("--drive: modelled drives are a part of dcd-lab".to_owned()));
             };
+            let times =
+                |writes| times(name, &|whole| passes(args, writes, whole)).map(|t| measured(args, &t));
             (name.clone(), times(false)?, Some(times(true)?))
         }
         (.., Some(path)) => return Found::load(path),
@@ -106,15 +106,6 @@ fn measured(args: &Calibrate, times: &[Nanos]) -> Measured {
     let contiguous = times[0].as_secs_f64();
     let over = times[1..].iter().map(|time| time.as_secs_f64() / contiguous);
     Measured::new(args.span as f64 / contiguous, args.strides.iter().copied().zip(over).collect())
-}
-
-fn load_drive(name: &str) -> Result<Drive, Failure> {
-    let wrong = |e: dcd_model::DriveError| Failure::Failed(format!("--drive {name}: {e}"));
-    if !Path::new(name).is_file() {
-        return drive::builtin(name).map_err(wrong);
-    }
-    let text = std::fs::read_to_string(name).map_err(|e| Failure::io(name, e))?;
-    Drive::parse(&text).map_err(wrong)
 }
 
 fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured>), Failure> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use dcd_cli::cli::time;
 use dcd_engine::Nanos;
 
 /// Convert, measure, make, cut, scale and merge block traces
@@ -289,10 +290,6 @@ pub struct MergeArgs {
     /// A trace may be out of order by so many records
     #[arg(long, value_name = "RECORDS", default_value_t = 1024)]
     pub window: usize,
-}
-
-pub fn time(text: &str) -> Result<Nanos, String> {
-    dcd_stack::parse_duration(text).map_err(|e| e.to_string())
 }
 
 /// Fewer say nothing.

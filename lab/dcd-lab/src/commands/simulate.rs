@@ -38,7 +38,7 @@ pub fn run(args: &Simulate) -> Result<(), Failure> {
 
 /// What to do about a stack without a modelled disk: its times are those of no disk.
 fn unmodelled(file: &StackFile) -> Option<String> {
-    if file.layers.iter().any(|layer| matches!(layer.kind, LayerKind::Disk(_))) {
+    if file.layers.iter().any(|layer| matches!(layer.kind, LayerKind::Registered { .. })) {
         return None;
     }
     let mut data = file.export.as_str();

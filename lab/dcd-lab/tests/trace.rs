@@ -1,5 +1,6 @@
 //! `dcd trace` in a pipeline.
 
+#[path = "../../../crates/dcd/tests/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File, OpenOptions};

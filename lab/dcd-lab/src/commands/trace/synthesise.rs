@@ -36,8 +36,9 @@ pub fn synthesise(args: &Synthesise) -> Result<(), Failure> {
         let fits: Vec<_> = fits.iter().map(|(of, fit)| (&of.name, of.device, fit)).collect();
         eprintln!("{}", serde_json::to_value(fits).expect("numbers and names are JSON"));
     } else if !args.reading.quiet {
-        fits.iter()
-            .for_each(|(description, fit)| crate::output::tell(format_args!("{}", table(description, fit))));
+        fits.iter().for_each(|(description, fit)| {
+            dcd_cli::output::tell(format_args!("{}", table(description, fit)))
+        });
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `dcd tune`, as a user runs it: what it writes can be simulated, formatted and served.
 
+#[path = "../../../crates/dcd/tests/common/mod.rs"]
 mod common;
 
 use std::fmt::Write;

@@ -20,9 +20,9 @@ use dcd_stack::{
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::memory::enough_memory;
-use crate::opening::refused;
 use crate::workload::{Step, Stream};
+use dcd_cli::memory::enough_memory;
+use dcd_cli::refused;
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
 pub const UNMODELLED: Nanos = Nanos::from_micros(80);
@@ -58,7 +58,7 @@ struct VirtualOpener<'a> {
 impl VirtualOpener<'_> {
     fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<MemDisk, String> {
         let is_modelled = self.file.layers.iter().any(|layer| {
-            matches!(layer.kind, LayerKind::Disk(_))
+            matches!(layer.kind, LayerKind::Registered { .. })
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
         let bytes = size_of(device)?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use dcd_engine::log_cache;
 
-use crate::cli::size;
 use crate::tune::{Medium, Objective};
+use dcd_cli::cli::size;
 
 /// Find the cache for a workload: replay a trace against caches of several kinds, sizes and policies
 ///

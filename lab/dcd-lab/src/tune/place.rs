@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::candidates::Medium;
-use crate::attachment::device_numbers;
+use dcd_cli::device_numbers;
 
 const SYSFS_BLOCK: &str = "/sys/dev/block";
 

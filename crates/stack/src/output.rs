@@ -5,7 +5,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Why a result cannot be written where the user wants it.
 #[derive(Debug, thiserror::Error)]
@@ -98,10 +98,4 @@ impl Inputs {
         let written = self.create(output)?.write_all(content.as_ref());
         written.map_err(|source| OutputError::Io { output: output.display().to_string(), source })
     }
-}
-
-/// The files that a trace is read from: itself, or those of all CPUs.
-pub fn inputs_of_trace(path: &Path) -> Vec<PathBuf> {
-    let cpus = crate::open::cpu_files(path);
-    if cpus.is_empty() { vec![path.to_owned()] } else { cpus.into_iter().map(|(_, file)| file).collect() }
 }

@@ -1,4 +1,4 @@
-//! `dcd lab`: the papers' experiments.
+//! `dcd study`: the papers' experiments.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use dcd_studies::experiments::{REGISTRY, find};
 use dcd_studies::{Count, Outcome, Overrides, RunOptions};
 use dcd_trace::Inputs;
 
-use crate::cli::{Lab, LabPart, LabRun, LabShow};
+use crate::cli::{Study, StudyPart, StudyRun, StudyShow};
 use crate::failure::Failure;
 
-pub fn run(args: &Lab) -> Result<(), Failure> {
+pub fn run(args: &Study) -> Result<(), Failure> {
     match &args.part {
-        LabPart::List => {
+        StudyPart::List => {
             print!("{}", dcd_studies::listing());
             Ok(())
         }
-        LabPart::Run(args) => measure(args),
-        LabPart::Show(args) => show(args),
+        StudyPart::Run(args) => measure(args),
+        StudyPart::Show(args) => show(args),
     }
 }
 
-fn measure(args: &LabRun) -> Result<(), Failure> {
+fn measure(args: &StudyRun) -> Result<(), Failure> {
     let options = RunOptions {
         seed: args.seed,
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
@@ -51,7 +51,7 @@ fn measure(args: &LabRun) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(args: &LabShow) -> Result<(), Failure> {
+fn show(args: &StudyShow) -> Result<(), Failure> {
     let names: Vec<&str> = match &args.name {
         Some(name) => vec![find(name)?.name],
         None => REGISTRY.iter().map(|experiment| experiment.name).collect(),
@@ -72,5 +72,5 @@ fn show(args: &LabShow) -> Result<(), Failure> {
 fn nothing_there(out: &Path, name: Option<&str>) -> Failure {
     let name = name.unwrap_or("all");
     let out = out.display();
-    Failure::Failed(format!("{out} has no results of {name}: run `dcd lab run {name} --out {out}` first"))
+    Failure::Failed(format!("{out} has no results of {name}: run `dcd study run {name} --out {out}` first"))
 }

@@ -1,0 +1,204 @@
+//! Every command and flag that the laboratory's program has besides those of `dcd`.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::cli_trace::Trace;
+use crate::cli_tune::Tune;
+
+const EXAMPLES: &str = "\
+Examples:
+  dcd tune week.dcd
+  dcd simulate disk.toml --workload random-writes
+  dcd-lab serve modelled.toml
+
+Every command of dcd works here as well, on stacks that have modelled disks";
+
+/// The laboratory of dcd: sizes a cache from a trace, simulates stacks, repeats the papers' experiments
+#[derive(Debug, Parser)]
+#[command(name = "dcd-lab", version, after_help = format!("{EXAMPLES}\n\n{}", dcd_cli::EXIT_CODES), max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Tune(Box<Tune>),
+    Trace(Trace),
+    Simulate(Simulate),
+    #[command(alias = "lab")]
+    Study(Study),
+    #[command(hide = true)]
+    Demo(Demo),
+    #[command(flatten)]
+    Program(dcd_cli::cli::Command),
+}
+
+/// The commands of `dcd` that the help of this program shows: the others are described by `dcd --help`.
+const SHOWN: [&str; 4] = ["serve", "calibrate", "completions", "man"];
+
+impl Cli {
+    pub fn read() -> Cli {
+        let matches = Cli::command_line().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    pub fn command_line() -> clap::Command {
+        let of_dcd = dcd_cli::cli::Cli::command();
+        let hidden =
+            of_dcd.get_subcommands().map(clap::Command::get_name).filter(|name| !SHOWN.contains(name));
+        hidden.fold(Cli::command(), |command, name| command.mut_subcommand(name, |part| part.hide(true)))
+    }
+}
+
+/// Run a stack in virtual time against a workload
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd simulate disk.toml --workload random-writes --requests 20000
+  dcd simulate disk.toml --workload fsync-writes --seed 7 --json")]
+pub struct Simulate {
+    /// The stack file
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// The workload
+    #[arg(long, value_name = "NAME")]
+    pub workload: Workload,
+    /// How many requests
+    #[arg(long, default_value_t = 10_000)]
+    pub requests: u64,
+    /// Seed of the workload; the same seed gives the same run
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// 4 KiB writes anywhere, a flush after every 16
+    RandomWrites,
+    /// 4 KiB writes anywhere, a flush after each
+    FsyncWrites,
+    /// Half reads, half writes, 4 KiB, in bursts with pauses
+    Mixed,
+    /// 256 KiB writes from the start to the end
+    Sequential,
+}
+
+/// Repeat the papers' experiments, and judge each of their claims
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd study list
+  dcd study run all
+  dcd study run dcd-rawwrite --set drive=nearline-2018 --set sizes=4k,1m
+  dcd study show dcd-rawwrite")]
+pub struct Study {
+    #[command(subcommand)]
+    pub part: StudyPart,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StudyPart {
+    /// List the experiments with their parameters
+    #[command(after_help = "Examples:\n  dcd study list")]
+    List,
+    Run(StudyRun),
+    Show(StudyShow),
+}
+
+/// Run experiments in virtual time; the same seed gives the same results
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd study run A --jobs 2 --out results
+  dcd study run dcd-rawwrite --set drive=nearline-2018")]
+pub struct StudyRun {
+    /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in
+    /// caches, D: RAID-5), or all
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads; as many as there are cores if not given
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Where the results go: a JSON file and plots for each experiment, and report.html
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+    /// Change a parameter of the experiment (see `dcd study list`); can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Write the results as Markdown, too
+    #[arg(long, value_name = "FILE")]
+    pub doc: Option<PathBuf>,
+}
+
+/// Print results again
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd study show --out results")]
+pub struct StudyShow {
+    /// An experiment; all that were run if not given
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where the results are
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+}
+
+/// Parts of the demonstration, for `make demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    #[command(subcommand)]
+    pub part: DemoPart,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DemoPart {
+    /// Write the tree of files
+    Tree { directory: PathBuf },
+    /// Print the table of results, and write the report
+    Report {
+        /// One line of JSON for each disk and phase
+        results: PathBuf,
+        #[arg(long)]
+        report: PathBuf,
+        #[arg(long, default_value_t = 1)]
+        users: u32,
+        /// The drive that was modelled
+        #[arg(long)]
+        drive: String,
+    },
+    /// The comparison in virtual time, over generated requests
+    Virtual {
+        #[arg(long)]
+        report: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_agree_with_each_other() {
+        Cli::command_line().debug_assert();
+    }
+
+    fn has_examples(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.contains("Examples:\n  dcd "), "{} has no examples", command.get_name());
+        command.get_subcommands().filter(|part| !part.is_hide_set()).for_each(has_examples);
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        has_examples(&Cli::command_line());
+    }
+}

@@ -1,0 +1,27 @@
+//! The subcommands, one file each.
+
+mod demo;
+mod drive;
+mod simulate;
+mod study;
+mod trace;
+mod tune;
+
+use dcd_cli::Program;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Tune(args) => tune::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Study(args) => study::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Program(command) => {
+            let program = Program { command: Cli::command_line, modelled: Some(drive::stride_times) };
+            Ok(dcd_cli::run(command, &program)?)
+        }
+    }
+}

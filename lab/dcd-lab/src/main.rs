@@ -1,0 +1,28 @@
+//! The laboratory's program: sizes a cache from a trace, simulates stacks, repeats the papers' experiments, and has the
+//! commands of `dcd` for stacks with modelled disks.
+
+// In the place of those that panic when nobody reads.
+#[macro_use(eprintln, print, println)]
+extern crate dcd_cli;
+
+mod cli;
+mod cli_trace;
+mod cli_tune;
+mod commands;
+mod demo;
+mod failure;
+mod page;
+mod tune;
+mod virtual_run;
+mod workload;
+
+use std::process::ExitCode;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    dcd_io::ignore_file_size_signal();
+    dcd_model::register_disk();
+    dcd_cli::end(commands::run(Cli::read().command), Failure::exit_code)
+}

@@ -1,0 +1,81 @@
+//! The kind "disk" of stack files: a modelled disk over a device that holds its data.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dcd_engine::write_cache::{DiskMap, RegionUnit};
+use dcd_engine::{Layer, Lba, SECTOR_BYTES};
+use dcd_stack::{Fields, Kind, RegisteredLayer, Spindle, StackFileError};
+
+use crate::{Disk, DiskConfig, Drive, disk_map, drive};
+
+const KIND: Kind = Kind { word: "disk", read, reference: REFERENCE };
+
+/// Makes the kind "disk" known to stack files.
+pub fn register_disk() {
+    dcd_stack::register(KIND);
+}
+
+/// A modelled disk, with its drive as the file changes it.
+#[derive(Debug)]
+struct ModelledDisk {
+    drive: Drive,
+    config: DiskConfig,
+}
+
+impl RegisteredLayer for ModelledDisk {
+    fn make(&self, below_sectors: u64) -> (Box<dyn Layer>, u64) {
+        let sectors = self.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
+        (Box::new(Disk::with_drive(self.drive.clone(), &self.config)), sectors)
+    }
+
+    fn spindle(&self, at: Lba) -> Option<Spindle> {
+        let track_bytes = u64::from(self.drive.track_at(at).sectors) * SECTOR_BYTES;
+        Some(Spindle { revolution: self.drive.revolution(), track_bytes })
+    }
+
+    fn disk_map(&self, unit: RegionUnit) -> Option<DiskMap> {
+        Some(disk_map(&self.drive, unit))
+    }
+}
+
+fn read(fields: &mut Fields<'_>, dir: &Path) -> Result<Arc<dyn RegisteredLayer>, StackFileError> {
+    let d = DiskConfig::default();
+    let drive = fields.required_text("drive", &d.drive)?;
+    let config = DiskConfig {
+        drive: drive.text.clone(),
+        size: fields.size("size")?,
+        queue: fields.word("queue")?.unwrap_or(d.queue),
+        queue_depth: fields.number_in("queue-depth", 1..=4096)?.map(|n| n as usize),
+        write_cache: fields.word("write-cache")?.unwrap_or(d.write_cache),
+        write_back: fields.word("write-back")?,
+        segments: fields.number_in("segments", 1..=4096)?.map(|n| n as usize),
+        segment_bytes: fields.size("segment-size")?,
+        read_ahead: fields.word("read-ahead")?,
+        bus: fields.size("bus")?,
+    };
+    let named = drive::open(&drive.text, &dir.join(&drive.text))
+        .map_err(|why| fields.error(fields.value_span("drive"), format!("\"drive\": {why}")))?;
+    let drive = config.change(named).map_err(|why| fields.error_here(why))?;
+    Ok(Arc::new(ModelledDisk { drive, config }))
+}
+
+const REFERENCE: &str = r#"[layer.NAME]
+kind = "disk"               a modelled disk, paced in real time when it is served
+of = "NAME"                 where its data is
+drive = "NAME"              barracuda-1996, nearline-2018, atlas-10k or another that an unknown
+                            name lists, or the path of a drive file
+queue = "sptf"              in which order the drive serves what waits: fcfs, sptf,
+                            look, c-look, sstf
+queue-depth = 32            among how many; left out: as in its drive file
+size = "4GiB"               how much of the drive is used; left out: all that is below
+write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
+                            power cut before a flush: off, on (FUA is ignored), selective
+                            (those without FUA)
+write-back = "deferred"     when cached writes go to the medium: on-arrival, or deferred to a
+                            quiet moment; left out: as in its drive file
+segments = 10               the drive's buffer; left out: as in its drive file
+segment-size = "187KiB"
+read-ahead = "segment"      none, track, next-track, segment
+bus = "80MB"                bytes a second to and from the host
+"#;
