@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::path::Path;
 
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
@@ -15,7 +16,7 @@ use dcd_engine::{
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
 use dcd_stack::{
     DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, Overrun,
-    RaidSpec, StackFile,
+    RaidSpec, StackFile, StackFileError,
 };
 use serde_json::{Value, json};
 
@@ -32,6 +33,12 @@ const SPARE_ID: u64 = 0x5ba4e;
 const DEVICE_BYTES_MAX: u64 = 64 << 40;
 /// No request may take longer than this, in virtual time: the stack is stuck.
 const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
+
+/// Reads a stack that this program has made, which has modelled disks.
+pub fn made(text: &str) -> Result<StackFile, StackFileError> {
+    dcd_model::register_disk();
+    StackFile::parse(text, Path::new("simulated.toml"))
+}
 
 /// How a stack is run.
 #[derive(Clone, Copy, Debug)]

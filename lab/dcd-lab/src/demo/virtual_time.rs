@@ -1,14 +1,12 @@
 //! The demonstration in virtual time: the same disks and caches, and generated requests in place of a file system.
 
-use std::path::Path;
-
 use dcd_engine::{Control, Io};
-use dcd_stack::{METER, StackFile};
+use dcd_stack::METER;
 
 use super::files::Files;
 use super::report::{Phase, Results};
 use crate::failure::Failure;
-use crate::virtual_run::{RunOptions, VirtualRun};
+use crate::virtual_run::{RunOptions, VirtualRun, made};
 
 const SEED: u64 = 1;
 const COMMITS: u64 = 100;
@@ -41,7 +39,7 @@ type Requests = fn(&mut Files) -> Vec<Io>;
 pub fn run() -> Result<Results, Failure> {
     let mut phases = Vec::new();
     for (name, promise) in [("plain", None), ("flush", Some("flush")), ("always", Some("always"))] {
-        let file = StackFile::parse(&stack(promise), Path::new("demo"))?;
+        let file = made(&stack(promise))?;
         let mut run = VirtualRun::start(&file, RunOptions::new(SEED))?;
         let mut files = Files::new(run.sectors(), SEED);
         let parts: [(&str, Requests); 4] = [

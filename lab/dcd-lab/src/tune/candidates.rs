@@ -330,10 +330,9 @@ pub struct Places<'a> {
 
 #[cfg(test)]
 mod tests {
-    use dcd_stack::StackFile;
 
     use super::*;
-    use crate::virtual_run::{RunOptions, VirtualRun};
+    use crate::virtual_run::{RunOptions, VirtualRun, made};
 
     const MEDIA: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
 
@@ -366,7 +365,7 @@ mod tests {
                     setting.served(candidate, &larger),
                 ];
                 for text in texts {
-                    let parsed = StackFile::parse(&text, Path::new("stack.toml"));
+                    let parsed = made(&text);
                     let file = parsed.unwrap_or_else(|error| panic!("{error}\n{text}"));
                     assert!(file.non_volatile_layers().is_empty(), "{text}");
                 }
@@ -379,7 +378,7 @@ mod tests {
         let candidate = Candidate { medium: Medium::Ram, bytes: 1 << 20, policy: RAM_POLICIES[1] };
         for drive in dcd_model::drive::names() {
             let text = setting(drive).scaled(&candidate, 3);
-            let file = StackFile::parse(&text, Path::new("stack.toml")).unwrap();
+            let file = made(&text).unwrap();
             let run = VirtualRun::start(&file, RunOptions::new(1));
             assert!(run.is_ok(), "{}\n{text}", run.err().unwrap());
         }

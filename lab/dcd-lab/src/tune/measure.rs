@@ -1,9 +1,6 @@
 //! One candidate under the workload, or under a sample of it with a cache that is smaller in the same measure.
 
-use std::path::Path;
-
 use dcd_engine::Nanos;
-use dcd_stack::StackFile;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
@@ -11,7 +8,7 @@ use serde_json::Value;
 use super::candidates::{Candidate, Medium, Setting};
 use super::load::Request;
 use crate::failure::Failure;
-use crate::virtual_run::{RunOptions, VirtualRun};
+use crate::virtual_run::{RunOptions, VirtualRun, made};
 
 /// Bytes in a segment of a log, as `dcd format` makes it, and the least that a log may have.
 const SEGMENT_BYTES: u32 = 512 << 10;
@@ -49,7 +46,7 @@ pub fn measure(
     sampled: u32,
 ) -> Result<Measured, Failure> {
     let text = setting.scaled(candidate, sampled);
-    let file = StackFile::parse(&text, Path::new("simulated.toml"))?;
+    let file = made(&text)?;
     let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
     let mut run = VirtualRun::start(&file, RunOptions { segment_bytes, ..RunOptions::new(SEED) })?;
     let mut times = Times::default();
@@ -146,7 +143,7 @@ mod tests {
             grid(&[Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd], &sizes, u64::MAX)
         {
             let text = setting.simulated(&candidate);
-            let file = StackFile::parse(&text, Path::new("simulated.toml")).unwrap();
+            let file = made(&text).unwrap();
             let events = |zeroed_bytes: u64| {
                 let mut run = VirtualRun::start(&file, RunOptions::new(SEED)).unwrap();
                 let requests = requests(zeroed_bytes);
