@@ -1,4 +1,4 @@
-//! The rules that keep data safe (docs/fault-model.md has the table), those that can be seen step by step.
+//! The rules that keep data safe (docs/safety.md has the table), those that can be seen step by step.
 
 use super::core::{DATA, LOG};
 use super::steps::{Disks, Kind, Steps, ZEROES, quiet};

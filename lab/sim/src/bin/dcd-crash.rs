@@ -298,7 +298,7 @@ fn sweep(arguments: &Arguments) -> ExitCode {
     if matches!(arguments.promise, PromiseName::Ordered) {
         eprintln!(
             "dcd-crash: --errors judges the promises flush and always: where the log is dead nothing keeps the order of \
-             `ordered` (docs/fault-model.md)"
+             `ordered` (docs/safety.md)"
         );
         return ExitCode::from(2);
     }
