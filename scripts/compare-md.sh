@@ -129,7 +129,6 @@ files() { # the same without a drive
 
 array() {
     printf '[layer.array]\nkind = "raid"\nlevel = "raid5"\nstrip = "128KiB"\ncache-size = "128MiB"\n'
-    printf 'fill-writes = 12\nfill-reads = 7\n' # `dcd calibrate` for this drive
     printf 'of = ["disk0", "disk1", "disk2", "disk3", "disk4"]\n'
 }
 
@@ -158,6 +157,9 @@ done
 { serve_section dcd-log cache; files; array; ssd; } > "$work/make-dcd-log.toml"
 { serve_section dcd array; files; array; } > "$work/make-dcd.toml"
 
+# Which gaps it pays to fill on this drive.
+"$dcd" calibrate --drive "$drive" --json > "$work/strides.json"
+
 # ---------------------------------------------------------------- servers
 
 start_server() { # NAME
@@ -184,6 +186,7 @@ clear_disks() {
 make_array() { # SETUP
     clear_disks
     "$dcd" array create "$work/make-$1.toml" > /dev/null
+    "$dcd" calibrate --from "$work/strides.json" --store "$work/make-$1.toml" --layer array > /dev/null
     [ "$1" = dcd ] || "$dcd" format "$work/make-$1.toml" > /dev/null
     start_server "make-$1"
     dd if="$(find "$work/$1.fuse" -type f)" of=/dev/null bs=4k count=1 status=none

@@ -1,4 +1,4 @@
-//! Arrays as a user runs them: making, serving, a member that is gone, a kill, dcd over an array, the same file simulated.
+//! Arrays as a user runs them: making, serving, a member that is gone, a kill, dcd over an array.
 
 mod common;
 
@@ -156,20 +156,6 @@ fn below_a_log_cache_an_array_needs_no_word_of_a_journal() {
     }
     nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
-}
-
-#[test]
-fn the_same_array_is_simulated() {
-    let place = Place::new();
-    for (members, cache) in [(&MEMBERS, false), (&["a", "missing", "c", "d"], false), (&MEMBERS, true)] {
-        stack(&place, members, cache);
-        let run = || {
-            let output = place.run("simulate", &["--workload", "mixed", "--requests", "200", "--seed", "5"]);
-            expect(&output, 0, "trace hash");
-            output.stdout
-        };
-        assert_eq!(run(), run(), "a run is repeated from its seed");
-    }
 }
 
 fn on_array(place: &Place, command: &str, more: &[&str]) -> std::process::Output {

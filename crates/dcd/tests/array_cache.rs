@@ -11,8 +11,8 @@ use common::array::good;
 use common::{Place, Server, dcd, expect};
 
 const MEMBERS: &str = "\"a\", \"b\", \"c\", \"d\"";
-const CACHE: &str = "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"home\"\nidle-empty = \"10min\"\n\
-                     idle-full = \"10min\"\nhigh-mark = 100\n";
+const CACHE: &str = "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"home\"\nwhen = \"when-full\"\n\
+                     high-mark = 100\n";
 
 /// Where the log of the cache is.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -408,17 +408,6 @@ fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
     expect(&server.stop(), 0, "");
 }
 
-#[test]
-fn an_array_with_spares_is_simulated() {
-    let place = Place::new();
-    for name in ["a", "b", "c", "d", "e"] {
-        disk(&place, name, 8);
-    }
-    stack(&place, &["a", "b", "c", "d"], &["e"], "");
-    let args = ["--workload", "random-writes", "--requests", "200", "--json"];
-    expect(&place.run("simulate", &args), 0, "\"requests\"");
-}
-
 /// What is to be recorded after a crash cannot be, and that is no member's fault.
 #[test]
 fn a_read_only_array_that_was_killed_is_read_and_not_changed() {

@@ -1,4 +1,4 @@
-//! An array whose members are disks with a log cache each: served, killed, without one member, simulated.
+//! An array whose members are disks with a log cache each: served, killed, without one member.
 
 mod common;
 
@@ -63,9 +63,6 @@ fn an_array_stands_on_dcd() {
     }
     nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
-    stack(&place, &["a", "b", "c"]);
-    let args = ["--workload", "random-writes", "--requests", "2000", "--json"];
-    expect(&place.run("simulate", &args), 0, "\"requests\"");
 }
 
 /// Rule 13, in commands that run the array themselves: the log of a member's cache takes no more writes.

@@ -66,7 +66,7 @@ fn a_cache_is_attached_used_and_taken_off_again() {
 fn flush_brings_everything_home_while_serving() {
     let place = Place::new();
     // Nothing goes home by itself.
-    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
     place.format();
     let server = place.serve();
     let blocks = write_blocks(&place, 0x11);
@@ -142,7 +142,7 @@ fn a_second_signal_ends_a_stop_that_waits_for_its_disks() {
 #[test]
 fn rescue_brings_the_log_home_without_a_server() {
     let place = Place::new();
-    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
     place.format();
     let server = place.serve();
     let blocks = write_blocks(&place, 0x77);
@@ -210,7 +210,7 @@ fn statistics_start_again_on_demand() {
 #[test]
 fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     let place = Place::new();
-    place.write_stack("idle-empty = \"10min\"\nidle-full = \"10min\"\nhigh-mark = 100\n");
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
     place.format();
     let sound = fs::read_to_string(place.stack()).unwrap();
     let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"all\"\nfail-after = 300\nfail-count = 1000000\n";

@@ -183,9 +183,7 @@ fn a_trace_layer_shows_and_writes_down_what_passes() {
     let text = fs::read_to_string(place.path("seen.trace")).unwrap();
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(first["extent"], serde_json::json!({ "start": 8, "sectors": 16 }));
-    // The same file, simulated, records into the same place; and nothing else is ever overwritten.
-    expect(&place.run("simulate", &["--workload", "mixed", "--requests", "50"]), 0, "trace hash");
-    assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap().lines().count(), 50);
+    // Nothing but a trace is ever overwritten.
     fs::write(place.path("seen.trace"), "dear diary").unwrap();
     expect(&place.run("serve", &[]), 1, "holds something that is no trace");
     assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap(), "dear diary");
@@ -219,47 +217,6 @@ fn a_disk_with_a_cache_is_not_served_without_it_and_a_refused_disk_gets_no_recor
     let server = place.serve();
     assert_eq!(place.nbd().read(4096, 4096).unwrap(), [7; 4096]);
     expect(&server.stop(), 0, "");
-}
-
-#[test]
-fn a_recording_is_a_trace_of_what_clients_asked() {
-    let place = Place::new();
-    place.format();
-    let recording = place.path("seen.dcd");
-    let server = place.serve_with(&["--record", recording.to_str().unwrap()]);
-    let mut nbd = place.nbd();
-    for i in 0..20 {
-        nbd.write(i * 4096, &[1; 4096]).unwrap();
-    }
-    nbd.flush().unwrap();
-    nbd.read(512, 1024).unwrap();
-    expect(&place.run("status", &[]), 0, "recording, 22 requests");
-    nbd.disconnect().unwrap();
-    let output = server.stop();
-    expect(&output, 0, "");
-    let trace = |command: &[&str]| {
-        let output = dcd().args(command).arg(&recording).args(["--json", "--quiet"]).output().unwrap();
-        expect(&output, 0, "");
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
-    };
-    let all = &trace(&["trace", "summarise"])["all"];
-    // The server flushes once more before it stops.
-    assert_eq!(
-        (&all["writes"]["count"], &all["reads"]["count"], &all["flushes"]),
-        (&20.into(), &1.into(), &2.into())
-    );
-    assert_eq!((&all["writes"]["bytes"], &all["out_of_order"]), (&(20 * 4096).into(), &0.into()));
-    assert!(all["reads"]["response_ns"]["max"].as_u64().unwrap() > 0, "{all}");
-    let tuned = trace(&["tune", "--media", "ssd", "--log-sizes", "16MiB"]);
-    assert_eq!(tuned["requests"], 23);
-    // Only a recording is overwritten.
-    fs::write(&recording, "dear diary").unwrap();
-    expect(
-        &place.run("serve", &["--record", recording.to_str().unwrap()]),
-        1,
-        "holds something that is no trace",
-    );
-    assert_eq!(fs::read_to_string(&recording).unwrap(), "dear diary");
 }
 
 /// A disk in memory: nothing but the recording is written to a file.

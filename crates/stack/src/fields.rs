@@ -198,6 +198,17 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Refuses fields that were in earlier versions; each with what to do now.
+    pub(crate) fn refuse_removed(&self, removed: &[(&str, &str)]) -> Result<(), StackFileError> {
+        match removed.iter().find(|(name, _)| self.has(name)) {
+            Some((name, now)) => {
+                let message = format!("\"{name}\" is no field any more: {now}");
+                Err(self.error(self.value_span(name), message))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Refuses every field that nobody asked for.
     pub fn finish(self) -> Result<(), StackFileError> {
         let unknown = self.table.iter().filter(|(key, _)| !self.known.contains(&key.get_ref().as_ref()));

@@ -4,16 +4,18 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dcd_engine::Nanos;
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
-use dcd_engine::log_cache::{HowPolicy, LogCacheConfig};
+use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
-use crate::raid::{Filling, filling};
-use crate::registry::{self, RegisteredLayer};
+use crate::raid::FILL;
+use crate::registry::{self, RegisteredLayer, Spindle};
+use crate::units::{parse_duration, parse_size};
 
 /// One layer: its name, and what it is.
 #[derive(Clone, Debug)]
@@ -162,58 +164,67 @@ pub(crate) fn read_layer(
     Ok(LayerSpec { name: name.text, kind, span: name.span })
 }
 
+/// Fields of earlier versions of a log cache.
+const REMOVED: [(&str, &str); 10] = [
+    ("segment-buffers", "leave it out; eight segments are kept in RAM"),
+    (
+        "full-stripes-first",
+        "leave it out; over an array, stripes that are dirty as a whole are destaged first",
+    ),
+    ("how", "leave it out; blocks are destaged sorted by LBA"),
+    ("fill", FILL),
+    ("fill-reads", FILL),
+    ("fill-writes", FILL),
+    ("idle-full", "leave it out; it is a thousandth of \"idle-empty\""),
+    ("log-revolution", "write both in one field: spindle = \"8.33ms 256KiB\""),
+    ("log-track", "write both in one field: spindle = \"8.33ms 256KiB\""),
+    ("compact", "leave it out; a block that is written again takes new space in the log"),
+];
+
+/// A revolution and the bytes of a track of the disk that the log is on.
+fn spindle(fields: &mut Fields<'_>) -> Result<Option<Spindle>, StackFileError> {
+    let Some(text) = fields.text("spindle")? else { return Ok(None) };
+    let wrong = |why: String| {
+        fields.error(
+            fields.value_span("spindle"),
+            format!("\"spindle\": {why}; write the time of a revolution and the size of a track, like \"8.33ms 256KiB\""),
+        )
+    };
+    let (revolution, track) = text.text.split_once(' ').ok_or_else(|| wrong("it is one word".to_owned()))?;
+    let revolution = parse_duration(revolution).map_err(|e| wrong(e.to_string()))?;
+    let track_bytes = parse_size(track.trim()).map_err(|e| wrong(e.to_string()))?;
+    Ok(Some(Spindle { revolution, track_bytes }))
+}
+
 fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    fields.refuse_removed(&REMOVED)?;
     let log = fields.required_text("log", "log")?;
     let data = fields.required_text("data", "data")?;
     let d = LogCacheConfig::default();
-    let Filling { contiguity, calibrated } = filling(fields)?;
+    let idle_empty = fields.duration("idle-empty")?.unwrap_or(d.idle_empty);
+    let spindle = spindle(fields)?;
     let config = LogCacheConfig {
         promise: fields.word("promise")?.unwrap_or(d.promise),
         delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
-        segment_buffers: fields
-            .number_in("segment-buffers", 2..=1024)?
-            .map_or(d.segment_buffers, |n| n as usize),
         bypass_bytes: fields.size("bypass")?.unwrap_or(d.bypass_bytes),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
-        full_stripes_first: fields.flag("full-stripes-first")?.unwrap_or(d.full_stripes_first),
-        how: fields.word("how")?.unwrap_or(d.how),
-        contiguity,
-        calibrated,
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
-        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
-        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
+        idle_empty,
+        idle_full: Nanos(idle_empty.0 / 1000),
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
-        log_revolution: fields.duration("log-revolution")?.unwrap_or(d.log_revolution),
-        log_track_bytes: fields.size("log-track")?.unwrap_or(d.log_track_bytes),
+        log_revolution: spindle.map_or(d.log_revolution, |spindle| spindle.revolution),
+        log_track_bytes: spindle.map_or(d.log_track_bytes, |spindle| spindle.track_bytes),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
-        compact: fields.flag("compact")?.unwrap_or(d.compact),
-        // Nothing that a file should say for every start: see `StackFile::accept_damage`.
-        accept_damage: false,
-        canary: None,
+        ..d
     };
     if config.low_mark >= config.high_mark {
         let span = fields.value_span("low-mark");
         return Err(fields.error(
             span,
             format!("\"low-mark\" ({}) must be below \"high-mark\" ({})", config.low_mark, config.high_mark),
-        ));
-    }
-    let fills = config.contiguity.as_ref().is_some_and(|rules| rules.write.max > 1);
-    if fills && config.how != HowPolicy::Sorted {
-        let span = fields.value_span("how");
-        return Err(fields.error(
-            span,
-            "\"how\": only between sorted blocks are there gaps to fill; leave it out, or fill-writes",
-        ));
-    }
-    if !fills && config.contiguity.as_ref().is_some_and(|rules| rules.read.max > 1) {
-        let span = fields.value_span("fill-reads");
-        return Err(fields.error(
-            span,
-            "\"fill-reads\": what is read is written again; say with fill-writes how far that pays too",
         ));
     }
     Ok(LayerKind::LogCache { log, data, config: Box::new(config) })

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::{CacheUnit, Layout, RaidConfig};
+use dcd_engine::raid::{Layout, RaidConfig};
 
 use crate::error::StackFileError;
 use crate::fields::{Fields, Located};
@@ -19,16 +18,31 @@ const NO_JOURNAL: &str = "none";
 /// What nothing forces home may stay until it is most of the RAM (Baek and Park, section IV).
 const NON_VOLATILE_HIGH_MARK: u8 = 95;
 
-/// Where the strides that are filled come from, when the file does not say which. `Measured` is the default.
-#[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Fill {
-    /// The stride benchmark, whose result is in the superblocks.
-    Measured,
-    None,
-}
+/// Fields of earlier versions.
+const REMOVED: [(&str, &str); 9] = [
+    ("fill", FILL),
+    ("fill-reads", FILL),
+    ("fill-writes", FILL),
+    ("unit", "leave it out; stripes are locked and destaged as a whole"),
+    ("memory", "leave it out; the cache takes its RAM by rows of blocks"),
+    ("pass-memory", "leave it out; passes take 32 MiB of RAM"),
+    ("flush-depth", "leave it out; a flush destages up to 128 stripes at a time"),
+    (
+        "idle-empty",
+        "leave it out; destaging begins when the members have been idle for 1 s, or less as the cache fills",
+    ),
+    (
+        "idle-full",
+        "leave it out; destaging begins when the members have been idle for 1 s, or less as the cache fills",
+    ),
+];
+
+/// Of the fields that said which gaps are filled.
+pub(crate) const FILL: &str =
+    "leave it out; \"dcd calibrate --store\" measures which gaps it pays to fill, and stores that";
 
 pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
+    fields.refuse_removed(&REMOVED)?;
     let members = fields.texts("of")?;
     let present: Vec<bool> = members.iter().map(|member| member.text != MISSING).collect();
     let of: Vec<Located> = members.into_iter().filter(|member| member.text != MISSING).collect();
@@ -37,8 +51,6 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     let hole_accepted = journal.as_ref().is_some_and(|journal| journal.text == NO_JOURNAL);
     let journal = journal.filter(|_| !hole_accepted);
     let d = RaidConfig::default();
-    let unit = fields.word("unit")?.unwrap_or(d.unit);
-    let Filling { contiguity, calibrated } = filling(fields)?;
     let non_volatile = fields.flag("non-volatile")?.unwrap_or(d.non_volatile);
     let high_mark = if non_volatile { NON_VOLATILE_HIGH_MARK } else { d.high_mark };
     let high_mark = fields.number_in("high-mark", 1..=100)?.map_or(high_mark, |n| n as u8);
@@ -52,27 +64,15 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         journal_given_up: hole_accepted,
         journal_required: fields.flag("journal-required")?.unwrap_or(d.journal_required),
         spares: vec![true; spares.len()],
-        region_bytes: d.region_bytes,
         pass_rate: fields.size("pass-rate")?.unwrap_or(d.pass_rate),
         cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),
-        unit,
-        memory: fields.word("memory")?.unwrap_or(d.memory),
-        contiguity,
-        calibrated,
         non_volatile,
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
         high_mark,
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(low_mark, |n| n as u8),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
-        flush_depth: fields.number_in("flush-depth", 1..=1024)?.map_or(d.flush_depth, |n| n as u32),
-        prefetch_after: d.prefetch_after,
-        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
-        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
-        pass_bytes: fields.size("pass-memory")?.unwrap_or(d.pass_bytes),
-        // Nothing that a file should say for every start: see `StackFile::accept_damage`.
-        accept_damage: false,
-        canary: None,
+        ..d
     };
     for (field, wrong) in [("of", members_complaint(&config)), ("strip", config.complaint())] {
         if let Some(complaint) = wrong {
@@ -98,46 +98,12 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         let span = fields.value_span("journal-required");
         return Err(fields.error(span, "\"journal-required\": it has no journal; name one with \"journal\""));
     }
-    if config.contiguity.is_some() && config.unit == CacheUnit::ParityBlockGroup {
-        let span = fields.value_span("unit");
-        return Err(fields.error(
-            span,
-            "\"unit\": strides are filled within a stripe; leave out fill-reads and fill-writes",
-        ));
-    }
     Ok(LayerKind::Raid(RaidSpec { of, spares, journal, hole_accepted, config }))
 }
 
 /// What is wrong with the members alone.
 fn members_complaint(config: &RaidConfig) -> Option<String> {
     RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.complaint()
-}
-
-/// The contiguity transform, as an array or a log cache is told to do it.
-pub(crate) struct Filling {
-    /// Smax for reads and writes, where either is given.
-    pub contiguity: Option<Contiguity>,
-    /// Where neither is: what the stride benchmark has found.
-    pub calibrated: bool,
-}
-
-pub(crate) fn filling(fields: &mut Fields<'_>) -> Result<Filling, StackFileError> {
-    let fill: Option<Fill> = fields.word("fill")?;
-    let read = fields.number_in("fill-reads", 0..=4096)?;
-    let write = fields.number_in("fill-writes", 0..=4096)?;
-    let calibrated = fill != Some(Fill::None);
-    if read.is_none() && write.is_none() {
-        return Ok(Filling { contiguity: None, calibrated });
-    }
-    if fill.is_some() {
-        let span = fields.value_span("fill");
-        return Err(
-            fields.error(span, "\"fill\": leave it out where fill-reads or fill-writes say what is filled")
-        );
-    }
-    let strides = |max: Option<u64>| Strides::up_to(max.unwrap_or(0));
-    let contiguity = Some(Contiguity { read: strides(read), write: strides(write) });
-    Ok(Filling { contiguity, calibrated })
 }
 
 /// The size of an array over members of these sizes.

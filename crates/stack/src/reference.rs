@@ -31,34 +31,22 @@ promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
                             ordered: after a crash the disk is as it was at most
                             delay-max ago; always: every write is durable at once
 delay-max = "500ms"         for ordered
-segment-buffers = 8         buffers in RAM, a segment each
 bypass = "64KiB"            writes from this size on go around the log; 0: never
 when = "idle"               idle: destage when the disk is idle; high-low: by the marks;
                             one-threshold, two-thresholds, asap, when-full, linear
 what = "oldest-first"       oldest-first, last-write-first, least-valid-first, and what a
                             write cache knows
-full-stripes-first = true   over an array: stripes that are dirty as a whole go home first and
-                            together, so that the array need not read for their parity
-how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
-fill = "measured"           gaps between sorted blocks are written too, with what is there, where the
-                            stride benchmark has found that the data disk would wait for a
-                            revolution, once dcd calibrate --store has put its result into the log;
-                            an array below does so itself, and gets none. none: they are not
-fill-writes = 0             in place of fill: they are written where the next block is less than so
-                            many blocks on: from what is clean in the log, or as fill-reads says
-fill-reads = 0              gaps of such strides are read from the data disk for that
 high-mark = 75              percent of the log in use from which destaging does not wait
-low-mark = 50               percent at which high-low stops, and from which on the oldest go
-                            home first whatever "what" says: they free the log's tail
-idle-empty = "1s"           how long the disk must be idle when the log is empty
-idle-full = "1ms"           and when it is full
-destage-memory = "16MiB"    RAM for blocks on their way home, taken at the start; as much again for reading the log
+low-mark = 50               percent at which high-low stops, and from which on the oldest are
+                            destaged first whatever "what" says: they free the log's tail
+idle-empty = "1s"           how long the disk must be idle when the log is empty; a thousandth of
+                            it when the log is full
+destage-memory = "16MiB"    RAM for blocks that are being destaged, taken at the start; as much again
+                            for reading the log
 destage-depth = 32          data-disk writes in flight while destaging
-log-revolution = "0ms"      the log's spindle, where it spins: the time of a revolution, and
-log-track = "0"             the bytes of a track there; a flush then need not wait for a
-                            revolution. Known by itself where the disk is modelled
-compact = false             what is written again while its record is still in RAM takes no
-                            more of the log
+spindle = "8.33ms 256KiB"   where the log is on a spinning disk: the time of a revolution, and the
+                            bytes of a track there. A flush then need not wait for a revolution. Left
+                            out: the log does not spin, or is on a modelled disk, which says it
 ordered-destage = false     the data disk alone is always in a state that a plain disk
                             could have crashed in, at the price of shorter sweeps
 
@@ -74,13 +62,13 @@ non-volatile = false        true: a flush is answered from RAM, as in a controll
 single = false              one cache of write-size for reads and writes
 partitioned = false         each disk has its own equal part
 block = 512                 unit of the cache: 512 or 4096
-unit = "track"              what goes home together on a modelled disk: track, cylinder
+unit = "track"              what is destaged together on a modelled disk: track, cylinder
 region = "1MiB"             the same where tracks cannot be seen
 when = "two-thresholds"     one-threshold, two-thresholds, asap, when-full, linear, idle,
                             high-low
 what = "most-dirty"         most-dirty, least-recently-written, oldest-first, c-scan, clock,
                             wow, stow, last-write-first, least-valid-first
-how = "sorted"              as in a log cache
+how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
 high-mark = 95              percent that are dirty from which it is purged
 low-mark = 40               percent at which purging ends
 dynamic-interval = 0        single: the marks follow the share of writes, set anew after
@@ -111,27 +99,14 @@ journal-required = false    true: when the journal fails, no more writes are tak
                             array goes on without it, and status says so
 pass-rate = "10MiB"         the most that a rebuild, a resync or a scrub moves in a second at each member
                             while clients are active; when they are not, it is not limited
-pass-memory = "32MiB"       RAM for what that has read and not written yet
 cache-size = "64MiB"        RAM for stripes; up to an eighth more for what destages will read
 non-volatile = false        as in a write cache
-unit = "stripe"             what is locked, replaced and destaged as one: stripe, or
-                            parity-block-group (as Linux md)
-memory = "row"              in what the cache takes its RAM: row, a row of blocks on all members, or
-                            unit, which is whole stripes (Baek and Park)
-fill = "measured"           the contiguity transform: gaps between reads for parity, and between
-                            writes, are filled where the stride benchmark of a member has found
-                            that it pays, once there is a result; none: they are not
-fill-reads = 0              in place of fill: they are filled where the next block is less than so
-fill-writes = 0             many blocks on
 when = "idle"               as in a log cache
 what = "wow"                as in a write cache
-high-mark = 10              percent of that RAM that is dirty from which it goes home whatever the
-                            load; 95 where it is non-volatile
+high-mark = 10              percent of that RAM that is dirty from which it is destaged whatever
+                            the load; 95 where it is non-volatile
 low-mark = 5                percent at which that ends, for high-low; 10 below high-mark, or half of it
 destage-depth = 32          stripes that are destaged at a time
-flush-depth = 128           the same while clients wait for a flush alone
-idle-empty = "1s"           for idle, as in a log cache
-idle-full = "1ms"
 
 [layer.NAME]
 kind = "read-ahead"         reads on where reads come in order, and keeps it in RAM; below a log

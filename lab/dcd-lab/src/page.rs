@@ -6,7 +6,8 @@ pub fn page(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
          <style>body{{font:16px sans-serif;max-width:60em;margin:2em auto}}svg{{max-width:100%;height:auto}}\
-         pre{{overflow-x:auto;font-size:13px}}</style></head><body><h1>{title}</h1>\n{body}</body></html>\n"
+         pre{{overflow-x:auto;font-size:13px}}table{{border-collapse:collapse}}\
+         td,th{{padding:.3em 1em .3em 0;text-align:left;border-bottom:1px solid #ddd}}</style></head><body><h1>{title}</h1>\n{body}</body></html>\n"
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dcd_engine::log_cache::{Contiguity, Promise, Strides};
+use dcd_engine::log_cache::Promise;
 use dcd_engine::{DeviceIndex, Extent, Geometry, Lba, Nanos};
 
 use super::*;
@@ -66,15 +66,29 @@ fn a_logical_dcd_is_read_whole() {
 
 #[test]
 fn a_log_cache_destages_as_the_file_says() {
-    let file =
-        parse(&LOGICAL.replace("bypass = 0", "fill-writes = 12\nfill-reads = 3\nfull-stripes-first = false"))
-            .unwrap();
+    let more = "bypass = 0\nidle-empty = \"2s\"\nspindle = \"8.33ms 256KiB\"";
+    let file = parse(&LOGICAL.replace("bypass = 0", more)).unwrap();
     let LayerKind::LogCache { config, .. } = &file.layer("cache").unwrap().kind else {
         panic!("a log cache")
     };
-    let contiguity = Contiguity { read: Strides::up_to(3), write: Strides::up_to(12) };
-    assert_eq!((&config.contiguity, config.full_stripes_first), (&Some(contiguity), false));
-    assert!(config.calibrated, "what is stored in the log counts, if the file does not say");
+    assert_eq!((config.idle_empty, config.idle_full), (Nanos::from_secs(2), Nanos::from_millis(2)));
+    assert_eq!((config.log_revolution, config.log_track_bytes), (Nanos::from_micros(8330), 256 << 10));
+    assert!(config.calibrated, "what is stored in the log counts");
+}
+
+#[test]
+fn fields_of_earlier_versions_are_refused_with_what_to_do_now() {
+    for (field, now) in [
+        ("log-revolution = \"8ms\"", "spindle = \"8.33ms 256KiB\""),
+        ("fill-writes = 12", "dcd calibrate --store"),
+        ("idle-full = \"1ms\"", "a thousandth of \"idle-empty\""),
+        ("segment-buffers = 8", "leave it out"),
+    ] {
+        let error = parse(&LOGICAL.replace("bypass = 0", field)).expect_err(field).to_string();
+        assert!(error.contains("is no field any more: ") && error.contains(now), "{error}");
+    }
+    let error = parse(&RAID.replace("low-mark = 9", "unit = \"stripe\"")).unwrap_err().to_string();
+    assert!(error.contains("\"unit\" is no field any more"), "{error}");
 }
 
 #[test]
@@ -108,20 +122,8 @@ fn every_mistake_is_named_with_its_place_and_a_way_out() {
         ("data = \"data\"", "data = \"data\"\nhigh-mark = 101", "101", "from 1 to 100"),
         ("data = \"data\"", "data = \"data\"\nlow-mark = 90", "90", "below \"high-mark\""),
         ("data = \"data\"", "data = \"data\"\nordered-destage = \"yes\"", "\"yes", "true or false"),
-        ("data = \"data\"", "data = \"data\"\nfill-writes = 5000", "5000", "from 0 to 4096"),
-        ("data = \"data\"", "data = \"data\"\nfill-reads = 9", "9\npromise", "say with fill-writes"),
-        (
-            "data = \"data\"",
-            "data = \"data\"\nfill = \"none\"\nfill-writes = 9",
-            "\"none",
-            "leave it out where fill-reads",
-        ),
-        (
-            "data = \"data\"",
-            "data = \"data\"\nhow = \"as-it-comes\"\nfill-writes = 9",
-            "\"as-it",
-            "between sorted blocks",
-        ),
+        ("data = \"data\"", "data = \"data\"\nspindle = \"8ms\"", "\"8ms", "like \"8.33ms 256KiB\""),
+        ("data = \"data\"", "data = \"data\"\nspindle = \"8 256KiB\"", "\"8 256", "unit is missing"),
         ("export = \"cache\"", "export = \"cash\"", "\"cash", "did you mean \"cache\"?"),
         ("export = \"cache\"", "", "\n", "\"export\" is missing"),
         ("[device.file]", "[device.cache]", "cache]\nkind", "the name \"cache\" is taken"),
@@ -366,7 +368,7 @@ level = "raid6"
 of = ["a", "b", "missing", "d"]
 strip = "64KiB"
 journal = "journal"
-fill-writes = 9
+low-mark = 9
 [layer.cache]
 kind = "log-cache"
 log = "log"
@@ -384,8 +386,7 @@ fn an_array_stands_on_its_members_and_a_journal() {
         (raid.config.spares.len(), raid.config.calibrated, raid.config.pass_rate),
         (0, true, 10 << 20)
     );
-    let contiguity = raid.config.contiguity.as_ref().expect("writes are filled");
-    assert_eq!((contiguity.read.max, contiguity.write.max), (0, 9));
+    assert_eq!((raid.config.contiguity.as_ref(), raid.config.low_mark), (None, 9));
     struct Memory;
     impl DeviceOpener for Memory {
         fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
@@ -403,29 +404,25 @@ fn spares_come_behind_the_members_and_before_the_journal() {
     let text = RAID
         .replacen("\"missing\", \"d\"]", "\"d\"]\nspares = [\"s\"]\npass-rate = \"1MiB\"", 1)
         .replacen("level = \"raid6\"", "level = \"raid5\"\njournal-required = true", 1)
-        .replacen("fill-writes = 9", "fill = \"none\"\n[device.s]\nmemory = \"2MiB\"", 1);
+        .replacen("low-mark = 9", "[device.s]\nmemory = \"2MiB\"", 1);
     let file = parse(&text).unwrap();
     let (layer, raid) = file.arrays().next().expect("an array");
     assert_eq!(layer.kind.below_names(), ["a", "b", "d", "s", "journal"]);
     let config = &raid.config;
     assert_eq!((config.present.as_slice(), config.spares.len()), ([true; 3].as_slice(), 1));
-    assert_eq!((config.pass_rate, config.calibrated, config.journal_required), (1 << 20, false, true));
-    assert_eq!(config.contiguity, None);
+    assert_eq!((config.pass_rate, config.calibrated, config.journal_required), (1 << 20, true, true));
 }
 
 #[test]
 fn mistakes_in_an_array_are_named() {
     for (old, new, complaint) in [
-        ("fill-writes = 9", "fill-writes = 9\nfill = \"measured\"", "leave it out where fill-reads"),
-        ("fill-writes = 9", "fill = \"most\"", "fill"),
-        ("fill-writes = 9", "pass-rate = \"0\"", "would never end"),
-        ("fill-writes = 9", "spares = [\"missing\"]", "only members may be missing"),
+        ("low-mark = 9", "pass-rate = \"0\"", "would never end"),
+        ("low-mark = 9", "spares = [\"missing\"]", "only members may be missing"),
         ("journal = \"journal\"", "journal-required = true", "it has no journal"),
         ("\"b\", \"missing\", ", "", "from 4 to 64 make an array"),
         ("strip = \"64KiB\"", "strip = \"1000\"", "\"strip\": a strip is a multiple of 4KiB"),
         ("level = \"raid6\"", "level = \"raid4\"", "level"),
-        ("fill-writes = 9", "low-mark = 10", "below \"high-mark\" (10)"),
-        ("fill-writes = 9", "fill-writes = 9\nunit = \"parity-block-group\"", "filled within a stripe"),
+        ("low-mark = 9", "low-mark = 10", "below \"high-mark\" (10)"),
         ("of = [\"a\"", "of = [\"x\"", "\"x\""),
     ] {
         assert!(RAID.contains(old), "the test replaces something");

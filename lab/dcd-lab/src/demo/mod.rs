@@ -2,6 +2,5 @@
 
 pub mod files;
 pub mod report;
-pub mod svg;
 pub mod tree;
 pub mod virtual_time;

@@ -4,10 +4,11 @@
 
 use std::fmt::Write;
 
+use dcd_studies::{Axis, Plot, Series, Style};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::svg::{COLOURS, Series, escape, histogram};
+use crate::page::{escaped, page};
 
 /// What one phase on one disk took.
 #[derive(Clone, Debug)]
@@ -212,57 +213,75 @@ impl Results {
 
     /// The page: the same table, what the promises mean, and the histograms.
     pub fn html(&self, title: &str, setting: &str) -> String {
-        let mut page = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{0}</title>\n<style>{STYLE}</style>\n\
-             <h1>{0}</h1>\n<p>{1}</p>\n<table>\n",
-            escape(title),
-            escape(setting)
-        );
+        let mut body = format!("<p>{}</p>\n<table>\n", escaped(setting));
         for (index, row) in self.rows().iter().enumerate() {
             let tag = if index == 0 { "th" } else { "td" };
-            let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
-            let _ = writeln!(page, "<tr>{cells}</tr>");
+            let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            let _ = writeln!(body, "<tr>{cells}</tr>");
         }
-        page.push_str("</table>\n<p>");
+        body.push_str("</table>\n");
         if let Some(warning) = self.warning() {
-            let _ = write!(page, "<b>{}</b></p>\n<p>", escape(&warning));
+            let _ = writeln!(body, "<p><b>{}</b></p>", escaped(&warning));
         }
-        page.push_str(&escape(PROMISES).replace('\n', "<br>\n"));
-        page.push_str("</p>\n<p class=\"legend\">");
-        for (disk, colour) in self.disks.iter().zip(COLOURS.iter().cycle()) {
-            let _ = write!(page, "<span style=\"background:{colour}\"></span> {} ", escape(disk));
-        }
-        page.push_str("</p>\n");
+        let _ = writeln!(body, "<p>{}</p>", escaped(PROMISES).replace('\n', "<br>\n"));
         let kinds: [(&str, Pick); 2] = [("writes", |p| &p.write), ("reads", |p| &p.read)];
         for (kind, pick) in kinds {
-            let all: Vec<Times> =
-                self.disks.iter().map(|disk| Times::merge(self.of_disk(disk).map(pick))).collect();
-            if all.iter().all(|times| times.count == 0) {
-                continue;
-            }
-            page.push_str(&self.picture(&format!("Response times of {kind}, all phases"), &all));
+            let of_all = |disk: &String| Times::merge(self.of_disk(disk).map(pick));
+            body += &self.picture(&format!("Response times of {kind}, all phases"), &of_all);
             for name in &self.names {
-                let of = |disk: &String| {
-                    self.get(disk, name).map_or(Times::default(), |phase| pick(phase).clone())
-                };
-                let times: Vec<Times> = self.disks.iter().map(of).collect();
-                if times.iter().any(|times| times.count > 0) {
-                    page.push_str(&self.picture(&format!("Response times of {kind}, {name}"), &times));
-                }
+                let of = |disk: &String| Times::merge(self.get(disk, name).map(pick).into_iter());
+                body += &self.picture(&format!("Response times of {kind}, {name}"), &of);
             }
         }
-        page.push_str("</html>\n");
-        page
+        page(title, &body)
     }
 
-    fn picture(&self, title: &str, times: &[Times]) -> String {
-        let series: Vec<Series<'_>> = self
-            .disks
-            .iter()
-            .zip(times)
-            .map(|(disk, times)| Series { name: disk, buckets: &times.buckets })
-            .collect();
-        histogram(title, &series)
+    /// For each doubling of the response time, the share of requests that took that long, on each disk; empty without requests.
+    fn picture(&self, title: &str, times: &dyn Fn(&String) -> Times) -> String {
+        let all: Vec<Times> = self.disks.iter().map(times).collect();
+        if all.iter().all(|times| times.count == 0) {
+            return String::new();
+        }
+        let series = self.disks.iter().zip(&all).map(|(disk, times)| {
+            let shares = shares(&times.buckets).into_iter().enumerate();
+            Series::new(disk, shares.map(|(bar, share)| (bar as f64, share)).collect())
+        });
+        let plot = Plot {
+            title: title.to_owned(),
+            x: Axis::names("response time, up to", (FIRST_POWER..=LAST_POWER).map(label).collect()),
+            y: Axis::linear("% of requests"),
+            style: Style::Bars,
+            series: series.collect(),
+        };
+        plot.svg()
+    }
+}
+
+/// The axis: from 2^-7 ms (8 microseconds) to 2^11 ms (2 seconds), a bar for each doubling.
+const FIRST_POWER: i32 = -7;
+const LAST_POWER: i32 = 11;
+const BARS: usize = (LAST_POWER - FIRST_POWER + 1) as usize;
+
+/// The share of all times in each doubling, in percent; times off the axis are in the first or last.
+fn shares(buckets: &[(f64, u64)]) -> [f64; BARS] {
+    let mut shares = [0.0; BARS];
+    let total: u64 = buckets.iter().map(|(_, count)| count).sum();
+    for (upper_ms, count) in buckets {
+        let power = upper_ms.max(1e-9).log2().ceil() as i32;
+        let bar = (power.clamp(FIRST_POWER, LAST_POWER) - FIRST_POWER) as usize;
+        shares[bar] += 100.0 * *count as f64 / total.max(1) as f64;
+    }
+    shares
+}
+
+/// A power of two of a millisecond; every second one is named.
+fn label(power: i32) -> String {
+    let ms = f64::from(power).exp2();
+    match ms {
+        _ if power % 2 == 0 => String::new(),
+        ms if ms < 1.0 => format!("{:.0} us", ms * 1000.0),
+        ms if ms < 1000.0 => format!("{ms:.0} ms"),
+        ms => format!("{:.0} s", ms / 1000.0),
     }
 }
 
@@ -271,11 +290,6 @@ pub const PROMISES: &str = "\
 What survives a power cut: on the plain disk and with the promise \"flush\", everything written before the last flush \
 that returned, as on any disk.
 With the promise \"always\", every write that returned.";
-
-const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse}td,th{padding:.3em 1em .3em 0;text-align:left;border-bottom:1px solid #ddd}\
-svg{width:100%;height:auto}.grid{stroke:#e4e4e4}.axis{font:11px sans-serif;fill:#555}.title{font:bold 13px sans-serif}\
-.legend span{display:inline-block;width:.8em;height:.8em;margin-left:1em}";
 
 #[cfg(test)]
 mod tests {
@@ -347,9 +361,18 @@ mod tests {
     }
 
     #[test]
+    fn every_time_is_counted_once() {
+        let shares = shares(&[(0.000_001, 1), (0.9, 5), (1.0, 5), (1.1, 4), (1e9, 5)]);
+        assert!((shares.iter().sum::<f64>() - 100.0).abs() < 1e-9);
+        let at = |power: i32| shares[(power - FIRST_POWER) as usize];
+        assert_eq!((at(FIRST_POWER), at(0), at(1), at(LAST_POWER)), (5.0, 50.0, 20.0, 25.0));
+    }
+
+    #[test]
     fn the_page_stands_alone() {
         let html = results().html("T", "S");
         assert_eq!(html.matches("<svg").count(), 3, "writes in all, untar, copy; there were no reads");
+        let html = html.replace("http://www.w3.org/2000/svg", "");
         for outside in ["http:", "https:", "src=", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");
         }

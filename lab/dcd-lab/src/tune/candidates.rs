@@ -235,8 +235,10 @@ impl Setting {
             text += &self.layer(candidate, bytes, data);
             if sampled > 0 && candidate.policy.idle {
                 // The disk is idle for longer where fewer requests come.
-                let [empty, full] = [1_000u64, 1].map(|ms| ms << sampled);
-                let _ = write!(text, "idle-empty = \"{empty}ms\"\nidle-full = \"{full}ms\"\n");
+                let _ = writeln!(text, "idle-empty = \"{}ms\"", 1_000u64 << sampled);
+                if candidate.medium == Medium::Ram {
+                    let _ = writeln!(text, "idle-full = \"{}ms\"", 1u64 << sampled);
+                }
             }
         }
         text
@@ -293,7 +295,7 @@ impl Setting {
                 let track = u64::from(self.drive.track_at(dcd_engine::Lba(0)).sectors) * SECTOR_BYTES;
                 let _ = write!(
                     text,
-                    "# The spindle under the log, as the modelled drive has it.\nlog-revolution = \"{}ns\"\nlog-track = \"{track}\"\n",
+                    "# The spindle under the log, as the modelled drive has it.\nspindle = \"{}ns {track}\"\n",
                     self.drive.revolution().0
                 );
             }

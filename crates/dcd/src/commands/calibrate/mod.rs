@@ -43,7 +43,9 @@ pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> 
                 println!("\n{told}");
             }
         }
-        None if !args.json => print!("{}", found.what_to_do()),
+        None if !args.json => println!(
+            "\nAn array of such disks, or a log cache before one, uses this once it is stored: --store STACK"
+        ),
         None => {}
     }
     Ok(())

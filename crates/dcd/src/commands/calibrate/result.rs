@@ -73,18 +73,6 @@ impl Found {
         let write = self.write.as_ref().map_or_else(stored, Measured::strides);
         Contiguity { read: self.read.strides(), write }
     }
-
-    pub fn what_to_do(&self) -> String {
-        let mut text = String::from(
-            "\nAn array of such disks, or a log cache before one, uses it once it is stored (--store STACK), or with these lines\n\
-             in its layer of the stack file:\n",
-        );
-        text.push_str(&format!("fill-reads = {}\n", self.read.max));
-        if let Some(writes) = &self.write {
-            text.push_str(&format!("fill-writes = {}\n", writes.max));
-        }
-        text
-    }
 }
 
 impl fmt::Display for Found {

@@ -77,10 +77,7 @@ impl Target {
         match self {
             Target::Array(array) => {
                 let stored = store_calibration(array, |stored| found.contiguity(stored))?;
-                Ok(format!(
-                    "stored in the array: its next start uses it, unless the stack file says what to fill{}",
-                    kept(&stored)
-                ))
+                Ok(format!("stored in the array: its next start uses it{}", kept(&stored)))
             }
             Target::Log(choice) => {
                 let name = &choice.layer;
@@ -89,7 +86,7 @@ impl Target {
                         format!(
                             "the log of \"{name}\" does not lie on one device, and is only there while it is served"
                         ),
-                        "name the numbers in the stack file instead: fill-reads and fill-writes",
+                        "put the log on a device or a part of one; or store the result in an array below the cache: --layer",
                     )));
                 }
                 let mut log = open_log(choice, Purpose::Change)?;
@@ -101,10 +98,7 @@ impl Target {
                         "stored in the log of \"{name}\": it fills no gaps, as the writes of such a disk gain nothing, or were not \
                          measured"
                     ),
-                    _ => format!(
-                        "stored in the log of \"{name}\": its next start uses it, unless the stack file says what to fill{}",
-                        kept(&stored)
-                    ),
+                    _ => format!("stored in the log of \"{name}\": its next start uses it{}", kept(&stored)),
                 })
             }
         }
