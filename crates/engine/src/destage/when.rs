@@ -80,13 +80,17 @@ impl When for Idle {
     }
 }
 
+/// Whether something that begins at the high mark and ends at the low one goes on.
+pub fn hysteresis(was_on: bool, value: f64, high_mark: f64, low_mark: f64) -> bool {
+    value >= high_mark || (was_on && value > low_mark)
+}
+
 /// From the high mark down to the low mark, whatever else goes on.
 struct HighLow;
 
 impl When for HighLow {
     fn choose(&self, view: &View) -> Choice {
-        let on = view.utilisation >= view.high_mark || (view.running && view.utilisation > view.low_mark);
-        if on { Choice::Run } else { Choice::Wait }
+        run_if(hysteresis(view.running, view.utilisation, view.high_mark, view.low_mark))
     }
 }
 
@@ -102,7 +106,8 @@ struct TwoThresholds;
 
 impl When for TwoThresholds {
     fn choose(&self, view: &View) -> Choice {
-        let on = view.utilisation > view.high_mark || (view.running && view.utilisation > view.low_mark);
+        let above = view.high_mark.next_up();
+        let on = hysteresis(view.running, view.utilisation, above, view.low_mark);
         run_if(view.foreground == 0 && on)
     }
 }

@@ -229,7 +229,7 @@ fn members_that_failed_in_turns_were_not_used_apart() {
             let all = parts.all();
             let mut bench = parts.start(&all).expect("one history");
             for role in absent {
-                if !bench.raid.array().is_failed(role) {
+                if !bench.raid.array().recorder.has_failed(role) {
                     bench.tell(ArrayCommand::Fail { role }).expect("it can be spared");
                 }
             }

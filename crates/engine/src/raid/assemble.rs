@@ -10,7 +10,7 @@ use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
 use crate::raid::journal::{self, Entry, Journal, ReplayError, Slots};
 use crate::raid::layout::Layout;
-use crate::raid::members::members_named;
+use crate::raid::members::{Members, members_named};
 use crate::raid::record::Recorder;
 use crate::raid::superblock::{DATA_SECTOR, Superblock};
 use crate::{BlockDevice, Durability, Io, LINE_BYTES};
@@ -29,117 +29,75 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     let shape = config.level.shape(recorded.members).expect("it was looked at");
     let layout = Layout::new(shape, recorded.strip_sectors, recorded.member_sectors, config.unit);
     let regions = Regions::new(&layout, recorded.region_stripes);
-    let mut members = Members {
+    let mut starting = Starting {
+        config,
         layout: &layout,
+        regions,
         tracts: regions.at_most(TRACTS_MAX),
         replayed: Bitmap::default(),
-        ports: &found.ports,
+        members: &found.members,
         outdated: found.outdated,
-        copies: found.copies.clone(),
-        generations: found.generations.clone(),
+        copies: found.copies,
+        generations: found.generations,
         now: recorded.clone(),
     };
-    members.miss_absent()?;
-    let geometry = members.geometry(&layout, below)?;
+    starting.miss_absent()?;
+    let geometry = starting.geometry(below)?;
     if !geometry.read_only {
-        members.flush(below)?;
+        starting.flush(below)?;
     }
-    if recorded.has_journal && !config.journal && !config.journal_given_up && !geometry.read_only {
-        return refuse(
-            "it has a journal, and the stack file names none: name it, as journal = \"NAME\". If it is gone for good, journal = \"none\" \
-             goes on without: a crash that takes a member too may then lose data",
-        );
-    }
-    members.now.has_journal = config.journal && !config.journal_implied;
-    let replays = recorded.active && recorded.journaled;
-    let needed = replays || config.journal_required;
-    let journal = match config.journal {
-        true => open(config.journal_port(), &layout, &recorded, needed, below)?,
-        false => None,
-    };
-    let replay = replays && !geometry.read_only;
-    let replayed = match journal.as_ref().filter(|_| replay) {
-        Some((port, slots)) => match members.pending(*port, slots, below) {
-            Ok(writes) => {
-                members.replay(*port, writes, below)?;
-                true
-            }
-            Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => false,
-            Err(error) => return refuse(error.to_string()),
-        },
-        None => false,
-    };
-    if replays && !replayed {
-        members.now.in_doubt = Bitmap::full(regions.count());
-    }
-    if let Some(region) = members.damaged(&regions, &layout) {
-        if !config.accept_damage {
-            // What has failed is not believed any more, wherever it is.
-            let absent = members.now.failed & !recorded.failed;
-            let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
-            let lacks_journal = replays && journal.is_none();
-            let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
-            let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
-            let choices: Vec<String> = bring_back.into_iter().chain(journal).chain([accept]).collect();
-            return refuse(format!(
-                "its parity is in doubt in {} of {} regions (region {region} is one), as it did not stop cleanly or had not computed all of \
-                 it yet, and {} missing or failed: what they held may come out wrong. What to do: {}",
-                members.now.in_doubt.len(),
-                regions.count(),
-                names(members.now.failed),
-                choices.join(", or ")
-            ));
+    let journal = starting.open_journal(&recorded, geometry.read_only, below)?;
+    let lacks_journal = recorded.active && recorded.journaled && journal.is_none();
+    match starting.damaged() {
+        None => starting.list_away(recorded.failed),
+        Some(region) if !config.accept_damage => {
+            return refuse(starting.damage(region, recorded.failed, lacks_journal));
         }
-        members.now.in_doubt = Bitmap::default();
-        // What they hold there is not what is computed of the others.
-        members.now.away = Away::default();
-    } else {
-        members.list_away(recorded.failed);
+        Some(_) => {
+            starting.now.in_doubt = Bitmap::default();
+            // What they hold there is not what is computed of the others.
+            starting.now.away = Away::default();
+        }
     }
     let mut recorded = recorded;
-    members.now.active = false;
+    starting.now.active = false;
     // A superblock that only some members have is lost with them, and then an older one counts: before the journal that it speaks
     // of is used again, all have to have the same. The crash explorer found this.
-    let is_behind = |role: usize| members.in_use(role).is_some() && found.differing >> role & 1 == 1;
+    let is_behind = |role: usize| starting.in_use(role).is_some() && found.differing >> role & 1 == 1;
     let behind = (0..recorded.members).any(is_behind);
-    if (recorded.active || behind || recorded.in_doubt != members.now.in_doubt) && !geometry.read_only {
+    if (recorded.active || behind || recorded.in_doubt != starting.now.in_doubt) && !geometry.read_only {
         // A crash may have left the next one with members that are away now.
-        members.now.generation = found.generation_max + 2;
-        recorded = members.write_superblocks(below)?;
+        starting.now.generation = found.generation_max + 2;
+        recorded = starting.write_superblocks(below)?;
     }
     let mut config = config.clone();
     if config.contiguity.is_none() && config.calibrated {
         config.contiguity = recorded.calibration.clone();
     }
-    let recorder = Recorder::new(recorded, members.now, members.copies, members.generations);
-    Ok(Array::new(Start {
-        config,
-        layout,
-        regions,
-        geometry,
-        recorder,
-        journal: journal.map(|(port, slots)| Journal::new(port, slots)),
-        found,
-    }))
+    let recorder = Recorder::new(recorded, starting.now, starting.copies, starting.generations);
+    let members = found.members;
+    Ok(Array::new(Start { config, layout, regions, geometry, recorder, journal, members }))
 }
 
 /// The members at a start, and what is known of them by now.
-struct Members<'a> {
+struct Starting<'a> {
+    config: &'a RaidConfig,
     layout: &'a Layout,
+    regions: Regions,
     tracts: Regions,
     /// Tracts that the journal had something of.
     replayed: Bitmap,
-    ports: &'a [Option<Port>],
+    members: &'a Members,
     outdated: u64,
     copies: Vec<usize>,
     generations: Vec<u64>,
     now: Superblock,
 }
 
-impl Members<'_> {
+impl Starting<'_> {
     /// A member that is not there has failed; one that was being rebuilt is not taken back, unless it had been away.
     fn miss_absent(&mut self) -> Result<(), ActivateError> {
-        let is_absent = |role: usize| self.ports[role].is_none() || self.outdated >> role & 1 == 1;
+        let is_absent = |role: usize| self.members.port(role).is_none() || self.outdated >> role & 1 == 1;
         for role in (0..self.now.members).filter(|&role| is_absent(role)).collect::<Vec<_>>() {
             self.fail(role)?;
         }
@@ -166,26 +124,44 @@ impl Members<'_> {
     /// Where the member of a role is, if it is written to.
     fn in_use(&self, role: usize) -> Option<Port> {
         let rebuilt = self.now.rebuilding.is_some_and(|rebuild| rebuild.role == role);
-        self.ports.get(role).copied().flatten().filter(|_| self.now.failed >> role & 1 == 0 || rebuilt)
+        self.members.port(role).filter(|_| self.now.failed >> role & 1 == 0 || rebuilt)
     }
 
     /// A region in doubt of which a member has failed, or is not rebuilt so far: nobody can make up for that.
-    fn damaged(&self, regions: &Regions, layout: &Layout) -> Option<u64> {
+    fn damaged(&self) -> Option<u64> {
         let lacks = |region: &u64| {
-            let end = regions.units(*region).end * layout.column_sectors();
+            let end = self.regions.units(*region).end * self.layout.column_sectors();
             let whole = self.now.rebuilding.filter(|rebuild| rebuild.sectors >= end);
             self.now.failed & !whole.map_or(0, |rebuild| 1 << rebuild.role) != 0
         };
         self.now.in_doubt.iter().find(lacks)
     }
 
-    fn geometry(&self, layout: &Layout, below: &dyn Ports) -> Result<Geometry, ActivateError> {
+    /// Why it does not start with a region in doubt. `failed`: the roles that had failed before.
+    fn damage(&self, region: u64, failed: u64, lacks_journal: bool) -> String {
+        // What has failed is not believed any more, wherever it is.
+        let absent = self.now.failed & !failed;
+        let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
+        let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
+        let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
+        let choices: Vec<String> = bring_back.into_iter().chain(journal).chain([accept]).collect();
+        format!(
+            "its parity is in doubt in {} of {} regions (region {region} is one), as it did not stop cleanly or had not computed all of \
+             it yet, and {} missing or failed: what they held may come out wrong. What to do: {}",
+            self.now.in_doubt.len(),
+            self.regions.count(),
+            names(self.now.failed),
+            choices.join(", or ")
+        )
+    }
+
+    fn geometry(&self, below: &dyn Ports) -> Result<Geometry, ActivateError> {
         let mut geometry = Geometry {
             physical_block_bytes: LINE_BYTES as u32,
-            stripes: Some(Stripes { sectors: layout.stripe_sectors(), first: 0 }),
-            ..Geometry::plain(layout.sectors())
+            stripes: Some(Stripes { sectors: self.layout.stripe_sectors(), first: 0 }),
+            ..Geometry::plain(self.layout.sectors())
         };
-        let needed = DATA_SECTOR + layout.stripes * layout.strip_sectors;
+        let needed = DATA_SECTOR + self.layout.stripes * self.layout.strip_sectors;
         for role in 0..self.now.members {
             let Some(port) = self.in_use(role) else { continue };
             let member = below.geometry(port);
@@ -216,8 +192,44 @@ impl Members<'_> {
         Ok(())
     }
 
-    fn pending(&self, port: Port, slots: &Slots, below: &mut dyn Ports) -> Result<Vec<Entry>, ReplayError> {
-        journal::pending(&mut PortDevice { ports: below, port }, slots, self.now.uuid, self.now.epoch)
+    /// Opens the journal, and makes its writes again if there may be any. Without them the parity is in doubt everywhere.
+    fn open_journal(
+        &mut self,
+        recorded: &Superblock,
+        read_only: bool,
+        below: &mut dyn Ports,
+    ) -> Result<Option<Journal>, ActivateError> {
+        let config = self.config;
+        if recorded.has_journal && !config.journal && !config.journal_given_up && !read_only {
+            return refuse(
+                "it has a journal, and the stack file names none: name it, as journal = \"NAME\". If it is gone for good, journal = \"none\" \
+                 goes on without: a crash that takes a member too may then lose data",
+            );
+        }
+        self.now.has_journal = config.journal && !config.journal_implied;
+        let replays = recorded.active && recorded.journaled;
+        let needed = replays || config.journal_required;
+        let port = config.journal_port();
+        let slots = match config.journal {
+            true => open(port, self.layout, recorded, needed, below)?,
+            false => None,
+        };
+        let mut replayed = false;
+        if let Some(slots) = slots.as_ref().filter(|_| replays && !read_only) {
+            let mut device = PortDevice { ports: below, port };
+            match journal::pending(&mut device, slots, self.now.uuid, self.now.epoch) {
+                Ok(writes) => {
+                    self.replay(port, writes, below)?;
+                    replayed = true;
+                }
+                Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => {}
+                Err(error) => return refuse(error.to_string()),
+            }
+        }
+        if replays && !replayed {
+            self.now.in_doubt = Bitmap::full(self.regions.count());
+        }
+        Ok(slots.map(|slots| Journal::new(port, slots)))
     }
 
     /// Makes the writes of the journal again. They are all there, whichever of them a crash has cut short.
@@ -288,14 +300,14 @@ fn members_in(roles: u64) -> String {
     members_named(&roles)
 }
 
-/// Gives the journal; none where it cannot be read and is not needed.
+/// Where the records of the journal are; none where it cannot be read and is not needed.
 fn open(
     port: Port,
     layout: &Layout,
     newest: &Superblock,
     needed: bool,
     below: &mut dyn Ports,
-) -> Result<Option<(Port, Slots)>, ActivateError> {
+) -> Result<Option<Slots>, ActivateError> {
     let slots = Slots::new(layout, below.geometry(port).sectors);
     if slots.count < Slots::COUNT_MIN {
         return refuse(format!(
@@ -305,7 +317,7 @@ fn open(
     }
     let mut device = PortDevice { ports: below, port };
     match journal::fits(&mut device, &slots, newest.uuid) {
-        Ok(true) => Ok(Some((port, slots))),
+        Ok(true) => Ok(Some(slots)),
         Err(_) if !needed => Ok(None),
         Err(error) => refuse(format!("reading the journal: {error}")),
         Ok(false) => refuse(format!(

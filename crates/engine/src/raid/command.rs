@@ -22,7 +22,7 @@ impl Array {
         if role >= members {
             return Err(format!("there is no member {role}: they are 0 to {}", members - 1));
         }
-        if self.is_failed(role) {
+        if self.recorder.has_failed(role) {
             return Err(format!("member {role} has failed already"));
         }
         if self.broken || self.geometry.read_only {
@@ -49,7 +49,7 @@ impl Array {
             "no member has failed"
         } else if self.recorder.rebuilding().is_some() {
             return Ok(());
-        } else if self.spares.is_empty() {
+        } else if !self.members.has_spares() {
             "there is no spare: \"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
         } else if !self.recorder.in_doubt().is_empty() {
             "the parity is not right everywhere, so what the member had cannot be computed: copy away what can be read; after \

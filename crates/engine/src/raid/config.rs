@@ -178,6 +178,11 @@ impl Default for RaidConfig {
     }
 }
 
+/// Whether a strip may have so many sectors.
+pub(super) const fn is_strip(sectors: u64) -> bool {
+    sectors > 0 && sectors.is_multiple_of(LINE_SECTORS) && sectors <= STRIP_SECTORS_MAX
+}
+
 impl RaidConfig {
     /// The port of the journal, if it has one: it comes after those of members and spares.
     pub fn journal_port(&self) -> Port {
@@ -191,8 +196,7 @@ impl RaidConfig {
             let least = self.level.parity() + 2;
             return Some(format!("it has {members} members: from {least} to {MEMBERS_MAX} make an array"));
         }
-        let strip = self.strip_sectors;
-        if strip == 0 || !strip.is_multiple_of(LINE_SECTORS) || strip > STRIP_SECTORS_MAX {
+        if !is_strip(self.strip_sectors) {
             return Some("a strip is a multiple of 4KiB, and at most 16MiB".to_owned());
         }
         None

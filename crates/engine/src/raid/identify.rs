@@ -3,15 +3,14 @@
 use crate::SECTOR_BYTES;
 use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
 use crate::raid::config::RaidConfig;
-use crate::raid::members::{Spare, members_named};
+use crate::raid::members::{Members, Spare, members_named};
 use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Superblock, SuperblockError};
 
 /// What the superblocks say together.
 pub(super) struct Found {
     pub newest: Superblock,
-    /// Where the member of each role is, if it can be read.
-    pub ports: Vec<Option<Port>>,
-    /// For each of them, which copy of its superblock counts.
+    pub members: Members,
+    /// For each role, which copy of its superblock counts.
     pub copies: Vec<usize>,
     /// For each of them, the generation that it has itself; 0 where nobody is.
     pub generations: Vec<u64>,
@@ -21,14 +20,6 @@ pub(super) struct Found {
     pub differing: u64,
     /// Members with an older content than they must have, a bit each: they are not used.
     pub outdated: u64,
-    /// For each role that a spare has taken, which one.
-    pub holders: Vec<Option<usize>>,
-    /// Devices that wait for a member to fail.
-    pub spares: Vec<Spare>,
-    /// Spares that cannot be used, and why.
-    pub unusable: Vec<(Port, String)>,
-    /// For each place among the spares, the device there.
-    pub places: Vec<Option<Port>>,
 }
 
 /// A device that can be read.
@@ -67,60 +58,46 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         None => return refuse_unknown(&unknown, None),
         Some(uuid) => uuid,
     };
-    let foreign = |device: &mut Device| device.superblock.uuid != uuid;
-    let foreign_members: Vec<usize> =
-        (0..members.len()).filter(|&place| members[place].take_if(foreign).is_some()).collect();
-    for (place, spare) in spares.iter_mut().enumerate() {
-        if let Some(device) = spare.take_if(foreign) {
-            let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
-            unusable.push((device.port, unused(place, why)));
-        }
+    let (foreign, foreign_spares) = (take_foreign(&mut members, uuid), take_foreign(&mut spares, uuid));
+    for (place, port) in foreign_spares {
+        let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
+        unusable.push((port, unused(place, why)));
     }
-    let Some(newest) = Superblock::newest_of(known(&members, &spares).map(|(superblock, _)| superblock))
-    else {
-        return refuse("all of its members are spares: name the members in \"of\", and spares in \"spares\"");
-    };
-    let newest = newest.clone();
-    described(config, &newest)?;
-    if let Some(apart) = newest.apart(&known(&members, &spares).collect::<Vec<_>>()) {
-        return refuse(apart.to_string());
-    }
-    let mut found = Found {
-        ports: vec![None; newest.members],
-        copies: vec![0; newest.members],
-        generations: vec![0; newest.members],
-        generation_max: known(&members, &spares).map(|(known, _)| known.generation).max().unwrap_or(0),
-        differing: 0,
-        outdated: 0,
-        holders: vec![None; newest.members],
-        spares: Vec::new(),
-        unusable,
-        places,
-        newest,
-    };
-    for (place, device) in spares.iter().enumerate() {
-        if let Some(device) = device {
-            found.add_spare(place, device, below)?;
-        }
+    let mut found = Found::new(config, &members, &spares, places)?;
+    unusable.into_iter().for_each(|(port, why)| found.members.add_unusable(port, why));
+    for (place, device) in present(&spares) {
+        found.add_spare(place, device, below)?;
     }
     // Where a spare has the role, it does not matter what is in the place of the member.
-    let has_member = |place: &usize| found.holders[*place].is_none();
-    let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(place)).collect();
+    let has_member = |place: usize| found.members.holder(place).is_none();
+    let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(*place)).collect();
     if !unknown.is_empty() {
         return refuse_unknown(&unknown, Some(&found.newest));
     }
-    if let Some(place) = foreign_members.into_iter().find(has_member) {
+    if let Some((place, _)) = foreign.into_iter().find(|(place, _)| has_member(*place)) {
         return refuse(format!(
             "member {place} belongs to another array than most of its members: name the right device; if that is gone for good, and \
              nothing on this one is needed, it gets the place with \"dcd array add --force STACK-FILE NAME\""
         ));
     }
-    for (place, device) in members.iter().enumerate() {
-        if let Some(device) = device {
-            found.add_member(place, device)?;
-        }
+    for (place, device) in present(&members) {
+        found.add_member(place, device)?;
     }
     Ok(found)
+}
+
+/// The devices that are there, each with its place.
+fn present(devices: &[Option<Device>]) -> impl Iterator<Item = (usize, &Device)> {
+    devices.iter().enumerate().filter_map(|(place, device)| Some((place, device.as_ref()?)))
+}
+
+/// Takes out the devices of other arrays; gives the place and the port of each.
+fn take_foreign(devices: &mut [Option<Device>], uuid: [u8; 16]) -> Vec<(usize, Port)> {
+    let take = |(place, device): (usize, &mut Option<Device>)| {
+        let foreign = device.take_if(|device| device.superblock.uuid != uuid)?;
+        Some((place, foreign.port))
+    };
+    devices.iter_mut().enumerate().filter_map(take).collect()
 }
 
 type Read = Option<Result<Device, SuperblockError>>;
@@ -217,8 +194,38 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
 }
 
 impl Found {
-    fn seat(&mut self, role: usize, device: &Device) {
-        self.ports[role] = Some(device.port);
+    /// What the superblocks say of the array, which the stack file has to describe. No device has a role yet.
+    fn new(
+        config: &RaidConfig,
+        members: &[Option<Device>],
+        spares: &[Option<Device>],
+        places: Vec<Option<Port>>,
+    ) -> Refusal<Found> {
+        let known: Vec<_> = known(members, spares).collect();
+        let superblocks = known.iter().map(|(superblock, _)| *superblock);
+        let Some(newest) = Superblock::newest_of(superblocks.clone()) else {
+            return refuse(
+                "all of its members are spares: name the members in \"of\", and spares in \"spares\"",
+            );
+        };
+        described(config, newest)?;
+        if let Some(apart) = newest.apart(&known) {
+            return refuse(apart.to_string());
+        }
+        Ok(Found {
+            newest: newest.clone(),
+            members: Members::new(newest.members, places),
+            copies: vec![0; newest.members],
+            generations: vec![0; newest.members],
+            generation_max: superblocks.map(|known| known.generation).max().unwrap_or(0),
+            differing: 0,
+            outdated: 0,
+        })
+    }
+
+    /// A device is the member of a role; `place`: among the spares, if it is one of them.
+    fn appoint(&mut self, role: usize, device: &Device, place: Option<usize>) {
+        self.members.appoint(role, device.port, place);
         self.copies[role] = device.identity.copy;
         self.generations[role] = device.superblock.generation;
         self.differing |= u64::from(device.superblock != self.newest) << role;
@@ -228,7 +235,7 @@ impl Found {
                 "member {role} has an older content than the others know it to have had, as from an image or a copy of it: it is not \
                  used. Take it out with \"dcd array remove\", and add it again"
             );
-            self.unusable.push((device.port, why));
+            self.members.add_unusable(device.port, why);
         }
     }
 
@@ -237,30 +244,29 @@ impl Found {
             (below.geometry(device.port).sectors, DATA_SECTOR + self.newest.member_sectors);
         let Identity { id, role, copy } = device.identity;
         if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
-            if self.ports[role].is_some() {
+            if self.members.port(role).is_some() {
                 return refuse(format!("two spares are the same member {role}: name each device once"));
             }
-            self.seat(role, device);
-            self.holders[role] = Some(place);
+            self.appoint(role, device, Some(place));
         } else if sectors < needed {
             let why = format!("it has {sectors} sectors, and each member has {needed}: name a larger device");
-            self.unusable.push((device.port, unused(place, &why)));
+            self.members.add_unusable(device.port, unused(place, &why));
         } else if role.is_none() {
-            if self.spares.iter().any(|spare| spare.id == id) {
+            if self.members.has_id(id) {
                 return refuse(format!("spare {place} is named twice: name each device once"));
             }
-            self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Spare(place) });
+            self.members.add_spare(Spare { port: device.port, id, copy, seat: Seat::Spare(place) });
         } else {
             let why = "it was a member and is out of date: add it again with \"dcd array add\"";
-            self.unusable.push((device.port, unused(place, why)));
+            self.members.add_unusable(device.port, unused(place, why));
         }
         Ok(())
     }
 
     fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
         let Identity { id, role, copy } = device.identity;
-        match (self.newest.role_of(id).filter(|_| id != NOBODY), self.holders[place]) {
-            (Some(role), None) if role == place => self.seat(role, device),
+        match (self.newest.role_of(id).filter(|_| id != NOBODY), self.members.holder(place)) {
+            (Some(role), None) if role == place => self.appoint(role, device, None),
             (Some(role), Some(spare)) if role == place => {
                 return refuse(format!("member {place} and spare {spare} are one device: name it once"));
             }
@@ -272,18 +278,18 @@ impl Found {
             // It was added in the place of the member that has failed, or of a spare that had its role, and was not given that before a
             // crash. The crash explorer found the latter.
             (None, _) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
-                self.spares.push(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
+                self.members.add_spare(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
             }
             // A spare has taken its place.
             (None, Some(_)) => {}
             // The role has nobody, with or without this one.
-            (None, None) if role.is_some() && self.newest.failed >> place & 1 == 1 => self.unusable.push((
+            (None, None) if role.is_some() && self.newest.failed >> place & 1 == 1 => self.members.add_unusable(
                 device.port,
                 format!(
                     "member {place} is out of date: another device had taken its role, and is not there, or the array went on without it. \
                      It is not used. Take it out with \"dcd array remove\", and add it again"
                 ),
-            )),
+            ),
             (None, _) if role.is_none() => {
                 return refuse(format!(
                     "member {place} is a spare: name it in \"spares\", and not in \"of\""

@@ -394,7 +394,8 @@ impl Array {
         let (slots, port, at) = (journal.slots, journal.port, journal.slots.at(number));
         let unit = self.operations.get_mut(key).unit;
         let layout = self.layout;
-        let gone: Vec<usize> = (0..layout.shape.columns()).filter(|role| self.is_gone(*role, unit)).collect();
+        let gone: Vec<usize> =
+            (0..layout.shape.columns()).filter(|role| self.has_failed_at(*role, unit)).collect();
         let operation = self.operations.get_mut(key);
         operation.record = Some(number);
         let nothing = Buf::none();

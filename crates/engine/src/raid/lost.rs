@@ -17,10 +17,10 @@ use crate::raid::superblock::LostBlock;
 use crate::raid::unit::Piece;
 
 /// A block of the cache: unit, row, column.
-pub(super) type Place = (u64, usize, usize);
+type Place = (u64, usize, usize);
 
 /// Where a lost block is in the cache.
-pub(super) fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
+fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
     let (unit, row) = (lost.block / layout.rows as u64, (lost.block % layout.rows as u64) as usize);
     let column = (0..layout.shape.data).find(|&column| layout.member(unit, column) == lost.role)?;
     Some((unit, row, column))
@@ -37,29 +37,57 @@ pub(super) fn unknown(view: &StripeView, row: usize) -> impl Iterator<Item = usi
     })
 }
 
-impl Array {
-    /// Something of what clients wrote cannot be given back.
-    pub fn has_losses(&self) -> bool {
-        !(self.lost.is_empty() && self.unreadable.is_empty())
+/// The blocks that cannot be read, as places in the cache.
+pub(super) struct Losses {
+    /// Lost blocks that nobody has written since.
+    lost: BTreeSet<Place>,
+    /// Other blocks that could neither be read nor computed when they were last wanted; at most [`UNREADABLE_MAX`].
+    unreadable: BTreeSet<Place>,
+}
+
+impl Losses {
+    pub fn new<'a>(layout: &Layout, lost: impl IntoIterator<Item = &'a LostBlock>) -> Losses {
+        let lost = lost.into_iter().filter_map(|lost| place(layout, lost)).collect();
+        Losses { lost, unreadable: BTreeSet::new() }
     }
 
+    /// Something of what clients wrote cannot be given back.
+    pub fn are_any(&self) -> bool {
+        self.lost_blocks() + self.unreadable_blocks() > 0
+    }
+
+    pub fn lost_blocks(&self) -> usize {
+        self.lost.len()
+    }
+
+    pub fn unreadable_blocks(&self) -> usize {
+        self.unreadable.len()
+    }
+
+    /// A pass has looked at some units: what it could not read it tells anew.
+    pub fn forget_unreadable(&mut self, units: &Range<u64>) {
+        self.unreadable.retain(|(unit, ..)| !units.contains(unit));
+    }
+}
+
+impl Array {
     /// Blocks of a row cannot be read or computed, as long as nothing more comes back.
     pub fn cannot_read(&mut self, unit: u64, row: usize, columns: impl IntoIterator<Item = usize>) {
         for column in columns {
             let place = (unit, row, column);
-            if self.unreadable.len() < UNREADABLE_MAX && !self.lost.contains(&place) {
-                self.notice |= self.unreadable.insert(place);
+            if self.losses.unreadable.len() < UNREADABLE_MAX && !self.losses.lost.contains(&place) {
+                self.notice |= self.losses.unreadable.insert(place);
             }
         }
     }
 
     /// The whole rows of a chunk have been read or written.
     pub fn is_readable(&mut self, chunk: Chunk) {
-        if self.unreadable.is_empty() {
+        if self.losses.unreadable.is_empty() {
             return;
         }
         for row in chunk.first.div_ceil(LINE_SECTORS)..(chunk.first + chunk.sectors) / LINE_SECTORS {
-            self.unreadable.remove(&(chunk.unit, row as usize, chunk.column));
+            self.losses.unreadable.remove(&(chunk.unit, row as usize, chunk.column));
         }
     }
 
@@ -77,8 +105,10 @@ impl Array {
     /// Some of a chunk is lost, and nobody has written it since.
     pub fn is_lost(&self, chunk: Chunk) -> bool {
         let rows = chunk.first / LINE_SECTORS..(chunk.first + chunk.sectors).div_ceil(LINE_SECTORS);
-        !self.lost.is_empty()
-            && rows.into_iter().any(|row| self.lost.contains(&(chunk.unit, row as usize, chunk.column)))
+        !self.losses.lost.is_empty()
+            && rows
+                .into_iter()
+                .any(|row| self.losses.lost.contains(&(chunk.unit, row as usize, chunk.column)))
     }
 
     /// What a write covers whole is not lost any more. False where it leaves something of a lost block as it was.
@@ -88,12 +118,13 @@ impl Array {
         let (unit, column) = (chunk.unit, chunk.column);
         let whole = chunk.first.div_ceil(LINE_SECTORS)..end / LINE_SECTORS;
         let edges = [chunk.first / LINE_SECTORS, (end - 1) / LINE_SECTORS];
-        let in_part = |row: &u64| !whole.contains(row) && self.lost.contains(&(unit, *row as usize, column));
+        let in_part =
+            |row: &u64| !whole.contains(row) && self.losses.lost.contains(&(unit, *row as usize, column));
         if edges.iter().any(in_part) {
             return false;
         }
         for row in whole {
-            self.lost.remove(&(unit, row as usize, column));
+            self.losses.lost.remove(&(unit, row as usize, column));
         }
         self.is_readable(chunk);
         true
@@ -113,8 +144,8 @@ impl Array {
     }
 
     fn is_lost_now(&mut self, place: Place) {
-        self.unreadable.remove(&place);
-        self.notice |= self.lost.insert(place);
+        self.losses.unreadable.remove(&place);
+        self.notice |= self.losses.lost.insert(place);
     }
 
     /// What a new member cannot get, and what else is missing of these rows. They are counted from a unit on, each with a role.
@@ -178,7 +209,7 @@ impl Array {
             if self.cache.status(of, row, column) != Status::Dirty {
                 continue;
             }
-            match self.lost.contains(&(of, row, column)) {
+            match self.losses.lost.contains(&(of, row, column)) {
                 true => self.recorder.settle(lost),
                 false => self.recorder.found(&lost),
             }

@@ -207,7 +207,7 @@ fn a_device_in_the_place_of_a_spare_that_failed_takes_its_role() {
     let mut bench = Bench::start(config, members).expect("it starts");
     bench.rest();
     assert!(bench.is_good(), "{}", bench.status());
-    assert_eq!(bench.raid.array().holders, [None; 4]);
+    assert!((0..4).all(|role| bench.raid.array().members.holder(role).is_none()));
     for block in 0..4 * 48 {
         assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
     }
@@ -247,7 +247,7 @@ fn a_crash_while_a_spare_takes_a_role_leaves_it_free_or_in_that_role() {
         bench.dead.push(2);
         bench.write(33, 1, 201);
         bench.ask(Io::Flush);
-        let takes = |bench: &Bench| bench.raid.array().holders[2].is_some();
+        let takes = |bench: &Bench| bench.raid.array().members.holder(2).is_some();
         while !takes(&bench) {
             assert!(bench.returns(), "it never takes over");
         }
@@ -282,7 +282,7 @@ fn a_rebuild_goes_on_where_it_was() {
     assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "rebuilding");
     assert_eq!(bench.raid.status(Nanos::ZERO)["rebuilt_percent"], 50.0);
     let array = bench.raid.array();
-    assert_eq!([0, 1, 2, 3].map(|unit| array.is_gone(1, unit)), [false, false, true, true]);
+    assert_eq!([0, 1, 2, 3].map(|unit| array.has_failed_at(1, unit)), [false, false, true, true]);
     // D1 of stripe 0, and D3 of stripe 2.
     assert_eq!(bench.read(16, 1).expect("read"), [16; BLOCK]);
     assert!(bench.sent().contains(&"r4 0+1".to_owned()), "it is read from the spare");
@@ -299,12 +299,12 @@ fn a_spare_that_fails_while_it_is_filled_is_never_taken_for_the_member() {
     bench.write(32, 1, 200);
     bench.flush().expect("the parity makes up for it");
     bench.settle();
-    assert_eq!(bench.raid.array().holders[2], Some(1), "the second spare has taken over");
+    assert_eq!(bench.raid.array().members.holder(2), Some(1), "the second spare has taken over");
     bench.write(33, 1, 201);
     bench.flush().expect("flushed");
     let mut bench =
         Bench::start(RaidConfig { accept_damage: true, ..config }, bench.members).expect("active");
-    assert_eq!(bench.raid.array().holders[2], Some(1));
+    assert_eq!(bench.raid.array().members.holder(2), Some(1));
     assert_eq!(bench.read(33, 1).expect("read"), [201; BLOCK]);
 }
 

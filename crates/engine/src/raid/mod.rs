@@ -13,8 +13,11 @@
 //! | `stride`     | the stride benchmark, which says when contiguity pays                             |
 //! | `cache`      | the stripe cache: the units, their order, their memory                            |
 //! | `unit`       | a unit of it: its blocks, its lock                                                |
-//! | `array`      | what the array does next: destages by marks and policies, failures                |
+//! | `array`      | the parts of the array, and what it does next                                     |
 //! | `command`    | what an administrator tells a running array                                       |
+//! | `destaging`  | what is destaged next, by marks and policies                                      |
+//! | `failure`    | members that fail                                                                 |
+//! | `status`     | what an administrator sees of it                                                  |
 //! | `request`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
 //! | `prefetch`   | what destages will read, read before                                              |
@@ -22,7 +25,7 @@
 //! | `window`     | a part of a pass: units that are read, looked at and written together             |
 //! | `survey`     | what a pass makes of what it has read                                             |
 //! | `syndrome`   | which blocks of a row are wrong, and what the missing ones are                    |
-//! | `superblock` | who the members are, and what is known of them                                    |
+//! | `superblock` | what the superblocks say of the members                                           |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
 //! | `away`       | members that are away, and what they have missed                                  |
 //! | `apart`      | members that were used without each other                                          |
@@ -34,7 +37,7 @@
 //! | `assemble`   | the start                                                                         |
 //! | `identify`   | who the devices are, at a start                                                   |
 //! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
-//! | `members`    | members that fail, and spares that take their place                               |
+//! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty is home, and needs no flush of the members. Where the RAM is non-volatile a
@@ -54,6 +57,8 @@ mod command;
 pub mod compute;
 mod config;
 pub mod contiguity;
+mod destaging;
+mod failure;
 pub mod grow;
 mod identify;
 mod join;
@@ -70,6 +75,7 @@ mod prefetch;
 mod record;
 mod request;
 mod right;
+mod status;
 pub mod stride;
 mod stripe;
 mod superblock;
@@ -81,7 +87,7 @@ mod unit;
 mod window;
 
 use crate::Nanos;
-use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Port, Ports};
+use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
 
 pub use apart::Apart;
 use array::Array;
@@ -142,73 +148,16 @@ impl Layer for RaidLayer {
 
     fn status(&self, now: Nanos) -> serde_json::Value {
         let array = self.array();
-        let failed: Vec<usize> = (0..array.ports.len()).filter(|&role| array.is_failed(role)).collect();
-        let resync = array.passes.resynced_percent();
-        let rebuilding = array.recorder.rebuilding();
-        let state = match (array.broken, failed.is_empty(), resync, rebuilding) {
-            (true, ..) => "broken",
-            (false, _, Some(_), _) => "resyncing",
-            (false, false, None, Some(_)) => "rebuilding",
-            (false, false, None, None) => "degraded",
-            (false, true, None, _) if array.has_losses() => "damaged",
-            (false, true, None, _) if array.recorder.in_doubt().is_empty() => "good",
-            (false, true, None, _) => "in doubt",
-        };
-        let strides = array.config.contiguity.as_ref().map(|contiguity| {
-            let source = if self.config.contiguity.is_some() { "stack file" } else { "stride benchmark" };
-            contiguity.status(source)
-        });
-        let percent = |sectors: u64| 100.0 * sectors as f64 / array.recorder.recorded().member_sectors as f64;
-        let recorded = array.recorder.recorded();
-        let mut status = serde_json::json!({
-            "state": state,
-            "failed_members": failed,
-            "resynced_percent": resync,
-            "lost_blocks": array.lost.len(),
-            "unreadable_blocks": array.unreadable.len(),
-            "clean": !array.recorder.recorded().active && array.recorder.recorded().in_doubt.is_empty(),
-            "rebuilding_member": rebuilding.map(|rebuild| rebuild.role),
-            "rebuilt_percent": rebuilding.map(|rebuild| percent(rebuild.sectors)),
-            "spares": array.waiting_places(),
-            "joining": array.joining_places(),
-            "joining_members": array.joining_roles(),
-            "spare_places": array.spare_places.iter().map(Option::is_some).collect::<Vec<_>>(),
-            "open_members": array.ports.iter().map(Option::is_some).collect::<Vec<_>>(),
-            "held_members": (0..array.ports.len()).filter(|&role| array.is_held(role)).collect::<Vec<_>>(),
-            "member_sectors_min": array.sectors_needed(),
-            "logical_block_bytes": array.geometry.logical_block_bytes,
-            "regions_in_doubt": array.recorder.in_doubt().len(),
-            "regions": array.regions.count(),
-            "uuid": recorded.uuid_text(),
-            "generation": recorded.generation,
-            "generations": array.recorder.generations(),
-            "level": recorded.level,
-            "members": recorded.members,
-            "strip_bytes": recorded.strip_sectors * crate::SECTOR_BYTES,
-            "size_bytes": array.geometry.sectors * crate::SECTOR_BYTES,
-            "calibrated": recorded.calibration.is_some(),
-            "holders": array.holders,
-            "pass": array.passes.status(now, &array.layout),
-            "last_scrub": array.passes.last_scrub,
-            "last_rebuild": array.passes.last_rebuild,
-            "away": recorded.away_status(),
-            "last_return": array.passes.last_return,
-            "journal": array.journal.is_some(),
-            "journal_failed": array.journal_failed,
-            "advice": array.advice(),
-            "non_volatile": array.config.non_volatile,
-            "cache_bytes": array.cache.capacity_bytes(),
-            "held_bytes": array.cache.held_bytes(),
-            "dirty_units": array.cache.dirty().len(),
-            "dirty_bytes": array.cache.dirty_blocks() as u64 * crate::LINE_BYTES,
-            "statistics": array.statistics,
-        });
-        let number = |port: &Option<Port>| port.map(|port| port.0);
-        status["member_ports"] = array.ports.iter().map(number).collect();
-        status["spare_ports"] = array.spare_places.iter().map(number).collect();
-        status["read_only"] = array.geometry.read_only.into();
-        status["strides"] = strides.into();
-        status["read_errors"] = array.read_errors.clone().into();
+        let mut status = array.status(now);
+        status["strides"] = array
+            .config
+            .contiguity
+            .as_ref()
+            .map(|contiguity| {
+                let source = if self.config.contiguity.is_some() { "stack file" } else { "stride benchmark" };
+                contiguity.status(source)
+            })
+            .into();
         status
     }
 

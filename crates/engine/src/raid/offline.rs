@@ -89,20 +89,10 @@ fn first_id(uuid: [u8; 16], role: usize) -> u64 {
     (id ^ id >> 31).max(NOBODY + 1)
 }
 
-/// Makes an array: writes superblocks, and nothing else. `synced`: the parity of what is on the members is known to be right
-/// (they are all zeroes), and some may be missing; otherwise the array computes it when it is first served.
-pub fn create(
-    members: &mut [Option<&mut dyn BlockDevice>],
-    config: &RaidConfig,
-    uuid: [u8; 16],
-    synced: bool,
-) -> Result<Superblock, CreateError> {
-    if let Some(complaint) = config.complaint() {
-        return Err(CreateError::Members(complaint));
-    }
+/// The roles that have no device, and the least that the others have for data.
+fn measure(members: &[Option<&mut dyn BlockDevice>], config: &RaidConfig) -> Result<(u64, u64), CreateError> {
     let needed = DATA_SECTOR + config.strip_sectors;
-    let mut least = u64::MAX;
-    let mut failed = 0u64;
+    let (mut failed, mut least) = (0, u64::MAX);
     for (role, member) in members.iter().enumerate() {
         let Some(member) = member else {
             failed |= 1 << role;
@@ -114,6 +104,21 @@ pub fn create(
         }
         least = least.min(sectors - DATA_SECTOR);
     }
+    Ok((failed, least))
+}
+
+/// Makes an array: writes superblocks, and nothing else. `synced`: the parity of what is on the members is known to be right
+/// (they are all zeroes), and some may be missing; otherwise the array computes it when it is first served.
+pub fn create(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    config: &RaidConfig,
+    uuid: [u8; 16],
+    synced: bool,
+) -> Result<Superblock, CreateError> {
+    if let Some(complaint) = config.complaint() {
+        return Err(CreateError::Members(complaint));
+    }
+    let (failed, least) = measure(members, config)?;
     if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
         return Err(CreateError::Members("all of its members have to be there when it is made".to_owned()));
     }

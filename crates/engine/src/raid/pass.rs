@@ -342,7 +342,7 @@ impl Array {
     /// Begins windows, as many as there may be now; ends the pass after the last one.
     pub(super) fn go_on_passing(&mut self, now: Nanos, out: &mut Outbox) {
         self.give_up_pass();
-        if self.broken || self.stopped || self.geometry.read_only || self.config.pass_rate == 0 {
+        if self.broken || self.is_stopped() || self.geometry.read_only || self.config.pass_rate == 0 {
             return;
         }
         self.choose_pass();
@@ -361,7 +361,9 @@ impl Array {
     }
 
     fn is_active(&self, now: Nanos) -> bool {
-        self.foreground > 0 || self.destages > 0 || now < self.last_activity + ACTIVE
+        self.clients.foreground() > 0
+            || self.destaging.running() > 0
+            || now < self.clients.last_activity() + ACTIVE
     }
 
     fn column_bytes(&self) -> u64 {
@@ -370,7 +372,7 @@ impl Array {
 
     /// How many units a window has now.
     fn window_units(&self, now: Nanos) -> u64 {
-        let share = self.config.pass_bytes / (DEPTH * self.ports.len() as u64);
+        let share = self.config.pass_bytes / (DEPTH * self.members.count() as u64);
         let bytes = if self.is_active(now) { share.min(ACTIVE_WINDOW_BYTES) } else { share };
         (bytes / self.column_bytes()).max(1)
     }
@@ -378,11 +380,11 @@ impl Array {
     fn may_begin_window(&mut self, now: Nanos) -> bool {
         let begun = self.passes.windows.len() as u64;
         if !self.is_active(now) {
-            let window_bytes = self.column_bytes() * self.ports.len() as u64;
+            let window_bytes = self.column_bytes() * self.members.count() as u64;
             return begun < (self.config.pass_bytes / window_bytes).clamp(1, DEPTH);
         }
         if begun == 0 && now < self.passes.next_at {
-            let rest = self.last_activity + ACTIVE;
+            let rest = self.clients.last_activity() + ACTIVE;
             self.wake_at(if rest > now { self.passes.next_at.min(rest) } else { self.passes.next_at });
             return false;
         }
@@ -452,10 +454,10 @@ impl Array {
         let flushes = |role: &usize| match kind {
             Kind::Rebuild { role: new } => new == *role,
             // A parity that fits may do so only in the caches of members, where a killed server has left it.
-            Kind::Resync => (wrote || self.unflushed) && self.is_in_use(*role),
-            Kind::Scrub { .. } => wrote && self.is_in_use(*role),
+            Kind::Resync => (wrote || self.unflushed) && self.recorder.is_in_use(*role),
+            Kind::Scrub { .. } => wrote && self.recorder.is_in_use(*role),
         };
-        let roles: Vec<usize> = (0..self.ports.len()).filter(flushes).collect();
+        let roles: Vec<usize> = (0..self.members.count()).filter(flushes).collect();
         if let Some(pass) = &mut self.passes.current {
             pass.checkpoint = Some(Checkpoint { position, left: roles.len() as u32 });
         }

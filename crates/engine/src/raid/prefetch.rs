@@ -69,9 +69,7 @@ impl Array {
             && !self.config.non_volatile
             && !self.broken
             && self.recorder.failed() == 0
-            && self.clients_reading == 0
-            && self.waiters.is_empty()
-            && self.stalled.is_empty()
+            && self.clients.only_write()
             && self.prefetch.in_flight < self.config.flush_depth
             && self.prefetch.blocks < blocks_max
     }

@@ -209,7 +209,7 @@ fn the_spare_is_flushed_before_the_superblocks_say_what_it_has() {
     bench.dead.push(1);
     bench.write(16, 1, byte_of(16));
     bench.ask(Io::Flush);
-    while bench.raid.array().holders[1].is_none() {
+    while bench.raid.array().members.holder(1).is_none() {
         assert!(bench.returns(), "a spare takes over");
     }
     // What the spare has been given, and what of that a flush has covered that was sent afterwards.

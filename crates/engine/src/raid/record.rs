@@ -19,7 +19,6 @@ use crate::raid::array::{Array, Flight};
 use crate::raid::away::Away;
 use crate::raid::bitmap::Bitmap;
 use crate::raid::config::Canary;
-use crate::raid::members::Spare;
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
 
 /// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
@@ -102,6 +101,16 @@ impl Recorder {
         self.wanted.failed
     }
 
+    /// The member of a role has failed, or is not rebuilt whole.
+    pub const fn has_failed(&self, role: usize) -> bool {
+        self.failed() >> role & 1 == 1
+    }
+
+    /// Superblocks are written to the member of a role, and flushes go there.
+    pub fn is_in_use(&self, role: usize) -> bool {
+        !self.has_failed(role) || self.wanted.rebuilding.is_some_and(|rebuild| rebuild.role == role)
+    }
+
     pub const fn in_doubt(&self) -> &Bitmap {
         &self.in_doubt
     }
@@ -175,9 +184,9 @@ impl Recorder {
     }
 
     /// A spare takes the role of a failed member.
-    pub fn take_over(&mut self, role: usize, spare: &Spare) {
-        self.wanted.member_ids[role] = spare.id;
-        self.copies[role] = spare.copy;
+    pub fn take_over(&mut self, role: usize, id: u64, copy: usize) {
+        self.wanted.member_ids[role] = id;
+        self.copies[role] = copy;
         self.generations[role] = 0;
         self.wanted.rebuilding = Some(Rebuild { role, sectors: 0 });
         self.wanted.away.forget(role);
@@ -324,7 +333,7 @@ impl Recorder {
 
     /// Something is not recorded without which nothing may be written or acknowledged: who has failed, that a
     /// journal has, what is lost.
-    fn owes(&self) -> bool {
+    pub fn owes(&self) -> bool {
         let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
         let (known, recorded) = (self.known(), &self.recorded);
         known.failed != recorded.failed
@@ -353,18 +362,14 @@ impl Array {
         self.recorder.recording.is_some() || self.recorder.next().is_some()
     }
 
-    /// Nothing may be acknowledged yet: the superblocks do not say who has failed.
-    pub fn owes_superblocks(&self) -> bool {
-        self.recorder.owes()
-    }
-
     /// An operation is going to write to a unit: that begins to be recorded while it reads.
     pub fn announce(&mut self, unit: u64, out: &mut Outbox) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
         // What is dirty in non-volatile RAM may stay there for long.
-        let together =
-            !self.config.non_volatile || self.flush_waits() || !self.recorder.wanted.away.is_empty();
+        let together = !self.config.non_volatile
+            || self.clients.wait_for_flush()
+            || !self.recorder.wanted.away.is_empty();
         if together && !self.recorder.is_begun(region, tract, journaled) {
             self.begin_all_dirty(journaled);
         }
@@ -411,7 +416,9 @@ impl Array {
             }
         }
         self.statistics.superblocks += 1;
-        for role in (0..self.ports.len()).filter(|&role| self.is_in_use(role)).collect::<Vec<_>>() {
+        for role in
+            (0..self.members.count()).filter(|&role| self.recorder.is_in_use(role)).collect::<Vec<_>>()
+        {
             self.recorder.left += 1;
             let write = next.write(next.identity(role, self.recorder.copies[role]));
             self.submit(role, Flight::Superblock { role }, write, out);
@@ -465,9 +472,9 @@ impl Array {
         let at = *self.recorder.look_at.get_or_insert(now + REST_TIME);
         if now >= at {
             let idle = self.operations.is_empty()
-                && self.requests.is_empty()
+                && self.clients.are_answered()
                 && self.cache.dirty().is_empty()
-                && now.since(self.last_activity) >= REST_TIME;
+                && now.since(self.clients.last_activity()) >= REST_TIME;
             match idle {
                 true => self.recorder.rest(),
                 false => self.recorder.clear(&self.regions_in_use()),

@@ -1,12 +1,15 @@
 //! Requests of clients: what is in the cache, what members have, what has to be computed; writes that find room and writes
 //! that wait for it; flushes.
 
+use std::collections::VecDeque;
+
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::raid::array::{Array, Flight};
 use crate::raid::lost::unknown;
 use crate::raid::plan::StripeView;
 use crate::raid::stripe::Goal;
 use crate::raid::unit::Piece;
+use crate::slab::Slab;
 use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +19,7 @@ enum Action {
 }
 
 /// A request that is not answered yet.
-pub(super) struct Pending {
+pub(super) struct Unanswered {
     id: RequestId,
     action: Action,
     buf: Buf,
@@ -40,9 +43,65 @@ pub(super) struct Waiter {
     units: Option<Vec<u64>>,
 }
 
+/// The requests of clients that are not answered yet, and what they wait for.
+#[derive(Default)]
+pub(super) struct Clients {
+    requests: Slab<Unanswered>,
+    foreground: u64,
+    last_activity: Nanos,
+    /// Reads at members that have not returned.
+    reading: u32,
+    /// Pieces of writes that wait for room, in their order.
+    stalled: VecDeque<Piece>,
+    /// Flushes, durable writes and an administrator that wait until something is destaged.
+    waiters: Vec<Waiter>,
+}
+
+impl Clients {
+    /// Requests that are not answered.
+    pub const fn foreground(&self) -> u64 {
+        self.foreground
+    }
+
+    /// When the last request came.
+    pub const fn last_activity(&self) -> Nanos {
+        self.last_activity
+    }
+
+    pub fn are_answered(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Writes wait for room.
+    pub fn wait_for_room(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// Nobody reads at members, or waits for anything.
+    pub fn only_write(&self) -> bool {
+        self.reading == 0 && self.waiters.is_empty() && self.stalled.is_empty()
+    }
+
+    /// Somebody waits for all that is dirty.
+    pub fn wait_for_flush(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.units.is_none())
+    }
+
+    /// Some wait for a flush, and nobody for anything else.
+    pub fn wait_for_flush_only(&self) -> bool {
+        let clients = self.waiters.iter().filter(|waiter| matches!(waiter.who, WaitingFor::Request(_)));
+        self.wait_for_flush() && clients.count() as u64 == self.foreground
+    }
+
+    /// An administrator's drain is called off.
+    pub fn cancel_drains(&mut self) {
+        self.waiters.retain(|waiter| !matches!(waiter.who, WaitingFor::Report(Report::Drained)));
+    }
+}
+
 impl Array {
     pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
-        self.last_activity = now;
+        self.clients.last_activity = now;
         let action = match &request.io {
             Io::Read { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
@@ -54,7 +113,7 @@ impl Array {
         if let Err(error) = self.validate(&request.io, action) {
             return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
         }
-        self.foreground += 1;
+        self.clients.foreground += 1;
         let Some(extent) = request.io.extent() else { return self.accept_flush(request) };
         let buf = match request.io {
             Io::WriteZeroes { .. } => Buf::blank((extent.sectors * SECTOR_BYTES) as usize),
@@ -64,17 +123,17 @@ impl Array {
                 buf
             }
         };
-        let pending = Pending { id: request.id, action, buf, left: 1, error: None, units: Vec::new() };
-        let key = self.requests.insert(pending);
+        let unanswered = Unanswered { id: request.id, action, buf, left: 1, error: None, units: Vec::new() };
+        let key = self.clients.requests.insert(unanswered);
         let mut at = 0;
         for chunk in self.layout.chunks(extent) {
             let piece = Piece { request: key, chunk, at };
             at += (chunk.sectors * SECTOR_BYTES) as usize;
-            self.requests.get_mut(key).left += 1;
+            self.clients.requests.get_mut(key).left += 1;
             match action {
                 Action::Read => self.read(piece, out),
-                Action::Write(_) if self.stalled.is_empty() => self.write(piece, out),
-                Action::Write(_) => self.stalled.push_back(piece),
+                Action::Write(_) if self.clients.stalled.is_empty() => self.write(piece, out),
+                Action::Write(_) => self.clients.stalled.push_back(piece),
             }
         }
         self.piece_done(key, None, out);
@@ -131,7 +190,7 @@ impl Array {
         let lba = self.layout.member_lba(chunk.unit, row) + chunk.first % LINE_SECTORS;
         let buf = self.cache.buffer((chunk.sectors * SECTOR_BYTES) as usize);
         self.statistics.read_misses += 1;
-        self.clients_reading += 1;
+        self.clients.reading += 1;
         self.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
     }
 
@@ -146,7 +205,7 @@ impl Array {
 
     fn is_missing_in(&self, piece: Piece, row: usize) -> bool {
         let chunk = piece.chunk;
-        self.is_gone(self.layout.member(chunk.unit, chunk.column), chunk.unit)
+        self.has_failed_at(self.layout.member(chunk.unit, chunk.column), chunk.unit)
             || self.cache.get(chunk.unit).is_some_and(|unit| unit.bad.contains(&(row, chunk.column)))
     }
 
@@ -165,7 +224,7 @@ impl Array {
 
     /// A read of a client has returned from its member.
     pub(super) fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
-        self.clients_reading -= 1;
+        self.clients.reading -= 1;
         self.cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
             // What was written meanwhile may have made it whole.
@@ -176,7 +235,7 @@ impl Array {
             }
         } else {
             self.cache.keep(piece.chunk, &result.buf);
-            let request = self.requests.get_mut(piece.request);
+            let request = self.clients.requests.get_mut(piece.request);
             request.buf.copy_from(piece.at, &result.buf, 0, result.buf.len());
             self.answer_read(piece, out);
         }
@@ -186,7 +245,7 @@ impl Array {
     /// What the cache has is newer than what a member gave.
     fn answer_read(&mut self, piece: Piece, out: &mut Outbox) {
         if self.cache.get(piece.chunk.unit).is_some() {
-            let request = self.requests.get_mut(piece.request);
+            let request = self.clients.requests.get_mut(piece.request);
             self.cache.read(piece.chunk, &mut request.buf, piece.at);
         }
         self.is_readable(piece.chunk);
@@ -199,7 +258,7 @@ impl Array {
         self.cannot_read(unit, row, unknown(view, row));
         let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
         for piece in waiting {
-            let reads = self.requests.get_mut(piece.request).action == Action::Read;
+            let reads = self.clients.requests.get_mut(piece.request).action == Action::Read;
             let wants = self.cache.lacks(piece.chunk).any(|lacks| lacks == row);
             if reads && wants && self.is_missing(piece) {
                 self.read_fails(piece, out);
@@ -213,7 +272,7 @@ impl Array {
     pub(super) fn write(&mut self, piece: Piece, out: &mut Outbox) {
         if !self.absorb(piece, out) {
             self.statistics.stalls += 1;
-            self.stalled.push_back(piece);
+            self.clients.stalled.push_back(piece);
         }
     }
 
@@ -241,7 +300,7 @@ impl Array {
             self.cache.release(number);
             return true;
         }
-        let request = self.requests.get_mut(piece.request);
+        let request = self.clients.requests.get_mut(piece.request);
         self.cache.write(piece.chunk, &request.buf, piece.at);
         if request.action == Action::Write(Durability::Durable) && request.units.last() != Some(&number) {
             request.units.push(number);
@@ -252,9 +311,9 @@ impl Array {
 
     /// Lets the writes that wait for room go on, in their order.
     pub(super) fn go_on_writing(&mut self, out: &mut Outbox) {
-        while let Some(piece) = self.stalled.pop_front() {
+        while let Some(piece) = self.clients.stalled.pop_front() {
             if !self.absorb(piece, out) {
-                return self.stalled.push_front(piece);
+                return self.clients.stalled.push_front(piece);
             }
         }
     }
@@ -262,17 +321,17 @@ impl Array {
     /// Those who waited for a unit go on, in their order.
     pub(super) fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
         for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
-            match self.requests.get_mut(piece.request).action {
+            match self.clients.requests.get_mut(piece.request).action {
                 Action::Read => self.read(piece, out),
-                Action::Write(_) if self.stalled.is_empty() => self.write(piece, out),
-                Action::Write(_) => self.stalled.push_back(piece),
+                Action::Write(_) if self.clients.stalled.is_empty() => self.write(piece, out),
+                Action::Write(_) => self.clients.stalled.push_back(piece),
             }
         }
     }
 
     /// One piece of a request is done; after the last one it is answered, or waits until what it wrote is home.
     fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
-        let request = self.requests.get_mut(key);
+        let request = self.clients.requests.get_mut(key);
         request.error = request.error.or(error);
         request.left -= 1;
         if request.left > 0 {
@@ -281,16 +340,16 @@ impl Array {
         if !self.config.non_volatile && request.error.is_none() && !request.units.is_empty() {
             request.left = 1;
             let units = std::mem::take(&mut request.units);
-            return self.wait_until_home(WaitingFor::Request(key), Some(units));
+            return self.wait_until_destaged(WaitingFor::Request(key), Some(units));
         }
-        self.foreground -= 1;
-        let request = self.requests.remove(key);
+        self.clients.foreground -= 1;
+        let request = self.clients.requests.remove(key);
         let status = request.error.map_or(Ok(()), Err);
         out.reply(request.id, IoResult { buf: request.buf, status });
     }
 
     fn accept_flush(&mut self, request: Request) {
-        let pending = Pending {
+        let unanswered = Unanswered {
             id: request.id,
             action: Action::Read,
             buf: Buf::none(),
@@ -298,33 +357,28 @@ impl Array {
             error: None,
             units: Vec::new(),
         };
-        let key = self.requests.insert(pending);
-        self.wait_until_home(WaitingFor::Request(key), None);
+        let key = self.clients.requests.insert(unanswered);
+        self.wait_until_destaged(WaitingFor::Request(key), None);
     }
 
     /// Whoever it is learns when what is dirty now is home.
-    pub(super) fn wait_until_home(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
+    pub(super) fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
         let stamp = if everything { self.cache.stamp() } else { 0 };
-        self.waiters.push(Waiter { who, stamp, units });
-    }
-
-    /// An administrator's drain is called off.
-    pub(super) fn cancel_drains(&mut self) {
-        self.waiters.retain(|waiter| !matches!(waiter.who, WaitingFor::Report(Report::Drained)));
+        self.clients.waiters.push(Waiter { who, stamp, units });
     }
 
     /// A unit that somebody waits for, the next one in the direction of rising addresses.
     pub(super) fn wanted_by_waiters(&mut self) -> Option<u64> {
         let mut whole = 0;
-        for index in 0..self.waiters.len() {
-            match self.waiters[index].units.take() {
-                None => whole = whole.max(self.waiters[index].stamp),
+        for index in 0..self.clients.waiters.len() {
+            match self.clients.waiters[index].units.take() {
+                None => whole = whole.max(self.clients.waiters[index].stamp),
                 Some(units) => {
-                    let stamp = self.waiters[index].stamp;
+                    let stamp = self.clients.waiters[index].stamp;
                     let mut wanted = units.iter().copied();
                     let found = wanted.find(|&unit| self.is_behind(unit, stamp) && self.can_destage(unit));
-                    self.waiters[index].units = Some(units);
+                    self.clients.waiters[index].units = Some(units);
                     if found.is_some() {
                         return found;
                     }
@@ -334,7 +388,7 @@ impl Array {
         if self.cache.by_since().next().is_none_or(|(since, _)| since > whole) {
             return None;
         }
-        let (hand, dirty) = (self.hand, self.cache.dirty());
+        let (hand, dirty) = (self.destaging.hand(), self.cache.dirty());
         let mut read = Vec::new();
         let mut found = None;
         for &unit in dirty.range(hand..).chain(dirty.range(..hand)) {
@@ -349,17 +403,6 @@ impl Array {
         }
         read.into_iter().for_each(|unit| self.cache.unit(unit).wanted = true);
         found
-    }
-
-    /// Everything up to a stamp is to be home.
-    pub(super) fn flush_waits(&self) -> bool {
-        self.waiters.iter().any(|waiter| waiter.units.is_none())
-    }
-
-    /// Some wait for what is dirty to be home, and nobody for anything else.
-    pub(super) fn clients_wait_for_home_alone(&self) -> bool {
-        let clients = self.waiters.iter().filter(|waiter| matches!(waiter.who, WaitingFor::Request(_)));
-        self.flush_waits() && clients.count() as u64 == self.foreground
     }
 
     /// Dirty since a stamp, or for longer.
@@ -377,20 +420,20 @@ impl Array {
     /// Answers those whose blocks are home and flushed, or never will be.
     pub(super) fn finish_waiters(&mut self, out: &mut Outbox) {
         let mut index = 0;
-        while index < self.waiters.len() {
-            let waiter = &self.waiters[index];
+        while index < self.clients.waiters.len() {
+            let waiter = &self.clients.waiters[index];
             // A durable write asks nothing of what was there before it.
             let all = waiter.units.is_none();
             let home = self.is_home(waiter);
             if home && all && self.unflushed {
                 self.flush_members(out);
             }
-            let safe = home && !(all && (self.unflushed || self.owes_superblocks()));
+            let safe = home && !(all && (self.unflushed || self.recorder.owes()));
             if !safe && !self.broken {
                 index += 1;
                 continue;
             }
-            let waiter = self.waiters.remove(index);
+            let waiter = self.clients.waiters.remove(index);
             let error = self.broken.then_some(IoError::new(ErrorKind::Medium));
             match waiter.who {
                 WaitingFor::Request(key) => self.piece_done(key, error, out),

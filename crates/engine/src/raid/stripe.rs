@@ -111,10 +111,8 @@ impl Array {
         (entry.exclusive, entry.wanted) = (true, false);
         let mut blocks = 0;
         if goal == Goal::Destage {
-            self.destages += 1;
-            self.hand = unit + 1;
             blocks = entry.dirty_blocks();
-            self.destaged_blocks += blocks;
+            self.destaging.begin(unit, blocks);
             self.cache.leaves(unit, true);
         }
         let operation = Operation {
@@ -141,7 +139,7 @@ impl Array {
         let mut view = StripeView { shape, z: self.cache.z(unit), access };
         let entry = self.cache.get(unit).expect("it is locked");
         for column in 0..shape.columns() {
-            let gone = self.is_gone(self.layout.member(unit, column), unit);
+            let gone = self.has_failed_at(self.layout.member(unit, column), unit);
             // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
             let unsynced = column >= shape.data && self.is_unsynced(unit);
             for row in 0..self.layout.rows {
@@ -336,7 +334,7 @@ impl Array {
                 self.journal_operation(key, out);
             }
             Phase::Held => self.write_home(key, out),
-            Phase::Ending if self.owes_superblocks() && !self.broken => self.held_back.push(key),
+            Phase::Ending if self.recorder.owes() && !self.broken => self.held_back.push(key),
             Phase::Ending => self.end(key, out),
             Phase::Reading | Phase::Journaling | Phase::Writing => unreachable!("nothing holds it back"),
         }
@@ -351,7 +349,7 @@ impl Array {
         let (layout, mut sent) = (self.layout, 0);
         for (run, buf) in writes {
             let member = layout.member(unit, run.column);
-            if self.is_gone(member, unit) {
+            if self.has_failed_at(member, unit) {
                 continue;
             }
             let at = layout.member_lba(unit, run.rows.start);
@@ -452,8 +450,7 @@ impl Array {
         }
         if operation.goal == Goal::Destage {
             self.cache.leaves(unit, false);
-            self.destages -= 1;
-            self.destaged_blocks -= operation.blocks;
+            self.destaging.end(operation.blocks);
             self.statistics.destages += 1;
         }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {

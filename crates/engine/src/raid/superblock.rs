@@ -16,9 +16,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::destage::contiguity::ContiguityBytes;
 use crate::raid::away::{AWAY_MAX, Absence, Away, MISSED_BYTES};
 use crate::raid::bitmap::{BITMAP_BYTES, Bitmap};
-use crate::raid::config::{Level, MEMBERS_MAX, STRIP_SECTORS_MAX};
+use crate::raid::config::{Level, MEMBERS_MAX, is_strip};
 use crate::raid::contiguity::Contiguity;
-use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_SECTORS, Lba};
+use crate::{BlockDevice, Buf, Durability, Io, IoError, Lba};
 
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 /// Where the copies are.
@@ -343,26 +343,18 @@ impl Bytes {
         Away { members: listed.map(absence).collect(), missed: Bitmap::from_bytes(&missed) }
     }
 
-    fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
-        let level = match self.level.get() {
-            5 => Level::Raid5,
-            6 => Level::Raid6,
-            _ => return Err(SuperblockError::Field("level")),
-        };
-        let (members, role) = (self.members.get() as usize, self.role.get());
+    /// Refuses what no program of this version has written.
+    fn check(&self, level: Level) -> Result<(), SuperblockError> {
+        let (members, role, rebuilding) =
+            (self.members.get() as usize, self.role.get(), self.rebuilding.get());
         let strip_sectors = u64::from(self.strip_sectors.get());
-        let rebuilding = self.rebuilding.get();
         let reshape_from = self.reshape_from.get() as usize;
         let is_role = |role: u32| (role as usize) < members.min(MEMBERS_MAX);
-        for (ok, field) in [
+        let flags = [self.active, self.journaled, self.calibrated, self.has_journal];
+        let checks = [
             (level.shape(members).is_some(), "members"),
             (role == NO_ROLE || is_role(role), "role"),
-            (
-                strip_sectors > 0
-                    && strip_sectors.is_multiple_of(LINE_SECTORS)
-                    && strip_sectors <= STRIP_SECTORS_MAX,
-                "strip",
-            ),
+            (is_strip(strip_sectors), "strip"),
             (self.member_sectors.get() >= strip_sectors, "member sectors"),
             (self.region_stripes.get() > 0, "region"),
             (rebuilding == NO_ROLE || is_role(rebuilding), "rebuilding"),
@@ -373,32 +365,39 @@ impl Bytes {
             (self.reshape_kept.get() <= 1, "reshape"),
             (self.lost_blocks.get() <= LOST_MAX as u64, "lost blocks"),
             (self.away.iter().all(|absence| absence.id == NOBODY || is_role(absence.role.get())), "away"),
-            (
-                [self.active, self.journaled, self.calibrated, self.has_journal]
-                    .iter()
-                    .all(|flag| *flag <= 1),
-                "flags",
-            ),
-        ] {
-            if !ok {
-                return Err(SuperblockError::Field(field));
-            }
-        }
-        let calibration = match self.calibrated {
-            1 => Some(self.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
-            _ => None,
-        };
+            (flags.iter().all(|flag| *flag <= 1), "flags"),
+        ];
+        checks.iter().try_for_each(|(ok, field)| ok.then_some(()).ok_or(SuperblockError::Field(field)))
+    }
+
+    fn lost(&self) -> BTreeMap<LostBlock, bool> {
         let lost = |entry: &U64| {
             let entry = entry.get();
             let role = (entry & !LOST_SETTLED) >> LOST_ROLE_SHIFT;
             let block = entry & ((1 << LOST_ROLE_SHIFT) - 1);
             (LostBlock { role: role as usize, block }, entry & LOST_SETTLED != 0)
         };
+        self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect()
+    }
+
+    fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
+        let level = match self.level.get() {
+            5 => Level::Raid5,
+            6 => Level::Raid6,
+            _ => return Err(SuperblockError::Field("level")),
+        };
+        self.check(level)?;
+        let (members, role) = (self.members.get() as usize, self.role.get());
+        let (rebuilding, reshape_from) = (self.rebuilding.get(), self.reshape_from.get() as usize);
+        let calibration = match self.calibrated {
+            1 => Some(self.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
+            _ => None,
+        };
         let superblock = Superblock {
             uuid: self.uuid,
             level,
             members,
-            strip_sectors,
+            strip_sectors: self.strip_sectors.get().into(),
             member_sectors: self.member_sectors.get(),
             region_stripes: u64::from(self.region_stripes.get()),
             generation: self.generation.get(),
@@ -417,7 +416,7 @@ impl Bytes {
             journaled: self.journaled == 1,
             has_journal: self.has_journal == 1,
             in_doubt: Bitmap::from_bytes(&self.bitmap),
-            lost: self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect(),
+            lost: self.lost(),
             away: self.away(),
             calibration,
             caches: self.caches.iter().map(|cache| cache.get()).filter(|cache| *cache != 0).collect(),

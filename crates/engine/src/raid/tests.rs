@@ -621,13 +621,13 @@ fn a_flush_alone_brings_home_more_sparse_units_at_a_time() {
             bench.ask(Io::Read { at: Lba((144 + 40) * 8), buf: Buf::zeroed(BLOCK) });
         }
         bench.ask(Io::Flush);
-        let before = bench.raid.array().destages;
+        let before = bench.raid.array().destaging.running();
         if reads {
             bench.returns();
         }
-        let after = bench.raid.array().destages;
+        let after = bench.raid.array().destaging.running();
         bench.settle();
-        assert_eq!((bench.raid.array().cache.dirty().len(), bench.raid.array().destaged_blocks), (0, 0));
+        assert_eq!((bench.raid.array().cache.dirty().len(), bench.raid.array().destaging.blocks()), (0, 0));
         bench.check_parity();
         (before, after)
     };

@@ -45,7 +45,7 @@ impl Array {
     /// Takes the locks of a window's units, as soon as they are free.
     pub(super) fn begin_window(&mut self, units: Range<u64>, out: &mut Outbox) {
         let left = (units.end - units.start) as usize;
-        let bytes = (0..self.ports.len()).map(|_| None).collect();
+        let bytes = (0..self.members.count()).map(|_| None).collect();
         let (unreadable, unsettled) = Default::default();
         let (lost, ended) = (Vec::new(), false);
         let window = Window { units: units.clone(), left, bytes, unreadable, unsettled, lost, ended };
@@ -79,8 +79,8 @@ impl Array {
         let unsettled = self.unsettled(units.start, rows);
         let window = self.passes.windows.get_mut(key);
         (window.unreadable, window.unsettled) = (unsettled.clone(), unsettled);
-        for role in 0..self.ports.len() {
-            if !self.is_gone(role, units.start) {
+        for role in 0..self.members.count() {
+            if !self.has_failed_at(role, units.start) {
                 self.read_rows(key, role, 0..rows, out);
             }
         }
@@ -168,7 +168,7 @@ impl Array {
         let first = self.passes.windows.get_mut(key).units.start;
         self.lose_blocks(first, &lost, out);
         // What was looked at is known anew.
-        self.unreadable.retain(|(unit, ..)| !looked_at.contains(unit));
+        self.losses.forget_unreadable(&looked_at);
         for (row, role) in unknown {
             let unit = first + (row / self.layout.rows) as u64;
             let column = self.layout.column(unit, role);
@@ -180,7 +180,7 @@ impl Array {
         }
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.
-            if !self.is_in_use(role) || self.is_void() {
+            if !self.recorder.is_in_use(role) || self.is_void() {
                 continue;
             }
             self.passes.windows.get_mut(key).left += 1;

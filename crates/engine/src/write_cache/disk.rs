@@ -188,8 +188,9 @@ impl WriteCache {
             return false;
         }
         let utilisation = share.writes.dirty() as f64 / share.writes.capacity() as f64;
-        share.triggered = utilisation > self.high_mark || (share.triggered && utilisation > self.low_mark);
-        let triggered = share.triggered;
+        let above = self.high_mark.next_up();
+        let triggered = when::hysteresis(share.triggered, utilisation, above, self.low_mark);
+        share.triggered = triggered;
         let targeted = self.config.single && share.writes.has_targets();
         if self.is_wanted(share_index) {
             return self.start_purge(now, index, share_index, false, out);

@@ -268,7 +268,7 @@ impl Core {
         self.home.retry_at = None;
         let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
         let utilisation = self.ring.utilisation();
-        self.home.triggered = utilisation >= high || (self.home.triggered && utilisation > low);
+        self.home.triggered = when::hysteresis(self.home.triggered, utilisation, high, low);
         self.home.running = self.when() == when::Choice::Run;
         if !self.home.running {
             self.home.suspended = true;

@@ -1,0 +1,125 @@
+//! A device that is being made a spare, or that was a member and comes back.
+
+use super::Spare;
+use crate::raid::superblock::{COPY_SECTORS, Identity, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::{Buf, Durability, Io, IoError, IoResult};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The superblocks of the members do not say yet who has failed: the device may be one of those.
+    Waiting,
+    /// It is being flushed: a killed server may have left the superblock that counts in its cache, and the next one goes over the other.
+    Flushing,
+    /// Its superblocks are being read.
+    Reading,
+    /// It gets the role that it had, as soon as that may be, or is made a spare.
+    Known,
+    /// The old superblocks are being wiped.
+    Wiping,
+    /// Its own superblock is being written.
+    Naming,
+}
+
+/// See the module's documentation.
+pub(super) struct Joining {
+    spare: Spare,
+    step: Step,
+    /// Commands that have not returned.
+    left: usize,
+    error: Option<IoError>,
+    /// What was on it, copy by copy, as far as it was a superblock.
+    copies: [Result<(Superblock, Identity), SuperblockError>; 2],
+    /// What it was.
+    was: Option<(Superblock, Identity)>,
+}
+
+pub(super) enum Outcome {
+    GoesOn(Vec<Io>),
+    Joined,
+    Failed(IoError),
+}
+
+impl Joining {
+    pub const fn new(spare: Spare) -> Joining {
+        let copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
+        Joining { spare, step: Step::Waiting, left: 0, error: None, copies, was: None }
+    }
+
+    pub const fn spare(&self) -> &Spare {
+        &self.spare
+    }
+
+    /// What its superblock says, until that is wiped.
+    pub const fn was(&self) -> Option<&(Superblock, Identity)> {
+        self.was.as_ref()
+    }
+
+    pub fn into_was(self) -> Option<(Superblock, Identity)> {
+        self.was
+    }
+
+    /// It goes on only when the members' superblocks say who has failed.
+    pub const fn waits(&self) -> bool {
+        matches!(self.step, Step::Waiting | Step::Known)
+    }
+
+    /// Nothing has been written to it, and nothing is under way there.
+    pub const fn is_untouched(&self) -> bool {
+        self.left == 0 && !matches!(self.step, Step::Wiping | Step::Naming)
+    }
+
+    fn begin(&mut self, step: Step, commands: Vec<Io>) -> Vec<Io> {
+        (self.step, self.left) = (step, commands.len());
+        commands
+    }
+
+    /// The commands after a wait.
+    pub fn go_on(&mut self) -> Vec<Io> {
+        if self.step == Step::Waiting {
+            return self.begin(Step::Flushing, vec![Io::Flush]);
+        }
+        self.was = None;
+        let wipe = |at| {
+            let buf = Buf::zeroed(SUPERBLOCK_BYTES);
+            Io::Write { at, buf, durability: Durability::Durable }
+        };
+        self.begin(Step::Wiping, COPY_SECTORS.map(wipe).into())
+    }
+
+    /// A command has returned, the one of this number.
+    pub fn returned(&mut self, number: usize, result: IoResult, recorded: &Superblock) -> Outcome {
+        self.left -= 1;
+        if self.step == Step::Reading {
+            self.copies[number] = match result.status {
+                Ok(()) => Superblock::decode(result.buf.bytes(), number),
+                Err(error) => Err(SuperblockError::Io(error)),
+            };
+        } else {
+            self.error = self.error.or(result.status.err());
+        }
+        if self.left > 0 {
+            return Outcome::GoesOn(Vec::new());
+        }
+        if let Some(error) = self.error {
+            return Outcome::Failed(error);
+        }
+        Outcome::GoesOn(match self.step {
+            Step::Flushing => {
+                let read = |at| Io::Read { at, buf: Buf::zeroed(SUPERBLOCK_BYTES) };
+                self.begin(Step::Reading, COPY_SECTORS.map(read).into())
+            }
+            Step::Reading => {
+                let [first, second] = self.copies.clone();
+                (self.was, self.step) = (Superblock::newer(first, second).ok(), Step::Known);
+                Vec::new()
+            }
+            Step::Wiping => {
+                // Over the copy that is not the one of this number.
+                let identity = Identity { id: self.spare.id, role: None, copy: 1 - self.spare.copy };
+                self.begin(Step::Naming, vec![recorded.write(identity)])
+            }
+            Step::Naming => return Outcome::Joined,
+            Step::Waiting | Step::Known => unreachable!("nothing is under way there"),
+        })
+    }
+}
