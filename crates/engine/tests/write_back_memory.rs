@@ -66,7 +66,7 @@ fn drained(contiguity: Option<Contiguity>) {
 }
 
 #[test]
-fn rule_14_bringing_data_home_asks_for_no_memory() {
+fn rule_14_destaging_asks_for_no_memory() {
     drained(None);
     // Most blocks are less than 100 lines apart, so that the memory is full of gaps.
     drained(Some(Contiguity { read: Strides::up_to(100), write: Strides::up_to(100) }));

@@ -10,9 +10,9 @@ use super::LogCacheConfig;
 use super::buffers::Buffers;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_flush::DataFlush;
+use super::destager::Destager;
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Entry, Header, Kind, State, Superblock};
-use super::home::Home;
 use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::ordered::{Cursor, Ordered};
 use super::read::masked_runs;
@@ -90,7 +90,7 @@ impl Replay<'_> {
         self.ranges.insert(entry.extent, RangeInfo { kind, seq, segment, id: self.range_id }, |_| {});
     }
 
-    /// Forgets what came from records that turned out to be home.
+    /// Forgets what came from records that turned out to be destaged.
     fn purge_before(&mut self, walked: &Walked) {
         let superblock = self.superblock;
         let keep = superblock.segment_of(walked.tail_sector);
@@ -165,13 +165,13 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     .map_err(refuse)?;
     if replay.overflow {
         return Err(ActivateError(
-            "the log holds more pieces than fit in memory: `dcd rescue` brings them home offline".to_owned(),
+            "the log holds more pieces than fit in memory: `dcd rescue` writes them back offline".to_owned(),
         ));
     }
     if config.ordered_destage && replay.invalidates {
         return Err(ActivateError(
             "the log was written without ordered-destage, and large writes went around it: start once without \
-             ordered-destage and bring everything home with `dcd flush`, then start with it"
+             ordered-destage and destage everything with `dcd flush`, then start with it"
                 .to_owned(),
         ));
     }
@@ -212,7 +212,7 @@ fn check_blocks(data: Geometry, table: &LookupTable, ranges: &ZeroRanges) -> Res
         0 => Ok(()),
         _ => Err(ActivateError(format!(
             "the data disk has blocks of {} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones. Give \
-             it those again, or bring everything home with `dcd rescue`",
+             it those again, or write everything back with `dcd rescue`",
             data.logical_block_bytes
         ))),
     }
@@ -295,18 +295,18 @@ fn begin(
     walked: &Walked,
 ) -> Core {
     let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
-    let mut home = Home::new(&config, &superblock, kept, log.rotational, data.rotational);
+    let mut destager = Destager::new(&config, &superblock, kept, log.rotational, data.rotational);
     if config.ordered_destage {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
-        home.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
+        destager.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
     }
     let buffers = Buffers::new(config.segment_buffers, segment_bytes, block);
     let rotation = Rotation::new(config.log_revolution, config.log_track_bytes);
     Core {
         now: Nanos::ZERO,
         buffers,
-        home,
+        destager,
         flush_epoch: superblock.flush_epoch,
         config,
         superblock,
@@ -314,7 +314,7 @@ fn begin(
         data,
         table,
         ranges,
-        ranges_home: Vec::new(),
+        ranges_destaged: Vec::new(),
         range_id,
         ring,
         head_sector: walked.end,
@@ -343,7 +343,7 @@ fn begin(
         release: None,
         mode: Mode::Serving,
         stop: Stop::No,
-        told_what_is_home: false,
+        clean_is_recorded: false,
         draining: false,
         foreground: 0,
         last_activity: Nanos::ZERO,

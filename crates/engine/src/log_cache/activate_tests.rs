@@ -23,7 +23,7 @@ fn started(log: Log, config: LogCacheConfig) -> Core {
     activate(config, &mut Two([log.device, data])).expect("it starts")
 }
 
-/// Every record was home when the power went, but for a request of which only the first record was written; the log in front
+/// Every record was destaged when the power went, but for a request of which only the first record was written; the log in front
 /// of it ended with its segment. The first version took the start of the next segment for the tail, so that the ring
 /// looked full and was empty: nothing was ever destaged or written again.
 #[test]

@@ -4,8 +4,8 @@
 //! so concurrent flushes share a record.
 
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::destager::Pressure;
 use super::format::{Entry, Kind, SUPERBLOCK_SECTORS, State};
-use super::home::Pressure;
 use super::ordered::Cursor;
 use super::read::masked_runs;
 use super::table::Place;
@@ -112,7 +112,7 @@ impl Core {
             let waited = self.waiters.iter().any(|waiter| waiter.seq > self.sent_seq());
             let writing = self.is_writing();
             let due = self.write_at().is_some_and(|at| at <= now);
-            let urged = self.draining || self.stop != Stop::No || due || (self.home.wants_durable());
+            let urged = self.draining || self.stop != Stop::No || due || (self.destager.wants_durable());
             if (waited || urged) && !writing {
                 self.dispatch(now, out);
             }
@@ -187,7 +187,7 @@ impl Core {
         let waited = self.waiters.iter().any(|w| self.durable_seq < w.seq && w.seq <= self.written_seq);
         let short = self.buffers.free() <= self.buffers.count() / 2;
         let due = self.log_flush_at.is_some_and(|at| at <= now);
-        if waited || short || due || self.draining || self.stop != Stop::No || self.home.wants_durable() {
+        if waited || short || due || self.draining || self.stop != Stop::No || self.destager.wants_durable() {
             self.log_flushing = true;
             self.statistics.log_flushes += 1;
             self.submit(LOG, Op::LogFlush(self.written_seq), Io::Flush, out);
@@ -245,13 +245,13 @@ impl Core {
     pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
         if self.stop == Stop::Flushing {
             self.stop = Stop::Asked;
-            self.home.kept.flushed(result.status.is_ok());
+            self.destager.kept.flushed(result.status.is_ok());
         }
         let flushed = self.data_flush.flushed;
         self.data_flush.landed(result.status);
         if let Err(error) = result.status {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
-            self.home.spoil();
+            self.destager.spoil();
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
         }
@@ -262,7 +262,7 @@ impl Core {
     /// for it to be flushed yet. (What was destaged is still in the log.)
     pub fn on_batch_flushed(&mut self, now: Nanos, result: &IoResult, out: &mut Outbox) {
         let flushed = self.data_flush.flushed;
-        self.data_flush.batch_landed(result.status, self.home.is_spoiled());
+        self.data_flush.batch_landed(result.status, self.destager.is_spoiled());
         if let Err(error) = result.status {
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
@@ -286,21 +286,21 @@ impl Core {
     /// Moves the tail over what nobody needs.
     pub fn advance_tail(&mut self) {
         let safe = self.safe_seq();
-        self.skip_home(safe);
+        self.skip_clean(safe);
         if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
             self.ring.advance_tail_out_of_order(safe);
         }
         let careless = self.config.canary == Some(super::Canary::ReuseInFlight);
-        self.ring.advance_tail(safe, if careless { u64::MAX } else { safe }, self.home.hold());
+        self.ring.advance_tail(safe, if careless { u64::MAX } else { safe }, self.destager.hold());
     }
 
     /// Ordered destage need not read what nobody needs any more.
-    fn skip_home(&mut self, safe: u64) {
+    fn skip_clean(&mut self, safe: u64) {
         let empty = self.buffers.filling.is_none() && self.buffers.live.is_empty() && safe == self.last_seq();
-        if empty && !self.is_dirty() && self.home.is_idle() {
+        if empty && !self.is_dirty() && self.destager.is_idle() {
             let (seq, segment) = (self.next_seq, self.ring.head());
             let cursor = Cursor { seq, segment, sector: self.head_sector, epoch: self.superblock.epoch };
-            if let Some(ordered) = &mut self.home.ordered {
+            if let Some(ordered) = &mut self.destager.ordered {
                 ordered.skip_to(cursor);
             }
         }
@@ -313,12 +313,12 @@ impl Core {
         }
         let gained = self.ring.tail() - self.ring.kept();
         let table_full = !self.table.has_room(self.table.lines_max() / 8);
-        let pressed = self.home.pressure == Pressure::Full;
+        let pressed = self.destager.pressure == Pressure::Full;
         let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full || pressed;
         let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
         let stale = self.superblock.tail_seq != self.next_seq;
         let rested = self.mark_at().is_some_and(|at| at <= now);
-        let mark = std::mem::take(&mut self.home.wants_mark) || rested;
+        let mark = std::mem::take(&mut self.destager.wants_mark) || rested;
         if mark || gained > 0 && short || emptied && stale && !self.is_pinned_before_tail() {
             self.write_superblock(State::Active, out);
         }
@@ -339,10 +339,10 @@ impl Core {
             true => self.wrapped(self.head_sector),
             false => self.ring.at(index).first_sector.unwrap_or(self.superblock.segment_start(index)),
         };
-        next.live_seq = self.home_seq().max(next.tail_seq);
+        next.live_seq = self.destaged_seq().max(next.tail_seq);
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
-        next.fingerprint = self.home.kept.fingerprint();
+        next.fingerprint = self.destager.kept.fingerprint();
         let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;
@@ -378,7 +378,7 @@ impl Core {
         if !freed.is_empty() {
             let parts: Vec<_> = freed.map(|number| self.places_of(self.ring.index(number))).collect();
             self.table.purge(&parts);
-            self.ranges_home.retain(|(number, _)| *number >= release.tail);
+            self.ranges_destaged.retain(|(number, _)| *number >= release.tail);
             self.ring.keep_from(release.tail);
         }
         self.retry_pending(now, out);
@@ -387,7 +387,7 @@ impl Core {
     /// A part of the fingerprint was read before the clean stop; what could not be read stays unknown.
     pub fn on_fingerprint(&mut self, extent: Extent, result: &IoResult) {
         if result.status.is_ok() {
-            self.home.kept.learn(extent, &result.buf);
+            self.destager.kept.learn(extent, &result.buf);
         }
     }
 
@@ -426,20 +426,20 @@ impl Core {
             return;
         }
         let good = !self.data_flush.last_failed();
-        if self.data_flush.is_owed() || self.home.kept.needs_flush() && good {
+        if self.data_flush.is_owed() || self.destager.kept.needs_flush() && good {
             self.stop = Stop::Flushing;
             self.data_flush.begin();
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
         }
         // After a failed flush nobody knows what a power cut leaves.
-        self.home.kept.flushed(false);
-        if good && let Some(extent) = self.home.kept.next_unknown() {
+        self.destager.kept.flushed(false);
+        if good && let Some(extent) = self.destager.kept.next_unknown() {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
             return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
         }
-        if !self.told_what_is_home {
-            self.told_what_is_home = true;
-            self.tell_what_is_home(now, out);
+        if !self.clean_is_recorded {
+            self.clean_is_recorded = true;
+            self.record_clean(now, out);
             if self.buffers.filling.is_some() || !self.buffers.live.is_empty() {
                 return self.commit_step(now, out);
             }
@@ -448,34 +448,34 @@ impl Core {
         self.write_superblock(State::Stopped, out);
     }
 
-    /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is home
+    /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is clean
     /// is said to be on the data disk, as far as the log has room. (Ordered destage has its own mark.)
-    fn tell_what_is_home(&mut self, now: Nanos, out: &mut Outbox) {
+    fn record_clean(&mut self, now: Nanos, out: &mut Outbox) {
         if self.config.ordered_destage {
             return;
         }
-        let mut home: Vec<Extent> = Vec::new();
+        let mut clean: Vec<Extent> = Vec::new();
         let live = |place: Place| self.ring.number(self.segment_of(place.0)) >= self.ring.tail();
         self.table.scan(|line, piece| {
             if !piece.dirty && live(piece.place) {
-                masked_runs(line, piece.mask, |run| home.push(run));
+                masked_runs(line, piece.mask, |run| clean.push(run));
             }
         });
-        for (number, extent) in &self.ranges_home {
+        for (number, extent) in &self.ranges_destaged {
             let newer = self.table.contains_dirty(*extent) || self.ranges.contains_any(*extent);
             if *number >= self.ring.tail() && !newer {
-                home.push(*extent);
+                clean.push(*extent);
             }
         }
-        home.sort_unstable();
-        home.dedup_by(|next, last| {
+        clean.sort_unstable();
+        clean.dedup_by(|next, last| {
             let joins = next.start <= last.end();
             if joins {
                 last.sectors = last.sectors.max(next.end() - last.start);
             }
             joins
         });
-        for extent in home {
+        for extent in clean {
             if !self.make_room(now, 1, 0, out) {
                 return;
             }

@@ -61,21 +61,21 @@ pub struct LogCacheConfig {
     pub bypass_bytes: u64,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
-    /// Where the data disk is an array: stripes that are dirty as a whole go home first, and together.
+    /// Where the data disk is an array: stripes that are dirty as a whole are destaged first, and together.
     pub full_stripes_first: bool,
     pub how: HowPolicy,
-    /// Which gaps between blocks that go home are read and written with them, where these are sorted.
+    /// Which gaps between blocks that are destaged are read and written with them, where these are sorted.
     /// None: what the superblock has from the stride benchmark, if `calibrated`; otherwise no gaps.
     pub contiguity: Option<Contiguity>,
     pub calibrated: bool,
     /// Percent of the log in use from which destaging does not wait for idleness.
     pub high_mark: u8,
-    /// Percent at which `high-low` stops, and from which on the oldest go home first whatever `what` is: they free the tail.
+    /// Percent at which `high-low` stops, and from which on the oldest are destaged first whatever `what` is: they free the tail.
     pub low_mark: u8,
     /// The idle threshold when the log is empty and when it is full.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
-    /// RAM for blocks on their way home, in bytes: taken at the start, and beside it a segment for each operation in flight.
+    /// RAM for blocks that are being destaged, in bytes: taken at the start, and beside it a segment for each operation in flight.
     pub destage_memory: usize,
     /// Operations in flight while destaging.
     pub destage_depth: usize,

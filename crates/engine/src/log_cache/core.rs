@@ -1,13 +1,13 @@
 //! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
-//! `commit` (durability, superblocks, stopping), `home` (destaging), `failure` (a dead log).
+//! `commit` (durability, superblocks, stopping), `destager` (destaging), `failure` (a dead log).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::buffers::{Buffers, Stamp};
 use super::commit::{Release, Waiter};
 use super::data_flush::DataFlush;
+use super::destager::Destager;
 use super::format::Superblock;
-use super::home::Home;
 use super::read::Reading;
 use super::recover::Damage;
 use super::ring::Ring;
@@ -43,7 +43,7 @@ pub enum Op {
     Around(u64),
     DataFlush,
     Superblock,
-    Home(u64),
+    Destage(u64),
     /// A part of a flush epoch, read from the log.
     Epoch,
     /// Lines of the fingerprint, read before a clean stop.
@@ -103,8 +103,8 @@ pub struct Core {
     pub data: Geometry,
     pub table: LookupTable,
     pub ranges: ZeroRanges,
-    /// Ranges that are home, but whose records are still in the log: segment number and extent (rule 7).
-    pub ranges_home: Vec<(u64, Extent)>,
+    /// Ranges that are destaged, but whose records are still in the log: segment number and extent (rule 7).
+    pub ranges_destaged: Vec<(u64, Extent)>,
     pub range_id: u64,
     pub ring: Ring,
     pub buffers: Buffers,
@@ -137,11 +137,11 @@ pub struct Core {
     pub delayed_count: u64,
     pub pace: Nanos,
     pub release: Option<Release>,
-    pub home: Home,
+    pub destager: Destager,
     pub mode: Mode,
     pub stop: Stop,
-    /// The log says which of its blocks are home, so that the next start does not bring them home again.
-    pub told_what_is_home: bool,
+    /// The log says which of its blocks are clean, so that the next start does not destage them again.
+    pub clean_is_recorded: bool,
     pub draining: bool,
     /// What this start was told to do without.
     pub accepted_damage: Vec<Damage>,
@@ -160,14 +160,14 @@ impl Core {
             Event::Wake => {}
         }
         self.send_delayed(now, out);
-        self.home_step(now, out);
+        self.destage_step(now, out);
         self.commit_step(now, out);
         self.stop_step(now, out);
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {
         let delayed = self.delayed.first_key_value().map(|(key, _)| key.0);
-        [delayed, self.commit_deadline(), self.home_deadline()].into_iter().flatten().min()
+        [delayed, self.commit_deadline(), self.destage_deadline()].into_iter().flatten().min()
     }
 
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
@@ -225,7 +225,7 @@ impl Core {
             Op::Around(key) => self.on_around(now, key, result, out),
             Op::DataFlush => self.on_data_flushed(now, result, out),
             Op::Superblock => self.on_superblock(now, result, out),
-            Op::Home(slot) => self.on_home(now, slot, result, out),
+            Op::Destage(slot) => self.on_destage(now, slot, result, out),
             Op::Epoch => self.on_epoch(&result),
             Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
@@ -235,8 +235,8 @@ impl Core {
         match control {
             Control::Drain => {
                 self.draining = true;
-                if self.home.ordered.is_none() {
-                    self.home.lost.try_again();
+                if self.destager.ordered.is_none() {
+                    self.destager.lost.try_again();
                 }
             }
             Control::DrainCancel => self.draining = false,
@@ -276,27 +276,28 @@ impl Core {
         self.chains.iter().find(|chain| chain.last > durable).copied().or(self.chain)
     }
 
-    /// The oldest record that is not home yet; the next one to be written where all are.
+    /// The oldest record that is not destaged yet; the next one to be written where all are.
     pub fn oldest_live_seq(&self) -> u64 {
         let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
-        let home = self.home.ordered.as_ref().is_none_or(|ordered| ordered.home_seq() == self.next_seq);
-        if nothing && home && self.ring.is_empty_at_head(self.safe_seq()) {
+        let destaged =
+            self.destager.ordered.as_ref().is_none_or(|ordered| ordered.destaged_seq() == self.next_seq);
+        if nothing && destaged && self.ring.is_empty_at_head(self.safe_seq()) {
             self.next_seq
         } else {
             self.ring.at(self.ring.index(self.ring.tail())).first_seq
         }
     }
 
-    /// Ordered destage knows to the record what is home: everything before this one.
-    pub fn home_seq(&self) -> u64 {
-        self.home.ordered.as_ref().map_or(0, |ordered| ordered.home_seq())
+    /// Ordered destage knows to the record what is destaged: everything before this one.
+    pub fn destaged_seq(&self) -> u64 {
+        self.destager.ordered.as_ref().map_or(0, |ordered| ordered.destaged_seq())
     }
 
     pub fn stamp(&self) -> Stamp {
         Stamp {
             cache_uuid: self.superblock.cache_uuid,
             epoch: self.superblock.epoch,
-            oldest_live_seq: self.oldest_live_seq().max(self.home_seq()),
+            oldest_live_seq: self.oldest_live_seq().max(self.destaged_seq()),
             durable_seq: self.safe_seq() + 1,
             flush_epoch: self.flush_epoch,
         }

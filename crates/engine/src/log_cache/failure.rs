@@ -1,6 +1,6 @@
 //! Rule 13: when the log device fails, everything goes to the data disk.
 //!
-//! What is still in the buffers is the best copy there is, and goes home from there; what is in the log is read from it as
+//! What is still in the buffers is the best copy there is, and is destaged from there; what is in the log is read from it as
 //! far as it can be. New writes go straight to the data disk, once the host has recorded that this log must not be
 //! replayed any more. A block that cannot be read is an error until it is written again.
 
@@ -28,7 +28,7 @@ impl Core {
         out.report(Report::LogFailed);
     }
 
-    /// Everything that could be brought home is: what waited for the log to be durable is durable at home.
+    /// Everything that can be destaged has been: what waited for the log to be durable is durable on the data disk.
     pub fn rescued(&mut self, now: Nanos, out: &mut Outbox) {
         if self.durable_seq < self.next_seq - 1 {
             self.written_seq = self.next_seq - 1;
@@ -40,9 +40,9 @@ impl Core {
         }
     }
 
-    /// A batch went home with errors. With a dead log there is no other copy of what the buffers hold, so nobody is kept
+    /// A batch ended with errors. With a dead log there is no other copy of what the buffers hold, so nobody is kept
     /// waiting for it.
-    pub fn home_failed(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn destage_failed(&mut self, now: Nanos, out: &mut Outbox) {
         if self.mode == Mode::Serving {
             return;
         }
@@ -52,10 +52,10 @@ impl Core {
         }
     }
 
-    /// With a dead log: nothing older may come home over this write.
+    /// With a dead log: nothing older may be destaged over this write.
     pub fn may_write_through(&self, pending: &Pending) -> bool {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
-        let only_lost = self.home.is_idle() && self.durable_seq == self.next_seq - 1;
+        let only_lost = self.destager.is_idle() && self.durable_seq == self.next_seq - 1;
         let dirty = self.table.contains_dirty(pending.extent) || self.ranges.contains_any(pending.extent);
         recorded
             && !self.is_going_around(pending.extent)
@@ -72,7 +72,7 @@ impl Core {
             return self.submit(DATA, Op::DataFlush, Io::Flush, out);
         }
         self.stop = Stop::Done;
-        match self.home.lost.len() {
+        match self.destager.lost.len() {
             0 => out.report(Report::Stopped),
             lost => out.report(Report::Failed(format!(
                 "the log device failed, and {lost} blocks of 4 KiB could not be read from it; everything else is on the data disk"

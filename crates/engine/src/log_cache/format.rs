@@ -154,12 +154,12 @@ pub struct Superblock {
     /// Every record before this sequence number was durable when the superblock was written: a bad one is damage.
     pub durable_seq: u64,
     pub flush_epoch: u64,
-    /// Records before this one are home; where it is not after `tail_seq`, that says as much. Ordered destage must never bring an
-    /// epoch home again once a later one is on its way, and the tail is only as fine as a segment.
+    /// Records before this one are destaged; where it is not after `tail_seq`, that says as much. Ordered destage must never destage an
+    /// epoch again once a later one is on its way, and the tail is only as fine as a segment.
     pub live_seq: u64,
     /// What the data disk held, by checksums of some of its lines.
     pub fingerprint: Fingerprint,
-    /// What the stride benchmark has found of the data disk: which gaps are filled on the way home, if the user does not say.
+    /// What the stride benchmark has found of the data disk: which gaps are filled by destaging, if the user does not say.
     pub calibration: Option<Contiguity>,
 }
 
@@ -454,7 +454,7 @@ pub struct Header {
     pub seq: u64,
     /// Where the record lies on the log device.
     pub sector: u64,
-    /// Records before this one are home, and the data disk was flushed since.
+    /// Records before this one are destaged, and the data disk was flushed since.
     pub oldest_live_seq: u64,
     /// Records before this one were durable in the log when this one was sealed.
     pub durable_seq: u64,

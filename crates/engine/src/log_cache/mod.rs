@@ -11,7 +11,7 @@
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `data_flush` | what went around the log, and whether a flush has covered it |
 //! | `rotation` | where a record goes on a log that spins |
-//! | `home`, `ordered` | destaging |
+//! | `destager`, `ordered` | destaging |
 //! | `failure` | a dead log device |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `offline` | format, check, dump, rescue |
@@ -22,10 +22,10 @@ mod commit;
 mod config;
 mod core;
 mod data_flush;
+mod destager;
 mod failure;
 pub mod fingerprint;
 pub mod format;
-mod home;
 pub mod offline;
 mod ordered;
 mod read;

@@ -23,10 +23,10 @@ pub struct Cursor {
     pub epoch: u64,
 }
 
-/// One flush epoch on its way home.
+/// One flush epoch that is being destaged.
 pub struct Ordered {
-    /// Everything before it is home.
-    home: Cursor,
+    /// Everything before it is destaged.
+    destaged: Cursor,
     /// Everything before it is in the batch.
     read: Cursor,
     epoch: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Ordered {
 impl Ordered {
     pub fn new(lines: usize, start: Cursor) -> Ordered {
         Ordered {
-            home: start,
+            destaged: start,
             read: start,
             epoch: None,
             table: LookupTable::with_capacity(lines),
@@ -51,11 +51,11 @@ impl Ordered {
 
     /// The oldest segment that is still to be read.
     pub const fn hold(&self) -> u64 {
-        self.home.segment
+        self.destaged.segment
     }
 
-    pub const fn home_seq(&self) -> u64 {
-        self.home.seq
+    pub const fn destaged_seq(&self) -> u64 {
+        self.destaged.seq
     }
 
     /// The last record of the batch.
@@ -69,21 +69,21 @@ impl Ordered {
 
     /// Begins the next batch.
     pub fn begin(&mut self) {
-        self.read = self.home;
+        self.read = self.destaged;
         self.epoch = None;
         self.complete = false;
         self.table.remove_extent(crate::Extent::new(Lba(0), 1 << 42), |_| {});
         self.ranges = ZeroRanges::new();
     }
 
-    /// The batch is home.
+    /// The batch is destaged.
     pub fn commit(&mut self) {
-        self.home = self.read;
+        self.destaged = self.read;
     }
 
     /// Nothing is dirty any more: there is nothing to read before this place.
     pub fn skip_to(&mut self, cursor: Cursor) {
-        self.home = cursor;
+        self.destaged = cursor;
     }
 
     pub fn pieces(&self, f: impl FnMut(Line, Piece)) {
@@ -154,7 +154,7 @@ impl Core {
     /// Reads on, until the batch holds a whole epoch or everything that is durable.
     pub fn read_epoch(&mut self, out: &mut Outbox) {
         let safe = self.safe_seq();
-        let ordered = self.home.ordered.as_mut().expect("destage is ordered");
+        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
         let (index, count) = (self.ring.index(ordered.read.segment), self.superblock.segment_sectors());
         let start = FIRST_SEGMENT_SECTOR + u64::from(index) * count;
         if ordered.read.sector + self.superblock.log_block_sectors() > start + count {
@@ -172,26 +172,26 @@ impl Core {
         let buf = Buf::zeroed(((end - at.0) * SECTOR_BYTES) as usize);
         self.ring.at_mut(segment).pins += 1;
         self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
-        self.home.epoch_flying = true;
+        self.destager.epoch_flying = true;
     }
 
     pub fn on_epoch(&mut self, result: &IoResult) {
-        self.home.epoch_flying = false;
+        self.destager.epoch_flying = false;
         let safe = self.safe_seq();
-        let ordered = self.home.ordered.as_mut().expect("destage is ordered");
+        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
         let segment = self.ring.index(ordered.read.segment);
         self.ring.at_mut(segment).pins -= 1;
         if let Err(error) = result.status {
             self.statistics.log_read_errors += 1;
             self.statistics.last_error = Some(error);
-            self.home.lost.epoch_failed();
-            self.home.fail();
+            self.destager.lost.epoch_failed();
+            self.destager.fail();
             return;
         }
         let start = ordered.read.sector;
         ordered.take(result.buf.bytes(), start, &self.superblock, safe);
         if ordered.complete {
-            self.home.lost.epoch_read();
+            self.destager.lost.epoch_read();
         } else {
             // The rest is in the next segment.
             ordered.read.segment += 1;
@@ -200,8 +200,8 @@ impl Core {
             if ordered.read.segment > self.ring.head() {
                 // A durable record that is not in the log: the log is not what was written.
                 self.statistics.log_read_errors += 1;
-                self.home.lost.epoch_failed();
-                self.home.fail();
+                self.destager.lost.epoch_failed();
+                self.destager.fail();
             }
         }
     }

@@ -19,9 +19,9 @@ pub struct Segment {
     /// Where that record begins. Recovery starts there, and not at the start of the segment: in a gap before it there may
     /// lie a record that an earlier crash took, with the same number.
     pub first_sector: Option<u64>,
-    /// Sectors whose newest copy is in it and not home yet.
+    /// Sectors whose newest copy is in it and dirty.
     pub dirty_sectors: u64,
-    /// Discards and zeroes in it that are not home yet.
+    /// Discards and zeroes in it that are not destaged yet.
     pub dirty_ranges: u32,
     /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
     pub superseded_by: u64,

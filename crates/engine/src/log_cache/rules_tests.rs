@@ -10,11 +10,11 @@ use crate::{Extent, Lba};
 /// A place whose lines are not in the fingerprint, so that writes there may go around the log.
 const MIDDLE: u64 = 2176;
 
-fn write_home(port: Port, io: &Io) -> bool {
+fn data_write(port: Port, io: &Io) -> bool {
     port == DATA && matches!(io, Io::Write { .. })
 }
 
-fn flush_home(port: Port, io: &Io) -> bool {
+fn data_flush(port: Port, io: &Io) -> bool {
     port == DATA && matches!(io, Io::Flush)
 }
 
@@ -30,7 +30,7 @@ fn fill(steps: &mut Steps, segments: u64, mut lba: u64, tag: u8) {
 
 #[test]
 fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
-    // The newest segments go home first, but for one block in the oldest one that cannot be read.
+    // The newest segments are destaged first, but for one block in the oldest one that cannot be read.
     let newest_first = LogCacheConfig { what: WhatPolicy::LastWriteFirst, low_mark: 98, ..quiet() };
     let mut steps = Steps::new(6, newest_first);
     let oldest = steps.write_as(0, 8, 1, Durability::Durable);
@@ -40,11 +40,11 @@ fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
     let unreadable: Vec<u64> = (33..41).collect();
     steps.log().unreadable.extend(&unreadable);
     steps.drain();
-    assert_eq!(steps.core.dirty_sectors(), 8, "all but the oldest block is home");
+    assert_eq!(steps.core.dirty_sectors(), 8, "all but the oldest block is clean");
     assert_eq!(steps.core.ring.tail(), tail, "and keeps the clean segments after it");
     steps.log().unreadable.clear();
     steps.drain();
-    assert_eq!((steps.core.ring.live(), steps.at_home(0), steps.at_home(64)), (1, 1, 2));
+    assert_eq!((steps.core.ring.live(), steps.on_data_disk(0), steps.on_data_disk(64)), (1, 1, 2));
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn rule_06_a_segment_is_reused_only_after_its_data_disk_flush() {
     let mut steps = Steps::new(6, quiet());
     fill(&mut steps, 2, 0, 1);
     let tail = steps.core.ring.tail();
-    steps.hold = Box::new(flush_home);
+    steps.hold = Box::new(data_flush);
     steps.drain();
-    assert_eq!((steps.at_home(0), steps.core.ring.tail()), (1, tail), "written home, and not flushed");
+    assert_eq!((steps.on_data_disk(0), steps.core.ring.tail()), (1, tail), "written, and not flushed");
     assert!(steps.core.is_dirty());
     steps.let_go();
     assert!(steps.core.ring.tail() > tail && !steps.core.is_dirty());
@@ -67,11 +67,11 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
         fill(&mut steps, 2, 0, 1);
         let (tail, dirty) = (steps.core.ring.tail(), steps.core.dirty_sectors());
         steps.hold =
-            Box::new(move |port, io| if fail_write { write_home(port, io) } else { flush_home(port, io) });
+            Box::new(move |port, io| if fail_write { data_write(port, io) } else { data_flush(port, io) });
         steps.control(Control::Drain);
         steps.fail(0, IoError::new(ErrorKind::Medium));
         if fail_write {
-            steps.hold = Box::new(write_home);
+            steps.hold = Box::new(data_write);
             steps.let_go();
         }
         assert_eq!(
@@ -81,7 +81,7 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
         );
         steps.let_go();
         steps.wait(5);
-        assert!(!steps.core.is_dirty() && steps.at_home(0) == 1, "and it is tried again");
+        assert!(!steps.core.is_dirty() && steps.on_data_disk(0) == 1, "and it is tried again");
     }
 }
 
@@ -154,7 +154,10 @@ fn rule_06_a_range_of_which_a_part_was_replaced_is_kept_until_its_successor_is_d
     steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
     steps.send(zero(32, 64, Durability::Volatile));
     steps.drain();
-    assert_eq!((steps.at_home(MIDDLE), steps.at_home(MIDDLE + 32), steps.at_home(0)), (ZEROES, 0, 1));
+    assert_eq!(
+        (steps.on_data_disk(MIDDLE), steps.on_data_disk(MIDDLE + 32), steps.on_data_disk(0)),
+        (ZEROES, 0, 1)
+    );
     steps.core.advance_tail();
     assert_eq!(steps.core.ring.tail(), tail, "a crash would leave the first content there");
     let mut steps = Steps::start(steps.disks, quiet()).unwrap();
@@ -166,7 +169,7 @@ fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
     let mut steps = Steps::new(40, quiet());
     let around = |steps: &Steps| steps.core.statistics.arounds;
     steps.write(MIDDLE, 128, 1);
-    assert_eq!((around(&steps), steps.at_home(MIDDLE)), (1, 1), "nothing of it is in the log");
+    assert_eq!((around(&steps), steps.on_data_disk(MIDDLE)), (1, 1), "nothing of it is in the log");
     steps.write(MIDDLE + 8, 8, 2);
     steps.write(MIDDLE, 128, 3);
     assert_eq!((around(&steps), steps.read(MIDDLE + 8)), (1, Some(3)), "some of it is dirty");
@@ -194,7 +197,7 @@ fn the_rest_of_a_large_write_goes_around_with_it() {
         steps.write(MIDDLE + at + 240, 16, 2);
     }
     assert_eq!(steps.core.statistics.arounds, 4);
-    assert_eq!((steps.at_home(MIDDLE + 240), steps.at_home(MIDDLE + 496)), (2, 2));
+    assert_eq!((steps.on_data_disk(MIDDLE + 240), steps.on_data_disk(MIDDLE + 496)), (2, 2));
     steps.write(MIDDLE + 512, 8, 3);
     assert_eq!(steps.core.statistics.arounds, 4, "what follows a rest is no rest");
     steps.sent.clear();
@@ -225,14 +228,14 @@ fn rule_07_a_clean_copy_that_recovery_would_bring_back_is_invalidated_first() {
     steps.log().unreadable.extend(33..41);
     steps.drain();
     steps.log().unreadable.clear();
-    assert_eq!(steps.at_home(MIDDLE), 1);
+    assert_eq!(steps.on_data_disk(MIDDLE), 1);
     let id = steps.write_as(MIDDLE, 128, 2, Durability::Durable);
     assert!(steps.is_ok(id));
     assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 1));
     let mut steps = steps.restart(quiet());
     assert_eq!(steps.read(MIDDLE), Some(2), "the log would have said 1");
     steps.drain();
-    assert_eq!((steps.at_home(MIDDLE), steps.at_home(0)), (2, 9));
+    assert_eq!((steps.on_data_disk(MIDDLE), steps.on_data_disk(0)), (2, 9));
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     let flush = steps.flush();
     assert!(steps.is_ok(flush) && steps.sent.is_empty(), "nothing went around since");
     steps.write(MIDDLE, 128, 2);
-    steps.hold = Box::new(flush_home);
+    steps.hold = Box::new(data_flush);
     let flush = steps.flush();
     assert_eq!(steps.status(flush), None);
     steps.fail(0, IoError::new(ErrorKind::Medium));
@@ -270,7 +273,7 @@ fn rule_06_what_a_failed_flush_of_a_client_took_from_a_batch_is_not_clean() {
     let second = |io: &Io| io.extent().is_some_and(|extent| extent.start == Lba(64));
     steps.hold = Box::new(move |port, io| port == DATA && (matches!(io, Io::Flush) || second(io)));
     steps.control(Control::Drain);
-    assert_eq!((steps.at_home(0), steps.held.len()), (1, 1));
+    assert_eq!((steps.on_data_disk(0), steps.held.len()), (1, 1));
     steps.write(MIDDLE, 128, 2);
     steps.flush();
     let flush = steps.held.iter().position(|held| matches!(held.io, Io::Flush)).expect("it is on its way");
@@ -279,7 +282,7 @@ fn rule_06_what_a_failed_flush_of_a_client_took_from_a_batch_is_not_clean() {
     steps.let_go();
     assert_eq!(steps.core.dirty_sectors(), 16, "nothing of the batch is clean");
     steps.wait(5);
-    assert!(!steps.core.is_dirty() && steps.at_home(0) == 1, "and it is destaged again");
+    assert!(!steps.core.is_dirty() && steps.on_data_disk(0) == 1, "and it is destaged again");
 }
 
 /// The disk may have dropped all that it could not write. What the client writes again is as good as new, wherever it goes.
@@ -288,7 +291,7 @@ fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_aga
     let mut steps = Steps::new(40, quiet());
     steps.write(MIDDLE, 128, 1);
     steps.write(MIDDLE + 1000, 128, 1);
-    steps.hold = Box::new(flush_home);
+    steps.hold = Box::new(data_flush);
     steps.flush();
     steps.fail(0, IoError::new(ErrorKind::Medium));
     steps.let_go();
@@ -344,29 +347,32 @@ fn rule_08_discards_and_zeroes_are_records_and_read_as_zeroes_for_ever() {
     let all = |steps: &mut Steps| [80, 82, 83, 4000, 4899, 4900, 100, 105].map(|lba| steps.read(lba));
     let expected = [ZEROES, ZEROES, 0, ZEROES, ZEROES, 0, ZEROES, 0].map(Some);
     assert_eq!(all(&mut steps), expected);
-    assert_eq!(steps.at_home(80), 0, "only the log knows");
+    assert_eq!(steps.on_data_disk(80), 0, "only the log knows");
     let mut steps = steps.restart(quiet());
     assert_eq!(all(&mut steps), expected);
     steps.drain();
     assert_eq!(all(&mut steps), expected);
-    assert_eq!((steps.at_home(80), steps.at_home(83), steps.at_home(4899)), (ZEROES, 0, ZEROES));
+    assert_eq!(
+        (steps.on_data_disk(80), steps.on_data_disk(83), steps.on_data_disk(4899)),
+        (ZEROES, 0, ZEROES)
+    );
 }
 
 #[test]
-fn rule_09_a_block_that_is_overwritten_while_it_goes_home_stays_dirty() {
+fn rule_09_a_block_that_is_overwritten_while_it_is_destaged_stays_dirty() {
     let mut steps = Steps::new(8, quiet());
     steps.write_as(0, 8, 1, Durability::Durable);
-    steps.hold = Box::new(write_home);
+    steps.hold = Box::new(data_write);
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1);
     let id = steps.write_as(0, 8, 2, Durability::Durable);
     assert!(steps.is_ok(id));
     steps.control(Control::DrainCancel);
     steps.let_go();
-    assert_eq!((steps.at_home(0), steps.core.dirty_sectors()), (1, 8), "the newer copy is not home");
+    assert_eq!((steps.on_data_disk(0), steps.core.dirty_sectors()), (1, 8), "the newer copy is not destaged");
     assert_eq!(steps.read(0), Some(2));
     steps.drain();
-    assert_eq!((steps.at_home(0), steps.core.dirty_sectors()), (2, 0));
+    assert_eq!((steps.on_data_disk(0), steps.core.dirty_sectors()), (2, 0));
 }
 
 /// The crash explorer found it: a write around the log was slow, a newer one of the same place had gone through the log, was
@@ -374,7 +380,7 @@ fn rule_09_a_block_that_is_overwritten_while_it_goes_home_stays_dirty() {
 #[test]
 fn rule_09_destaging_waits_for_an_older_write_around_the_log() {
     let mut steps = Steps::new(8, quiet());
-    steps.hold = Box::new(write_home);
+    steps.hold = Box::new(data_write);
     let old = steps.write(MIDDLE, 256, 1);
     assert_eq!(steps.held.len(), 1, "it goes around the log");
     let new = steps.write_as(MIDDLE + 32, 8, 2, Durability::Durable);
@@ -384,18 +390,18 @@ fn rule_09_destaging_waits_for_an_older_write_around_the_log() {
     let around = Extent::new(Lba(MIDDLE), 256);
     steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
     steps.drain();
-    assert!(steps.reports.is_empty() && steps.at_home(MIDDLE + 32) == 0, "not before the older one");
+    assert!(steps.reports.is_empty() && steps.on_data_disk(MIDDLE + 32) == 0, "not before the older one");
     steps.let_go();
     steps.wait(3);
     assert_eq!(steps.reports, [Report::Drained]);
-    let home = [24, 32, 64].map(|at| steps.at_home(MIDDLE + at));
-    assert_eq!(home, [1, 2, ZEROES]);
+    let destaged = [24, 32, 64].map(|at| steps.on_data_disk(MIDDLE + at));
+    assert_eq!(destaged, [1, 2, ZEROES]);
 }
 
 #[test]
-fn rule_09_data_does_not_go_home_before_an_older_discard_that_has_to_wait() {
+fn rule_09_data_is_not_destaged_before_an_older_discard_that_has_to_wait() {
     let mut steps = Steps::new(8, quiet());
-    steps.hold = Box::new(write_home);
+    steps.hold = Box::new(data_write);
     steps.write(MIDDLE, 256, 1);
     // The discard waits for the write around the log, and reaches further.
     let discard = Extent::new(Lba(MIDDLE + 200), 100);
@@ -405,12 +411,12 @@ fn rule_09_data_does_not_go_home_before_an_older_discard_that_has_to_wait() {
     let around = Extent::new(Lba(MIDDLE), 256);
     steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
     steps.drain();
-    assert!(steps.reports.is_empty() && steps.at_home(MIDDLE + 280) == 0, "not before the older one");
+    assert!(steps.reports.is_empty() && steps.on_data_disk(MIDDLE + 280) == 0, "not before the older one");
     steps.let_go();
     steps.wait(3);
     assert_eq!(steps.reports, [Report::Drained]);
-    let home = [24, 240, 270, 280].map(|at| steps.at_home(MIDDLE + at));
-    assert_eq!(home, [1, ZEROES, ZEROES, 2]);
+    let destaged = [24, 240, 270, 280].map(|at| steps.on_data_disk(MIDDLE + at));
+    assert_eq!(destaged, [1, ZEROES, ZEROES, 2]);
 }
 
 #[test]
@@ -492,15 +498,15 @@ fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone
     );
     steps.sent.clear();
     steps.drain();
-    let mut home: Vec<_> = steps
+    let mut destaged: Vec<_> = steps
         .sent
         .iter()
         .filter(|(port, kind, _)| *port == DATA && *kind == Kind::Write)
         .map(|sent| sent.2)
         .collect();
-    home.sort_unstable();
+    destaged.sort_unstable();
     let expected = [0, 64, 128].map(|lba| Some(Extent::new(Lba(lba), 4)));
-    assert_eq!(home, expected, "exactly what was dirty");
+    assert_eq!(destaged, expected, "exactly what was dirty");
 }
 
 #[test]
@@ -509,15 +515,15 @@ fn rule_12_after_a_crash_no_more_is_destaged_again_than_the_log_still_calls_live
     for i in 0..40 {
         steps.write_as(i * 8, 8, 1, Durability::Durable);
     }
-    // Everything goes home; the superblock that would say so does not get through.
+    // Everything is destaged; the superblock that would say so does not get through.
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Write { .. }));
     steps.drain();
-    assert_eq!((steps.core.dirty_sectors(), steps.at_home(0)), (0, 1));
+    assert_eq!((steps.core.dirty_sectors(), steps.on_data_disk(0)), (0, 1));
     let live = steps.core.ring.head() - steps.core.ring.kept() + 1;
     let steps = steps.restart(quiet());
     assert_eq!(steps.core.dirty_sectors(), 40 * 8, "the crash came first: all of it once more");
     assert!(steps.core.dirty_sectors() <= live * 32);
-    // The next record says what is home, and that bounds it.
+    // The next record says what is destaged, and that bounds it.
     let mut steps = steps;
     steps.drain();
     steps.write_as(8, 8, 2, Durability::Durable);
@@ -542,7 +548,7 @@ fn rule_13_with_a_dead_log_writes_go_through_once_the_host_has_recorded_it() {
     steps.control(Control::LogFailureRecorded);
     steps.wait(5);
     assert!(steps.is_ok(through) && steps.is_ok(flush), "what was flushed is on the data disk now");
-    assert_eq!([64, 128, 192].map(|lba| steps.at_home(lba)), [2, 3, 4]);
+    assert_eq!([64, 128, 192].map(|lba| steps.on_data_disk(lba)), [2, 3, 4]);
     let read = [0, 7, 8, 64, 128, 192].map(|lba| steps.read(lba));
     assert_eq!(read, [None, None, Some(0), Some(2), Some(3), Some(4)], "an error for exactly what is lost");
     assert_eq!(steps.core.status(steps.now)["state"], "log-failed");
@@ -559,12 +565,12 @@ fn rule_13_a_block_that_could_not_be_read_once_is_not_lost() {
     steps.fail(0, IoError::new(ErrorKind::Medium));
     steps.let_go();
     steps.wait(5);
-    assert_eq!((steps.at_home(0), steps.core.home.lost.len()), (1, 0));
+    assert_eq!((steps.on_data_disk(0), steps.core.destager.lost.len()), (1, 0));
     assert_eq!(steps.reports, [Report::Drained]);
 }
 
 #[test]
-fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_goes_home() {
+fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_is_destaged() {
     let mut steps = Steps::new(8, quiet());
     steps.write_as(0, 3, 1, Durability::Durable);
     steps.write_as(4, 2, 2, Durability::Durable);
@@ -576,15 +582,15 @@ fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_goes_home() {
         steps.reports
     );
     assert_eq!(
-        (steps.at_home(4), steps.core.home.lost.len()),
+        (steps.on_data_disk(4), steps.core.destager.lost.len()),
         (2, 1),
-        "the other part of the same line is home"
+        "the other part of the same line is destaged"
     );
     let read = [0, 2, 3, 4].map(|lba| steps.read(lba));
     assert_eq!(read, [None, None, Some(0), Some(2)]);
     let id = steps.write(0, 3, 3);
     assert!(steps.is_ok(id));
-    assert_eq!((steps.core.home.lost.len(), steps.read(0)), (0, Some(3)));
+    assert_eq!((steps.core.destager.lost.len(), steps.read(0)), (0, Some(3)));
 }
 
 #[test]
@@ -600,7 +606,7 @@ fn rule_13_a_failing_data_disk_leaves_everything_in_the_log() {
     steps.data().unwritable.clear();
     let mut steps = steps.restart(quiet());
     steps.drain();
-    assert_eq!((steps.at_home(0), steps.at_home(8)), (1, 2));
+    assert_eq!((steps.on_data_disk(0), steps.on_data_disk(8)), (1, 2));
 }
 
 /// Space that never comes would be a wait without end: the client is slowed down by destaging, and reads never wait.
@@ -620,7 +626,7 @@ fn a_log_of_four_segments_takes_many_times_its_size() {
 }
 
 /// A data disk that hangs: writes go on at the speed of the log while it has space, reads of what is cached are served, and all is
-/// home when the disk comes back.
+/// destaged when the disk comes back.
 #[test]
 fn a_hung_data_disk_stops_nobody_while_the_log_has_space() {
     let mut steps = Steps::new(8, LogCacheConfig { high_mark: 10, low_mark: 5, bypass_bytes: 0, ..quiet() });
@@ -632,7 +638,7 @@ fn a_hung_data_disk_stops_nobody_while_the_log_has_space() {
     }
     steps.let_go();
     steps.drain();
-    assert_eq!((steps.at_home(0), steps.at_home(88)), (1, 1));
+    assert_eq!((steps.on_data_disk(0), steps.on_data_disk(88)), (1, 1));
 }
 
 /// Only sequence numbers order anything: a clock that begins again, far back or far ahead, changes nothing.

@@ -42,7 +42,7 @@ pub struct Statistics {
     pub destaged_sectors: u64,
     /// Zeroes and discards that were sent to the data disk.
     pub destaged_range_sectors: u64,
-    /// What was written home again as it was, between dirty blocks, and reads of the data disk for it.
+    /// What was written to the data disk again as it was, between dirty blocks, and reads of the data disk for it.
     pub gap_sectors: u64,
     pub gap_reads: u64,
     pub destage_errors: u64,

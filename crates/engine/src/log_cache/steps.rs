@@ -67,7 +67,7 @@ pub struct Steps {
     next_id: u64,
 }
 
-/// A configuration under which nothing goes home by itself.
+/// A configuration under which nothing is destaged by itself.
 pub fn quiet() -> LogCacheConfig {
     LogCacheConfig {
         idle_empty: Nanos::from_secs(1 << 30),
@@ -210,7 +210,7 @@ impl Steps {
     }
 
     /// The tag of a sector on the data disk alone.
-    pub fn at_home(&self, lba: u64) -> u8 {
+    pub fn on_data_disk(&self, lba: u64) -> u8 {
         tag_of(lba, &self.disks.0[DATA.0].bytes[lba as usize * 512..][..512])
     }
 
@@ -222,7 +222,7 @@ impl Steps {
         &mut self.disks.0[DATA.0]
     }
 
-    /// Brings everything home.
+    /// Destages everything.
     pub fn drain(&mut self) {
         self.control(Control::Drain);
         self.wait(10);

@@ -2,8 +2,8 @@
 //! writes around the log where that is safe (rule 7).
 
 use super::core::{Around, Chain, Core, DATA, Mode, Op};
+use super::destager::Pressure;
 use super::format::{Entry, Kind};
-use super::home::Pressure;
 use super::table::{Line, Piece, Place, RangeInfo, RangeKind};
 use super::{Canary, Promise};
 use crate::layer::{Durability, Io, IoResult, Outbox, RequestId};
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Rule 7: nothing of the range is in the log and not home, nor on its way around it. Nor does it cover a line of the fingerprint: after
+    /// Rule 7: nothing of the range is dirty in the log, nor on its way around it. Nor does it cover a line of the fingerprint: after
     /// a crash, records explain all changes there.
     fn may_go_around(&self, pending: &Pending) -> bool {
         let extent = pending.extent;
@@ -128,7 +128,7 @@ impl Core {
         }
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
-            && !self.home.kept.covers(extent)
+            && !self.destager.kept.covers(extent)
             && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
     }
 
@@ -136,11 +136,11 @@ impl Core {
         self.config.bypass_bytes > 0 && extent.sectors * SECTOR_BYTES >= self.config.bypass_bytes
     }
 
-    /// Nothing of the extent is in the log and not home or on its way there, nor would recovery bring anything of it home again.
+    /// Nothing of the extent is dirty in the log or being destaged, nor would recovery destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
         !self.table.contains_dirty(extent)
             && !self.ranges.contains_any(extent)
-            && !self.ranges_home.iter().any(|(_, home)| home.overlaps(extent))
+            && !self.ranges_destaged.iter().any(|(_, range)| range.overlaps(extent))
             && !self.is_going_around(extent)
             && !self.is_filling(extent)
     }
@@ -237,7 +237,7 @@ impl Core {
             // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
             if self.chain.is_none() && self.ring.free() < segments {
-                self.home.pressure = Pressure::Full;
+                self.destager.pressure = Pressure::Full;
                 return false;
             }
             if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
@@ -312,7 +312,7 @@ impl Core {
                     segment.superseded_by = segment.superseded_by.max(seq);
                 }
             });
-            self.home.lost.prune(extent, &self.table);
+            self.destager.lost.prune(extent, &self.table);
             let segment = self.segment_of(place);
             self.ring.at_mut(segment).dirty_sectors += extent.sectors;
             pending.done += extent.sectors;
@@ -334,8 +334,8 @@ impl Core {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
             let extent = Extent::new(pending.extent.start + pending.done, sectors);
-            if !self.ranges.has_room() || self.ranges_home.len() >= super::table::RANGES_MAX {
-                self.home.pressure = Pressure::Full;
+            if !self.ranges.has_room() || self.ranges_destaged.len() >= super::table::RANGES_MAX {
+                self.destager.pressure = Pressure::Full;
                 return false;
             }
             if !self.make_room(now, 1, 0, out) {
@@ -378,7 +378,7 @@ impl Core {
             segment.superseded_by = segment.superseded_by.max(seq);
         }
         self.ranges.cut(extent, |gone| ring.at_mut(gone.segment).dirty_ranges -= 1);
-        self.home.lost.prune(extent, &self.table);
+        self.destager.lost.prune(extent, &self.table);
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.
@@ -417,7 +417,7 @@ impl Core {
             self.pace = now;
             return now;
         }
-        let nanos = self.home.nanos_per_sector() * sectors as f64 * over * 2.0;
+        let nanos = self.destager.nanos_per_sector() * sectors as f64 * over * 2.0;
         self.pace = self.pace.max(now) + Nanos(nanos as u64);
         self.pace
     }
@@ -425,7 +425,7 @@ impl Core {
     /// Makes sure that a record with so much can be appended to the filling buffer.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
         if !self.table.has_room(pieces) {
-            self.home.pressure = Pressure::Full;
+            self.destager.pressure = Pressure::Full;
             return false;
         }
         if self.config.promise == Promise::Ordered && self.is_overdue(now) {
@@ -473,7 +473,7 @@ impl Core {
         let mut end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
         if self.head_sector + self.superblock.log_block_sectors() > end {
             if !self.ring.advance_head(self.next_seq) {
-                self.home.pressure = Pressure::Full;
+                self.destager.pressure = Pressure::Full;
                 return false;
             }
             let head = self.ring.index(self.ring.head());

@@ -1,7 +1,7 @@
 //! Judges a data disk by its fingerprint.
 //!
 //! After a clean stop every line is what the superblock says. After a crash, each sector of a line is what the superblock says,
-//! or what some record of the walk has there: a batch may have brought any part of any of them home, and the medium may have
+//! or what some record of the walk has there: a batch may have destaged any part of any of them, and the medium may have
 //! kept any of its sectors. Only lines that differ are looked at, and for them the payload is read from the log: the checksums of
 //! entries are CRCs.
 

@@ -155,7 +155,7 @@ fn report(
         data_bytes: superblock.data_sectors * SECTOR_BYTES,
         calibration: superblock.calibration.clone(),
         records: walked.records,
-        records_home: walked.records_home,
+        records_home: walked.records_destaged,
         records_dropped: walked.records_dropped,
         tail_seq: walked.tail_seq,
         next_seq: walked.next_seq,

@@ -115,7 +115,7 @@ impl fmt::Display for Row {
                 ..
             } => write!(
                 f,
-                "record {seq}: epoch {epoch}, sector {sector}, {sectors} sectors, {entries} entries, home before \
+                "record {seq}: epoch {epoch}, sector {sector}, {sectors} sectors, {entries} entries, destaged before \
                  {oldest_live_seq}, durable before {durable_seq}{}",
                 if *continues { ", continues" } else { "" }
             ),
@@ -127,7 +127,7 @@ impl fmt::Display for Row {
             Row::End { next_seq, sector, tail_seq, records, records_dropped, torn_sector } => {
                 write!(
                     f,
-                    "end at sector {sector}: {records} records, not home from {tail_seq} on, next {next_seq}"
+                    "end at sector {sector}: {records} records, dirty from {tail_seq} on, next {next_seq}"
                 )?;
                 if *records_dropped > 0 {
                     write!(f, ", {records_dropped} of an incomplete request")?;

@@ -140,7 +140,7 @@ pub enum OfflineError {
     Detached,
     #[error(
         "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer. `dcd \
-         rescue --list` says what the log holds that is not home, and `dcd rescue --force` writes that back, over what may be newer. Then \
+         rescue --list` says what the log holds that is dirty, and `dcd rescue --force` writes that back, over what may be newer. Then \
          `dcd format` makes a new log"
     )]
     GivenUp,

@@ -26,9 +26,9 @@ pub struct Piece {
 /// Sums over a log, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Totals {
-    /// Data that is not home.
+    /// Data that is dirty.
     pub data_bytes: u64,
-    /// Zeroes and discards that are not home.
+    /// Zeroes and discards that are not destaged.
     pub zeroes_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Newest {
         self.pieces.insert(piece.extent.start.0, piece);
     }
 
-    /// Forgets what came from records that are home.
+    /// Forgets what came from records that are destaged.
     pub fn purge_before(&mut self, seq: u64) {
         self.pieces.retain(|_, piece| piece.seq >= seq);
     }

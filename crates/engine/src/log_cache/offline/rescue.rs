@@ -1,7 +1,7 @@
-//! Writes everything dirty in a log home, offline.
+//! Writes everything dirty in a log back to the data disk, offline.
 //!
-//! The superblock says first that the data disk is being written. Then all goes home in the order of LBAs, each checksum verified on the
-//! way. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue may be cut
+//! The superblock says first that the data disk is being written. Then all is written in the order of LBAs, each checksum verified
+//! first. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue may be cut
 //! at any point and run again.
 
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct RescueOptions {
     pub list: bool,
 }
 
-/// Sectors that could not be brought home, and why.
+/// Sectors that could not be written back, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unsaved {
     pub extent: Extent,
@@ -33,7 +33,7 @@ pub struct Unsaved {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RescueReport {
-    /// What the log had that was not home.
+    /// What the log had that was dirty.
     pub dirty: Totals,
     pub written_bytes: u64,
     pub zeroed_bytes: u64,
@@ -71,7 +71,7 @@ impl RescueReport {
     }
 }
 
-/// Brings the dirty data of a log home. `Err` where nothing could be done or a device is gone; what could not be saved is in
+/// Writes the dirty data of a log back. `Err` where nothing could be done or a device is gone; what could not be saved is in
 /// the report.
 pub fn rescue(
     log: &mut dyn BlockDevice,
@@ -136,17 +136,17 @@ pub fn rescue(
         write_superblock(log, &mut superblock)?;
     }
     let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
-    let mut home = Home { log, data, write, run: Vec::new(), run_start: Lba(0), report };
+    let mut writer = Writer { log, data, write, run: Vec::new(), run_start: Lba(0), report };
     let mut done = 0;
     for piece in newest.pieces() {
-        home.bring(piece)?;
+        writer.write_back(piece)?;
         done += piece.extent.sectors * SECTOR_BYTES;
         if write {
             progress(Progress { bytes_done: done, bytes_total: total });
         }
     }
-    home.end_run()?;
-    let mut report = home.report;
+    writer.end_run()?;
+    let mut report = writer.report;
     if write {
         data.flush().map_err(OfflineError::io("flushing the data disk"))?;
         if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
@@ -180,8 +180,8 @@ fn mark_clean(
     write_superblock(log, superblock)
 }
 
-/// Gathers neighbouring pieces into runs, and writes them home.
-struct Home<'a> {
+/// Gathers neighbouring pieces into runs, and writes them back.
+struct Writer<'a> {
     log: &'a mut dyn BlockDevice,
     data: &'a mut dyn BlockDevice,
     write: bool,
@@ -216,12 +216,12 @@ const fn of_medium(error: &IoError) -> bool {
     matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost | ErrorKind::NoSpace)
 }
 
-impl Home<'_> {
+impl Writer<'_> {
     fn run_end(&self) -> Lba {
         self.run_start + self.run.len() as u64 / SECTOR_BYTES
     }
 
-    fn bring(&mut self, piece: &Piece) -> Result<(), OfflineError> {
+    fn write_back(&mut self, piece: &Piece) -> Result<(), OfflineError> {
         match piece.content {
             Content::Zeroes(kind) => {
                 self.end_run()?;

@@ -22,7 +22,7 @@ fn devices() -> (Ram, Ram) {
 }
 
 /// A log with overwrites, ranges, an invalidation and an unfinished request, and what the data disk must look like when it
-/// is home: `None` where the log has no word.
+/// is destaged: `None` where the log has no word.
 fn busy_log() -> (Log, Vec<Option<Vec<u8>>>) {
     let mut log = Log::new(6, 512);
     let mut expected: Vec<Option<Vec<u8>>> = vec![None; DATA_SECTORS as usize];
@@ -59,7 +59,7 @@ fn old_disk() -> Ram {
     data
 }
 
-fn assert_home(data: &Ram, expected: &[Option<Vec<u8>>], except: &[Extent]) {
+fn assert_data(data: &Ram, expected: &[Option<Vec<u8>>], except: &[Extent]) {
     for (lba, expected) in expected.iter().enumerate() {
         let kept = except.iter().any(|extent| extent.contains(Lba(lba as u64)));
         let expected = expected.as_ref().filter(|_| !kept).cloned().unwrap_or(vec![0xdd; 512]);
@@ -188,7 +188,7 @@ fn a_calibration_is_stored_and_nothing_else_changes() {
         assert_eq!(check(&mut log.device, None, &mut quiet).unwrap().calibration, Some(calibration()));
         let mut data = old_disk();
         rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
-        assert_home(&data, &expected, &[]);
+        assert_data(&data, &expected, &[]);
         let rescued = read_superblock(&mut log.device).unwrap();
         assert_eq!(rescued.calibration, Some(calibration()), "a rescue keeps it");
     }
@@ -207,7 +207,7 @@ fn storing_a_calibration_may_be_cut_anywhere() {
         assert_eq!(Superblock { calibration: None, generation: 1, ..found }, log.superblock);
         let mut data = old_disk();
         rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
-        assert_home(&data, &expected, &[]);
+        assert_data(&data, &expected, &[]);
     }
 }
 
@@ -312,7 +312,7 @@ fn smaller_devices_are_refused() {
 }
 
 #[test]
-fn a_rescue_brings_everything_home_and_may_be_repeated() {
+fn a_rescue_writes_everything_back_and_may_be_repeated() {
     let (mut log, expected) = busy_log();
     let mut data = old_disk();
     let listed =
@@ -324,7 +324,7 @@ fn a_rescue_brings_everything_home_and_may_be_repeated() {
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(report.written_bytes, report.dirty.data_bytes);
     assert_eq!(report.zeroed_bytes, report.dirty.zeroes_bytes);
-    assert_home(&data, &expected, &[]);
+    assert_data(&data, &expected, &[]);
     let checked = check(&mut log.device, Some(&mut data), &mut quiet).unwrap();
     assert_eq!(checked.problems, Vec::<String>::new());
     assert_eq!((checked.state, checked.dirty), ("stopped", Totals::default()));
@@ -346,7 +346,7 @@ fn a_rescue_respects_the_blocks_of_the_data_disk() {
         let report = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
         assert!(report.is_complete(), "{report:?}");
         assert_eq!(report.zeroed_bytes, report.dirty.zeroes_bytes);
-        assert_home(&data, &expected, &[]);
+        assert_data(&data, &expected, &[]);
     }
 }
 
@@ -362,7 +362,7 @@ fn rule_12_a_rescue_may_be_cut_at_every_operation_and_run_again() {
             (log.device.operations_left, data.operations_left) = (u64::MAX, u64::MAX);
             let report = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
             assert!(report.is_complete(), "{operations}: {report:?}");
-            assert_home(&data, &expected, &[]);
+            assert_data(&data, &expected, &[]);
             if cut.is_ok() {
                 break;
             }
@@ -387,10 +387,10 @@ fn a_rescue_lists_exactly_what_the_log_cannot_read() {
         [Extent::new(Lba(800), 4)]
     );
     assert!(!report.marked_clean && !report.refused);
-    assert_home(&data, &expected, &[Extent::new(Lba(800), 4)]);
+    assert_data(&data, &expected, &[Extent::new(Lba(800), 4)]);
     let forced = RescueOptions { force: true, list: false };
     assert!(rescue(&mut log.device, &mut data, forced, &mut quiet).unwrap().marked_clean);
-    assert_home(&data, &expected, &[Extent::new(Lba(800), 4)]);
+    assert_data(&data, &expected, &[Extent::new(Lba(800), 4)]);
     assert!(check(&mut log.device, Some(&mut data), &mut quiet).unwrap().is_ok());
 }
 
@@ -441,7 +441,7 @@ fn a_data_disk_that_fails_keeps_the_log_dirty() {
     assert!(!report.marked_clean);
     data.unwritable.clear();
     assert!(rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap().is_complete());
-    assert_home(&data, &expected, &[]);
+    assert_data(&data, &expected, &[]);
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn rule_11_a_disk_is_no_other_one_for_a_rescue_that_was_cut() {
         cuts += u64::from(is_cut && data.bytes != before.bytes);
         data.operations_left = u64::MAX;
         assert!(rescue(&mut device, &mut data, RescueOptions::default(), &mut quiet).unwrap().is_complete());
-        assert_home(&data, &expected, &[]);
+        assert_data(&data, &expected, &[]);
         if !is_cut {
             break;
         }
@@ -486,7 +486,7 @@ fn rule_11_a_disk_is_no_other_one_for_a_rescue_that_was_cut() {
 }
 
 #[test]
-fn a_detached_log_is_never_written_home() {
+fn a_detached_log_is_never_written_back() {
     let (mut log, _) = busy_log();
     log.superblock.state = State::Detached;
     log.superblock.generation += 1;
@@ -497,7 +497,7 @@ fn a_detached_log_is_never_written_home() {
 }
 
 #[test]
-fn a_log_that_was_given_up_is_written_home_by_force_only_and_stays_so() {
+fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
     let (mut log, expected) = busy_log();
     log.superblock.state = State::GivenUp;
     log.superblock.generation += 1;
@@ -512,7 +512,7 @@ fn a_log_that_was_given_up_is_written_home_by_force_only_and_stays_so() {
         rescue(&mut log.device, &mut data, RescueOptions { list: true, force: false }, &mut quiet).unwrap();
     assert!(listed.dirty.data_bytes > 0);
     rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
-    assert_home(&data, &expected, &[]);
+    assert_data(&data, &expected, &[]);
     assert_eq!(read_superblock(&mut log.device).unwrap().state, State::GivenUp);
 }
 
@@ -547,7 +547,7 @@ fn no_flipped_bit_gives_wrong_data_silently() {
         spoiled.bytes[byte] ^= 1 << (byte % 8);
         let mut data = old_disk();
         match rescue(&mut spoiled, &mut data, RescueOptions::default(), &mut quiet) {
-            Ok(report) if report.is_complete() => assert_home(&data, &expected, &[]),
+            Ok(report) if report.is_complete() => assert_data(&data, &expected, &[]),
             Ok(report) => assert!(report.refused || report.unsaved_bytes > 0, "byte {byte}: {report:?}"),
             Err(_) => assert!(data.bytes.iter().all(|&byte| byte == 0xdd), "byte {byte}"),
         }

@@ -10,7 +10,7 @@
 //! [`search::Survey`]); after a clean stop it reads no further than the next segment.
 //!
 //! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
-//! unfinished request, and 16 bytes for each record that is not home yet. Time is bounded by one lap of the ring, and two more
+//! unfinished request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more
 //! where something is missing that was durable.
 
 mod reader;
@@ -44,7 +44,7 @@ pub struct WalkOptions {
     /// Goes on where acknowledged records are damaged. A record whose payload is bad is still visited: its sectors fail
     /// their checksum whenever they are read, so exactly they are errors. Records whose header is gone are skipped, and the
     /// walk goes on with the next one that certainly belongs to the chain: what the lost ones held reads as it was
-    /// before. The hole stays in the log until everything in it is home.
+    /// before. The hole stays in the log until everything in it is destaged.
     pub accept_damage: bool,
     /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
@@ -53,7 +53,7 @@ pub struct WalkOptions {
 
 /// Takes the records of a walk, oldest first.
 ///
-/// Records that turn out to be home only later in the walk are visited too: afterwards, forget whatever came from records
+/// Records that turn out to be destaged only later in the walk are visited too: afterwards, forget whatever came from records
 /// before [`Walked::tail_seq`].
 pub trait Visitor {
     /// `bad` holds the indexes of those data entries whose payload was read and is not what it was; empty unless damage is
@@ -151,16 +151,16 @@ pub struct Walked {
     /// would be found first. (Later records may leave gaps: the rule of epochs covers them.)
     pub end: u64,
     pub end_segment: u32,
-    /// The first record that is not home, and where it lies; the end of the log where all are.
+    /// The first record that is not destaged, and where it lies; the end of the log where all are.
     pub tail_seq: u64,
     pub tail_sector: u64,
     /// The highest epoch of any record, or the superblock's: the next activation must be above it.
     pub epoch_max: u64,
     /// The newest record's.
     pub flush_epoch: u64,
-    /// Records visited, and how many of them are home (before `tail_seq`).
+    /// Records visited, and how many of them are destaged (before `tail_seq`).
     pub records: u64,
-    pub records_home: u64,
+    pub records_destaged: u64,
     /// Records at the end whose request was not complete: they were not visited and will be overwritten.
     pub records_dropped: u64,
     /// Where a torn record was found at the end of the log.
@@ -173,7 +173,7 @@ pub struct Walked {
 }
 
 impl Walked {
-    /// Everything in the log is home, or there is nothing.
+    /// Everything in the log is destaged, or there is nothing.
     pub const fn is_empty(&self) -> bool {
         self.tail_seq == self.next_seq
     }
@@ -200,8 +200,8 @@ enum Payload {
     Kept(Vec<usize>),
     /// Bad, and the log ends before this record.
     Torn,
-    /// Bad, but the record is home: the walk was moved on behind it.
-    Home,
+    /// Bad, but the record is destaged: the walk was moved on behind it.
+    Destaged,
 }
 
 struct Walk<'a> {
@@ -220,7 +220,7 @@ struct Walk<'a> {
     tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,
-    /// (sequence number, sector) of the records that are not known to be home.
+    /// (sequence number, sector) of the records that are not known to be destaged.
     live: VecDeque<(u64, u64)>,
     /// The records of a request that has not ended yet, and the place before the first of them.
     chain: Vec<(Header, Vec<usize>)>,
@@ -268,7 +268,7 @@ pub fn walk(
     while let Some(header) = walk.next()? {
         match walk.payload(&header)? {
             Payload::Kept(bad) => walk.accept(header, bad, visitor)?,
-            Payload::Home => {}
+            Payload::Destaged => {}
             Payload::Torn => {
                 walk.torn_sector = Some(header.sector);
                 break;
@@ -347,7 +347,7 @@ impl Walk<'_> {
         if !self.tail_searched {
             self.tail_searched = true;
             if self.find_moved_tail()? {
-                return Ok(Payload::Home);
+                return Ok(Payload::Destaged);
             }
         }
         self.report(Damage {
@@ -444,7 +444,7 @@ impl Walk<'_> {
             epoch_max: self.superblock.epoch.max(self.epoch),
             flush_epoch: self.flush_epoch,
             records: self.records,
-            records_home: self.records - self.live.len() as u64,
+            records_destaged: self.records - self.live.len() as u64,
             records_dropped: dropped,
             torn_sector: self.torn_sector,
             reads: self.reader.reads,

@@ -164,7 +164,7 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    /// A missing record may be home. The headers of the newest activation state where the tail is by now; where that is behind the
+    /// A missing record may be destaged. The headers of the newest activation state where the tail is by now; where that is behind the
     /// hole, the walk begins again there, and nothing is lost. (Where the live superblock has rotted, the other one may
     /// even name a tail that was overwritten since.) False where nothing states more than is known. Reads the whole log.
     pub(super) fn find_moved_tail(&mut self) -> Result<bool, RecoverError> {

@@ -210,15 +210,15 @@ fn an_incomplete_request_did_not_happen() {
 }
 
 #[test]
-fn records_that_are_home_do_not_hold_the_tail() {
+fn records_that_are_destaged_do_not_hold_the_tail() {
     let mut log = Log::new(6, 512);
     let headers: Vec<_> = (0..5).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     log.oldest_live_seq = 4;
     log.append(&[Data(48, 8, 1)]);
     let (_, found) = walked(&mut log);
     assert_eq!((found.tail_seq, found.tail_sector), (4, headers[3].sector));
-    assert_eq!((found.records, found.records_home), (6, 3));
-    // Everything is home: the tail is the end of the log.
+    assert_eq!((found.records, found.records_destaged), (6, 3));
+    // Everything is destaged: the tail is the end of the log.
     log.oldest_live_seq = 7;
     log.append(&[]);
     let (_, found) = walked(&mut log);
@@ -441,7 +441,7 @@ fn a_tail_that_was_overwritten_is_found_again_when_the_live_superblock_rots() {
 }
 
 #[test]
-fn a_lost_record_that_is_home_is_no_damage() {
+fn a_lost_record_that_is_destaged_is_no_damage() {
     let mut log = Log::new(4, 512);
     let headers: Vec<_> = (0..4).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     (log.oldest_live_seq, log.durable_seq) = (4, 5);
@@ -449,13 +449,13 @@ fn a_lost_record_that_is_home_is_no_damage() {
     log.spoil(headers[2].sector, 50, 1);
     let (seen, found) = walked(&mut log);
     assert_eq!(seen, [1, 2, 4, 5]);
-    assert_eq!((found.tail_seq, found.tail_sector, found.records_home), (4, headers[3].sector, 2));
+    assert_eq!((found.tail_seq, found.tail_sector, found.records_destaged), (4, headers[3].sector, 2));
     // So it is with a lost payload.
     log.spoil(headers[2].sector, 50, 1);
     log.spoil(headers[2].sector + 1, 50, 1);
     assert_eq!(walked(&mut log).0, [1, 2, 4, 5]);
     log.spoil(headers[2].sector + 1, 50, 1);
-    // The one after it is not home.
+    // The one after it is not destaged.
     log.spoil(headers[3].sector, 50, 1);
     assert_eq!(damage(&mut log).kind, DamageKind::Missing);
 }
@@ -491,7 +491,7 @@ fn garbage_is_survived() {
                 assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
                 if let Ok(found) = found {
                     assert!(found.tail_seq <= found.next_seq);
-                    assert!(found.records_home <= found.records);
+                    assert!(found.records_destaged <= found.records);
                 }
             }
         }

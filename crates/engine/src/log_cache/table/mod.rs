@@ -99,7 +99,7 @@ pub struct Piece {
     pub crc: u32,
     /// The sectors of the line for which this is still the newest copy.
     pub mask: u8,
-    /// Not yet home on the data disk.
+    /// Not yet on the data disk.
     pub dirty: bool,
 }
 
@@ -302,7 +302,7 @@ impl LookupTable {
         }
     }
 
-    /// Notes that the piece at `place` is home. Returns how many sectors became clean by it: those that are still valid.
+    /// Notes that the piece at `place` is clean. Returns how many sectors became clean by it: those that are still valid.
     /// `None`: the table no longer points at that copy, or it was clean already.
     pub fn mark_clean(&mut self, line: Line, place: Place) -> Option<u8> {
         let Found::At(slot) = self.lines.find(line) else {
@@ -331,12 +331,12 @@ impl LookupTable {
         self.any_in(extent, |_| true)
     }
 
-    /// Whether any sector of the extent is in the log and not yet home.
+    /// Whether any sector of the extent is dirty in the log.
     pub fn contains_dirty(&self, extent: Extent) -> bool {
         self.any_in(extent, |piece| piece.dirty)
     }
 
-    /// How many sectors of the extent are in the log and not yet home.
+    /// How many sectors of the extent are dirty in the log.
     pub fn dirty_in(&self, extent: Extent) -> u64 {
         let mut dirty = 0;
         self.search(extent, |mask, piece| {

@@ -1,4 +1,4 @@
-//! Ranges that read as zeroes, because a discard or a write of zeroes is in the log and is not home yet.
+//! Ranges that read as zeroes, because a discard or a write of zeroes is in the log and is not destaged yet.
 //!
 //! Parts never overlap: a newer range cuts the older ones. Data pieces of the lookup table win over ranges: who inserts a
 //! range first removes the covered sectors from the table, and whatever is in the table later is newer.
@@ -123,7 +123,7 @@ impl ZeroRanges {
         self.parts.values().copied()
     }
 
-    /// Forgets a range: it is home. Returns whether anything of it was left.
+    /// Forgets a range: it is destaged. Returns whether anything of it was left.
     pub fn remove_by_id(&mut self, id: u64) -> bool {
         let starts: Vec<Lba> = self.parts_of(id).map(|part| part.extent.start).collect();
         for start in &starts {

@@ -1,15 +1,15 @@
-//! Gaps between blocks that go home: the contiguity transform (Baek and Park) for the data disk of a log cache.
+//! Gaps between blocks that are destaged: the contiguity transform (Baek and Park) for the data disk of a log cache.
 //!
 //! Where the rule for writes says that a disk writes two neighbours faster with what lies between them, that is written too,
-//! with the content it has at home: from clean copies in the log if they cover the gap, or else read from the data disk where
-//! the rule for reads allows it. So a gap changes nothing, as long as nobody else changes its sectors at home in between:
+//! with the content that the data disk has: from clean copies in the log if they cover the gap, or else read from the data disk where
+//! the rule for reads allows it. So a gap changes nothing, as long as nobody else changes its sectors there in between:
 //!
-//! - what is newer in the log goes home with a later batch, and makes no difference to the gap;
+//! - what is newer in the log is destaged with a later batch, and makes no difference to the gap;
 //! - a write around the log that is under way leaves the gap unfilled, and none sets out over a gap (`is_filling`);
-//! - a discard or zeroes that are not home yet leave it unfilled;
-//! - the tail of the log does not pass what is read from it (`Home::hold`).
+//! - a discard or zeroes that are not destaged yet leave it unfilled;
+//! - the tail of the log does not pass what is read from it (`Destager::hold`).
 //!
-//! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from home.
+//! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from the data disk.
 
 use super::plan::Target;
 use super::room::Room;
@@ -49,13 +49,13 @@ impl GapRead {
 impl Core {
     /// The rules, where this batch may fill gaps.
     pub(super) fn gap_rules(&self) -> Option<&Contiguity> {
-        let may = self.mode == Mode::Serving && !self.home.is_after_failure();
+        let may = self.mode == Mode::Serving && !self.destager.is_after_failure();
         self.config.contiguity.as_ref().filter(|rules| may && self.config.may_fill(rules))
     }
 
-    /// Whether the running batch writes the sectors again as they are: who changes them at home must wait.
+    /// Whether the running batch writes the sectors again as they are: a write that changes them on the data disk must wait.
     pub fn is_filling(&self, extent: Extent) -> bool {
-        let gaps = &self.home.room.gaps;
+        let gaps = &self.destager.room.gaps;
         let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
         let filling = gaps.get(next).is_some_and(|gap| gap.extent.start < extent.end());
         filling && self.config.canary != Some(Canary::StaleGap)
@@ -69,25 +69,25 @@ impl Core {
         if !pays || self.ranges.contains_any(extent) || self.is_going_around(extent) {
             return false;
         }
-        let (run, clean) = (self.home.room.runs.len() as u32 - 1, self.home.room.clean.len());
+        let (run, clean) = (self.destager.room.runs.len() as u32 - 1, self.destager.room.clean.len());
         let in_log = self.add_clean_pieces(extent, run);
         if in_log || may_read {
             let gap = Gap { extent, run, missing: extent.sectors, is_read: !in_log, clean };
-            self.home.room.gaps.push(gap);
+            self.destager.room.gaps.push(gap);
         }
         in_log || may_read
     }
 
     /// Adds what the log has of a gap to what is read from it, if that is all of it.
     fn add_clean_pieces(&mut self, extent: Extent, run: u32) -> bool {
-        let Core { home, ring, superblock, table, buffers, .. } = self;
+        let Core { destager, ring, superblock, table, buffers, .. } = self;
         let segment = |piece: &Piece| ring.number(superblock.segment_of(piece.place.0));
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {
             !piece.dirty && segment(piece) >= ring.tail() && buffers.holding(piece.place.0).is_none()
         };
-        let room = &mut home.room;
-        let (clean, targets, hold) = (room.clean.len(), room.targets.len(), home.hold);
+        let room = &mut destager.room;
+        let (clean, targets, hold) = (room.clean.len(), room.targets.len(), destager.hold);
         for line in Line::touching(extent).map(Line) {
             let mut wanted = line.mask_of(extent);
             for &piece in table.lookup(line).iter().filter(|piece| usable(piece)) {
@@ -98,16 +98,16 @@ impl Core {
                 wanted &= !mask;
                 let item = (room.items.len() + room.clean.len()) as u32;
                 room.clean.push(Item { line, piece, failed: false });
-                masked_runs(line, mask, |home| {
-                    let place = piece.place_of((home.start.0 % LINE_SECTORS) as u8).0;
-                    room.targets.push(Target { item, home, place, run });
+                masked_runs(line, mask, |extent| {
+                    let place = piece.place_of((extent.start.0 % LINE_SECTORS) as u8).0;
+                    room.targets.push(Target { item, extent, place, run });
                 });
-                home.hold = home.hold.min(segment(&piece));
+                destager.hold = destager.hold.min(segment(&piece));
             }
             if wanted != 0 {
                 room.clean.truncate(clean);
                 room.targets.truncate(targets);
-                home.hold = hold;
+                destager.hold = hold;
                 return false;
             }
         }
@@ -117,8 +117,8 @@ impl Core {
     /// Reads for the gaps that the log does not have: neighbours in a run are read together, where the rule says so.
     pub(super) fn plan_gap_reads(&mut self) {
         let Some(rule) = self.gap_rules().map(|rules| rules.read.clone()) else { return };
-        let sectors_max = self.home.room.read_sectors();
-        let Room { gaps, gap_reads, .. } = &mut self.home.room;
+        let sectors_max = self.destager.room.read_sectors();
+        let Room { gaps, gap_reads, .. } = &mut self.destager.room;
         for (index, gap) in gaps.iter().enumerate().filter(|(_, gap)| gap.is_read) {
             let run = |read: &GapRead| gaps[read.first as usize].run;
             if let Some(read) = gap_reads.back_mut()

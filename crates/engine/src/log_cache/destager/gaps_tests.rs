@@ -34,10 +34,10 @@ fn sent(steps: &Steps, kind: Kind) -> Vec<(u64, u64)> {
 }
 
 fn tags(steps: &Steps, lines: std::ops::Range<u64>) -> Vec<u8> {
-    lines.map(|line| steps.at_home(MIDDLE + 8 * line + 7)).collect()
+    lines.map(|line| steps.on_data_disk(MIDDLE + 8 * line + 7)).collect()
 }
 
-fn home_io(port: Port, io: &Io, write: bool) -> bool {
+fn data_io(port: Port, io: &Io, write: bool) -> bool {
     port == DATA && if write { matches!(io, Io::Write { .. }) } else { matches!(io, Io::Read { .. }) }
 }
 
@@ -82,8 +82,8 @@ fn parts_of_lines_are_filled_too() {
     let written: Vec<_> =
         steps.sent.iter().filter(|sent| (sent.0, sent.1) == (DATA, Kind::Write)).map(|sent| sent.2).collect();
     assert_eq!(written, [Some(Extent::new(Lba(MIDDLE), 10))]);
-    let home: Vec<u8> = (0..11).map(|sector| steps.at_home(MIDDLE + sector)).collect();
-    assert_eq!(home, [1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0]);
+    let written: Vec<u8> = (0..11).map(|sector| steps.on_data_disk(MIDDLE + sector)).collect();
+    assert_eq!(written, [1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0]);
 }
 
 /// Blocks around a gap whose own content is in the log and clean, as an older block that cannot be read keeps the tail.
@@ -103,12 +103,12 @@ fn with_clean_gap() -> Steps {
 fn a_gap_is_filled_with_what_is_clean_in_the_log() {
     let mut steps = with_clean_gap();
     write_lines(&mut steps, &[0, 2], 2);
-    // What is at home is not asked for.
+    // The data disk is not asked for its content.
     steps.data().unreadable.extend(MIDDLE..MIDDLE + 64);
     steps.log().unreadable.clear();
     steps.drain();
-    let home = sent(&steps, Kind::Write);
-    assert!(home.contains(&(0, 3)) && sent(&steps, Kind::Read).is_empty(), "{home:?}");
+    let written = sent(&steps, Kind::Write);
+    assert!(written.contains(&(0, 3)) && sent(&steps, Kind::Read).is_empty(), "{written:?}");
     assert_eq!((tags(&steps, 0..5), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1, 0], 8));
     assert!(!steps.core.is_dirty());
 }
@@ -136,7 +136,7 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
     steps.now += Nanos::from_secs(1 << 31);
     steps.wait(1);
-    assert!(!steps.held.is_empty() && !steps.core.home.is_idle());
+    assert!(!steps.held.is_empty() && !steps.core.destager.is_idle());
     let again = steps.write_as(0, 8, 8, Durability::Durable);
     assert!(steps.is_ok(again));
     assert_eq!(steps.core.ring.tail(), tail);
@@ -147,11 +147,11 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
 }
 
 #[test]
-fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_on_its_way_home() {
+fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_being_destaged() {
     for write in [false, true] {
         let mut steps = steps(9, 9);
         write_lines(&mut steps, &[0, 5], 1);
-        steps.hold = Box::new(move |port, io| home_io(port, io, write));
+        steps.hold = Box::new(move |port, io| data_io(port, io, write));
         steps.control(Control::Drain);
         assert_eq!(steps.held.len(), 1, "the gap is read, or written");
         steps.control(Control::DrainCancel);
@@ -169,11 +169,11 @@ fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_on_its_way_home() {
 #[test]
 fn rule_07_a_gap_under_a_write_around_the_log_is_not_filled() {
     let mut steps = steps(9, 9);
-    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    steps.hold = Box::new(|port, io| data_io(port, io, true));
     let around = steps.write(MIDDLE + 8, 32, 2);
     assert_eq!((steps.held.len(), steps.core.statistics.arounds), (1, 1));
     write_lines(&mut steps, &[0, 5, 7], 1);
-    steps.hold = Box::new(|port, io| home_io(port, io, true) && io.extent().is_some_and(|e| e.sectors == 32));
+    steps.hold = Box::new(|port, io| data_io(port, io, true) && io.extent().is_some_and(|e| e.sectors == 32));
     steps.sent.clear();
     steps.drain();
     assert_eq!(sent(&steps, Kind::Write), [(0, 1), (5, 3)]);
@@ -183,23 +183,23 @@ fn rule_07_a_gap_under_a_write_around_the_log_is_not_filled() {
 }
 
 #[test]
-fn a_gap_that_becomes_dirty_goes_home_as_it_was_and_stays_dirty() {
+fn a_gap_that_becomes_dirty_is_destaged_as_it_was_and_stays_dirty() {
     let mut steps = steps(9, 9);
     write_lines(&mut steps, &[0, 2], 1);
-    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    steps.hold = Box::new(|port, io| data_io(port, io, true));
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1);
     write_lines(&mut steps, &[1], 2);
     steps.send(Io::Discard { extent: Extent::new(Lba(MIDDLE + 12), 2) });
     // The batch ends, and of the next one no write.
-    steps.hold = Box::new(|port, io| home_io(port, io, true) && io.extent().is_some_and(|e| e.sectors < 24));
+    steps.hold = Box::new(|port, io| data_io(port, io, true) && io.extent().is_some_and(|e| e.sectors < 24));
     steps.settle();
     assert_eq!((tags(&steps, 0..3), steps.core.dirty_sectors()), (vec![1, 0, 1], 6));
     assert_eq!([9, 12, 14].map(|at| steps.read(MIDDLE + at)), [Some(2), Some(ZEROES), Some(2)]);
     steps.let_go();
     steps.drain();
-    let home = [9, 12, 14].map(|at| steps.at_home(MIDDLE + at));
-    assert_eq!((home, steps.core.is_dirty()), ([2, ZEROES, 2], false));
+    let written = [9, 12, 14].map(|at| steps.on_data_disk(MIDDLE + at));
+    assert_eq!((written, steps.core.is_dirty()), ([2, ZEROES, 2], false));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_gap_over_a_discard_or_zeroes_is_not_filled() {
     steps.sent.clear();
     steps.drain();
     assert_eq!(sent(&steps, Kind::Write), [(0, 1), (2, 3)]);
-    assert_eq!([11, 12, 13].map(|at| steps.at_home(MIDDLE + at)), [0, ZEROES, 0]);
+    assert_eq!([11, 12, 13].map(|at| steps.on_data_disk(MIDDLE + at)), [0, ZEROES, 0]);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_gap_that_cannot_be_read_is_left_out_and_its_neighbours_are_not() {
 }
 
 #[test]
-fn a_gap_that_cannot_be_written_keeps_no_data_from_home() {
+fn a_gap_that_cannot_be_written_keeps_no_data_from_the_data_disk() {
     let mut steps = steps(9, 9);
     write_lines(&mut steps, &[0, 2, 4], 1);
     steps.data().unwritable.insert(MIDDLE + 12);
@@ -239,7 +239,7 @@ fn a_gap_that_cannot_be_written_keeps_no_data_from_home() {
 fn nothing_is_filled_after_the_log_has_failed_and_writes_wait_for_a_gap_that_is() {
     let mut steps = steps(9, 9);
     write_lines(&mut steps, &[0, 5], 1);
-    steps.hold = Box::new(|port, io| home_io(port, io, true));
+    steps.hold = Box::new(|port, io| data_io(port, io, true));
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1, "the gap is written");
     let now = steps.now;
@@ -291,7 +291,7 @@ fn more_gaps_than_the_memory_holds_take_more_windows() {
     );
     for line in 0..157 {
         let expected = if line % 4 == 0 { [1, 2] } else { [0, 0] };
-        assert_eq!([0, 4].map(|at| steps.at_home(MIDDLE + 8 * line + at)), expected, "line {line}");
+        assert_eq!([0, 4].map(|at| steps.on_data_disk(MIDDLE + 8 * line + at)), expected, "line {line}");
     }
 }
 
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn whatever_happens_meanwhile_home_is_right(
+    fn whatever_happens_meanwhile_the_data_disk_is_right(
         acts in acts(),
         read in 3..20u64,
         write in 3..20u64,
@@ -377,7 +377,7 @@ proptest! {
         steps.let_go();
         steps.drain();
         prop_assert!(!steps.core.is_dirty());
-        let home: Vec<u8> = (0..SPACE).map(|at| steps.at_home(MIDDLE + at)).collect();
-        prop_assert_eq!(home, expected);
+        let written: Vec<u8> = (0..SPACE).map(|at| steps.on_data_disk(MIDDLE + at)).collect();
+        prop_assert_eq!(written, expected);
     }
 }

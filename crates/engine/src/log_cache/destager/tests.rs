@@ -40,13 +40,17 @@ fn sent(steps: &Steps, port: Port, kind: Kind) -> Vec<u64> {
 }
 
 #[test]
-fn from_the_low_mark_on_the_oldest_go_home_first() {
+fn from_the_low_mark_on_the_oldest_are_destaged_first() {
     for (segments, newest_goes_first) in [(4, true), (6, false)] {
         let mut steps = spinning(9, newest_first(50));
         let newest = fill(&mut steps, segments);
         steps.drain();
-        let home = sent(&steps, DATA, Kind::Write);
-        assert_eq!(home.first(), Some(if newest_goes_first { &newest } else { &0 }), "{segments} segments");
+        let written = sent(&steps, DATA, Kind::Write);
+        assert_eq!(
+            written.first(),
+            Some(if newest_goes_first { &newest } else { &0 }),
+            "{segments} segments"
+        );
         assert!(!steps.core.is_dirty());
     }
 }
@@ -61,8 +65,8 @@ fn who_waits_for_space_waits_for_the_tail_alone() {
         let id = steps.write_as(lba, 8, 1, Durability::Durable);
         assert!(steps.is_ok(id), "it did not have to wait for more");
     }
-    let home = sent(&steps, DATA, Kind::Write);
-    assert_eq!(home, [0], "three neighbours of the oldest segment, in one write");
+    let written = sent(&steps, DATA, Kind::Write);
+    assert_eq!(written, [0], "three neighbours of the oldest segment, in one write");
 }
 
 #[test]
@@ -77,7 +81,10 @@ fn a_log_that_spins_is_read_through_what_is_not_needed() {
         let start = |segment| steps.core.superblock.segment_start(segment);
         let first = start(0)..start(1);
         let read = sent(&steps, LOG, Kind::Read).into_iter().filter(|at| first.contains(at)).count();
-        assert_eq!((read, steps.at_home(0), steps.at_home(8), steps.at_home(16)), (reads, 1, 2, 1));
+        assert_eq!(
+            (read, steps.on_data_disk(0), steps.on_data_disk(8), steps.on_data_disk(16)),
+            (reads, 1, 2, 1)
+        );
     }
 }
 
@@ -102,14 +109,14 @@ fn between_marks_the_data_disk_can_sleep_until_the_log_has_reached_the_high_one(
         steps.wait(1);
     }
     assert!(steps.core.ring.utilisation() <= 0.5, "down to the low mark");
-    assert_eq!(steps.at_home(8), 1);
+    assert_eq!(steps.on_data_disk(8), 1);
 }
 
-/// A discard that is on its way home, and of which a part is discarded again meanwhile: the part is zeroes on the data disk, although the
+/// A discard that is being destaged, and of which a part is discarded again meanwhile: the part is zeroes on the data disk, although the
 /// record that says so is the newer one, which a crash may take. (The first version went by what was left of the older range, and the
 /// next start took the data disk for another one.)
 #[test]
-fn the_fingerprint_knows_nothing_of_what_was_sent_home_whatever_came_over_it() {
+fn the_fingerprint_knows_nothing_of_what_was_destaged_whatever_came_over_it() {
     for over in [Extent::new(Lba(8), 16), Extent::new(Lba(0), 16)] {
         let mut steps = Steps::new(9, quiet());
         steps.send(Io::Discard { extent: Extent::new(Lba(0), 16) });
@@ -119,12 +126,12 @@ fn the_fingerprint_knows_nothing_of_what_was_sent_home_whatever_came_over_it() {
             _ => matches!(io, Io::Discard { .. }),
         });
         steps.control(Control::Drain);
-        let erase = steps.held.iter().position(|held| held.port == DATA).expect("it is on its way home");
+        let erase = steps.held.iter().position(|held| held.port == DATA).expect("it is being destaged");
         steps.send(Io::Discard { extent: over });
         steps.carry_out(erase);
         steps.settle();
-        assert_eq!((steps.at_home(0), steps.at_home(8)), (ZEROES, ZEROES));
-        let wrong = steps.core.home.kept.differing(&steps.disks.0[DATA.0].bytes);
+        assert_eq!((steps.on_data_disk(0), steps.on_data_disk(8)), (ZEROES, ZEROES));
+        let wrong = steps.core.destager.kept.differing(&steps.disks.0[DATA.0].bytes);
         assert_eq!(wrong, [0; 0], "{over}");
     }
 }

@@ -1,4 +1,4 @@
-//! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they go home.
+//! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they are written.
 
 use super::super::core::Core;
 use super::super::read::masked_runs;
@@ -54,7 +54,7 @@ impl Run {
 /// Sectors that an item brings, and the run they belong to.
 pub struct Target {
     pub item: u32,
-    pub home: Extent,
+    pub extent: Extent,
     /// Where they are in the log.
     pub place: u64,
     pub run: u32,
@@ -63,74 +63,74 @@ pub struct Target {
 impl Core {
     /// Takes the next items that fit the memory, and plans what to read and what to write.
     pub(super) fn plan_window(&mut self) {
-        self.home.room.clear_window();
-        self.home.next_run = 0;
-        self.home.next_block = 0;
-        let first = self.home.next;
+        self.destager.room.clear_window();
+        self.destager.next_run = 0;
+        self.destager.next_block = 0;
+        let first = self.destager.next;
         self.take_blocks();
-        how::policy(self.config.how).order(&mut self.home.room.blocks);
+        how::policy(self.config.how).order(&mut self.destager.room.blocks);
         self.plan_runs(first);
         self.plan_gap_reads();
-        self.home.room.targets.sort_unstable_by_key(|target| target.item);
-        self.home.room.fill();
+        self.destager.room.targets.sort_unstable_by_key(|target| target.item);
+        self.destager.room.fill();
         self.plan_groups(first);
     }
 
     fn take_blocks(&mut self) {
-        let home = &mut self.home;
-        let room = &mut home.room;
-        while let Some(Item { line, piece, .. }) = room.items.get(home.next).copied() {
+        let destager = &mut self.destager;
+        let room = &mut destager.room;
+        while let Some(Item { line, piece, .. }) = room.items.get(destager.next).copied() {
             let blocks = room.blocks.len();
             masked_runs(line, piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                room.blocks.push(how::Block { home: run, place, index: home.next as u32 });
+                room.blocks.push(how::Block { home: run, place, index: destager.next as u32 });
             });
             if room.blocks.len() > room.blocks_max {
                 room.blocks.truncate(blocks);
                 break;
             }
-            home.next += 1;
+            destager.next += 1;
         }
     }
 
     fn plan_runs(&mut self, first: usize) {
-        for block in 0..self.home.room.blocks.len() {
-            let home = self.home.room.blocks[block].home;
-            let joined = self.joins_run(home);
-            let room = &mut self.home.room;
+        for block in 0..self.destager.room.blocks.len() {
+            let extent = self.destager.room.blocks[block].home;
+            let joined = self.joins_run(extent);
+            let room = &mut self.destager.room;
             if joined {
                 let run = room.runs.last_mut().expect("it joins one");
-                run.sectors = home.end() - run.start;
+                run.sectors = extent.end() - run.start;
                 run.blocks.end = block + 1;
             } else {
-                let in_line = (home.start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
+                let in_line = (extent.start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
                 let at = room.runs.last().map_or(0, Run::memory_end) + in_line;
-                let run = Run { start: home.start, sectors: home.sectors, at, blocks: block..block + 1 };
+                let run = Run { start: extent.start, sectors: extent.sectors, at, blocks: block..block + 1 };
                 room.runs.push(run);
             }
             if room.runs.last().is_some_and(|run| run.memory_end() > room.memory_bytes()) {
-                return self.cut_window(first, Line::of(home.start));
+                return self.cut_window(first, Line::of(extent.start));
             }
             let (item, place) = (room.blocks[block].index, room.blocks[block].place);
             let run = room.runs.len() as u32 - 1;
-            room.targets.push(Target { item, home, place, run });
+            room.targets.push(Target { item, extent, place, run });
         }
     }
 
     /// Whether a block continues the newest run, with a gap before it if that is filled.
-    fn joins_run(&mut self, home: Extent) -> bool {
-        let Some(run) = self.home.room.runs.last() else { return false };
+    fn joins_run(&mut self, extent: Extent) -> bool {
+        let Some(run) = self.destager.room.runs.last() else { return false };
         let end = run.end();
-        if home.start < end || home.end() - run.start > how::MERGE_SECTORS_MAX {
+        if extent.start < end || extent.end() - run.start > how::MERGE_SECTORS_MAX {
             return false;
         }
-        home.start == end || self.add_gap(Extent::new(end, home.start - end))
+        extent.start == end || self.add_gap(Extent::new(end, extent.start - end))
     }
 
     /// The memory is full, of gaps too: the blocks from this line on go with the next window.
     fn cut_window(&mut self, first: usize, line: Line) {
-        let (home, room) = (&mut self.home.next, &mut self.home.room);
-        *home = first + room.items[first..*home].partition_point(|item| item.line < line);
+        let (next, room) = (&mut self.destager.next, &mut self.destager.room);
+        *next = first + room.items[first..*next].partition_point(|item| item.line < line);
         room.cut(line.start());
     }
 
@@ -138,11 +138,11 @@ impl Core {
     fn plan_groups(&mut self, first: usize) {
         let gap =
             if self.log.rotational { SPINNING_GAP_SECTORS } else { self.superblock.log_block_sectors() };
-        let room = &mut self.home.room;
+        let room = &mut self.destager.room;
         let clean = room.items.len() as u32..(room.items.len() + room.clean.len()) as u32;
         let mut order = std::mem::take(&mut room.order);
         order.clear();
-        order.extend((first as u32..self.home.next as u32).chain(clean));
+        order.extend((first as u32..self.destager.next as u32).chain(clean));
         order.sort_unstable_by_key(|&index| room.item(index).piece.place);
         for (at, &index) in order.iter().enumerate() {
             let piece = room.item(index).piece;
@@ -182,7 +182,7 @@ impl Room {
         run.blocks.end = blocks;
         run.sectors = self.blocks[blocks - 1].home.end() - run.start;
         let end = run.end();
-        self.targets.retain(|target| target.home.start < end);
+        self.targets.retain(|target| target.extent.start < end);
         self.cut_gaps(end);
     }
 }

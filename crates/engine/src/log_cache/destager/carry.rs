@@ -1,5 +1,5 @@
 //! Carrying a batch: the phases *ranges*, *read* and *write* of a destage batch, with up to `destage_depth` operations in
-//! flight. What to carry is chosen, and what came home is noted, in the parent module.
+//! flight. What to carry is chosen, and what is clean afterwards is noted, in the parent module.
 
 use super::super::core::{Core, DATA, LOG, Mode, Op};
 use super::super::read::{byte_offset, piece_is_whole};
@@ -23,8 +23,8 @@ pub(super) enum Flight {
 
 impl Core {
     pub(super) fn step_ranges(&mut self, out: &mut Outbox) {
-        while self.home.flights.len() < self.config.destage_depth {
-            let Some((extent, kind)) = self.home.range_parts.pop_front() else { break };
+        while self.destager.flights.len() < self.config.destage_depth {
+            let Some((extent, kind)) = self.destager.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
                 RangeKind::Discard if self.data.discards => Io::Discard { extent },
@@ -32,15 +32,15 @@ impl Core {
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
-            self.home.kept.send_range(extent, kind);
+            self.destager.kept.send_range(extent, kind);
             self.send(Flight::Range(extent), io, out);
         }
-        if self.home.flights.is_empty() && self.home.range_parts.is_empty() {
-            // Data over a range must not go home before it: give up the batch where one failed.
-            self.home.phase = if self.home.errors > 0 { Phase::Flush } else { Phase::Read };
-            if self.home.errors > 0 {
-                self.home.range_ids.clear();
-                self.home.room.items.clear();
+        if self.destager.flights.is_empty() && self.destager.range_parts.is_empty() {
+            // Data over a range must not be written before it: the batch ends where one failed.
+            self.destager.phase = if self.destager.errors > 0 { Phase::Flush } else { Phase::Read };
+            if self.destager.errors > 0 {
+                self.destager.range_ids.clear();
+                self.destager.room.items.clear();
             } else {
                 self.plan_window();
             }
@@ -48,26 +48,27 @@ impl Core {
     }
 
     pub(super) fn step_read(&mut self, out: &mut Outbox) {
-        while self.home.flights.len() < self.config.destage_depth {
-            let Some(group) = self.home.room.groups.pop_front() else { break };
+        while self.destager.flights.len() < self.config.destage_depth {
+            let Some(group) = self.destager.room.groups.pop_front() else { break };
             if matches!(self.mode, Mode::LogFailed { .. }) && self.take_from_ram(&group) {
                 continue;
             }
             self.ring.at_mut(group.segment).pins += 1;
             let extent = self.log_blocks(group.extent);
-            let buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
         }
-        while self.home.room.groups.is_empty() && self.home.flights.len() < self.config.destage_depth {
-            let Some(read) = self.home.room.gap_reads.pop_front() else { break };
+        while self.destager.room.groups.is_empty() && self.destager.flights.len() < self.config.destage_depth
+        {
+            let Some(read) = self.destager.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
-            let buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.statistics.gap_reads += 1;
             self.send(Flight::Gaps(read), Io::Read { at: extent.start, buf }, out);
         }
-        let room = &self.home.room;
-        if self.home.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
-            self.home.phase = Phase::Write;
+        let room = &self.destager.room;
+        if self.destager.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
+            self.destager.phase = Phase::Write;
         }
     }
 
@@ -75,7 +76,7 @@ impl Core {
     /// the group to be read piece by piece. False where nothing is in RAM.
     fn take_from_ram(&mut self, group: &Group) -> bool {
         let place = |core: &Core, at: usize| {
-            let room = &core.home.room;
+            let room = &core.destager.room;
             room.item(room.order[at]).piece.place.0
         };
         if !group.items().any(|at| self.buffers.holding(place(self, at)).is_some()) {
@@ -84,21 +85,21 @@ impl Core {
         for at in group.items() {
             let single = self.single(group, at);
             let Some(buffer) = self.buffers.holding(place(self, at)) else {
-                self.home.room.groups.push_back(single);
+                self.destager.room.groups.push_back(single);
                 continue;
             };
             let extent = single.extent;
-            let mut buf = self.home.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let mut buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             assert!(buffer.read(extent.start.0, &mut buf, 0, extent.sectors), "it is in RAM");
             self.fill_runs(&single, extent.start, &buf);
-            self.home.room.give_back(buf);
+            self.destager.room.give_back(buf);
         }
         true
     }
 
     /// The group of one piece of a group.
     fn single(&self, group: &Group, at: usize) -> Group {
-        let room = &self.home.room;
+        let room = &self.destager.room;
         let piece = room.item(room.order[at]).piece;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
         Group { extent, segment: group.segment, first: at as u32, count: 1 }
@@ -107,7 +108,7 @@ impl Core {
     /// Puts what was read into the runs, piece by piece, each one checked.
     fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf) {
         for at in group.items() {
-            let room = &mut self.home.room;
+            let room = &mut self.destager.room;
             let index = room.order[at];
             let piece = room.item(index).piece;
             if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
@@ -117,14 +118,14 @@ impl Core {
             let is_clean = index as usize >= room.items.len();
             let first = room.targets.partition_point(|target| target.item < index);
             let mut at = first;
-            while let Some(&Target { home, place, run, .. }) =
+            while let Some(&Target { extent, place, run, .. }) =
                 room.targets.get(at).filter(|target| target.item == index)
             {
-                let to = room.runs[run as usize].place_of(home.start);
+                let to = room.runs[run as usize].place_of(extent.start);
                 let from = byte_offset(start, Lba(place));
-                room.fill().copy_from(to, buf, from, (home.sectors * SECTOR_BYTES) as usize);
+                room.fill().copy_from(to, buf, from, (extent.sectors * SECTOR_BYTES) as usize);
                 if is_clean {
-                    room.came_from_log(home);
+                    room.came_from_log(extent);
                 }
                 at += 1;
             }
@@ -134,23 +135,23 @@ impl Core {
     /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again. One that was
     /// overwritten meanwhile is nobody's loss.
     fn lose_item(&mut self, index: u32) {
-        let item = self.home.room.item_mut(index);
+        let item = self.destager.room.item_mut(index);
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
         if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
-            self.home.lost.note(line, place);
+            self.destager.lost.note(line, place);
             self.statistics.log_read_errors += 1;
         }
     }
 
     pub(super) fn step_write(&mut self, out: &mut Outbox) {
-        while self.home.flights.len() < self.config.destage_depth {
-            let room = &mut self.home.room;
-            let Some(run) = room.runs.get(self.home.next_run) else { break };
-            let blocks = self.home.next_block.max(run.blocks.start)..run.blocks.end;
+        while self.destager.flights.len() < self.config.destage_depth {
+            let room = &mut self.destager.room;
+            let Some(run) = room.runs.get(self.destager.next_run) else { break };
+            let blocks = self.destager.next_block.max(run.blocks.start)..run.blocks.end;
             let bad = |block: usize| room.items[room.blocks[block].index as usize].failed;
             let Some(first) = blocks.clone().find(|&block| !bad(block)) else {
-                self.home.next_run += 1;
+                self.destager.next_run += 1;
                 continue;
             };
             let ends = |block: usize| bad(block) || !room.is_joined(block);
@@ -160,9 +161,9 @@ impl Core {
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
             for block in &room.blocks[first..last] {
-                self.home.kept.send_data(block.home, &buf, byte_offset(at, block.home.start));
+                self.destager.kept.send_data(block.home, &buf, byte_offset(at, block.home.start));
             }
-            self.home.next_block = last;
+            self.destager.next_block = last;
             self.statistics.destage_writes += 1;
             self.send(
                 Flight::Write(first..last),
@@ -170,19 +171,19 @@ impl Core {
                 out,
             );
         }
-        if self.home.flights.is_empty() && self.home.next_run >= self.home.room.runs.len() {
-            if self.home.next < self.home.room.items.len() {
-                self.home.phase = Phase::Read;
+        if self.destager.flights.is_empty() && self.destager.next_run >= self.destager.room.runs.len() {
+            if self.destager.next < self.destager.room.items.len() {
+                self.destager.phase = Phase::Read;
                 self.plan_window();
             } else {
-                self.home.room.clear_window();
-                self.home.phase = Phase::Flush;
+                self.destager.room.clear_window();
+                self.destager.phase = Phase::Flush;
             }
         }
     }
 
     pub(super) fn step_flush(&mut self, out: &mut Outbox) {
-        if self.home.flights.is_empty() {
+        if self.destager.flights.is_empty() {
             self.data_flush.begin_batch();
             self.send(Flight::Flush, Io::Flush, out);
         }
@@ -190,21 +191,21 @@ impl Core {
 
     fn send(&mut self, flight: Flight, io: Io, out: &mut Outbox) {
         let port = if matches!(flight, Flight::Read(_)) { LOG } else { DATA };
-        let slot = self.home.flights.insert(flight);
-        self.submit(port, Op::Home(slot), io, out);
+        let slot = self.destager.flights.insert(flight);
+        self.submit(port, Op::Destage(slot), io, out);
     }
 
-    pub fn on_home(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
-        let flight = self.home.flights.remove(slot);
+    pub fn on_destage(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
+        let flight = self.destager.flights.remove(slot);
         if let Err(error) = result.status {
             self.statistics.destage_errors += 1;
             self.statistics.last_error = Some(error);
             if !matches!(flight, Flight::Read(_) | Flight::Gaps(_)) {
-                self.home.errors += 1;
+                self.destager.errors += 1;
             }
         }
         match flight {
-            Flight::Range(extent) if result.status.is_err() => self.home.kept.failed(extent),
+            Flight::Range(extent) if result.status.is_err() => self.destager.kept.failed(extent),
             Flight::Range(extent) => self.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {
                 self.ring.at_mut(group.segment).pins -= 1;
@@ -217,15 +218,15 @@ impl Core {
                     Err(_) if group.count > 1 => {
                         for at in group.items() {
                             let single = self.single(&group, at);
-                            self.home.room.groups.push_back(single);
+                            self.destager.room.groups.push_back(single);
                         }
                     }
-                    Err(_) => self.lose_item(self.home.room.order[group.first as usize]),
+                    Err(_) => self.lose_item(self.destager.room.order[group.first as usize]),
                 }
-                self.home.room.give_back(result.buf);
+                self.destager.room.give_back(result.buf);
             }
             Flight::Gaps(read) => {
-                let room = &mut self.home.room;
+                let room = &mut self.destager.room;
                 match result.status {
                     Ok(()) => room.came_from_disk(&read, &result.buf),
                     Err(_) => room.read_gaps_one_by_one(&read),
@@ -234,13 +235,13 @@ impl Core {
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let how::Block { home, index, .. } = self.home.room.blocks[block];
-                    self.home.room.items[index as usize].failed = true;
-                    self.home.kept.failed(home);
+                    let how::Block { home: extent, index, .. } = self.destager.room.blocks[block];
+                    self.destager.room.items[index as usize].failed = true;
+                    self.destager.kept.failed(extent);
                 }
             }
             Flight::Write(blocks) => {
-                let blocks = &self.home.room.blocks[blocks];
+                let blocks = &self.destager.room.blocks[blocks];
                 let sectors: u64 = blocks.iter().map(|block| block.home.sectors).sum();
                 let span = blocks[blocks.len() - 1].home.end() - blocks[0].home.start;
                 self.statistics.destaged_sectors += sectors;

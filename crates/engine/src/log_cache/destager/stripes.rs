@@ -1,4 +1,4 @@
-//! Whole stripes of an array go home together, and first: the array writes such a stripe without a read for its parity.
+//! Whole stripes of an array are destaged together, and first: the array writes such a stripe without a read for its parity.
 //!
 //! Where space is short the oldest segments are chosen all the same, as only they free the tail; then what the cache has of a
 //! stripe that is dirty as a whole goes along with the part that is in them.
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// Adds the pieces of a stripe that are `wanted`, if all of it may go home and there is room for them.
+    /// Adds the pieces of a stripe that are `wanted`, if all of it may be destaged and there is room for them.
     fn add_full_stripe(
         &self,
         stripe: Extent,
@@ -61,14 +61,14 @@ impl Core {
         for line in Line::touching(stripe).map(Line) {
             let mut covered = 0;
             for &piece in self.table.lookup(line).iter() {
-                if self.may_go_home(line, &piece, rule) && !self.waits_for_others(line) {
+                if self.may_be_destaged(line, &piece, rule) && !self.waits_for_others(line) {
                     covered |= piece.mask;
                     if wanted(&piece) {
                         items.push(Item { line, piece, failed: false });
                     }
                 }
             }
-            if covered != u8::MAX || items.len() > self.home.room.items_max {
+            if covered != u8::MAX || items.len() > self.destager.room.items_max {
                 return items.truncate(before);
             }
         }

@@ -1,4 +1,4 @@
-//! Choosing a batch: which discards and zeroes go home, which segments, and what of them.
+//! Choosing a batch: which discards and zeroes are destaged, which segments, and what of them.
 
 use super::room::Room;
 use super::{Core, Item, Pressure};
@@ -8,51 +8,51 @@ use crate::log_cache::table::{Line, Piece, RangePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
 use crate::{Extent, LINE_SECTORS};
 
-/// Discards and zeroes are sent home in pieces of so many sectors (8 MiB), so that a request need not wait long.
+/// Discards and zeroes are destaged in pieces of so many sectors (8 MiB), so that a request need not wait long.
 const RANGE_SECTORS_MAX: u64 = 16 << 10;
-/// What of a cache may go home.
+/// What of a cache may be destaged.
 pub(super) struct Eligible {
-    /// The log has failed, so that also what only RAM has goes home.
+    /// The log has failed, so that also what only RAM has is destaged.
     pub failed: bool,
-    /// A request over several records that is not durable as a whole: nothing of it goes home.
+    /// A request over several records that is not durable as a whole: nothing of it is destaged.
     pub chain: Option<Chain>,
 }
 
 impl Core {
-    /// What goes home first. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
-    /// mark on, the oldest go first whatever the policy is: in another order much would go home and nothing be free.
+    /// The destaging order. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
+    /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free.
     fn what(&self) -> &'static dyn what::What {
         what::policy(if self.is_short() { WhatPolicy::OldestFirst } else { self.config.what })
     }
 
     fn is_short(&self) -> bool {
         let short = self.ring.utilisation() >= f64::from(self.config.low_mark) / 100.0;
-        short || self.home.pressure == Pressure::Full
+        short || self.destager.pressure == Pressure::Full
     }
 
     pub(super) fn choose_ranges(&mut self, safe: u64) {
-        self.home.range_ids.clear();
-        self.home.range_parts.clear();
+        self.destager.range_ids.clear();
+        self.destager.range_parts.clear();
         let behind: Vec<u64> = self
             .ranges
             .iter()
             .filter(|part| self.is_going_around(part.extent))
             .map(|part| part.info.id)
             .collect();
-        self.home.behind_around = !behind.is_empty();
+        self.destager.behind_around = !behind.is_empty();
         let ready = |part: &RangePart| part.info.seq <= safe && !behind.contains(&part.info.id);
         let parts: Vec<RangePart> = self.ranges.iter().filter(ready).collect();
         for part in parts {
-            self.home.range_ids.push(part.info.id);
+            self.destager.range_ids.push(part.info.id);
             self.add_range(part);
         }
-        self.home.range_ids.sort_unstable();
-        self.home.range_ids.dedup();
+        self.destager.range_ids.sort_unstable();
+        self.destager.range_ids.dedup();
     }
 
-    /// Whether a range is left out of the batch here: it would go home later, over the newer data.
+    /// Whether a range is left out of the batch here: it would be destaged later, over the newer data.
     fn is_over_what_stays(&self, extent: Extent) -> bool {
-        self.ranges.lookup(extent).any(|part| self.home.range_ids.binary_search(&part.info.id).is_err())
+        self.ranges.lookup(extent).any(|part| self.destager.range_ids.binary_search(&part.info.id).is_err())
     }
 
     /// Cuts a range into what the data disk does at a time.
@@ -61,7 +61,7 @@ impl Core {
         let mut rest = part.extent;
         while rest.sectors > 0 {
             let sectors = rest.sectors.min(sectors_max);
-            self.home.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
+            self.destager.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
             rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
         }
     }
@@ -69,10 +69,10 @@ impl Core {
     /// Chooses the segments of the batch, by the policy.
     fn choose_segments(&mut self, failed: bool) {
         let limit = Room::batch_lines(&self.config, self.log.rotational) as u64 * LINE_SECTORS;
-        // While a request over several records is not durable as a whole, nothing of it goes home.
+        // While a request over several records is not durable as a whole, nothing of it is destaged.
         let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
         let what = self.what();
-        let Room { parts, chosen, .. } = &mut self.home.room;
+        let Room { parts, chosen, .. } = &mut self.destager.room;
         parts.clear();
         for number in self.ring.tail()..=self.ring.head().min(last) {
             let segment = self.ring.at(self.ring.index(number));
@@ -102,9 +102,9 @@ impl Core {
 
     pub(super) fn choose_items(&mut self, failed: bool) {
         let rule = Eligible { failed, chain: if failed { None } else { self.volatile_chain() } };
-        let mut items = std::mem::take(&mut self.home.room.items);
+        let mut items = std::mem::take(&mut self.destager.room.items);
         items.clear();
-        if !failed && !self.is_short() && !self.home.is_after_failure() {
+        if !failed && !self.is_short() && !self.destager.is_after_failure() {
             self.choose_full_stripes(&rule, &mut items);
         }
         if items.is_empty() {
@@ -112,47 +112,47 @@ impl Core {
             self.choose_pieces(&rule, &mut items);
             self.complete_stripes(&rule, &mut items);
         }
-        self.home.room.items = items;
+        self.destager.room.items = items;
         self.sort_items();
     }
 
-    /// Everything in the segments of the batch that may go home.
+    /// Everything in the segments of the batch that may be destaged.
     fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
         let mut behind_around = false;
         self.table.scan(|line, piece| {
-            let eligible = self.is_in_chosen(&piece) && self.may_go_home(line, &piece, rule);
+            let eligible = self.is_in_chosen(&piece) && self.may_be_destaged(line, &piece, rule);
             if eligible && self.waits_for_others(line) {
                 behind_around = true;
-            } else if eligible && items.len() < self.home.room.items_max {
+            } else if eligible && items.len() < self.destager.room.items_max {
                 items.push(Item { line, piece, failed: false });
             }
         });
-        self.home.behind_around |= behind_around;
+        self.destager.behind_around |= behind_around;
     }
 
     pub(super) fn is_in_chosen(&self, piece: &Piece) -> bool {
-        self.home.room.chosen[self.segment_of(piece.place.0) as usize]
+        self.destager.room.chosen[self.segment_of(piece.place.0) as usize]
     }
 
-    pub(super) fn may_go_home(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
+    pub(super) fn may_be_destaged(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
         let place = piece.place.0;
         let is_chained = |chain: Chain| {
             let segment = self.ring.number(self.segment_of(place));
             segment > chain.segment || segment == chain.segment && place >= chain.sector
         };
         piece.dirty
-            && !self.home.lost.is_lost(line, piece.place)
+            && !self.destager.lost.is_lost(line, piece.place)
             && !rule.chain.is_some_and(is_chained)
             && (rule.failed || self.buffers.holding(place).is_none())
     }
 
-    /// An older write around the log, or an older range, has to be home before a line.
+    /// An older write around the log, or an older range, has to be destaged before a line.
     pub(super) fn waits_for_others(&self, line: Line) -> bool {
         self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
     }
 
     pub(super) fn sort_items(&mut self) {
-        let items = &mut self.home.room.items;
+        let items = &mut self.destager.room.items;
         match self.config.how {
             HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
             HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),

@@ -1,4 +1,4 @@
-//! Destaging: brings dirty blocks home to the data disk (section 3.5.3).
+//! Destaging: writes dirty blocks back to the data disk (section 3.5.3).
 //!
 //! A batch goes through these phases; the next request suspends it between two operations (see [`crate::destage::when`]):
 //!
@@ -6,14 +6,14 @@
 //! |---|---|---|
 //! | idle | a policy says when | ranges |
 //! | epoch | only where destage is ordered: a flush epoch is read from the log (`ordered`) | ranges |
-//! | ranges | discards and zeroes that are durable go home, before any newer data over them | blocks |
-//! | blocks | window by window: read from the log, check, write home in the policy's order | flush |
+//! | ranges | discards and zeroes that are durable are written, before any newer data over them | blocks |
+//! | blocks | window by window: read from the log, check, write in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! `choose` chooses a batch (`stripes`: whole stripes of an array), and this file begins it and notes what came home; `plan` says what is
+//! `choose` chooses a batch (`stripes`: whole stripes of an array), and this file begins it and notes what is clean; `plan` says what is
 //! read and written for a part of it (`gaps`: also what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
-//! Only what is durable in the log goes home, so the data disk is never ahead of what a crash leaves of the log.
+//! Only what is durable in the log is destaged, so the data disk is never ahead of what a crash leaves of the log.
 
 mod carry;
 mod choose;
@@ -45,7 +45,7 @@ use carry::Flight;
 use lost::LostPieces;
 use room::Room;
 
-/// How long to wait after a failed write home; doubles up to the second value.
+/// How long to wait after a failed batch; doubles up to the second value.
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
 
@@ -64,7 +64,7 @@ enum Phase {
     Ranges,
     /// Reading a window from the log.
     Read,
-    /// Writing a window home.
+    /// Writing a window.
     Write,
     Flush,
 }
@@ -78,9 +78,9 @@ struct Item {
 }
 
 /// The state of destaging.
-pub struct Home {
+pub struct Destager {
     phase: Phase,
-    /// See [`Home::spoil`].
+    /// See [`Destager::spoil`].
     spoiled: bool,
     pub pressure: Pressure,
     /// The fingerprint; what is destaged changes it.
@@ -99,7 +99,7 @@ pub struct Home {
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
     stalled: bool,
-    /// A superblock must say what is home before the next flush epoch begins.
+    /// A superblock must say what is destaged before the next flush epoch begins.
     pub wants_mark: bool,
     /// Something was left out of the batch, as an older write around the log is still on its way to the same place.
     behind_around: bool,
@@ -115,7 +115,7 @@ pub struct Home {
     pub epoch_flying: bool,
 }
 
-impl Home {
+impl Destager {
     /// `spins`: the devices of the log and of the data.
     pub fn new(
         config: &LogCacheConfig,
@@ -123,8 +123,8 @@ impl Home {
         kept: Kept,
         log_spins: bool,
         data_spins: bool,
-    ) -> Home {
-        Home {
+    ) -> Destager {
+        Destager {
             phase: Phase::Idle,
             spoiled: false,
             pressure: Pressure::None,
@@ -165,7 +165,7 @@ impl Home {
     }
 
     /// The oldest segment that the batch reads: its places must not be used again before the batch ends, or a newer copy
-    /// at the same place would be taken for the one that was brought home.
+    /// at the same place would be taken for the one that was destaged.
     pub fn hold(&self) -> u64 {
         self.ordered.as_ref().map_or(self.hold, |ordered| ordered.hold().min(self.hold))
     }
@@ -199,12 +199,12 @@ impl Home {
 }
 
 impl Core {
-    pub fn home_deadline(&self) -> Option<Nanos> {
-        let rests = self.stop != Stop::No || self.home.stalled || self.waits_for_record();
+    pub fn destage_deadline(&self) -> Option<Nanos> {
+        let rests = self.stop != Stop::No || self.destager.stalled || self.waits_for_record();
         if rests || !self.flights_allowed() || !self.has_work() {
             return None;
         }
-        if let Some(at) = self.home.retry_at {
+        if let Some(at) = self.destager.retry_at {
             return Some(at);
         }
         match self.when() {
@@ -215,20 +215,20 @@ impl Core {
 
     /// What only RAM has would be a change that the log cannot explain, should the next start still use it.
     fn waits_for_record(&self) -> bool {
-        self.mode == (Mode::LogFailed { recorded: false }) && self.home.phase == Phase::Idle
+        self.mode == (Mode::LogFailed { recorded: false }) && self.destager.phase == Phase::Idle
     }
 
     fn flights_allowed(&self) -> bool {
-        self.home.flights.is_empty()
+        self.destager.flights.is_empty()
     }
 
     fn has_work(&self) -> bool {
-        self.home.phase != Phase::Idle || self.is_dirty()
+        self.destager.phase != Phase::Idle || self.is_dirty()
     }
 
     fn when(&self) -> when::Choice {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
-        if failed || self.draining || self.home.pressure == Pressure::Full {
+        if failed || self.draining || self.destager.pressure == Pressure::Full {
             return when::Choice::Run;
         }
         when::policy(self.config.when).choose(&when::View {
@@ -236,7 +236,7 @@ impl Core {
             utilisation: self.ring.utilisation(),
             foreground: self.foreground,
             last_activity: self.last_activity,
-            running: self.home.triggered,
+            running: self.destager.triggered,
             in_flight: 0,
             depth: 1,
             high_mark: f64::from(self.config.high_mark) / 100.0,
@@ -247,35 +247,35 @@ impl Core {
     }
 
     /// Goes on with destaging as far as it may; runs after every event.
-    pub fn home_step(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
         if self.pending.is_empty() {
-            self.home.pressure = Pressure::None;
+            self.destager.pressure = Pressure::None;
         }
         if self.waits_for_record() {
             return;
         }
         let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
         if !may || !self.has_work() {
-            self.home.running = false;
+            self.destager.running = false;
             if matches!(self.mode, Mode::LogFailed { .. }) {
                 self.rescued(now, out);
             }
             return self.drained(now, out);
         }
-        if self.home.retry_at.is_some_and(|at| at > now) {
+        if self.destager.retry_at.is_some_and(|at| at > now) {
             return;
         }
-        self.home.retry_at = None;
+        self.destager.retry_at = None;
         let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
         let utilisation = self.ring.utilisation();
-        self.home.triggered = when::hysteresis(self.home.triggered, utilisation, high, low);
-        self.home.running = self.when() == when::Choice::Run;
-        if !self.home.running {
-            self.home.suspended = true;
+        self.destager.triggered = when::hysteresis(self.destager.triggered, utilisation, high, low);
+        self.destager.running = self.when() == when::Choice::Run;
+        if !self.destager.running {
+            self.destager.suspended = true;
             return;
         }
         loop {
-            let phase = self.home.phase;
+            let phase = self.destager.phase;
             match phase {
                 Phase::Idle => {
                     if !self.begin_batch(now, out) {
@@ -288,123 +288,123 @@ impl Core {
                 Phase::Write => self.step_write(out),
                 Phase::Flush => self.step_flush(out),
             }
-            if self.home.phase == phase {
+            if self.destager.phase == phase {
                 return;
             }
         }
     }
 
-    /// Chooses a batch; false where nothing can go home now.
+    /// Chooses a batch; false where nothing can be destaged now.
     fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
         let safe = if failed { u64::MAX } else { self.safe_seq() };
-        self.home.errors = 0;
-        self.home.started = now;
-        self.home.suspended = false;
-        if let Some(ordered) = self.home.ordered.as_mut().filter(|_| !failed) {
-            self.home.stalled = ordered.home_seq() > safe;
-            let home_seq = ordered.home_seq();
-            if !self.home.stalled && (self.superblock.live_seq < home_seq || self.release.is_some()) {
-                // After a crash the epoch before must not come home again over a part of this one.
-                self.home.wants_mark = true;
+        self.destager.errors = 0;
+        self.destager.started = now;
+        self.destager.suspended = false;
+        if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !failed) {
+            self.destager.stalled = ordered.destaged_seq() > safe;
+            let destaged_seq = ordered.destaged_seq();
+            if !self.destager.stalled && (self.superblock.live_seq < destaged_seq || self.release.is_some()) {
+                // After a crash the epoch before must not be destaged again over a part of this one.
+                self.destager.wants_mark = true;
                 return false;
             }
-            if !self.home.stalled {
+            if !self.destager.stalled {
                 ordered.begin();
-                self.home.phase = Phase::Epoch;
+                self.destager.phase = Phase::Epoch;
                 return true;
             }
             self.give_up_on_lost(now, out);
             return false;
         }
-        self.home.behind_around = false;
+        self.destager.behind_around = false;
         self.choose_ranges(safe);
         self.choose_items(failed);
-        if self.home.room.items.is_empty() && self.home.range_ids.is_empty() {
-            if self.home.behind_around {
+        if self.destager.room.items.is_empty() && self.destager.range_ids.is_empty() {
+            if self.destager.behind_around {
                 // Goes on when the write around the log has ended.
-                self.home.stalled = false;
+                self.destager.stalled = false;
                 return false;
             }
-            self.home.stalled = !failed;
+            self.destager.stalled = !failed;
             if failed {
                 self.rescued(now, out);
             }
             self.give_up_on_lost(now, out);
             return false;
         }
-        self.home.stalled = false;
+        self.destager.stalled = false;
         self.begin_ranges();
         true
     }
 
     /// The batch is chosen.
     fn begin_ranges(&mut self) {
-        self.home.next = 0;
-        self.home.batch_sectors =
-            self.home.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        self.destager.next = 0;
+        self.destager.batch_sectors =
+            self.destager.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
         let segments =
-            self.home.room.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
-        self.home.hold = segments.min().unwrap_or(u64::MAX);
-        self.home.phase = Phase::Ranges;
+            self.destager.room.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
+        self.destager.hold = segments.min().unwrap_or(u64::MAX);
+        self.destager.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
     }
 
     fn step_epoch(&mut self, out: &mut Outbox) {
-        let complete = self.home.ordered.as_ref().is_some_and(|ordered| ordered.is_complete());
-        if self.home.epoch_flying {
+        let complete = self.destager.ordered.as_ref().is_some_and(|ordered| ordered.is_complete());
+        if self.destager.epoch_flying {
             return;
         }
         if !complete {
             return self.read_epoch(out);
         }
-        let ordered = self.home.ordered.take().expect("destage is ordered");
-        self.home.room.items.clear();
-        ordered.pieces(|line, piece| self.home.room.items.push(Item { line, piece, failed: false }));
+        let ordered = self.destager.ordered.take().expect("destage is ordered");
+        self.destager.room.items.clear();
+        ordered.pieces(|line, piece| self.destager.room.items.push(Item { line, piece, failed: false }));
         self.sort_items();
-        self.home.range_parts.clear();
+        self.destager.range_parts.clear();
         for part in ordered.parts() {
             self.add_range(part);
         }
         let last = ordered.batch_last();
-        self.home.range_ids =
+        self.destager.range_ids =
             self.ranges.iter().filter(|part| part.info.seq <= last).map(|part| part.info.id).collect();
-        self.home.ordered = Some(ordered);
+        self.destager.ordered = Some(ordered);
         self.begin_ranges();
     }
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
     fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
-        let spoiled = std::mem::take(&mut self.home.spoiled);
-        self.home.errors += u64::from(spoiled);
+        let spoiled = std::mem::take(&mut self.destager.spoiled);
+        self.destager.errors += u64::from(spoiled);
         let flushed = flushed && !spoiled;
-        self.home.phase = Phase::Idle;
-        self.home.hold = u64::MAX;
-        self.home.kept.flushed(flushed);
-        let mut items = std::mem::take(&mut self.home.room.items);
+        self.destager.phase = Phase::Idle;
+        self.destager.hold = u64::MAX;
+        self.destager.kept.flushed(flushed);
+        let mut items = std::mem::take(&mut self.destager.room.items);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
-        let again = self.home.errors > 0 || self.home.lost.has_doubtful();
+        let again = self.destager.errors > 0 || self.destager.lost.has_doubtful();
         if flushed {
             for item in items.iter().filter(|item| !item.failed) {
-                self.item_is_home(item);
+                self.item_is_clean(item);
             }
-            self.ranges_are_home();
-            if let Some(ordered) = self.home.ordered.as_mut().filter(|_| !again) {
+            self.ranges_are_clean();
+            if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !again) {
                 ordered.commit();
             }
         }
         items.clear();
-        self.home.room.items = items;
-        self.home.range_ids.clear();
+        self.destager.room.items = items;
+        self.destager.range_ids.clear();
         self.time_batch(now);
         if again {
-            self.home.retry_at = Some(now.saturating_add(self.home.retry));
-            self.home.retry = Nanos(self.home.retry.0 * 2).min(RETRY_MAX);
+            self.destager.retry_at = Some(now.saturating_add(self.destager.retry));
+            self.destager.retry = Nanos(self.destager.retry.0 * 2).min(RETRY_MAX);
         } else {
-            self.home.retry = RETRY_FIRST;
+            self.destager.retry = RETRY_FIRST;
         }
-        if self.home.errors > 0 {
-            self.home_failed(now, out);
+        if self.destager.errors > 0 {
+            self.destage_failed(now, out);
         }
         self.give_up_on_epoch(now, out);
         self.advance_tail();
@@ -412,34 +412,34 @@ impl Core {
     }
 
     /// Rule 9: clean only if the table still points at the copy that was written.
-    fn item_is_home(&mut self, item: &Item) {
-        self.home.lost.remove(item.line, item.piece.place);
+    fn item_is_clean(&mut self, item: &Item) {
+        self.destager.lost.remove(item.line, item.piece.place);
         if let Some(sectors) = self.table.mark_clean(item.line, item.piece.place) {
             let segment = self.superblock.segment_of(item.piece.place.0);
             self.ring.at_mut(segment).dirty_sectors -= u64::from(sectors);
         }
     }
 
-    fn ranges_are_home(&mut self) {
-        for id in std::mem::take(&mut self.home.range_ids) {
+    fn ranges_are_clean(&mut self) {
+        for id in std::mem::take(&mut self.destager.range_ids) {
             let parts: Vec<_> = self.ranges.parts_of(id).collect();
             let Some(first) = parts.first() else { continue };
             let segment = first.info.segment;
             self.ring.at_mut(segment).dirty_ranges -= 1;
             let number = self.ring.number(segment);
             for part in parts {
-                self.ranges_home.push((number, part.extent));
+                self.ranges_destaged.push((number, part.extent));
             }
             self.ranges.remove_by_id(id);
         }
     }
 
-    /// Learns how long a sector takes to go home, from batches that were not interrupted.
+    /// Learns how long a sector takes to destage, from batches that were not interrupted.
     fn time_batch(&mut self, now: Nanos) {
-        let home = &mut self.home;
-        if !home.suspended && home.batch_sectors > 0 {
-            let measured = now.since(home.started).0 as f64 / home.batch_sectors as f64;
-            home.per_sector += (measured - home.per_sector) / 4.0;
+        let destager = &mut self.destager;
+        if !destager.suspended && destager.batch_sectors > 0 {
+            let measured = now.since(destager.started).0 as f64 / destager.batch_sectors as f64;
+            destager.per_sector += (measured - destager.per_sector) / 4.0;
         }
     }
 

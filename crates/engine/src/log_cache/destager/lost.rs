@@ -1,4 +1,4 @@
-//! Blocks that could not be read from the log when they were to go home.
+//! Blocks that could not be read from the log when they were to be destaged.
 //!
 //! A failed read may be a cable, a path or a controller, so it is tried again before anything is concluded from it. A piece
 //! that fails every time is *lost*: an error for exactly its sectors until they are written again. It stays dirty and keeps
@@ -80,16 +80,16 @@ impl LostPieces {
 }
 
 impl Core {
-    /// Nothing is left to bring home but what is lost. Writers must not wait for ever for space that never comes, nor an
+    /// Nothing is left to destage but what is lost. Writers must not wait for ever for space that never comes, nor an
     /// administrator for the end of a drain.
     pub(super) fn give_up_on_lost(&mut self, now: Nanos, out: &mut Outbox) {
-        let lost = self.home.lost.len();
+        let lost = self.destager.lost.len();
         let all_durable = self.safe_seq() == self.next_seq - 1;
         let serving = self.mode == Mode::Serving;
         if lost == 0 || serving && !all_durable {
             return;
         }
-        if serving && self.home.pressure == Pressure::Full {
+        if serving && self.destager.pressure == Pressure::Full {
             return self.log_failed(now, IoError::new(ErrorKind::Lost), out);
         }
         if self.draining {
@@ -103,8 +103,8 @@ impl Core {
 
     /// Ordered destage cannot pass a part of the log that it cannot read.
     pub(super) fn give_up_on_epoch(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.home.lost.epochs >= TRIES_MAX && self.mode == Mode::Serving {
-            self.home.lost.epochs = 0;
+        if self.destager.lost.epochs >= TRIES_MAX && self.mode == Mode::Serving {
+            self.destager.lost.epochs = 0;
             self.log_failed(now, IoError::new(ErrorKind::Lost), out);
         }
     }

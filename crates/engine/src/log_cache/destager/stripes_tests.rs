@@ -1,4 +1,4 @@
-//! Over an array: stripes that are dirty as a whole go home first, and together.
+//! Over an array: stripes that are dirty as a whole are destaged first, and together.
 
 use super::super::core::{DATA, LOG};
 use super::super::steps::{Kind, Steps, quiet};
@@ -25,7 +25,7 @@ fn write_lines(steps: &mut Steps, lines: &[(u64, u64)]) {
 }
 
 /// What is sent to the data disk: the stripe and the lines of each write, and `None` for a flush.
-fn home(steps: &Steps) -> Vec<Option<(u64, u64)>> {
+fn sent(steps: &Steps) -> Vec<Option<(u64, u64)>> {
     let sent = steps.sent.iter().filter(|sent| sent.0 == DATA && matches!(sent.1, Kind::Write | Kind::Flush));
     sent.map(|sent| sent.2.map(|e| ((e.start.0 - STRIPES.first) / 32, e.sectors / 8))).collect()
 }
@@ -40,9 +40,9 @@ fn stripes_that_are_dirty_as_a_whole_go_first_and_in_one_write() {
         steps.sent.clear();
         steps.drain();
         if first {
-            assert_eq!(home(&steps), expected);
+            assert_eq!(sent(&steps), expected);
         } else {
-            assert_eq!(home(&steps).iter().filter(|io| io.is_none()).count(), 1, "all in one batch");
+            assert_eq!(sent(&steps).iter().filter(|io| io.is_none()).count(), 1, "all in one batch");
         }
         assert!(!steps.core.is_dirty());
     }
@@ -56,7 +56,7 @@ fn a_stripe_that_is_not_durable_as_a_whole_is_not_whole() {
     steps.write(STRIPES.first + 32 * 3 + 24, 8, 1);
     steps.sent.clear();
     steps.control(Control::Drain);
-    assert_eq!(home(&steps), [Some((3, 3)), Some((5, 1)), None]);
+    assert_eq!(sent(&steps), [Some((3, 3)), Some((5, 1)), None]);
     steps.let_go();
     steps.wait(3);
     assert!(!steps.core.is_dirty());
@@ -76,20 +76,20 @@ fn where_space_is_short_the_oldest_go_first_with_all_of_their_stripes() {
     write_lines(&mut steps, &[(11, 0), (11, 1), (11, 2), (11, 3), (3, 3), (3, 1)]);
     steps.sent.clear();
     steps.drain();
-    let batch: Vec<_> = home(&steps).into_iter().map_while(|io| io).collect();
+    let batch: Vec<_> = sent(&steps).into_iter().map_while(|io| io).collect();
     assert!(batch.contains(&(3, 4)) && batch.contains(&(9, 1)), "{batch:?}");
     assert!(!batch.iter().any(|(stripe, _)| *stripe == 11), "the newest whole stripe waits: {batch:?}");
     assert!(!steps.core.is_dirty());
 }
 
 #[test]
-fn a_whole_stripe_that_cannot_be_written_keeps_nothing_else_from_home() {
+fn a_whole_stripe_that_cannot_be_written_keeps_nothing_else_from_the_data_disk() {
     let mut steps = steps(40, quiet());
     write_lines(&mut steps, &[(9, 0), (3, 0), (3, 1), (3, 2), (3, 3)]);
     steps.data().unwritable.insert(STRIPES.first + 32 * 3);
     steps.drain();
-    assert_eq!(steps.at_home(STRIPES.first + 32 * 9), 1);
-    assert_eq!((steps.at_home(STRIPES.first + 32 * 3), steps.core.dirty_sectors()), (0, 32));
+    assert_eq!(steps.on_data_disk(STRIPES.first + 32 * 9), 1);
+    assert_eq!((steps.on_data_disk(STRIPES.first + 32 * 3), steps.core.dirty_sectors()), (0, 32));
     steps.data().unwritable.clear();
     steps.wait(60);
     assert!(!steps.core.is_dirty());

@@ -46,7 +46,7 @@ pub struct Room {
     pub parts: Vec<what::Part>,
     /// The segments of a batch, by index.
     pub chosen: Vec<bool>,
-    /// What goes home in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
+    /// What is written in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
     /// in memory.
     memory: Buf,
     /// Buffers for reads.
@@ -105,7 +105,7 @@ impl Room {
         if index < items { &mut self.items[index] } else { &mut self.clean[index - items] }
     }
 
-    /// The window is home, or begins anew.
+    /// The window is written, or begins anew.
     pub fn clear_window(&mut self) {
         self.blocks.clear();
         self.runs.clear();
