@@ -12,7 +12,8 @@ use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_flush::DataFlush;
 use super::destager::Destager;
 use super::fingerprint::{Comparison, Kept};
-use super::format::{Entry, Header, Kind, State, Superblock};
+use super::format::{Header, Kind, State, Superblock};
+use super::index::Index;
 use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::ordered::{Cursor, Ordered};
 use super::read::masked_runs;
@@ -21,20 +22,17 @@ use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::streams::Streams;
-use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, ZeroRanges};
+use super::table::Place;
 use crate::layer::{ActivateError, BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
-use crate::{Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
+use crate::{Extent, Nanos, SECTOR_BYTES};
 
 /// The table has room for this many lines more than the log has blocks, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
 
 /// What the walk leaves in memory.
-struct Replay<'a> {
-    superblock: &'a Superblock,
-    table: LookupTable,
-    ranges: ZeroRanges,
-    range_id: u64,
+struct Replay {
+    index: Index,
     /// Each segment with its first record and where that begins, in the order of the walk.
     segments: Vec<(u32, u64, u64)>,
     overflow: bool,
@@ -42,84 +40,42 @@ struct Replay<'a> {
     invalidates: bool,
 }
 
-impl Replay<'_> {
+impl Replay {
     fn record(&mut self, header: &Header) {
-        let segment = self.superblock.segment_of(header.sector);
+        let segment = self.index.segment_of(Place(header.sector));
         if self.segments.last().is_none_or(|(last, ..)| *last != segment) {
             self.segments.push((segment, header.seq, header.sector));
         }
-        let mut place = header.sector + self.superblock.log_block_sectors();
-        for entry in &header.entries {
-            match entry.kind {
-                Kind::Data => {
-                    self.data(entry, place);
-                    place += entry.extent.sectors;
-                }
-                Kind::Invalidate => {
-                    self.invalidates = true;
-                    self.table.remove_extent(entry.extent, |_| {});
-                    self.ranges.cut(entry.extent, |_| {});
-                }
-                kind => self.range(entry, kind, header.seq, segment),
-            }
-        }
-    }
-
-    fn data(&mut self, entry: &Entry, place: u64) {
-        if !self.table.has_room(1) {
-            self.overflow = true;
-            return;
-        }
-        let first = (entry.extent.start.0 % LINE_SECTORS) as u8;
-        let piece = Piece::written(Place(place), first, entry.extent.sectors as u8, entry.crc);
-        self.table.insert(Line::of(entry.extent.start), piece, |_| {});
-    }
-
-    fn range(&mut self, entry: &Entry, kind: Kind, seq: u64, segment: u32) {
-        if !self.ranges.has_room() {
-            self.overflow = true;
-            return;
-        }
-        let kind = match kind {
-            Kind::Discard => RangeKind::Discard,
-            _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
-        };
-        self.table.remove_extent(entry.extent, |_| {});
-        self.range_id += 1;
-        self.ranges.cut(entry.extent, |_| {});
-        self.ranges.insert(entry.extent, RangeInfo { kind, seq, segment, id: self.range_id }, |_| {});
+        self.invalidates |= header.entries.iter().any(|entry| entry.kind == Kind::Invalidate);
+        self.overflow |= !self.index.insert_record(header);
     }
 
     /// Forgets what came from records that turned out to be destaged.
-    fn purge_before(&mut self, walked: &Walked) {
-        let superblock = self.superblock;
+    fn purge_before(&mut self, superblock: &Superblock, walked: &Walked) {
         let keep = superblock.segment_of(walked.tail_sector);
-        let mut released = Vec::new();
-        for (segment, ..) in
-            self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep)
-        {
-            let start = superblock.segment_start(*segment);
-            released.push(Place(start)..Place(start + superblock.segment_sectors()));
-        }
-        released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
-        let mut old = Vec::new();
-        self.table.scan(|line, piece| {
-            if released.iter().any(|part| part.contains(&piece.place)) {
-                old.push((line, piece.mask));
-            }
-        });
-        for (line, mask) in old {
-            self.table.remove_sectors(line, mask, |_| {});
-        }
-        let ids: Vec<u64> = self
-            .ranges
-            .iter()
-            .filter(|part| part.info.seq < walked.tail_seq)
-            .map(|part| part.info.id)
+        let whole = self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep);
+        let mut released: Vec<_> = whole
+            .map(|(segment, ..)| superblock.segment_start(*segment))
+            .map(|start| Place(start)..Place(start + superblock.segment_sectors()))
             .collect();
-        for id in ids {
-            self.ranges.remove_by_id(id);
+        released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
+        self.index.forget_before(walked.tail_seq, &released);
+    }
+
+    /// What the configuration does not allow.
+    fn check(&self, config: &LogCacheConfig) -> Result<(), ActivateError> {
+        if self.overflow {
+            return Err(refuse(
+                "the log holds more pieces than fit in memory: `dcd rescue` writes them back offline",
+            ));
         }
+        if config.ordered_destage && self.invalidates {
+            return Err(refuse(
+                "the log was written without ordered-destage, and large writes went around it: start once without \
+                 ordered-destage and destage everything with `dcd flush`, then start with it",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -135,24 +91,15 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     refuse_out_of_use(&superblock).map_err(refuse)?;
     check_sizes(&superblock, log, Some(data)).map_err(refuse)?;
     if config.segment_buffers < 2 {
-        return Err(ActivateError(
-            "segment-buffers must be at least 2: one is filled while one is written".to_owned(),
-        ));
+        return Err(refuse("segment-buffers must be at least 2: one is filled while one is written"));
     }
     // An array below fills gaps itself: what was measured of a disk says nothing of it.
     if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
-    let mut replay = Replay {
-        superblock: &superblock,
-        table: LookupTable::with_capacity(blocks + TABLE_SLACK_LINES),
-        ranges: ZeroRanges::new(),
-        range_id: 0,
-        segments: Vec::new(),
-        overflow: false,
-        invalidates: false,
-    };
+    let index = Index::new(&superblock, blocks + TABLE_SLACK_LINES);
+    let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
     let options =
         WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
     let comparison = Comparison::new(&superblock, &mut PortDevice { ports: below, port: DATA });
@@ -163,23 +110,20 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         comparison.record(header);
     })
     .map_err(refuse)?;
-    if replay.overflow {
-        return Err(ActivateError(
-            "the log holds more pieces than fit in memory: `dcd rescue` writes them back offline".to_owned(),
-        ));
-    }
-    if config.ordered_destage && replay.invalidates {
-        return Err(ActivateError(
-            "the log was written without ordered-destage, and large writes went around it: start once without \
-             ordered-destage and destage everything with `dcd flush`, then start with it"
-                .to_owned(),
-        ));
-    }
-    replay.purge_before(&walked);
-    let Replay { table, ranges, range_id, segments, .. } = replay;
-    check_blocks(data, &table, &ranges)?;
-    let kept = check_identity(&superblock, (comparison, &walked), (&table, &ranges), below)?;
-    let ring = ring_of(&superblock, &walked, &segments, &table, &ranges);
+    replay.check(&config)?;
+    replay.purge_before(&superblock, &walked);
+    let Replay { index, segments, .. } = replay;
+    check_blocks(data, &index)?;
+    let kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
+    let ring = ring_of(&superblock, &walked, &segments);
+    begin_epoch(&mut superblock, &walked, &kept);
+    flush_data(&mut PortDevice { ports: below, port: DATA })?;
+    let mut device = PortDevice { ports: below, port: LOG };
+    write_superblock(&mut device, &mut superblock).map_err(refuse)?;
+    Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
+}
+
+fn begin_epoch(superblock: &mut Superblock, walked: &Walked, kept: &Kept) {
     superblock.state = State::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
     superblock.epoch_start_seq = walked.next_seq;
@@ -189,19 +133,15 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.fingerprint = kept.fingerprint();
-    flush_data(&mut PortDevice { ports: below, port: DATA })?;
-    let mut device = PortDevice { ports: below, port: LOG };
-    write_superblock(&mut device, &mut superblock).map_err(refuse)?;
-    Ok(begin(config, superblock, kept, (log, data), (table, ranges, range_id), ring, &walked))
 }
 
 /// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.
-fn check_blocks(data: Geometry, table: &LookupTable, ranges: &ZeroRanges) -> Result<(), ActivateError> {
+fn check_blocks(data: Geometry, index: &Index) -> Result<(), ActivateError> {
     let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
     let is_whole =
         |extent: Extent| extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
-    let mut parts = ranges.iter().filter(|part| !is_whole(part.extent)).count();
-    table.scan(|line, piece| {
+    let mut parts = index.ranges().iter().filter(|part| !is_whole(part.extent)).count();
+    index.table().scan(|line, piece| {
         if piece.dirty {
             let mut whole = true;
             masked_runs(line, piece.mask, |run| whole &= is_whole(run));
@@ -230,7 +170,7 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), ActivateError> {
 fn check_identity(
     superblock: &Superblock,
     (comparison, walked): (Comparison, &Walked),
-    (table, ranges): (&LookupTable, &ZeroRanges),
+    index: &Index,
     below: &mut dyn Ports,
 ) -> Result<Kept, ActivateError> {
     let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked);
@@ -239,20 +179,14 @@ fn check_identity(
         return Err(refuse(OtherData {
             lines: found.differing.len(),
             first_byte: first * crate::LINE_BYTES,
-            dirty_bytes: (table.counts().dirty_sectors + ranges.sectors()) * SECTOR_BYTES,
+            dirty_bytes: index.dirty_bytes(),
         }));
     }
     let mut data = PortDevice { ports: below, port: DATA };
     Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid).map_err(refuse)
 }
 
-fn ring_of(
-    superblock: &Superblock,
-    walked: &Walked,
-    segments: &[(u32, u64, u64)],
-    table: &LookupTable,
-    ranges: &ZeroRanges,
-) -> Ring {
+fn ring_of(superblock: &Superblock, walked: &Walked, segments: &[(u32, u64, u64)]) -> Ring {
     // Where nothing is live, the log ends where it begins; the place may be the end of one segment and the start of the next.
     let tail = if walked.is_empty() { walked.end_segment } else { superblock.segment_of(walked.tail_sector) };
     let mut ring = Ring::new(superblock.segments, tail, walked.end_segment, walked.tail_seq);
@@ -272,16 +206,6 @@ fn ring_of(
         }
         next = ring.at(index).first_seq;
     }
-    table.scan(|_, piece| {
-        if piece.dirty {
-            ring.at_mut(superblock.segment_of(piece.place.0)).dirty_sectors += u64::from(piece.sectors());
-        }
-    });
-    let ids: std::collections::BTreeMap<u64, u32> =
-        ranges.iter().map(|part| (part.info.id, part.info.segment)).collect();
-    for segment in ids.into_values() {
-        ring.at_mut(segment).dirty_ranges += 1;
-    }
     ring
 }
 
@@ -290,7 +214,7 @@ fn begin(
     superblock: Superblock,
     kept: Kept,
     (log, data): (crate::Geometry, crate::Geometry),
-    (table, ranges, range_id): (LookupTable, ZeroRanges, u64),
+    index: Index,
     ring: Ring,
     walked: &Walked,
 ) -> Core {
@@ -299,7 +223,8 @@ fn begin(
     if config.ordered_destage {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
-        destager.ordered = Some(Box::new(Ordered::new(table.lines_max(), start)));
+        destager.ordered =
+            Some(Box::new(Ordered::new(Index::new(&superblock, index.table().lines_max()), start)));
     }
     let buffers = Buffers::new(config.segment_buffers, segment_bytes, block);
     let rotation = Rotation::new(config.log_revolution, config.log_track_bytes);
@@ -312,10 +237,7 @@ fn begin(
         superblock,
         log,
         data,
-        table,
-        ranges,
-        ranges_destaged: Vec::new(),
-        range_id,
+        index,
         ring,
         head_sector: walked.end,
         head_is_fixed: true,

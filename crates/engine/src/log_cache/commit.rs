@@ -8,7 +8,6 @@ use super::destager::Pressure;
 use super::format::{Entry, Kind, SUPERBLOCK_SECTORS, State};
 use super::ordered::Cursor;
 use super::read::masked_runs;
-use super::table::Place;
 use super::{Promise, buffers};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report, RequestId};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
@@ -288,16 +287,29 @@ impl Core {
         let safe = self.safe_seq();
         self.skip_clean(safe);
         if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
-            self.ring.advance_tail_out_of_order(safe);
+            self.advance_tail_out_of_order(safe);
         }
         let careless = self.config.canary == Some(super::Canary::ReuseInFlight);
-        self.ring.advance_tail(safe, if careless { u64::MAX } else { safe }, self.destager.hold());
+        let ended = if careless { u64::MAX } else { safe };
+        self.ring.advance_tail(|segment| self.index.is_clean(segment, safe), ended, self.destager.hold());
+    }
+
+    /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).
+    fn advance_tail_out_of_order(&mut self, safe: u64) {
+        let mut dirty_or_clean = self.ring.tail()..self.ring.head();
+        let clean = dirty_or_clean.rfind(|number| self.index.is_clean(self.ring.index(*number), safe));
+        if let Some(number) = clean {
+            for skipped in self.ring.tail()..number {
+                self.index.skip(self.ring.index(skipped));
+            }
+            self.ring.skip_to(number + 1);
+        }
     }
 
     /// Ordered destage need not read what nobody needs any more.
     fn skip_clean(&mut self, safe: u64) {
         let empty = self.buffers.filling.is_none() && self.buffers.live.is_empty() && safe == self.last_seq();
-        if empty && !self.is_dirty() && self.destager.is_idle() {
+        if empty && !self.index.is_dirty() && self.destager.is_idle() {
             let (seq, segment) = (self.next_seq, self.ring.head());
             let cursor = Cursor { seq, segment, sector: self.head_sector, epoch: self.superblock.epoch };
             if let Some(ordered) = &mut self.destager.ordered {
@@ -312,10 +324,10 @@ impl Core {
             return;
         }
         let gained = self.ring.tail() - self.ring.kept();
-        let table_full = !self.table.has_room(self.table.lines_max() / 8);
+        let table_full = !self.index.table().has_room(self.index.table().lines_max() / 8);
         let pressed = self.destager.pressure == Pressure::Full;
         let short = self.ring.free() <= (self.ring.count() / 8).max(1) || table_full || pressed;
-        let emptied = !self.is_dirty() && self.oldest_live_seq() == self.next_seq;
+        let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.next_seq;
         let stale = self.superblock.tail_seq != self.next_seq;
         let rested = self.mark_at().is_some_and(|at| at <= now);
         let mark = std::mem::take(&mut self.destager.wants_mark) || rested;
@@ -376,9 +388,8 @@ impl Core {
         }
         let freed = self.ring.kept()..release.tail;
         if !freed.is_empty() {
-            let parts: Vec<_> = freed.map(|number| self.places_of(self.ring.index(number))).collect();
-            self.table.purge(&parts);
-            self.ranges_destaged.retain(|(number, _)| *number >= release.tail);
+            let segments: Vec<u32> = freed.map(|number| self.ring.index(number)).collect();
+            self.index.release(&segments);
             self.ring.keep_from(release.tail);
         }
         self.retry_pending(now, out);
@@ -389,11 +400,6 @@ impl Core {
         if result.status.is_ok() {
             self.destager.kept.learn(extent, &result.buf);
         }
-    }
-
-    fn places_of(&self, segment: u32) -> std::ops::Range<Place> {
-        let start = self.superblock.segment_start(segment);
-        Place(start)..Place(start + self.superblock.segment_sectors())
     }
 
     pub fn stop_asked(&mut self, now: Nanos, out: &mut Outbox) {
@@ -455,18 +461,14 @@ impl Core {
             return;
         }
         let mut clean: Vec<Extent> = Vec::new();
-        let live = |place: Place| self.ring.number(self.segment_of(place.0)) >= self.ring.tail();
-        self.table.scan(|line, piece| {
-            if !piece.dirty && live(piece.place) {
+        let live = |segment: u32| self.ring.number(segment) >= self.ring.tail();
+        self.index.table().scan(|line, piece| {
+            if !piece.dirty && live(self.index.segment_of(piece.place)) {
                 masked_runs(line, piece.mask, |run| clean.push(run));
             }
         });
-        for (number, extent) in &self.ranges_destaged {
-            let newer = self.table.contains_dirty(*extent) || self.ranges.contains_any(*extent);
-            if *number >= self.ring.tail() && !newer {
-                clean.push(*extent);
-            }
-        }
+        let ranges = self.index.destaged_ranges().filter(|(segment, _)| live(*segment));
+        clean.extend(ranges.map(|(_, extent)| extent).filter(|extent| !self.index.is_dirty_in(*extent)));
         clean.sort_unstable();
         clean.dedup_by(|next, last| {
             let joins = next.start <= last.end();

@@ -8,13 +8,13 @@ use super::commit::{Release, Waiter};
 use super::data_flush::DataFlush;
 use super::destager::Destager;
 use super::format::Superblock;
+use super::index::Index;
 use super::read::Reading;
 use super::recover::Damage;
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::streams::Streams;
-use super::table::{LookupTable, ZeroRanges};
 use super::write::Pending;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
@@ -101,11 +101,7 @@ pub struct Core {
     pub superblock: Superblock,
     pub log: Geometry,
     pub data: Geometry,
-    pub table: LookupTable,
-    pub ranges: ZeroRanges,
-    /// Ranges that are destaged, but whose records are still in the log: segment number and extent (rule 7).
-    pub ranges_destaged: Vec<(u64, Extent)>,
-    pub range_id: u64,
+    pub index: Index,
     pub ring: Ring,
     pub buffers: Buffers,
     /// The sector of the log where the next buffer begins.
@@ -281,7 +277,7 @@ impl Core {
         let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
         let destaged =
             self.destager.ordered.as_ref().is_none_or(|ordered| ordered.destaged_seq() == self.next_seq);
-        if nothing && destaged && self.ring.is_empty_at_head(self.safe_seq()) {
+        if nothing && destaged && self.is_empty_at_head() {
             self.next_seq
         } else {
             self.ring.at(self.ring.index(self.ring.tail())).first_seq
@@ -303,23 +299,10 @@ impl Core {
         }
     }
 
-    /// Data that is not on the data disk.
-    pub fn dirty_sectors(&self) -> u64 {
-        self.table.counts().dirty_sectors
-    }
-
-    /// Acknowledged writes that are not on the data disk: data, and zeroes and discards, which are destaged too. (Data over zeroes counts
-    /// twice, as both are destaged.)
-    pub fn dirty_bytes(&self) -> u64 {
-        (self.dirty_sectors() + self.ranges.sectors()) * SECTOR_BYTES
-    }
-
-    pub fn is_dirty(&self) -> bool {
-        self.dirty_sectors() > 0 || !self.ranges.is_empty()
-    }
-
-    pub fn segment_of(&self, place: u64) -> u32 {
-        self.superblock.segment_of(place)
+    /// Nothing in the head is needed either, so that the log as a whole holds nothing.
+    fn is_empty_at_head(&self) -> bool {
+        let head = self.ring.index(self.ring.head());
+        self.ring.tail() == self.ring.head() && self.index.is_clean(head, self.safe_seq())
     }
 
     pub fn is_always(&self) -> bool {
@@ -337,7 +320,8 @@ impl Core {
     }
 
     pub fn check(&self) {
-        self.ring.check(self.dirty_sectors());
+        self.ring.check();
+        self.index.check();
         assert!(self.durable_seq <= self.written_seq && self.written_seq < self.next_seq);
         let split = self.chain.is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
         assert!(!split || !self.pending.is_empty(), "a split request waits at the front");

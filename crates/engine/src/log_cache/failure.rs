@@ -56,11 +56,10 @@ impl Core {
     pub fn may_write_through(&self, pending: &Pending) -> bool {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.durable_seq == self.next_seq - 1;
-        let dirty = self.table.contains_dirty(pending.extent) || self.ranges.contains_any(pending.extent);
         recorded
             && !self.is_going_around(pending.extent)
             && !self.is_filling(pending.extent)
-            && (!dirty || only_lost)
+            && (only_lost || !self.index.is_dirty_in(pending.extent))
     }
 
     pub fn stop_without_log(&mut self, out: &mut Outbox) {

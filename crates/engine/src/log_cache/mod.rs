@@ -7,7 +7,8 @@
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read` | requests |
 //! | `streams` | what goes around the log with the large write before it |
-//! | `buffers`, `ring`, `table` | where things are: in RAM, in the log, by address |
+//! | `index`, `table` | where the newest copy of each sector is |
+//! | `buffers`, `ring` | where things are: in RAM, in the log |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `data_flush` | what went around the log, and whether a flush has covered it |
 //! | `rotation` | where a record goes on a log that spins |
@@ -26,6 +27,7 @@ mod destager;
 mod failure;
 pub mod fingerprint;
 pub mod format;
+mod index;
 pub mod offline;
 mod ordered;
 mod read;
@@ -94,6 +96,6 @@ impl Layer for LogCache {
     }
 
     fn is_busy(&self) -> bool {
-        self.core.as_deref().is_some_and(core::Core::is_dirty)
+        self.core.as_deref().is_some_and(|core| core.index.is_dirty())
     }
 }

@@ -6,10 +6,10 @@
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
 use super::core::{Core, LOG, Op};
-use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock, decode_header};
-use super::table::{Line, LookupTable, Piece, Place, RangeInfo, RangeKind, RangePart, ZeroRanges};
+use super::format::{FIRST_SEGMENT_SECTOR, Header, Superblock, decode_header};
+use super::index::Index;
 use crate::layer::{Io, IoResult, Outbox};
-use crate::{Buf, LINE_SECTORS, Lba, SECTOR_BYTES};
+use crate::{Buf, Lba, SECTOR_BYTES};
 
 /// A place in the log, between two records.
 #[derive(Clone, Copy, Debug)]
@@ -30,23 +30,13 @@ pub struct Ordered {
     /// Everything before it is in the batch.
     read: Cursor,
     epoch: Option<u64>,
-    table: LookupTable,
-    ranges: ZeroRanges,
-    range_id: u64,
+    index: Index,
     complete: bool,
 }
 
 impl Ordered {
-    pub fn new(lines: usize, start: Cursor) -> Ordered {
-        Ordered {
-            destaged: start,
-            read: start,
-            epoch: None,
-            table: LookupTable::with_capacity(lines),
-            ranges: ZeroRanges::new(),
-            range_id: 0,
-            complete: false,
-        }
+    pub fn new(index: Index, start: Cursor) -> Ordered {
+        Ordered { destaged: start, read: start, epoch: None, index, complete: false }
     }
 
     /// The oldest segment that is still to be read.
@@ -72,8 +62,7 @@ impl Ordered {
         self.read = self.destaged;
         self.epoch = None;
         self.complete = false;
-        self.table.remove_extent(crate::Extent::new(Lba(0), 1 << 42), |_| {});
-        self.ranges = ZeroRanges::new();
+        self.index.clear();
     }
 
     /// The batch is destaged.
@@ -86,12 +75,9 @@ impl Ordered {
         self.destaged = cursor;
     }
 
-    pub fn pieces(&self, f: impl FnMut(Line, Piece)) {
-        self.table.scan(f);
-    }
-
-    pub fn parts(&self) -> impl Iterator<Item = RangePart> + '_ {
-        self.ranges.iter()
+    /// The batch.
+    pub const fn index(&self) -> &Index {
+        &self.index
     }
 
     /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
@@ -118,35 +104,13 @@ impl Ordered {
                 self.complete = true;
                 return;
             }
-            self.add(&header, superblock);
+            assert!(self.index.insert_record(&header), "the batch has room for all that the cache has");
             at += header.sectors as usize * SECTOR_BYTES as usize;
             self.read.seq += 1;
             self.read.epoch = header.epoch;
             self.read.sector = start + at as u64 / SECTOR_BYTES;
         }
         self.complete = self.read.seq > safe;
-    }
-
-    fn add(&mut self, header: &Header, superblock: &Superblock) {
-        let mut place = header.sector + superblock.log_block_sectors();
-        for entry in &header.entries {
-            if entry.kind == Kind::Data {
-                let first = (entry.extent.start.0 % LINE_SECTORS) as u8;
-                let piece = Piece::written(Place(place), first, entry.extent.sectors as u8, entry.crc);
-                self.table.insert(Line::of(entry.extent.start), piece, |_| {});
-                place += entry.extent.sectors;
-                continue;
-            }
-            self.table.remove_extent(entry.extent, |_| {});
-            self.ranges.cut(entry.extent, |_| {});
-            let kind = match entry.kind {
-                Kind::Discard => RangeKind::Discard,
-                _ => RangeKind::Zeroes { unmap: entry.kind == Kind::ZeroesUnmap },
-            };
-            self.range_id += 1;
-            let info = RangeInfo { kind, seq: header.seq, segment: 0, id: self.range_id };
-            self.ranges.insert(entry.extent, info, |_| {});
-        }
     }
 }
 

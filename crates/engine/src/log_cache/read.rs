@@ -4,7 +4,7 @@
 //! read of the data disk is cheaper than many small ones of the log. Every block read from the log is checked.
 
 use super::core::{Core, DATA, LOG, Mode, Op};
-use super::table::{Line, Piece, sectors_mask};
+use super::table::{Line, Piece, Place, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
@@ -53,7 +53,7 @@ struct Plan {
 impl Core {
     pub fn on_read(&mut self, now: Nanos, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
-        if !self.table.contains_any(extent) && !self.ranges.contains_any(extent) {
+        if !self.index.table().contains_any(extent) && !self.index.ranges().contains_any(extent) {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         let plan = self.plan(extent);
@@ -75,7 +75,7 @@ impl Core {
         for line in Line::touching(extent).map(Line) {
             let wanted = line.mask_of(extent);
             let mut covered = 0u8;
-            for &piece in self.table.lookup(line).iter() {
+            for &piece in self.index.table().lookup(line).iter() {
                 let mask = piece.mask & wanted;
                 if mask == 0 {
                     continue;
@@ -110,7 +110,7 @@ impl Core {
     fn plan_rest(&self, line: Line, mask: u8, plan: &mut Plan) {
         masked_runs(line, mask, |run| {
             let mut at = run.start;
-            for part in self.ranges.lookup(run) {
+            for part in self.index.ranges().lookup(run) {
                 if at < part.extent.start {
                     plan.data.push(Extent::new(at, part.extent.start - at));
                 }
@@ -144,7 +144,7 @@ impl Core {
                 None => from_log.push(source),
             }
         }
-        let mut parts = log_parts(from_log, |place| self.segment_of(place));
+        let mut parts = log_parts(from_log, |place| self.index.segment_of(place));
         if let (Some(first), Some(last)) = (plan.data.first(), plan.data.last()) {
             let end = last.end();
             let span = Extent::new(first.start, end - first.start);
@@ -318,12 +318,12 @@ pub fn masked_runs(line: Line, mask: u8, mut f: impl FnMut(Extent)) {
 }
 
 /// Joins pieces that lie side by side in the log.
-fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(u64) -> u32) -> Vec<Part> {
+fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(Place) -> u32) -> Vec<Part> {
     sources.sort_unstable_by_key(|source| source.piece.place);
     let mut parts: Vec<Part> = Vec::new();
     for source in sources {
         let place = source.piece.place.0;
-        let at = segment_of(place);
+        let at = segment_of(Place(place));
         if let Some(Part::Log { start, segment, pieces, .. }) = parts.last_mut() {
             let last = pieces.last().expect("a part has pieces").piece;
             let end = last.place.0 + u64::from(last.count);

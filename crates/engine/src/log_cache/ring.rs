@@ -19,20 +19,8 @@ pub struct Segment {
     /// Where that record begins. Recovery starts there, and not at the start of the segment: in a gap before it there may
     /// lie a record that an earlier crash took, with the same number.
     pub first_sector: Option<u64>,
-    /// Sectors whose newest copy is in it and dirty.
-    pub dirty_sectors: u64,
-    /// Discards and zeroes in it that are not destaged yet.
-    pub dirty_ranges: u32,
-    /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
-    pub superseded_by: u64,
     /// Reads of it that are in flight.
     pub pins: u32,
-}
-
-impl Segment {
-    fn is_clean(&self, durable: u64) -> bool {
-        self.dirty_sectors == 0 && self.dirty_ranges == 0 && self.superseded_by <= durable
-    }
 }
 
 /// See the module's documentation.
@@ -112,27 +100,20 @@ impl Ring {
         if self.free() == 0 || self.segments[next as usize].pins > 0 {
             return false;
         }
-        let segment = &mut self.segments[next as usize];
-        assert!(
-            segment.dirty_sectors == 0 && segment.dirty_ranges == 0,
-            "a free segment holds nothing dirty"
-        );
-        *segment = Segment { first_seq, ..Segment::default() };
+        self.segments[next as usize] = Segment { first_seq, ..Segment::default() };
         self.head += 1;
         true
     }
 
-    /// Moves the tail over every segment that nobody needs, at most to the number `limit`; true where it moved. `durable`:
-    /// the newest record that a crash cannot take. `ended`: the same, but for a planted bug.
-    pub fn advance_tail(&mut self, durable: u64, ended: u64, limit: u64) -> bool {
-        let before = self.tail;
+    /// Moves the tail over every segment that nobody needs, at most to the number `limit`. `durable`: the newest record that a crash
+    /// cannot take.
+    pub fn advance_tail(&mut self, is_clean: impl Fn(u32) -> bool, durable: u64, limit: u64) {
         while self.tail < self.head.min(limit)
-            && self.at(self.index(self.tail)).is_clean(durable)
-            && self.has_ended(self.tail, ended)
+            && is_clean(self.index(self.tail))
+            && self.has_ended(self.tail, durable)
         {
             self.tail += 1;
         }
-        self.tail != before
     }
 
     /// Every record of a segment before the head is durable. A record can be clean before that, one without entries always is:
@@ -141,23 +122,9 @@ impl Ring {
         self.at(self.index(number + 1)).first_seq <= durable.saturating_add(1)
     }
 
-    /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).
-    pub fn advance_tail_out_of_order(&mut self, durable: u64) {
-        for number in (self.tail..self.head).rev() {
-            if self.at(self.index(number)).is_clean(durable) {
-                for skipped in self.tail..number {
-                    let index = self.index(skipped);
-                    *self.at_mut(index) = Segment { pins: self.at(index).pins, ..Segment::default() };
-                }
-                self.tail = number + 1;
-                return;
-            }
-        }
-    }
-
-    /// True where nothing in the head is needed either, so that the log as a whole holds nothing.
-    pub fn is_empty_at_head(&self, durable: u64) -> bool {
-        self.tail == self.head && self.at(self.index(self.head)).is_clean(durable)
+    /// Moves the tail to a segment, whatever lies before it: a planted bug (rule 1 broken).
+    pub fn skip_to(&mut self, number: u64) {
+        self.tail = number;
     }
 
     /// A superblock with this tail is durable: what lies before it may be written again.
@@ -174,9 +141,7 @@ impl Ring {
         numbers.into_iter().any(|number| self.at(self.index(number)).pins > 0)
     }
 
-    pub fn check(&self, dirty_sectors: u64) {
+    pub fn check(&self) {
         assert!(self.kept <= self.tail && self.tail <= self.head && self.head - self.kept < self.count());
-        let sum: u64 = self.segments.iter().map(|segment| segment.dirty_sectors).sum();
-        assert_eq!(sum, dirty_sectors, "the segments count what the table holds");
     }
 }

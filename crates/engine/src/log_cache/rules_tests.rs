@@ -40,7 +40,7 @@ fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
     let unreadable: Vec<u64> = (33..41).collect();
     steps.log().unreadable.extend(&unreadable);
     steps.drain();
-    assert_eq!(steps.core.dirty_sectors(), 8, "all but the oldest block is clean");
+    assert_eq!(steps.core.index.table().counts().dirty_sectors, 8, "all but the oldest block is clean");
     assert_eq!(steps.core.ring.tail(), tail, "and keeps the clean segments after it");
     steps.log().unreadable.clear();
     steps.drain();
@@ -55,9 +55,9 @@ fn rule_06_a_segment_is_reused_only_after_its_data_disk_flush() {
     steps.hold = Box::new(data_flush);
     steps.drain();
     assert_eq!((steps.on_data_disk(0), steps.core.ring.tail()), (1, tail), "written, and not flushed");
-    assert!(steps.core.is_dirty());
+    assert!(steps.core.index.is_dirty());
     steps.let_go();
-    assert!(steps.core.ring.tail() > tail && !steps.core.is_dirty());
+    assert!(steps.core.ring.tail() > tail && !steps.core.index.is_dirty());
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
     for fail_write in [false, true] {
         let mut steps = Steps::new(6, quiet());
         fill(&mut steps, 2, 0, 1);
-        let (tail, dirty) = (steps.core.ring.tail(), steps.core.dirty_sectors());
+        let (tail, dirty) = (steps.core.ring.tail(), steps.core.index.table().counts().dirty_sectors);
         steps.hold =
             Box::new(move |port, io| if fail_write { data_write(port, io) } else { data_flush(port, io) });
         steps.control(Control::Drain);
@@ -75,13 +75,13 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
             steps.let_go();
         }
         assert_eq!(
-            (steps.core.ring.tail(), steps.core.dirty_sectors()),
+            (steps.core.ring.tail(), steps.core.index.table().counts().dirty_sectors),
             (tail, dirty),
             "an error keeps it dirty"
         );
         steps.let_go();
         steps.wait(5);
-        assert!(!steps.core.is_dirty() && steps.on_data_disk(0) == 1, "and it is tried again");
+        assert!(!steps.core.index.is_dirty() && steps.on_data_disk(0) == 1, "and it is tried again");
     }
 }
 
@@ -99,7 +99,7 @@ fn rule_06_what_was_replaced_is_kept_until_its_successor_is_durable() {
     for i in 0..3 {
         steps.write(8 * i, 8, 2);
     }
-    assert_eq!(steps.core.ring.at(steps.core.ring.index(tail)).dirty_sectors, 0);
+    assert_eq!(steps.core.index.dirty_sectors_of(steps.core.ring.index(tail)), 0);
     steps.core.advance_tail();
     assert_eq!(steps.core.ring.tail(), tail, "the old copy is the only durable one");
     steps.hold = Box::new(|_, _| false);
@@ -117,7 +117,7 @@ fn rule_06_a_segment_is_not_reused_while_a_write_to_it_is_in_flight() {
     let mut steps = Steps::new(5, config());
     steps.write_as(0, 24, 1, Durability::Durable);
     steps.drain();
-    assert!(!steps.core.is_dirty());
+    assert!(!steps.core.index.is_dirty());
     let mut steps = steps.restart(config());
     steps.core.log.volatile_cache = false;
     // Nine sectors do not fit the seven that are left of the first segment.
@@ -183,7 +183,7 @@ fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
     steps.write_as(MIDDLE + 256, 128, 5, Durability::Durable);
     // The log still holds the clean copy of it, unless its segment is free by now.
     let told = steps.core.statistics.invalidates - invalidates;
-    assert!(told == 1 || !steps.core.table.contains_any(Extent::new(Lba(MIDDLE + 256), 128)));
+    assert!(told == 1 || !steps.core.index.table().contains_any(Extent::new(Lba(MIDDLE + 256), 128)));
     let mut steps = steps.restart(quiet());
     assert_eq!((steps.read(MIDDLE + 256), steps.read(MIDDLE)), (Some(5), Some(3)));
 }
@@ -280,9 +280,9 @@ fn rule_06_what_a_failed_flush_of_a_client_took_from_a_batch_is_not_clean() {
     steps.data().bytes[..4096].copy_from_slice(&old);
     steps.fail(flush, IoError::new(ErrorKind::Medium));
     steps.let_go();
-    assert_eq!(steps.core.dirty_sectors(), 16, "nothing of the batch is clean");
+    assert_eq!(steps.core.index.table().counts().dirty_sectors, 16, "nothing of the batch is clean");
     steps.wait(5);
-    assert!(!steps.core.is_dirty() && steps.on_data_disk(0) == 1, "and it is destaged again");
+    assert!(!steps.core.index.is_dirty() && steps.on_data_disk(0) == 1, "and it is destaged again");
 }
 
 /// The disk may have dropped all that it could not write. What the client writes again is as good as new, wherever it goes.
@@ -369,10 +369,14 @@ fn rule_09_a_block_that_is_overwritten_while_it_is_destaged_stays_dirty() {
     assert!(steps.is_ok(id));
     steps.control(Control::DrainCancel);
     steps.let_go();
-    assert_eq!((steps.on_data_disk(0), steps.core.dirty_sectors()), (1, 8), "the newer copy is not destaged");
+    assert_eq!(
+        (steps.on_data_disk(0), steps.core.index.table().counts().dirty_sectors),
+        (1, 8),
+        "the newer copy is not destaged"
+    );
     assert_eq!(steps.read(0), Some(2));
     steps.drain();
-    assert_eq!((steps.on_data_disk(0), steps.core.dirty_sectors()), (2, 0));
+    assert_eq!((steps.on_data_disk(0), steps.core.index.table().counts().dirty_sectors), (2, 0));
 }
 
 /// The crash explorer found it: a write around the log was slow, a newer one of the same place had gone through the log, was
@@ -490,10 +494,18 @@ fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone
     steps.send(Io::Discard { extent: Extent::new(Lba(1000), 50) });
     steps.control(Control::Stop);
     assert_eq!(steps.reports.last(), Some(&Report::Stopped));
-    let (dirty, ranges, next) = (steps.core.dirty_sectors(), steps.core.ranges.len(), steps.core.next_seq);
+    let (dirty, ranges, next) = (
+        steps.core.index.table().counts().dirty_sectors,
+        steps.core.index.ranges().len(),
+        steps.core.next_seq,
+    );
     let mut steps = steps.restart(quiet());
     assert_eq!(
-        (steps.core.dirty_sectors(), steps.core.ranges.len(), steps.core.next_seq),
+        (
+            steps.core.index.table().counts().dirty_sectors,
+            steps.core.index.ranges().len(),
+            steps.core.next_seq
+        ),
         (dirty, ranges, next)
     );
     steps.sent.clear();
@@ -518,17 +530,21 @@ fn rule_12_after_a_crash_no_more_is_destaged_again_than_the_log_still_calls_live
     // Everything is destaged; the superblock that would say so does not get through.
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Write { .. }));
     steps.drain();
-    assert_eq!((steps.core.dirty_sectors(), steps.on_data_disk(0)), (0, 1));
+    assert_eq!((steps.core.index.table().counts().dirty_sectors, steps.on_data_disk(0)), (0, 1));
     let live = steps.core.ring.head() - steps.core.ring.kept() + 1;
     let steps = steps.restart(quiet());
-    assert_eq!(steps.core.dirty_sectors(), 40 * 8, "the crash came first: all of it once more");
-    assert!(steps.core.dirty_sectors() <= live * 32);
+    assert_eq!(
+        steps.core.index.table().counts().dirty_sectors,
+        40 * 8,
+        "the crash came first: all of it once more"
+    );
+    assert!(steps.core.index.table().counts().dirty_sectors <= live * 32);
     // The next record says what is destaged, and that bounds it.
     let mut steps = steps;
     steps.drain();
     steps.write_as(8, 8, 2, Durability::Durable);
     let steps = steps.restart(quiet());
-    assert_eq!(steps.core.dirty_sectors(), 8);
+    assert_eq!(steps.core.index.table().counts().dirty_sectors, 8);
 }
 
 #[test]
@@ -599,7 +615,7 @@ fn rule_13_a_failing_data_disk_leaves_everything_in_the_log() {
     steps.write_as(0, 8, 1, Durability::Durable);
     steps.data().unwritable.extend(0..8192);
     steps.drain();
-    assert!(steps.core.is_dirty() && steps.reports.is_empty());
+    assert!(steps.core.index.is_dirty() && steps.reports.is_empty());
     assert_eq!(steps.core.statistics.last_error.map(|error| error.kind), Some(ErrorKind::Medium));
     let id = steps.write_as(8, 8, 2, Durability::Durable);
     assert!(steps.is_ok(id) && steps.read(0) == Some(1), "writes go on");

@@ -30,17 +30,16 @@ impl Core {
         match self.mode {
             Mode::LogFailed { .. } => "log-failed",
             Mode::Serving if self.stop != Stop::No => "stopping",
-            Mode::Serving if self.is_dirty() => "dirty",
+            Mode::Serving if self.index.is_dirty() => "dirty",
             Mode::Serving => "clean",
         }
     }
 
     pub fn status(&self, _now: Nanos) -> Value {
         let segment = u64::from(self.superblock.segment_bytes);
-        let counts = self.table.counts();
+        let counts = self.index.table().counts();
         // The segment that is being filled counts as soon as it has something that the data disk lacks.
-        let head = self.ring.at(self.ring.index(self.ring.head()));
-        let head_is_used = head.dirty_sectors > 0 || head.dirty_ranges > 0;
+        let head_is_used = self.index.is_dirty_segment(self.ring.index(self.ring.head()));
         json!({
             "type": "log-cache",
             "state": self.state(),
@@ -48,8 +47,8 @@ impl Core {
             "size_bytes": u64::from(self.superblock.segments) * segment,
             "used_bytes": (self.ring.live() - u64::from(!head_is_used)) * segment,
             "utilisation": self.ring.utilisation(),
-            "dirty_bytes": self.dirty_bytes(),
-            "dirty_ranges": self.ranges.len(),
+            "dirty_bytes": self.index.dirty_bytes(),
+            "dirty_ranges": self.index.ranges().len(),
             "cached_bytes": counts.sectors * SECTOR_BYTES,
             "lost_blocks": self.destager.lost.len(),
             "destaging": !self.destager.is_idle(),
@@ -63,8 +62,8 @@ impl Core {
             "epoch": self.superblock.epoch,
             "next_seq": self.next_seq,
             "durable_seq": self.durable_seq,
-            "table_bytes": self.table.memory_bytes(),
-            "ring_bytes": self.ring.memory_bytes(),
+            "table_bytes": self.index.table().memory_bytes(),
+            "ring_bytes": self.ring.memory_bytes() + self.index.memory_bytes(),
             "buffers_bytes": self.buffers.count() as u64 * segment,
             "calibrated": self.superblock.calibration.is_some(),
             "fills": self.config.contiguity,

@@ -4,7 +4,7 @@
 use super::core::{Around, Chain, Core, DATA, Mode, Op};
 use super::destager::Pressure;
 use super::format::{Entry, Kind};
-use super::table::{Line, Piece, Place, RangeInfo, RangeKind};
+use super::table::Place;
 use super::{Canary, Promise};
 use crate::layer::{Durability, Io, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Nanos, SECTOR_BYTES};
@@ -122,7 +122,7 @@ impl Core {
         let rest = pending.durability == Durability::Volatile
             && !self.is_always()
             && self.streams.continues(extent.start)
-            && !self.table.contains_any(extent);
+            && !self.index.table().contains_any(extent);
         if pending.what != What::Data || !(self.is_large(extent) || rest) {
             return false;
         }
@@ -138,11 +138,7 @@ impl Core {
 
     /// Nothing of the extent is dirty in the log or being destaged, nor would recovery destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
-        !self.table.contains_dirty(extent)
-            && !self.ranges.contains_any(extent)
-            && !self.ranges_destaged.iter().any(|(_, range)| range.overlaps(extent))
-            && !self.is_going_around(extent)
-            && !self.is_filling(extent)
+        self.index.is_silent_on(extent) && !self.is_going_around(extent) && !self.is_filling(extent)
     }
 
     pub fn is_going_around(&self, extent: Extent) -> bool {
@@ -150,7 +146,7 @@ impl Core {
     }
 
     fn room_to_invalidate(&mut self, now: Nanos, pending: &Pending, out: &mut Outbox) -> bool {
-        !self.table.contains_any(pending.extent) || self.make_room(now, 1, 0, out)
+        !self.index.table().contains_any(pending.extent) || self.make_room(now, 1, 0, out)
     }
 
     /// Says in the log that the data disk has the newest copy; true where there was anything to say.
@@ -158,7 +154,7 @@ impl Core {
         if self.config.canary == Some(Canary::BlindBypass) {
             return false;
         }
-        if !self.table.contains_any(extent) {
+        if !self.index.table().contains_any(extent) {
             return self.last_invalidate > self.durable_seq;
         }
         let seq = self.open_record(now, out);
@@ -175,8 +171,7 @@ impl Core {
         // Over a block that a dead log has lost: where this write were lost as well, an old content would come back as if nothing
         // had happened.
         let extent = pending.extent;
-        let over_lost = self.mode != Mode::Serving
-            && (self.table.contains_dirty(extent) || self.ranges.contains_any(extent));
+        let over_lost = self.mode != Mode::Serving && self.index.is_dirty_in(extent);
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
         let around = Around {
             id: pending.id,
@@ -301,20 +296,8 @@ impl Core {
                 }
             };
             let seq = self.next_seq - 1;
-            let line = Line::of(extent.start);
-            let first = (extent.start.0 % LINE_SECTORS) as u8;
-            let piece = Piece::written(Place(place), first, extent.sectors as u8, crc);
-            let (superblock, ring) = (&self.superblock, &mut self.ring);
-            self.table.insert(line, piece, |lost| {
-                if lost.dirty {
-                    let segment = ring.at_mut(superblock.segment_of(lost.place.0));
-                    segment.dirty_sectors -= u64::from(lost.sectors);
-                    segment.superseded_by = segment.superseded_by.max(seq);
-                }
-            });
-            self.destager.lost.prune(extent, &self.table);
-            let segment = self.segment_of(place);
-            self.ring.at_mut(segment).dirty_sectors += extent.sectors;
+            self.index.insert(extent, Place(place), crc, seq);
+            self.destager.lost.prune(extent, self.index.table());
             pending.done += extent.sectors;
         }
     }
@@ -334,7 +317,7 @@ impl Core {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
             let extent = Extent::new(pending.extent.start + pending.done, sectors);
-            if !self.ranges.has_room() || self.ranges_destaged.len() >= super::table::RANGES_MAX {
+            if !self.index.has_room_for_range() {
                 self.destager.pressure = Pressure::Full;
                 return false;
             }
@@ -345,18 +328,8 @@ impl Core {
             let filling = self.buffers.filling.as_mut().expect("there is room");
             let segment = self.superblock.segment_of(filling.start);
             filling.note(Entry { kind, extent, crc: 0 });
-            self.forget_extent(extent, seq);
-            self.range_id += 1;
-            let range_kind = match kind {
-                Kind::Discard => RangeKind::Discard,
-                _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
-            };
-            self.ranges.insert(
-                extent,
-                RangeInfo { kind: range_kind, seq, segment, id: self.range_id },
-                |_| unreachable!("what it covers was cut before"),
-            );
-            self.ring.at_mut(segment).dirty_ranges += 1;
+            self.index.insert_range(extent, kind, seq, segment);
+            self.destager.lost.prune(extent, self.index.table());
             pending.done += sectors;
         }
         true
@@ -364,21 +337,8 @@ impl Core {
 
     /// Takes an extent out of the table and the ranges: record `seq` says something newer of it.
     pub fn forget_extent(&mut self, extent: Extent, seq: u64) {
-        let (superblock, ring) = (&self.superblock, &mut self.ring);
-        self.table.remove_extent(extent, |lost| {
-            if lost.dirty {
-                let segment = ring.at_mut(superblock.segment_of(lost.place.0));
-                segment.dirty_sectors -= u64::from(lost.sectors);
-                segment.superseded_by = segment.superseded_by.max(seq);
-            }
-        });
-        // Also of a range of which a part is left: that part may be destaged before record `seq` is durable.
-        for part in self.ranges.lookup(extent) {
-            let segment = ring.at_mut(part.info.segment);
-            segment.superseded_by = segment.superseded_by.max(seq);
-        }
-        self.ranges.cut(extent, |gone| ring.at_mut(gone.segment).dirty_ranges -= 1);
-        self.destager.lost.prune(extent, &self.table);
+        self.index.forget(extent, seq);
+        self.destager.lost.prune(extent, self.index.table());
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.
@@ -424,7 +384,7 @@ impl Core {
 
     /// Makes sure that a record with so much can be appended to the filling buffer.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
-        if !self.table.has_room(pieces) {
+        if !self.index.table().has_room(pieces) {
             self.destager.pressure = Pressure::Full;
             return false;
         }

@@ -138,7 +138,7 @@ impl Core {
         let item = self.destager.room.item_mut(index);
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
-        if self.table.lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
+        if self.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
             self.destager.lost.note(line, place);
             self.statistics.log_read_errors += 1;
         }

@@ -34,14 +34,15 @@ impl Core {
         self.destager.range_ids.clear();
         self.destager.range_parts.clear();
         let behind: Vec<u64> = self
-            .ranges
+            .index
+            .ranges()
             .iter()
             .filter(|part| self.is_going_around(part.extent))
             .map(|part| part.info.id)
             .collect();
         self.destager.behind_around = !behind.is_empty();
         let ready = |part: &RangePart| part.info.seq <= safe && !behind.contains(&part.info.id);
-        let parts: Vec<RangePart> = self.ranges.iter().filter(ready).collect();
+        let parts: Vec<RangePart> = self.index.ranges().iter().filter(ready).collect();
         for part in parts {
             self.destager.range_ids.push(part.info.id);
             self.add_range(part);
@@ -52,7 +53,10 @@ impl Core {
 
     /// Whether a range is left out of the batch here: it would be destaged later, over the newer data.
     fn is_over_what_stays(&self, extent: Extent) -> bool {
-        self.ranges.lookup(extent).any(|part| self.destager.range_ids.binary_search(&part.info.id).is_err())
+        self.index
+            .ranges()
+            .lookup(extent)
+            .any(|part| self.destager.range_ids.binary_search(&part.info.id).is_err())
     }
 
     /// Cuts a range into what the data disk does at a time.
@@ -75,11 +79,11 @@ impl Core {
         let Room { parts, chosen, .. } = &mut self.destager.room;
         parts.clear();
         for number in self.ring.tail()..=self.ring.head().min(last) {
-            let segment = self.ring.at(self.ring.index(number));
-            if segment.dirty_sectors > 0 {
+            let dirty_sectors = self.index.dirty_sectors_of(self.ring.index(number));
+            if dirty_sectors > 0 {
                 parts.push(what::Part {
                     number,
-                    dirty_sectors: segment.dirty_sectors,
+                    dirty_sectors,
                     written: number,
                     // A segment has no place on the data disk: a sweep takes them in the order of the ring.
                     ahead: number - self.ring.tail(),
@@ -119,7 +123,7 @@ impl Core {
     /// Everything in the segments of the batch that may be destaged.
     fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
         let mut behind_around = false;
-        self.table.scan(|line, piece| {
+        self.index.table().scan(|line, piece| {
             let eligible = self.is_in_chosen(&piece) && self.may_be_destaged(line, &piece, rule);
             if eligible && self.waits_for_others(line) {
                 behind_around = true;
@@ -131,13 +135,13 @@ impl Core {
     }
 
     pub(super) fn is_in_chosen(&self, piece: &Piece) -> bool {
-        self.destager.room.chosen[self.segment_of(piece.place.0) as usize]
+        self.destager.room.chosen[self.index.segment_of(piece.place) as usize]
     }
 
     pub(super) fn may_be_destaged(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
         let place = piece.place.0;
         let is_chained = |chain: Chain| {
-            let segment = self.ring.number(self.segment_of(place));
+            let segment = self.ring.number(self.index.segment_of(piece.place));
             segment > chain.segment || segment == chain.segment && place >= chain.sector
         };
         piece.dirty

@@ -66,7 +66,7 @@ impl Core {
         let Some(rules) = self.gap_rules() else { return false };
         let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
         let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
-        if !pays || self.ranges.contains_any(extent) || self.is_going_around(extent) {
+        if !pays || self.index.ranges().contains_any(extent) || self.is_going_around(extent) {
             return false;
         }
         let (run, clean) = (self.destager.room.runs.len() as u32 - 1, self.destager.room.clean.len());
@@ -80,8 +80,8 @@ impl Core {
 
     /// Adds what the log has of a gap to what is read from it, if that is all of it.
     fn add_clean_pieces(&mut self, extent: Extent, run: u32) -> bool {
-        let Core { destager, ring, superblock, table, buffers, .. } = self;
-        let segment = |piece: &Piece| ring.number(superblock.segment_of(piece.place.0));
+        let Core { destager, ring, index, buffers, .. } = self;
+        let segment = |piece: &Piece| ring.number(index.segment_of(piece.place));
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {
             !piece.dirty && segment(piece) >= ring.tail() && buffers.holding(piece.place.0).is_none()
@@ -90,7 +90,7 @@ impl Core {
         let (clean, targets, hold) = (room.clean.len(), room.targets.len(), destager.hold);
         for line in Line::touching(extent).map(Line) {
             let mut wanted = line.mask_of(extent);
-            for &piece in table.lookup(line).iter().filter(|piece| usable(piece)) {
+            for &piece in index.table().lookup(line).iter().filter(|piece| usable(piece)) {
                 let mask = piece.mask & wanted;
                 if mask == 0 || room.clean.len() >= room.clean_max {
                     continue;

@@ -58,7 +58,7 @@ fn a_gap_is_read_and_written_where_both_rules_say_so() {
         steps.drain();
         assert_eq!((sent(&steps, Kind::Read), sent(&steps, Kind::Write)), (reads, writes), "{read}, {write}");
         assert_eq!(tags(&steps, 0..6), [1, 0, 1, 0, 0, 1]);
-        assert!(!steps.core.is_dirty());
+        assert!(!steps.core.index.is_dirty());
     }
 }
 
@@ -94,7 +94,10 @@ fn with_clean_gap() -> Steps {
     steps.log().unreadable.extend(33..41);
     steps.drain();
     steps.control(Control::DrainCancel);
-    assert_eq!((tags(&steps, 0..5), steps.core.dirty_sectors()), (vec![0, 1, 0, 1, 0], 8));
+    assert_eq!(
+        (tags(&steps, 0..5), steps.core.index.table().counts().dirty_sectors),
+        (vec![0, 1, 0, 1, 0], 8)
+    );
     steps.sent.clear();
     steps
 }
@@ -110,27 +113,30 @@ fn a_gap_is_filled_with_what_is_clean_in_the_log() {
     let written = sent(&steps, Kind::Write);
     assert!(written.contains(&(0, 3)) && sent(&steps, Kind::Read).is_empty(), "{written:?}");
     assert_eq!((tags(&steps, 0..5), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1, 0], 8));
-    assert!(!steps.core.is_dirty());
+    assert!(!steps.core.index.is_dirty());
 }
 
 #[test]
 fn a_clean_copy_that_is_rotten_leaves_its_gap_unfilled() {
     let mut steps = with_clean_gap();
-    let place = steps.core.table.lookup(super::Line((MIDDLE + 8) / 8))[0].place.0;
+    let place = steps.core.index.table().lookup(super::Line((MIDDLE + 8) / 8))[0].place.0;
     steps.log().bytes[place as usize * 512] ^= 1;
     write_lines(&mut steps, &[0, 2], 2);
     steps.log().unreadable.clear();
     steps.drain();
     assert_eq!(tags(&steps, 0..5), [2, 1, 2, 1, 0]);
-    assert_eq!((steps.core.statistics.gap_sectors, steps.core.is_dirty()), (0, false));
+    assert_eq!((steps.core.statistics.gap_sectors, steps.core.index.is_dirty()), (0, false));
 }
 
 #[test]
 fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     let mut steps = with_clean_gap();
     let (tail, line) = (steps.core.ring.tail(), super::Line((MIDDLE + 8) / 8));
-    let clean = steps.core.table.lookup(line)[0].place.0;
-    assert_eq!(steps.core.ring.number(steps.core.segment_of(clean)), tail);
+    let clean = steps.core.index.table().lookup(line)[0].place.0;
+    assert_eq!(
+        steps.core.ring.number(steps.core.index.segment_of(crate::log_cache::table::Place(clean))),
+        tail
+    );
     write_lines(&mut steps, &[0, 2], 2);
     // The block that keeps the tail is given up, so that it is not in the batch; then it is written again.
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
@@ -142,7 +148,7 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     assert_eq!(steps.core.ring.tail(), tail);
     steps.let_go();
     steps.drain();
-    assert!(steps.core.ring.tail() > tail && !steps.core.is_dirty());
+    assert!(steps.core.ring.tail() > tail && !steps.core.index.is_dirty());
     assert_eq!((tags(&steps, 0..4), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1], 8));
 }
 
@@ -157,7 +163,7 @@ fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_being_destaged() {
         steps.control(Control::DrainCancel);
         let over = steps.write_as(MIDDLE + 8, 32, 2, Durability::Durable);
         assert!(steps.is_ok(over), "it goes through the log");
-        assert_eq!((steps.core.statistics.arounds, steps.core.dirty_sectors()), (0, 48));
+        assert_eq!((steps.core.statistics.arounds, steps.core.index.table().counts().dirty_sectors), (0, 48));
         let beside = steps.write(MIDDLE + 48, 32, 3);
         assert_eq!((steps.core.statistics.arounds, steps.status(beside).is_some()), (1, !write));
         steps.let_go();
@@ -194,12 +200,12 @@ fn a_gap_that_becomes_dirty_is_destaged_as_it_was_and_stays_dirty() {
     // The batch ends, and of the next one no write.
     steps.hold = Box::new(|port, io| data_io(port, io, true) && io.extent().is_some_and(|e| e.sectors < 24));
     steps.settle();
-    assert_eq!((tags(&steps, 0..3), steps.core.dirty_sectors()), (vec![1, 0, 1], 6));
+    assert_eq!((tags(&steps, 0..3), steps.core.index.table().counts().dirty_sectors), (vec![1, 0, 1], 6));
     assert_eq!([9, 12, 14].map(|at| steps.read(MIDDLE + at)), [Some(2), Some(ZEROES), Some(2)]);
     steps.let_go();
     steps.drain();
     let written = [9, 12, 14].map(|at| steps.on_data_disk(MIDDLE + at));
-    assert_eq!((written, steps.core.is_dirty()), ([2, ZEROES, 2], false));
+    assert_eq!((written, steps.core.index.is_dirty()), ([2, ZEROES, 2], false));
 }
 
 #[test]
@@ -222,7 +228,7 @@ fn a_gap_that_cannot_be_read_is_left_out_and_its_neighbours_are_not() {
     steps.sent.clear();
     steps.drain();
     assert_eq!(sent(&steps, Kind::Write), [(0, 3), (4, 3)]);
-    assert_eq!((tags(&steps, 0..7), steps.core.is_dirty()), (vec![1, 0, 1, 0, 1, 0, 1], false));
+    assert_eq!((tags(&steps, 0..7), steps.core.index.is_dirty()), (vec![1, 0, 1, 0, 1, 0, 1], false));
 }
 
 #[test]
@@ -231,7 +237,7 @@ fn a_gap_that_cannot_be_written_keeps_no_data_from_the_data_disk() {
     write_lines(&mut steps, &[0, 2, 4], 1);
     steps.data().unwritable.insert(MIDDLE + 12);
     steps.drain();
-    assert_eq!((tags(&steps, 0..5), steps.core.is_dirty()), (vec![1, 0, 1, 0, 1], false));
+    assert_eq!((tags(&steps, 0..5), steps.core.index.is_dirty()), (vec![1, 0, 1, 0, 1], false));
     assert_eq!(steps.reports, [Report::Drained]);
 }
 
@@ -267,7 +273,7 @@ fn ordered_destage_keeps_its_epochs_apart_with_gaps_filled() {
     assert_eq!((tags(&steps, 0..3), steps.core.statistics.gap_sectors), (vec![1, 0, 1], 8));
     steps.let_go();
     steps.wait(10);
-    assert_eq!((tags(&steps, 0..3), steps.core.is_dirty()), (vec![1, 2, 2], false));
+    assert_eq!((tags(&steps, 0..3), steps.core.index.is_dirty()), (vec![1, 2, 2], false));
 }
 
 #[test]
@@ -376,7 +382,7 @@ proptest! {
         }
         steps.let_go();
         steps.drain();
-        prop_assert!(!steps.core.is_dirty());
+        prop_assert!(!steps.core.index.is_dirty());
         let written: Vec<u8> = (0..SPACE).map(|at| steps.on_data_disk(MIDDLE + at)).collect();
         prop_assert_eq!(written, expected);
     }

@@ -223,7 +223,7 @@ impl Core {
     }
 
     fn has_work(&self) -> bool {
-        self.destager.phase != Phase::Idle || self.is_dirty()
+        self.destager.phase != Phase::Idle || self.index.is_dirty()
     }
 
     fn when(&self) -> when::Choice {
@@ -343,8 +343,12 @@ impl Core {
         self.destager.next = 0;
         self.destager.batch_sectors =
             self.destager.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
-        let segments =
-            self.destager.room.items.iter().map(|item| self.ring.number(self.segment_of(item.piece.place.0)));
+        let segments = self
+            .destager
+            .room
+            .items
+            .iter()
+            .map(|item| self.ring.number(self.index.segment_of(item.piece.place)));
         self.destager.hold = segments.min().unwrap_or(u64::MAX);
         self.destager.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
@@ -360,15 +364,23 @@ impl Core {
         }
         let ordered = self.destager.ordered.take().expect("destage is ordered");
         self.destager.room.items.clear();
-        ordered.pieces(|line, piece| self.destager.room.items.push(Item { line, piece, failed: false }));
+        ordered
+            .index()
+            .table()
+            .scan(|line, piece| self.destager.room.items.push(Item { line, piece, failed: false }));
         self.sort_items();
         self.destager.range_parts.clear();
-        for part in ordered.parts() {
+        for part in ordered.index().ranges().iter() {
             self.add_range(part);
         }
         let last = ordered.batch_last();
-        self.destager.range_ids =
-            self.ranges.iter().filter(|part| part.info.seq <= last).map(|part| part.info.id).collect();
+        self.destager.range_ids = self
+            .index
+            .ranges()
+            .iter()
+            .filter(|part| part.info.seq <= last)
+            .map(|part| part.info.id)
+            .collect();
         self.destager.ordered = Some(ordered);
         self.begin_ranges();
     }
@@ -386,9 +398,12 @@ impl Core {
         let again = self.destager.errors > 0 || self.destager.lost.has_doubtful();
         if flushed {
             for item in items.iter().filter(|item| !item.failed) {
-                self.item_is_clean(item);
+                self.destager.lost.remove(item.line, item.piece.place);
+                self.index.clean(item.line, item.piece.place);
             }
-            self.ranges_are_clean();
+            for id in std::mem::take(&mut self.destager.range_ids) {
+                self.index.clean_range(id);
+            }
             if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !again) {
                 ordered.commit();
             }
@@ -411,29 +426,6 @@ impl Core {
         self.retry_pending(now, out);
     }
 
-    /// Rule 9: clean only if the table still points at the copy that was written.
-    fn item_is_clean(&mut self, item: &Item) {
-        self.destager.lost.remove(item.line, item.piece.place);
-        if let Some(sectors) = self.table.mark_clean(item.line, item.piece.place) {
-            let segment = self.superblock.segment_of(item.piece.place.0);
-            self.ring.at_mut(segment).dirty_sectors -= u64::from(sectors);
-        }
-    }
-
-    fn ranges_are_clean(&mut self) {
-        for id in std::mem::take(&mut self.destager.range_ids) {
-            let parts: Vec<_> = self.ranges.parts_of(id).collect();
-            let Some(first) = parts.first() else { continue };
-            let segment = first.info.segment;
-            self.ring.at_mut(segment).dirty_ranges -= 1;
-            let number = self.ring.number(segment);
-            for part in parts {
-                self.ranges_destaged.push((number, part.extent));
-            }
-            self.ranges.remove_by_id(id);
-        }
-    }
-
     /// Learns how long a sector takes to destage, from batches that were not interrupted.
     fn time_batch(&mut self, now: Nanos) {
         let destager = &mut self.destager;
@@ -445,7 +437,7 @@ impl Core {
 
     /// Reports the end of a drain.
     fn drained(&mut self, _now: Nanos, out: &mut Outbox) {
-        if !self.draining || self.is_dirty() {
+        if !self.draining || self.index.is_dirty() {
             return;
         }
         if self.data_flush.is_owed() {

@@ -147,7 +147,7 @@ impl Core {
         for (at, &index) in order.iter().enumerate() {
             let piece = room.item(index).piece;
             let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
-            let segment = self.superblock.segment_of(place.0);
+            let segment = self.index.segment_of(piece.place);
             match room.groups.back_mut() {
                 Some(group)
                     if group.segment == segment

@@ -21,7 +21,7 @@ impl Core {
     /// Chooses every stripe that is dirty as a whole, as far as there is room.
     pub(super) fn choose_full_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
         let Some(stripes) = self.stripes() else { return };
-        self.table.scan(|line, _| {
+        self.index.table().scan(|line, _| {
             // A line of several pieces is met several times; only the first one of a stripe counts.
             let is_known = items
                 .last()
@@ -60,7 +60,7 @@ impl Core {
         let before = items.len();
         for line in Line::touching(stripe).map(Line) {
             let mut covered = 0;
-            for &piece in self.table.lookup(line).iter() {
+            for &piece in self.index.table().lookup(line).iter() {
                 if self.may_be_destaged(line, &piece, rule) && !self.waits_for_others(line) {
                     covered |= piece.mask;
                     if wanted(&piece) {

@@ -44,7 +44,7 @@ fn stripes_that_are_dirty_as_a_whole_go_first_and_in_one_write() {
         } else {
             assert_eq!(sent(&steps).iter().filter(|io| io.is_none()).count(), 1, "all in one batch");
         }
-        assert!(!steps.core.is_dirty());
+        assert!(!steps.core.index.is_dirty());
     }
 }
 
@@ -59,7 +59,7 @@ fn a_stripe_that_is_not_durable_as_a_whole_is_not_whole() {
     assert_eq!(sent(&steps), [Some((3, 3)), Some((5, 1)), None]);
     steps.let_go();
     steps.wait(3);
-    assert!(!steps.core.is_dirty());
+    assert!(!steps.core.index.is_dirty());
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn where_space_is_short_the_oldest_go_first_with_all_of_their_stripes() {
     let batch: Vec<_> = sent(&steps).into_iter().map_while(|io| io).collect();
     assert!(batch.contains(&(3, 4)) && batch.contains(&(9, 1)), "{batch:?}");
     assert!(!batch.iter().any(|(stripe, _)| *stripe == 11), "the newest whole stripe waits: {batch:?}");
-    assert!(!steps.core.is_dirty());
+    assert!(!steps.core.index.is_dirty());
 }
 
 #[test]
@@ -89,9 +89,12 @@ fn a_whole_stripe_that_cannot_be_written_keeps_nothing_else_from_the_data_disk()
     steps.data().unwritable.insert(STRIPES.first + 32 * 3);
     steps.drain();
     assert_eq!(steps.on_data_disk(STRIPES.first + 32 * 9), 1);
-    assert_eq!((steps.on_data_disk(STRIPES.first + 32 * 3), steps.core.dirty_sectors()), (0, 32));
+    assert_eq!(
+        (steps.on_data_disk(STRIPES.first + 32 * 3), steps.core.index.table().counts().dirty_sectors),
+        (0, 32)
+    );
     steps.data().unwritable.clear();
     steps.wait(60);
-    assert!(!steps.core.is_dirty());
+    assert!(!steps.core.index.is_dirty());
     assert_eq!(steps.read(STRIPES.first + 32 * 3), Some(1));
 }

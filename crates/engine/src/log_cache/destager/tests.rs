@@ -51,7 +51,7 @@ fn from_the_low_mark_on_the_oldest_are_destaged_first() {
             Some(if newest_goes_first { &newest } else { &0 }),
             "{segments} segments"
         );
-        assert!(!steps.core.is_dirty());
+        assert!(!steps.core.index.is_dirty());
     }
 }
 

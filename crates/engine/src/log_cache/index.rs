@@ -1,0 +1,258 @@
+//! The index: where the newest copy of each sector is, and what each segment of the log still holds.
+//!
+//! It promises:
+//!
+//! - A segment's counts are the dirty sectors of the table and the dirty ranges that lie in it, after every call. So a segment with
+//!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
+//! - A piece or a range is clean only when [`Index::clean`] or [`Index::clean_range`] says so, or when something newer replaced it.
+//! - A destaged range is remembered until the segment with its record is released: recovery would repeat it (rule 7).
+
+use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
+use super::table::{
+    Line, LookupTable, Lost, Piece, Place, RANGES_MAX, RangeInfo, RangeKind, RangePart, ZeroRanges,
+};
+use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
+use std::ops::Range;
+
+/// What a segment holds.
+#[derive(Clone, Copy, Default)]
+struct Holding {
+    /// Sectors whose newest copy is in it and dirty.
+    dirty_sectors: u64,
+    /// Discards and zeroes in it that are not destaged yet.
+    dirty_ranges: u32,
+    /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
+    superseded_by: u64,
+}
+
+/// See the module's documentation.
+pub struct Index {
+    table: LookupTable,
+    ranges: ZeroRanges,
+    /// Ranges that are destaged, but whose records are still in the log: segment and extent.
+    destaged: Vec<(u32, Extent)>,
+    range_id: u64,
+    segments: Vec<Holding>,
+    segment_sectors: u64,
+    block_sectors: u64,
+}
+
+impl Index {
+    pub fn new(superblock: &Superblock, lines_max: usize) -> Index {
+        Index {
+            table: LookupTable::with_capacity(lines_max),
+            ranges: ZeroRanges::new(),
+            destaged: Vec::new(),
+            range_id: 0,
+            segments: vec![Holding::default(); superblock.segments as usize],
+            segment_sectors: superblock.segment_sectors(),
+            block_sectors: superblock.log_block_sectors(),
+        }
+    }
+
+    /// The newest data.
+    pub const fn table(&self) -> &LookupTable {
+        &self.table
+    }
+
+    /// Zeroes and discards that are not destaged. Data over them is in the table.
+    pub const fn ranges(&self) -> &ZeroRanges {
+        &self.ranges
+    }
+
+    pub fn destaged_ranges(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
+        self.destaged.iter().copied()
+    }
+
+    pub fn segment_of(&self, place: Place) -> u32 {
+        ((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as u32
+    }
+
+    /// Dirty data counts, and zeroes and discards, which are destaged too. (Data over zeroes counts twice, as both are destaged.)
+    pub fn dirty_bytes(&self) -> u64 {
+        (self.table.counts().dirty_sectors + self.ranges.sectors()) * SECTOR_BYTES
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        self.table.counts().dirty_sectors > 0 || !self.ranges.is_empty()
+    }
+
+    /// The log says something of the extent that the data disk does not have.
+    pub fn is_dirty_in(&self, extent: Extent) -> bool {
+        self.table.contains_dirty(extent) || self.ranges.contains_any(extent)
+    }
+
+    /// Recovery would find nothing in the log that it would destage over the extent.
+    pub fn is_silent_on(&self, extent: Extent) -> bool {
+        !self.is_dirty_in(extent) && !self.destaged.iter().any(|(_, range)| range.overlaps(extent))
+    }
+
+    pub fn has_room_for_range(&self) -> bool {
+        self.ranges.has_room() && self.destaged.len() < RANGES_MAX
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.segments.len() * size_of::<Holding>()
+    }
+
+    pub fn dirty_sectors_of(&self, segment: u32) -> u64 {
+        self.segments[segment as usize].dirty_sectors
+    }
+
+    pub fn is_dirty_segment(&self, segment: u32) -> bool {
+        let holding = &self.segments[segment as usize];
+        holding.dirty_sectors > 0 || holding.dirty_ranges > 0
+    }
+
+    /// Nobody needs the segment: nothing in it is dirty, and all that replaced its copies is durable.
+    pub fn is_clean(&self, segment: u32, durable: u64) -> bool {
+        !self.is_dirty_segment(segment) && self.segments[segment as usize].superseded_by <= durable
+    }
+
+    /// Record `seq` has data.
+    pub fn insert(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
+        let first = (extent.start.0 % LINE_SECTORS) as u8;
+        let piece = Piece::written(place, first, extent.sectors as u8, crc);
+        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
+        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, seq));
+        holdings.of(place).dirty_sectors += extent.sectors;
+    }
+
+    /// Record `seq` in a segment has zeroes or a discard.
+    pub fn insert_range(&mut self, extent: Extent, kind: Kind, seq: u64, segment: u32) {
+        self.forget(extent, seq);
+        self.range_id += 1;
+        let kind = match kind {
+            Kind::Discard => RangeKind::Discard,
+            _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
+        };
+        let info = RangeInfo { kind, seq, segment, id: self.range_id };
+        self.ranges.insert(extent, info, |_| unreachable!("what it covers was cut before"));
+        self.segments[segment as usize].dirty_ranges += 1;
+    }
+
+    /// Takes a record that was read from the log; false where the index has no room for all of it.
+    pub fn insert_record(&mut self, header: &Header) -> bool {
+        let mut place = header.sector + self.block_sectors;
+        let segment = self.segment_of(Place(header.sector));
+        let mut fits = true;
+        for entry in &header.entries {
+            match entry.kind {
+                Kind::Data => {
+                    match self.table.has_room(1) {
+                        true => self.insert(entry.extent, Place(place), entry.crc, header.seq),
+                        false => fits = false,
+                    }
+                    place += entry.extent.sectors;
+                }
+                Kind::Invalidate => self.forget(entry.extent, header.seq),
+                _ if !self.ranges.has_room() => fits = false,
+                kind => self.insert_range(entry.extent, kind, header.seq, segment),
+            }
+        }
+        fits
+    }
+
+    /// Record `seq` says something newer of an extent.
+    pub fn forget(&mut self, extent: Extent, seq: u64) {
+        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
+        self.table.remove_extent(extent, |lost| holdings.lose(lost, seq));
+        // Also of a range of which a part is left: that part may be destaged before record `seq` is durable.
+        for part in self.ranges.lookup(extent) {
+            let holding = &mut self.segments[part.info.segment as usize];
+            holding.superseded_by = holding.superseded_by.max(seq);
+        }
+        self.ranges.cut(extent, |gone| self.segments[gone.segment as usize].dirty_ranges -= 1);
+    }
+
+    /// Records before `seq` turned out to be destaged, and these are their places.
+    pub fn forget_before(&mut self, seq: u64, places: &[Range<Place>]) {
+        let mut old = Vec::new();
+        self.table.scan(|line, piece| {
+            if places.iter().any(|part| part.contains(&piece.place)) {
+                old.push((line, piece.mask));
+            }
+        });
+        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
+        for (line, mask) in old {
+            self.table.remove_sectors(line, mask, |lost| holdings.lose(lost, 0));
+        }
+        let ids: Vec<u64> =
+            self.ranges.iter().filter(|part| part.info.seq < seq).map(|part| part.info.id).collect();
+        for id in ids {
+            self.remove_range(id);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 42), |_| {});
+        self.ranges = ZeroRanges::new();
+        self.segments.fill(Holding::default());
+    }
+
+    /// A piece is durable on the data disk. Rule 9: clean only if the table still points at the copy that was written.
+    pub fn clean(&mut self, line: Line, place: Place) {
+        if let Some(sectors) = self.table.mark_clean(line, place) {
+            let segment = self.segment_of(place);
+            self.segments[segment as usize].dirty_sectors -= u64::from(sectors);
+        }
+    }
+
+    /// What is left of a range is durable on the data disk.
+    pub fn clean_range(&mut self, id: u64) {
+        let parts = self.remove_range(id);
+        self.destaged.extend(parts.iter().map(|part| (part.info.segment, part.extent)));
+    }
+
+    fn remove_range(&mut self, id: u64) -> Vec<RangePart> {
+        let parts: Vec<_> = self.ranges.parts_of(id).collect();
+        if let Some(first) = parts.first() {
+            self.segments[first.info.segment as usize].dirty_ranges -= 1;
+            self.ranges.remove_by_id(id);
+        }
+        parts
+    }
+
+    /// The segments may be written again.
+    pub fn release(&mut self, segments: &[u32]) {
+        let places = |&segment: &u32| {
+            assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
+            let start = FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors;
+            Place(start)..Place(start + self.segment_sectors)
+        };
+        let places: Vec<_> = segments.iter().map(places).collect();
+        self.table.purge(&places);
+        self.destaged.retain(|(segment, _)| !segments.contains(segment));
+    }
+
+    /// A planted bug: forgets that a segment holds anything.
+    pub fn skip(&mut self, segment: u32) {
+        self.segments[segment as usize] = Holding::default();
+    }
+
+    pub fn check(&self) {
+        let sum: u64 = self.segments.iter().map(|holding| holding.dirty_sectors).sum();
+        assert_eq!(sum, self.table.counts().dirty_sectors, "the segments count what the table holds");
+    }
+}
+
+/// The segments, while the table is changed.
+struct Holdings<'a> {
+    segments: &'a mut [Holding],
+    segment_sectors: u64,
+}
+
+impl Holdings<'_> {
+    fn of(&mut self, place: Place) -> &mut Holding {
+        &mut self.segments[((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as usize]
+    }
+
+    fn lose(&mut self, lost: Lost, seq: u64) {
+        if lost.dirty {
+            let holding = self.of(lost.place);
+            holding.dirty_sectors -= u64::from(lost.sectors);
+            holding.superseded_by = holding.superseded_by.max(seq);
+        }
+    }
+}
