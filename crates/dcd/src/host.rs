@@ -449,7 +449,7 @@ impl Host {
             return;
         }
         flushing.reported = now;
-        let trouble = destage_trouble(&stack.layer(self.caches[flushing.cache].layer).status(now));
+        let trouble = destage_trouble(&stack.layer(self.caches[flushing.cache].layer).status(now).to_json());
         for caller in &flushing.callers {
             let written_bytes = destaged_bytes.saturating_sub(flushing.destaged_bytes);
             let mut body = json!({ "dirty_bytes": dirty_bytes, "written_bytes": written_bytes });
@@ -463,7 +463,7 @@ impl Host {
     fn watch(&mut self, now: Nanos, stack: &Stack) {
         self.conditions.resize_with(self.caches.len(), Condition::default);
         for (cache, before) in self.caches.iter().zip(&mut self.conditions) {
-            let status = stack.layer(cache.layer).status(now);
+            let status = stack.layer(cache.layer).status(now).to_json();
             let condition = match cache.kind {
                 CacheKind::LogCache => Condition::of_log_cache(&status),
                 CacheKind::Array => Condition::of(&status),
@@ -628,23 +628,23 @@ impl Host {
     }
 
     fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
-        let of = |cache: &Cache| stack.layer(cache.layer).status(now)["dirty_bytes"].as_u64().unwrap_or(0);
+        let of = |cache: &Cache| stack.layer(cache.layer).status(now).dirty_bytes().unwrap_or(0);
         self.caches.iter().map(of).sum()
     }
 
     /// What log caches have written to their data disks so far, durable or not.
     fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| {
-            let statistics = &stack.layer(cache.layer).status(now)["statistics"];
-            let [data, ranges] =
-                ["destaged_sectors", "destaged_range_sectors"].map(|name| statistics[name].as_u64());
-            data.map(|data| data + ranges.unwrap_or(0))
+            let status = stack.layer(cache.layer).status(now);
+            let statistics = &status.log_cache()?.statistics;
+            Some(statistics.destaged_sectors + statistics.destaged_range_sectors)
         };
         self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }
 
     fn status(&self, now: Nanos, stack: &Stack) -> Value {
-        let status = |name: &str| self.parts.layers.get(name).map(|layer| stack.layer(*layer).status(now));
+        let status =
+            |name: &str| self.parts.layers.get(name).map(|layer| stack.layer(*layer).status(now).to_json());
         let named = self.parts.layers.keys().filter(|name| *name != METER);
         let mut layers: serde_json::Map<String, Value> =
             named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();

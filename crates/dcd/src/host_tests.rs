@@ -3,7 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
+use dcd_engine::log_cache::Statistics;
+use dcd_engine::{
+    Event, Extent, Geometry, Layer, LayerStatus, Lba, LogCacheState, LogCacheStatus, Outbox, StackBuilder,
+    Target,
+};
 
 use super::*;
 use crate::admission::Admitted;
@@ -13,7 +17,7 @@ use crate::attachment::{Attachment, AttachmentState, Record};
 struct Told {
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
-    lost_blocks: Rc<RefCell<u64>>,
+    lost_blocks: Rc<RefCell<usize>>,
     destaged_sectors: Rc<RefCell<u64>>,
 }
 
@@ -32,13 +36,17 @@ impl Layer for Told {
         Geometry::plain(8)
     }
 
-    fn status(&self, _now: Nanos) -> Value {
-        json!({
-            "dirty_bytes": *self.dirty_bytes.borrow(),
-            "lost_blocks": *self.lost_blocks.borrow(),
-            "statistics": { "destaged_sectors": *self.destaged_sectors.borrow() },
-            "epoch": 9,
-        })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        let statistics =
+            Statistics { destaged_sectors: *self.destaged_sectors.borrow(), ..Statistics::default() };
+        LayerStatus::LogCache(Box::new(LogCacheStatus {
+            state: LogCacheState::Stopping,
+            dirty_bytes: *self.dirty_bytes.borrow(),
+            lost_blocks: *self.lost_blocks.borrow(),
+            statistics,
+            epoch: 9,
+            ..LogCacheStatus::default()
+        }))
     }
 }
 
@@ -47,7 +55,7 @@ struct Bench {
     stack: Stack,
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
-    lost_blocks: Rc<RefCell<u64>>,
+    lost_blocks: Rc<RefCell<usize>>,
     destaged_sectors: Rc<RefCell<u64>>,
     dir: tempfile::TempDir,
 }

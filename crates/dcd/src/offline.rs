@@ -118,7 +118,7 @@ impl Offline {
     /// What a layer says of itself.
     pub fn status(&self, layer: LayerIndex) -> Value {
         let Shared { stack, pump, .. } = &*self.shared.borrow();
-        stack.layer(layer).status(pump.now())
+        stack.layer(layer).status(pump.now()).to_json()
     }
 
     pub fn part(&self, target: Target) -> PartDevice {

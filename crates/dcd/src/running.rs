@@ -1,9 +1,8 @@
 //! The attachment records of the log caches that run, in a server or in a command that has to get at what lies on them. What is written
 //! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
 
-use dcd_engine::{Control, LayerIndex, Nanos, Stack};
+use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
 use dcd_stack::StackFile;
-use serde_json::Value;
 
 use crate::admission::{Admitted, admit_below};
 use crate::attachment::{Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError};
@@ -66,14 +65,9 @@ impl RunningCaches {
         let without: Vec<String> =
             self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
         for cache in &mut self.0 {
-            let status = cache.status(now, stack);
-            if status.is_null() {
-                continue;
-            }
-            let noted = cache.change(|attachment| Attachment {
-                epoch: status["epoch"].as_u64().unwrap_or(attachment.epoch),
-                ..incomplete(attachment)
-            });
+            let Some(status) = cache.status(now, stack) else { continue };
+            let noted =
+                cache.change(|attachment| Attachment { epoch: status.epoch, ..incomplete(attachment) });
             match noted {
                 Ok(()) if without.contains(&cache.layer) => eprintln!(
                     "dcd: the data disk of \"{}\" had no attachment record here; it was made anew",
@@ -102,7 +96,7 @@ impl RunningCaches {
         let name = stack.layer_name(layer).to_owned();
         let mut held = String::new();
         if let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == name) {
-            let dirty_bytes = dirty_bytes(&cache.status(now, stack));
+            let dirty_bytes = cache.status(now, stack).map(|status| status.dirty_bytes);
             cache.change(|attachment| {
                 let failed = Attachment {
                     state: AttachmentState::Abandoned,
@@ -143,10 +137,9 @@ impl RunningCaches {
     /// What of caches without their logs is home by now is not at risk any more, whatever becomes of this process.
     pub fn note_home(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
-            let status = cache.status(now, stack);
+            let Some(status) = cache.status(now, stack) else { continue };
             // What is lost stays so: there is nothing to change, however often it is looked.
-            let is_home = dirty_bytes(&status) == Some(0) && status["lost_blocks"] == 0;
-            if status["state"] != "log-failed" || !is_home {
+            if status.state != LogCacheState::LogFailed || !is_written_back(&status) {
                 continue;
             }
             let known = cache.record.load()?.of(cache.record.extent()).cloned();
@@ -161,10 +154,10 @@ impl RunningCaches {
     pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
         let name = stack.layer_name(layer);
         match self.0.iter_mut().find(|cache| cache.layer == name) {
-            Some(cache) => {
-                let status = cache.status(now, stack);
-                cache.change(|attachment| at_end(&status, true, attachment))
-            }
+            Some(cache) => match cache.status(now, stack) {
+                Some(status) => cache.change(|attachment| at_end(&status, true, attachment)),
+                None => Ok(()),
+            },
             None => Ok(()),
         }
     }
@@ -172,14 +165,13 @@ impl RunningCaches {
     /// Nothing more is written.
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
-            let status = cache.status(now, stack);
-            if !status.is_null() {
+            if let Some(status) = cache.status(now, stack) {
                 cache.change(|attachment| at_end(&status, false, attachment))?;
             }
         }
         // Nothing is in the log of one that did not start that was not there before.
         let not_started =
-            self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_null());
+            self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_none());
         for Running { record, before, .. } in not_started {
             if let Some(before) = before {
                 record.update(|_| before.clone())?;
@@ -212,30 +204,31 @@ impl Running {
         Ok(())
     }
 
-    /// Null as long as it has not started.
-    fn status(&self, now: Nanos, stack: &Stack) -> Value {
-        let index = stack.layers().find(|(_, name)| *name == self.layer).map(|(index, _)| index);
-        index.map_or(Value::Null, |index: LayerIndex| stack.layer(index).status(now))
+    /// None as long as it has not started.
+    fn status(&self, now: Nanos, stack: &Stack) -> Option<LogCacheStatus> {
+        let (index, _) = stack.layers().find(|(_, name)| *name == self.layer)?;
+        stack.layer(index).status(now).log_cache().cloned()
     }
 }
 
-/// What a log cache has that is not on the data disk; none where that is not known.
-fn dirty_bytes(status: &Value) -> Option<u64> {
-    status["dirty_bytes"].as_u64()
+/// Nothing is in the log that the data disk lacks, and nothing of it is lost.
+const fn is_written_back(status: &LogCacheStatus) -> bool {
+    status.dirty_bytes == 0 && status.lost_blocks == 0
 }
 
 /// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.
-fn at_end(status: &Value, stopped: bool, attachment: Attachment) -> Attachment {
-    let dirty_bytes = dirty_bytes(status);
-    let is_home = dirty_bytes == Some(0) && status["lost_blocks"] == 0;
-    let epoch = status["epoch"].as_u64().unwrap_or(attachment.epoch);
+fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
+    let (is_written_back, epoch) = (is_written_back(status), status.epoch);
+    let dirty_bytes = Some(status.dirty_bytes);
     match attachment.state {
-        // A log that failed stays out of use; what could be read of it may be home by now.
-        AttachmentState::Abandoned if is_home && (stopped || status["state"] == "log-failed") => {
+        // A log that failed stays out of use; what could be read of it may be written back by now.
+        AttachmentState::Abandoned
+            if is_written_back && (stopped || status.state == LogCacheState::LogFailed) =>
+        {
             Attachment { dirty_bytes, ..attachment }
         }
         AttachmentState::Abandoned => attachment,
-        _ if is_home && (stopped || status["state"] == "clean") => {
+        _ if is_written_back && (stopped || status.state == LogCacheState::Clean) => {
             Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment }
         }
         _ => {
@@ -258,8 +251,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
-    use serde_json::json;
+    use dcd_engine::{Event, Extent, Geometry, Layer, LayerStatus, Lba, Outbox, StackBuilder, Target};
 
     use super::*;
     use crate::attachment::uuid_text;
@@ -267,7 +259,7 @@ mod tests {
     const EXTENT: Extent = Extent::new(Lba(0), 8);
 
     /// A log cache without a log: its status is what the test says.
-    struct Says(Rc<RefCell<Value>>);
+    struct Says(Rc<RefCell<LayerStatus>>);
 
     impl Layer for Says {
         fn handle(&mut self, _now: Nanos, _event: Event, _out: &mut Outbox) {}
@@ -280,7 +272,7 @@ mod tests {
             Geometry::plain(8)
         }
 
-        fn status(&self, _now: Nanos) -> Value {
+        fn status(&self, _now: Nanos) -> LayerStatus {
             self.0.borrow().clone()
         }
     }
@@ -289,7 +281,7 @@ mod tests {
         dir: tempfile::TempDir,
         caches: RunningCaches,
         stack: Stack,
-        status: Rc<RefCell<Value>>,
+        status: Rc<RefCell<LayerStatus>>,
     }
 
     fn attached(state: AttachmentState) -> Attachment {
@@ -313,7 +305,7 @@ mod tests {
         if let Some(recorded) = recorded {
             record.update(|_| recorded).unwrap();
         }
-        let status = Rc::new(RefCell::new(Value::Null));
+        let status = Rc::new(RefCell::new(LayerStatus::None));
         let mut builder = StackBuilder::new();
         let root: Target = builder.layer("cache", Box::new(Says(Rc::clone(&status))), &[]);
         let running = Running { layer: "cache".to_owned(), record, before: unrecorded, is_recorded: false };
@@ -326,9 +318,14 @@ mod tests {
             record.load().unwrap().of(EXTENT).cloned()
         }
 
-        fn says(&self, state: &str, dirty_bytes: u64) {
-            *self.status.borrow_mut() =
-                json!({ "state": state, "dirty_bytes": dirty_bytes, "lost_blocks": 0, "epoch": 9 });
+        fn says(&self, state: LogCacheState, dirty_bytes: u64) {
+            self.loses(0, state, dirty_bytes);
+        }
+
+        fn loses(&self, lost_blocks: usize, state: LogCacheState, dirty_bytes: u64) {
+            let status =
+                LogCacheStatus { state, dirty_bytes, lost_blocks, epoch: 9, ..LogCacheStatus::default() };
+            *self.status.borrow_mut() = LayerStatus::LogCache(Box::new(status));
         }
 
         fn end(&mut self) -> Attachment {
@@ -340,15 +337,15 @@ mod tests {
     #[test]
     fn the_record_is_dirty_before_the_cache_starts_and_then_what_the_cache_is() {
         for (state, dirty_bytes, is) in [
-            ("clean", 0, (AttachmentState::Clean, Some(0))),
-            ("dirty", 4096, (AttachmentState::Dirty, Some(4096))),
-            ("log-failed", 0, (AttachmentState::Dirty, None)),
+            (LogCacheState::Clean, 0, (AttachmentState::Clean, Some(0))),
+            (LogCacheState::Dirty, 4096, (AttachmentState::Dirty, Some(4096))),
+            (LogCacheState::LogFailed, 0, (AttachmentState::Dirty, None)),
         ] {
             let mut bench = bench(Some(attached(AttachmentState::Clean)), None);
             bench.caches.note_start().unwrap();
             let before = bench.recorded().unwrap();
             assert_eq!((before.state, before.dirty_bytes, before.epoch), (AttachmentState::Dirty, None, 1));
-            bench.says("clean", 0);
+            bench.says(LogCacheState::Clean, 0);
             bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
             let started = bench.recorded().unwrap();
             assert_eq!(
@@ -365,9 +362,9 @@ mod tests {
     fn a_cache_that_has_lost_blocks_never_leaves_a_clean_record() {
         let mut bench = bench(Some(attached(AttachmentState::Clean)), None);
         bench.caches.note_start().unwrap();
-        bench.says("clean", 0);
+        bench.says(LogCacheState::Clean, 0);
         bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
-        bench.status.borrow_mut()["lost_blocks"] = 1.into();
+        bench.loses(1, LogCacheState::Clean, 0);
         assert_eq!(bench.end().state, AttachmentState::Dirty);
     }
 
@@ -385,7 +382,7 @@ mod tests {
         bench.caches.note_start().unwrap();
         bench.caches.note_end(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(bench.recorded(), None);
-        bench.says("dirty", 4096);
+        bench.says(LogCacheState::Dirty, 4096);
         bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(bench.recorded().map(|record| record.state), Some(AttachmentState::Dirty));
     }
@@ -398,11 +395,10 @@ mod tests {
         let place = bench.dir.path().join("data.dcd");
         let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&place).unwrap());
         let before = file();
-        bench.says("log-failed", 0);
-        bench.status.borrow_mut()["lost_blocks"] = 1.into();
+        bench.loses(1, LogCacheState::LogFailed, 0);
         bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!((bench.recorded().unwrap().dirty_bytes, file()), (Some(4096), before));
-        bench.status.borrow_mut()["lost_blocks"] = 0.into();
+        bench.says(LogCacheState::LogFailed, 0);
         bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
         let recorded = bench.recorded().unwrap();
         assert_eq!((recorded.state, recorded.dirty_bytes), (AttachmentState::Abandoned, Some(0)));
@@ -423,7 +419,7 @@ mod tests {
             // What a new record is written to first cannot be made.
             std::fs::create_dir(bench.dir.path().join("data.dcd.new")).unwrap();
             assert_eq!(bench.caches.note_start().is_ok(), starts || recorded.is_none(), "{recorded:?}");
-            bench.says("dirty", 4096);
+            bench.says(LogCacheState::Dirty, 4096);
             assert_eq!(bench.caches.note_started(Nanos::ZERO, &bench.stack).is_ok(), starts, "{recorded:?}");
             assert_eq!(bench.recorded(), recorded);
         }
@@ -433,7 +429,7 @@ mod tests {
     fn a_log_that_is_out_of_date_stays_so() {
         let mut bench = bench(Some(attached(AttachmentState::Abandoned)), None);
         bench.caches.note_start().unwrap();
-        bench.says("clean", 0);
+        bench.says(LogCacheState::Clean, 0);
         bench.caches.note_started(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(bench.end().state, AttachmentState::Abandoned);
     }

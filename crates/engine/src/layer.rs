@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::{Buf, Extent, Lba, Nanos};
+use crate::{Buf, Extent, LayerStatus, Lba, Nanos};
 
 /// How long a write may stay in a volatile cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,6 +46,29 @@ pub enum Io {
     },
 }
 
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoKind {
+    Read,
+    Write,
+    Flush,
+    Discard,
+    WriteZeroes,
+}
+
+impl IoKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Flush => "flush",
+            IoKind::Discard => "discard",
+            IoKind::WriteZeroes => "write-zeroes",
+        }
+    }
+}
+
 impl Io {
     /// The sectors it touches; none for a flush.
     #[inline]
@@ -58,14 +81,18 @@ impl Io {
         }
     }
 
-    pub const fn name(&self) -> &'static str {
+    pub const fn kind(&self) -> IoKind {
         match self {
-            Io::Read { .. } => "read",
-            Io::Write { .. } => "write",
-            Io::Flush => "flush",
-            Io::Discard { .. } => "discard",
-            Io::WriteZeroes { .. } => "write-zeroes",
+            Io::Read { .. } => IoKind::Read,
+            Io::Write { .. } => IoKind::Write,
+            Io::Flush => IoKind::Flush,
+            Io::Discard { .. } => IoKind::Discard,
+            Io::WriteZeroes { .. } => IoKind::WriteZeroes,
         }
+    }
+
+    pub const fn name(&self) -> &'static str {
+        self.kind().name()
     }
 
     /// True for everything that changes data.
@@ -83,7 +110,7 @@ impl Io {
 }
 
 /// What went wrong, in the terms that a front-end can pass on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
     /// The medium could not read or write (EIO).
@@ -107,7 +134,7 @@ pub enum ErrorKind {
 }
 
 /// A failed operation: what, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct IoError {
     pub kind: ErrorKind,
     pub extent: Option<Extent>,
@@ -424,9 +451,9 @@ pub trait Layer {
         Ok(())
     }
 
-    /// The state for `dcd status`, as a JSON object.
-    fn status(&self, _now: Nanos) -> serde_json::Value {
-        serde_json::Value::Null
+    /// The state, for people and monitors.
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::None
     }
 
     /// True while work goes on that nobody has asked for by a request and that is not finished (destaging).

@@ -8,6 +8,7 @@ mod layer;
 mod offline;
 mod slab;
 mod stack;
+mod status;
 mod units;
 
 pub mod destage;
@@ -22,4 +23,5 @@ pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
 pub use offline::{Offline, PartDevice};
 pub use stack::{DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, Tag, Target};
+pub use status::{LayerStatus, LogCacheState, LogCacheStatus, MeterStatus, ResponseTimes};
 pub use units::*;

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::{
-    ActivateError, Control, Event, Geometry, Io, IoResult, Layer, Nanos, OpId, Outbox, Port, Ports,
-    RequestId, SECTOR_BYTES,
+    ActivateError, Control, Event, Geometry, Io, IoResult, Layer, LayerStatus, MeterStatus, Nanos, OpId,
+    Outbox, Port, Ports, RequestId, ResponseTimes, SECTOR_BYTES,
 };
 use hdrhistogram::Histogram;
-use serde_json::{Value, json};
 
 const BELOW: Port = Port(0);
 /// Longer times count as this one.
@@ -23,9 +22,6 @@ enum Kind {
     /// Discards and zeroes.
     Other,
 }
-
-const KINDS: [(Kind, &str); 4] =
-    [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Flush, "flush"), (Kind::Other, "other")];
 
 /// Two digits: a percentile is at most 1 % off, and a histogram takes some 50 KiB.
 const DIGITS: u8 = 2;
@@ -54,7 +50,7 @@ struct Passing {
 pub struct Meter {
     below: Option<Geometry>,
     passing: BTreeMap<RequestId, Passing>,
-    counts: [Counts; KINDS.len()],
+    counts: [Counts; 4],
 }
 
 impl Meter {
@@ -106,29 +102,36 @@ impl Layer for Meter {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> Value {
-        let mut status = json!({ "in_flight": self.passing.len() });
-        for (kind, name) in KINDS {
-            let counts = &self.counts[kind as usize];
-            let times = &counts.times;
-            let buckets: Vec<(f64, u64)> = times
-                .iter_recorded()
-                .map(|bucket| (millis(bucket.value_iterated_to()), bucket.count_at_value()))
-                .collect();
-            // The upper end of its bucket may lie above the longest.
-            let quantile = |quantile: f64| millis(times.value_at_quantile(quantile).min(times.max()));
-            status[name] = json!({
-                "count": times.len(),
-                "bytes": counts.bytes,
-                "errors": counts.errors,
-                "mean_ms": times.mean() / 1e6,
-                "p50_ms": quantile(0.5),
-                "p99_ms": quantile(0.99),
-                "max_ms": millis(times.max()),
-                "buckets": buckets,
-            });
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        let times = |kind: Kind| self.counts[kind as usize].response_times();
+        LayerStatus::Meter(Box::new(MeterStatus {
+            in_flight: self.passing.len(),
+            read: times(Kind::Read),
+            write: times(Kind::Write),
+            flush: times(Kind::Flush),
+            other: times(Kind::Other),
+        }))
+    }
+}
+
+impl Counts {
+    fn response_times(&self) -> ResponseTimes {
+        let times = &self.times;
+        let bucket = |bucket: hdrhistogram::iterators::IterationValue<u64>| {
+            (millis(bucket.value_iterated_to()), bucket.count_at_value())
+        };
+        // The upper end of its bucket may lie above the longest.
+        let quantile = |quantile: f64| millis(times.value_at_quantile(quantile).min(times.max()));
+        ResponseTimes {
+            count: times.len(),
+            bytes: self.bytes,
+            errors: self.errors,
+            mean_ms: times.mean() / 1e6,
+            p50_ms: quantile(0.5),
+            p99_ms: quantile(0.99),
+            max_ms: millis(times.max()),
+            buckets: times.iter_recorded().map(bucket).collect(),
         }
-        status
     }
 }
 
@@ -159,19 +162,19 @@ mod tests {
         pass(&mut meter, 7, 10, 12, Ok(()));
         pass(&mut meter, 7, 20, 24, Ok(()));
         pass(&mut meter, 8, 20, 23, Err(IoError::new(ErrorKind::Medium)));
-        let status = meter.status(Nanos::ZERO);
-        assert_eq!(status["read"]["count"], 3);
-        assert!((status["read"]["mean_ms"].as_f64().unwrap() - 3.0).abs() < 0.03, "{status}");
-        assert_eq!(status["read"]["bytes"], 8192);
-        assert_eq!(status["read"]["errors"], 1);
-        assert_eq!(status["in_flight"], 0);
-        let millis = |field: &str| status["read"][field].as_f64().unwrap();
-        assert!(millis("p50_ms") <= millis("p99_ms") && millis("p99_ms") <= millis("max_ms"), "{status}");
+        let read = |meter: &Meter| {
+            let LayerStatus::Meter(status) = meter.status(Nanos::ZERO) else { panic!("of a meter") };
+            assert_eq!(status.in_flight, 0);
+            status.read
+        };
+        let times = read(&meter);
+        assert_eq!((times.count, times.bytes, times.errors), (3, 8192, 1));
+        assert!((times.mean_ms - 3.0).abs() < 0.03, "{times:?}");
+        assert!(times.p50_ms <= times.p99_ms && times.p99_ms <= times.max_ms, "{times:?}");
         meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
         pass(&mut meter, 9, 30, 30, Ok(()));
-        let status = meter.status(Nanos::ZERO);
-        assert_eq!((&status["read"]["p50_ms"], &status["read"]["max_ms"]), (&0.0.into(), &0.0.into()));
+        assert_eq!((read(&meter).p50_ms, read(&meter).max_ms), (0.0, 0.0));
         meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
-        assert_eq!(meter.status(Nanos::ZERO)["read"]["count"], 0);
+        assert_eq!(read(&meter).count, 0);
     }
 }

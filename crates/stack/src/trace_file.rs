@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dcd_engine::IoKind;
 use dcd_engine::Nanos;
-use dcd_engine::layers::trace::{Sink, TraceRecord};
+use dcd_engine::layers::trace::{Sink, SinkStatus, TraceRecord};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde_json::{Value, json};
 
 use crate::compact::{self, Writer};
 use crate::output::Inputs;
@@ -180,14 +180,14 @@ impl Sink for Recorder {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn status(&self) -> Value {
+    fn status(&self) -> SinkStatus {
         let recording = &self.recording;
-        json!({
-            "path": recording.path.display().to_string(),
-            "recorded": recording.recorded(),
-            "dropped": recording.dropped(),
-            "error": recording.error(),
-        })
+        SinkStatus {
+            path: recording.path.display().to_string(),
+            recorded: recording.recorded(),
+            dropped: recording.dropped(),
+            error: recording.error(),
+        }
     }
 }
 
@@ -289,11 +289,11 @@ struct Held {
 impl Held {
     fn new(record: &TraceRecord, number: u64) -> Held {
         let op = match record.operation {
-            "read" => Op::Read,
-            "flush" => Op::Flush,
-            "discard" => Op::Discard,
+            IoKind::Read => Op::Read,
+            IoKind::Flush => Op::Flush,
+            IoKind::Discard => Op::Discard,
             // The format has no zeroes.
-            _ => Op::Write,
+            IoKind::Write | IoKind::WriteZeroes => Op::Write,
         };
         let (start, sectors) = record.extent.map_or((0, 0), |extent| (extent.start.0, extent.sectors));
         Held { at: record.at, number, start, sectors, op, latency: record.latency }
@@ -381,7 +381,7 @@ mod tests {
     fn record(at: u64, latency: u64) -> TraceRecord {
         let extent = Some(Extent::new(Lba(8), 16));
         let (at, latency) = (Nanos::from_millis(at), Nanos::from_millis(latency));
-        TraceRecord { at, operation: "write", extent, durable: true, latency, ok: true }
+        TraceRecord { at, operation: IoKind::Write, extent, durable: true, latency, ok: true }
     }
 
     #[test]
@@ -394,10 +394,11 @@ mod tests {
             (0..times).for_each(|at| recorder.take(&record(at, 5)));
             let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default());
             assert!(second.err().unwrap().contains("another server"));
-            assert_eq!(recorder.status()["recorded"], times);
+            assert_eq!(recorder.status().recorded, times);
             drop(recorder);
             let text = std::fs::read_to_string(&path).unwrap();
-            let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let lines: Vec<serde_json::Value> =
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert_eq!(lines.len() as u64, times);
             let last = &lines[times as usize - 1];
             assert_eq!(
@@ -413,7 +414,7 @@ mod tests {
         let path = dir.path().join("a.dcd");
         let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         // As they were answered: the first one last, after two seconds.
-        let flush = TraceRecord { operation: "flush", extent: None, ..record(1_500, 1) };
+        let flush = TraceRecord { operation: IoKind::Flush, extent: None, ..record(1_500, 1) };
         for record in [record(1_000, 2), flush, record(0, 2_000), record(9_000, 1)] {
             recorder.take(&record);
         }
@@ -437,7 +438,7 @@ mod tests {
         let mut recorder = Recorder { recording, overrun: Overrun::Drop, queue: Some(queue), thread: None };
         (0..5).for_each(|at| recorder.take(&record(at, 1)));
         let status = recorder.status();
-        assert_eq!((&status["recorded"], &status["dropped"]), (&2.into(), &3.into()));
+        assert_eq!((status.recorded, status.dropped), (2, 3));
     }
 
     #[test]

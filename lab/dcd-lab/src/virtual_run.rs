@@ -329,7 +329,7 @@ impl VirtualRun {
     /// The state of every layer, the response times, and what makes two runs comparable.
     pub fn report(&self) -> Value {
         let now = self.driver.now();
-        let status = |name: &str| self.stack.layer(self.layers[name]).status(now);
+        let status = |name: &str| self.stack.layer(self.layers[name]).status(now).to_json();
         let layers: serde_json::Map<String, Value> = self
             .layers
             .keys()

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         requests as f64 / seconds,
         end.as_millis_f64() / requests as f64
     );
-    println!("{:#}", disk.status(end));
+    println!("{:#}", disk.status(end).to_json());
     Ok(())
 }
 

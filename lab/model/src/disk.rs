@@ -25,7 +25,7 @@
 
 use dcd_engine::{
     ActivateError, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer,
-    Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    LayerStatus, Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -405,12 +405,12 @@ impl Layer for Disk {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
+    fn status(&self, _now: Nanos) -> LayerStatus {
         let mut status = self.statistics.to_json();
         status["drive"] = self.drive().name().into();
         status["unwritten_sectors"] = self.behind.held_sectors().into();
         status["scheduler"] = serde_json::json!(self.queue.scheduler());
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
-        status
+        LayerStatus::Other(status)
     }
 }

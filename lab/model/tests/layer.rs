@@ -235,7 +235,7 @@ fn a_late_driver_does_not_slow_the_disk_down() {
         bench
     };
     let (exact, late) = (run(Nanos::ZERO), run(Nanos::from_millis(3)));
-    let status = |bench: &Bench| bench.disk.status(bench.now);
+    let status = |bench: &Bench| bench.disk.status(bench.now).to_json();
     assert_eq!(late.now, exact.now + Nanos::from_millis(3), "only the last answer is late");
     assert_eq!(status(&late)["busy_ms"], status(&exact)["busy_ms"]);
     assert_eq!(status(&late)["response_ms"], status(&exact)["response_ms"]);
@@ -278,7 +278,7 @@ fn the_status_counts_what_was_done() {
     bench.timed(|bench| {
         bench.send(Io::WriteZeroes { extent, unmap: false, durability: Durability::Volatile })
     });
-    let status = bench.disk.status(bench.now);
+    let status = bench.disk.status(bench.now).to_json();
     assert_eq!(status["requests"], serde_json::json!({"read": 2, "write": 4, "write_zeroes": 1, "flush": 1}));
     assert_eq!(status["sectors"], serde_json::json!({"read": 16, "written": 12}));
     assert_eq!(status["cache"]["hits"], 1);
@@ -292,7 +292,7 @@ fn the_status_counts_what_was_done() {
     assert!(moving < busy && moving > 0.7 * busy, "{status}");
     let mut out = Outbox::default();
     bench.disk.handle(bench.now, Event::Control(Control::ResetStatistics), &mut out);
-    assert_eq!(bench.disk.status(bench.now)["requests"]["read"], 0);
+    assert_eq!(bench.disk.status(bench.now).to_json()["requests"]["read"], 0);
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn a_slow_device_below_shows_in_the_status_and_does_not_hold_the_disk_up() {
         disk.handle(end, Event::Completed { op, result: IoResult::ok(io.take_buf()) }, &mut out);
         assert_eq!(out.commands.len(), index + 1);
     }
-    let below = disk.status(end)["below"].clone();
+    let below = disk.status(end).to_json()["below"].clone();
     let expected = end.since(first).as_millis_f64() + 5.0;
     assert_eq!(below["now"], 0);
     assert!((below["total_ms"].as_f64().unwrap() - expected).abs() < 1e-6, "{below}, expected {expected}");
@@ -441,12 +441,12 @@ fn reads_from_where_the_data_begins_are_counted_apart() {
     // 0.1 ms a sector: what follows has been read ahead.
     bench.rest(Nanos::from_millis(2));
     bench.timed(|bench| bench.read(2008, 8));
-    let status = bench.disk.status(bench.now);
+    let status = bench.disk.status(bench.now).to_json();
     assert_eq!(status["requests"]["read"], 3);
     assert_eq!((&status["data"]["reads"], &status["data"]["hits"]), (&2.into(), &1.into()));
     bench.event(Event::Control(Control::ResetStatistics));
     bench.timed(|bench| bench.read(3000, 8));
-    assert_eq!(bench.disk.status(bench.now)["data"]["reads"], 1, "the place is remembered");
+    assert_eq!(bench.disk.status(bench.now).to_json()["data"]["reads"], 1, "the place is remembered");
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn the_time_in_the_queue_ends_when_the_service_begins() {
     bench.step();
     let first = bench.now.since(begin).as_millis_f64();
     bench.drain();
-    let status = bench.disk.status(bench.now);
+    let status = bench.disk.status(bench.now).to_json();
     assert_eq!(status["queued_ms"]["write"], 0.0);
     assert_eq!(
         status["queued_ms"]["read"].as_f64(),
@@ -488,7 +488,7 @@ fn without_segments_for_writes_a_write_pushes_nothing_out() {
         bench.timed(|bench| bench.read(2000, 8));
         bench.timed(|bench| bench.write(6000, 8));
         bench.timed(|bench| bench.read(0, 8));
-        bench.disk.status(bench.now)["cache"]["hits"].as_u64()
+        bench.disk.status(bench.now).to_json()["cache"]["hits"].as_u64()
     };
     assert_eq!((hits_after_write(1), hits_after_write(0)), (Some(0), Some(1)));
 }

@@ -95,7 +95,7 @@ fn fill(bench: &mut Bench, region: u64, log_sectors: u64) -> BTreeSet<u64> {
     let mut blocks = BTreeSet::new();
     let mut asked = 0;
     let room = log_sectors.min(LOG_SECTORS - 4 * MIB) * SECTOR_BYTES;
-    while bench.stack.layer(bench.cache).status(Nanos::ZERO)["used_bytes"].as_u64() < Some(room) {
+    while bench.stack.layer(bench.cache).status(Nanos::ZERO).to_json()["used_bytes"].as_u64() < Some(room) {
         let writes = (0..FILLING).map(|_| {
             let block = rng.below(region / 8);
             blocks.insert(block);
@@ -133,7 +133,7 @@ fn drain(bench: &mut Bench) -> (Nanos, u64) {
 /// Reads and writes that the modelled disk has served.
 fn operations(stack: &Stack) -> u64 {
     let disk = stack.layers().find(|(_, name)| *name == "spindle").expect("there is a disk").0;
-    let status = stack.layer(disk).status(Nanos::ZERO);
+    let status = stack.layer(disk).status(Nanos::ZERO).to_json();
     ["read", "write"].iter().filter_map(|kind| status["requests"][kind].as_u64()).sum()
 }
 
@@ -230,7 +230,7 @@ fn gaps() {
                     let mut bench = cached(&drive, true, Some(depth), config);
                     fill(&mut bench, region * 64 * MIB, 64 * MIB);
                     let (time, _) = drain(&mut bench);
-                    let status = bench.stack.layer(bench.cache).status(Nanos::ZERO);
+                    let status = bench.stack.layer(bench.cache).status(Nanos::ZERO).to_json();
                     let count = |name: &str| status["statistics"][name].as_u64().unwrap_or(0);
                     (time.as_secs_f64(), count("destage_writes"), count("gap_reads"))
                 };

@@ -135,7 +135,7 @@ pub fn measure(clients: u64, writes_each: u64, log_block_bytes: u32, log_on: Log
         }
     }
     let elapsed = dcd_engine::Pump::now(&driver).since(started);
-    let status = stack.layer(cache).status(started + elapsed);
+    let status = stack.layer(cache).status(started + elapsed).to_json();
     let count = |name: &str| status["statistics"][name].as_u64().expect("a counter");
     assert_eq!(count("destage_batches"), 0, "the log is not full");
     Counted {

@@ -138,7 +138,7 @@ fn run(
                 break;
             }
         }
-        let status = stack.layer(array).status(driver.now());
+        let status = stack.layer(array).status(driver.now()).to_json();
         if status["state"] == "good" && status["pass"].is_null() {
             return Ok(rate(made.member_sectors, Nanos(driver.now().0 - began.0)));
         }

@@ -84,7 +84,7 @@ fn filled(log_bytes: u64, sequential: bool, flush_every: u64) -> Shared {
 
 fn log_used(stack: &Stack) -> u64 {
     let (cache, _) = stack.layers().next().expect("the cache is the only layer");
-    let status = stack.layer(cache).status(Nanos::ZERO);
+    let status = stack.layer(cache).status(Nanos::ZERO).to_json();
     status["used_bytes"].as_u64().expect("the log cache tells")
 }
 

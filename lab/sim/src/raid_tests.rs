@@ -34,7 +34,7 @@ fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) 
     let target = stack.root();
     conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
     stack.run_blocking(&mut driver, target, Io::Flush).status.expect("flushed");
-    let status = |stack: &Stack| stack.layer(LayerIndex(0)).status(Nanos::ZERO);
+    let status = |stack: &Stack| stack.layer(LayerIndex(0)).status(Nanos::ZERO).to_json();
     while spares > 0 && status(&stack)["state"] != "good" {
         assert_ne!(driver.step(&mut stack), crate::Progress::Idle, "{}", status(&stack));
     }

@@ -77,7 +77,7 @@ fn writes(clients: u64, durability: Durability, all_marked: bool, journal: bool)
         }
     }
     let array = LayerIndex(stack.layer_count() - 1);
-    let updates = &stack.layer(array).status(driver.now())["statistics"]["superblocks"];
+    let updates = &stack.layer(array).status(driver.now()).to_json()["statistics"]["superblocks"];
     (done, updates.as_u64().expect("counted"))
 }
 

@@ -67,7 +67,7 @@ fn disk_like(from: &MemDisk, latency: Latency, seed: u64) -> MemDisk {
 
 fn count(stack: &Stack, name: &str) -> u64 {
     let (array, _) = stack.layers().find(|(_, layer)| *layer == "array").expect("an array");
-    stack.layer(array).status(Nanos::ZERO)["statistics"][name].as_u64().expect("a counter")
+    stack.layer(array).status(Nanos::ZERO).to_json()["statistics"][name].as_u64().expect("a counter")
 }
 
 /// Member reads for parity, and destages, of lines that are written in this order and brought home.

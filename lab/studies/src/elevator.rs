@@ -21,10 +21,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::{
-    ActivateError, Buf, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos, OpId, Outbox,
-    Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, Buf, Durability, Event, Extent, Geometry, Io, IoResult, Layer, LayerStatus, Lba, Nanos,
+    OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 const BELOW: Port = Port(0);
 /// The longest request.
@@ -347,8 +347,8 @@ impl Layer for Elevator {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> Value {
-        json!({ "received": self.received, "sent": self.sent })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::Other(json!({ "received": self.received, "sent": self.sent }))
     }
 }
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::{
-    ActivateError, Control, Event, Extent, Geometry, Io, LINE_SECTORS, Layer, Lba, Nanos, OpId, Outbox, Port,
-    Ports, RequestId,
+    ActivateError, Control, Event, Extent, Geometry, Io, LINE_SECTORS, Layer, LayerStatus, Lba, Nanos, OpId,
+    Outbox, Port, Ports, RequestId,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 const BELOW: Port = Port(0);
 /// 1 KB and 4 KB. (What is aligned to 8 KB is aligned to 4 KB.)
@@ -120,10 +120,10 @@ impl Layer for Profile {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> Value {
+    fn status(&self, _now: Nanos) -> LayerStatus {
         let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
             self.counts;
-        json!({
+        LayerStatus::Other(json!({
             "reads": reads,
             "writes": writes,
             "by_slots": by_slots,
@@ -132,7 +132,7 @@ impl Layer for Profile {
             "aligned_alone": aligned_alone,
             "few_lines": few_lines,
             "longest_write_ms": longest_write.as_millis_f64(),
-        })
+        }))
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
             send(&mut layer, id as u64, at, sectors, true);
         }
         send(&mut layer, 9, 8, 8, false);
-        let status = layer.status(Nanos::ZERO);
+        let status = layer.status(Nanos::ZERO).to_json();
         for (name, count) in [
             ("reads", 1),
             ("writes", 4),
@@ -200,8 +200,8 @@ mod tests {
             let completed = Event::Completed { op: OpId(id), result };
             layer.handle(Nanos::from_millis(end), completed, &mut Outbox::default());
         }
-        assert_eq!(layer.status(Nanos::ZERO)["longest_write_ms"], 30.0);
+        assert_eq!(layer.status(Nanos::ZERO).to_json()["longest_write_ms"], 30.0);
         layer.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
-        assert_eq!(layer.status(Nanos::ZERO)["longest_write_ms"], 0.0);
+        assert_eq!(layer.status(Nanos::ZERO).to_json()["longest_write_ms"], 0.0);
     }
 }

@@ -396,7 +396,7 @@ impl Rig {
     }
 
     pub fn cache_status(&self) -> Value {
-        self.cache.map_or(Value::Null, |cache| self.stack.layer(cache).status(self.now()))
+        self.cache.map_or(Value::Null, |cache| self.stack.layer(cache).status(self.now()).to_json())
     }
 
     /// Requests that reached the disks since they were new, all together: reads and writes.

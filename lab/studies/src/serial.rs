@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 
 use dcd_engine::{
-    ActivateError, Control, Event, Geometry, Io, Layer, Nanos, OpId, Outbox, Port, Ports, Request, RequestId,
+    ActivateError, Control, Event, Geometry, Io, Layer, LayerStatus, Nanos, OpId, Outbox, Port, Ports,
+    Request, RequestId,
 };
 use dcd_model::Histogram;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::nuser::Times;
 
@@ -88,8 +89,8 @@ impl Layer for Serial {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> Value {
-        json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::Other(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
         ));
         layer.check();
         layer.handle(Nanos::from_millis(10), completed(2), &mut out);
-        let times = &layer.status(Nanos::from_millis(10))["read"];
+        let times = &layer.status(Nanos::from_millis(10)).to_json()["read"];
         assert_eq!(
             (&times["count"], &times["mean_ms"]),
             (&json!(2), &json!(5.0)),

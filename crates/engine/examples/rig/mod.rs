@@ -156,7 +156,7 @@ impl Rig {
     }
 
     pub fn status(&self) -> serde_json::Value {
-        self.stack.layer(CACHE).status(self.below.now)
+        self.stack.layer(CACHE).status(self.below.now).to_json()
     }
 
     /// One of the counters of `dcd status`.

@@ -47,11 +47,6 @@ pub struct Contiguity {
 }
 
 impl Contiguity {
-    /// Smax for reads and writes, and where they come from.
-    pub fn status(&self, source: &str) -> serde_json::Value {
-        serde_json::json!({ "read_max": self.read.max, "write_max": self.write.max, "source": source })
-    }
-
     /// Whether a superblock has room for it.
     pub fn is_storable(&self) -> bool {
         [&self.read, &self.write].iter().all(|strides| strides.except.len() <= EXCEPT_MAX)

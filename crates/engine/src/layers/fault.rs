@@ -7,7 +7,7 @@ use crate::layer::{
     ActivateError, Durability, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port,
     Ports, Request, RequestId,
 };
-use crate::{Buf, Nanos};
+use crate::{Buf, LayerStatus, Nanos};
 
 const BELOW: Port = Port(0);
 
@@ -42,6 +42,15 @@ impl Default for FaultPlan {
     fn default() -> Self {
         FaultPlan { ignore_flush: false, hits: Hits::All, fail_after: 0, fail_count: 0, no_space: false }
     }
+}
+
+/// What a fault layer has done.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct FaultStatus {
+    /// Operations of the kinds that may fail.
+    pub seen: u64,
+    pub failed: u64,
+    pub ignore_flush: bool,
 }
 
 /// See the module's documentation.
@@ -117,8 +126,12 @@ impl Layer for Fault {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
-        serde_json::json!({ "seen": self.seen, "failed": self.failed, "ignore_flush": self.plan.ignore_flush })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::Fault(FaultStatus {
+            seen: self.seen,
+            failed: self.failed,
+            ignore_flush: self.plan.ignore_flush,
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use crate::layer::{
     ActivateError, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port, Ports, Request,
     RequestId,
 };
-use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LayerStatus, Lba, Nanos, SECTOR_BYTES};
 
 const BELOW: Port = Port(0);
 /// Marks the operations that load a stream, which is the rest of the number.
@@ -102,14 +102,24 @@ fn covers(extent: Extent, wanted: Extent) -> bool {
     extent.start <= wanted.start && wanted.end() <= extent.end()
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Statistics {
+/// What a read-ahead layer has counted.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ReadAheadStatistics {
     /// Reads that were answered from RAM, those among them that had to wait for it, and those that were not.
-    hits: u64,
-    waits: u64,
-    misses: u64,
-    loads: u64,
-    loaded_bytes: u64,
+    pub hits: u64,
+    pub waits: u64,
+    pub misses: u64,
+    pub loads: u64,
+    pub loaded_bytes: u64,
+}
+
+/// The state of a read-ahead layer.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ReadAheadStatus {
+    pub kept_bytes: u64,
+    /// Readers of which something is kept.
+    pub streams: usize,
+    pub statistics: ReadAheadStatistics,
 }
 
 /// See the module's documentation.
@@ -120,7 +130,7 @@ pub struct ReadAhead {
     changing: BTreeMap<OpId, Extent>,
     uses: u64,
     below: Option<Geometry>,
-    statistics: Statistics,
+    statistics: ReadAheadStatistics,
 }
 
 impl ReadAhead {
@@ -129,7 +139,7 @@ impl ReadAhead {
     pub fn new(config: ReadAheadConfig) -> ReadAhead {
         assert!(config.is_valid(), "{config:?} is no read-ahead");
         let streams = (0..config.streams).map(|_| Stream::new()).collect();
-        let (changing, statistics) = (BTreeMap::new(), Statistics::default());
+        let (changing, statistics) = (BTreeMap::new(), ReadAheadStatistics::default());
         ReadAhead { config, streams, changing, uses: 0, below: None, statistics }
     }
 
@@ -320,7 +330,7 @@ impl Layer for ReadAhead {
                 }
                 out.reply(RequestId(op.0), result);
             }
-            Event::Control(Control::ResetStatistics) => self.statistics = Statistics::default(),
+            Event::Control(Control::ResetStatistics) => self.statistics = ReadAheadStatistics::default(),
             Event::Wake | Event::Control(_) => {}
         }
     }
@@ -348,12 +358,11 @@ impl Layer for ReadAhead {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
-        let kept: u64 = self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum();
-        serde_json::json!({
-            "kept_bytes": kept,
-            "streams": self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),
-            "statistics": self.statistics,
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::ReadAhead(ReadAheadStatus {
+            kept_bytes: self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum(),
+            streams: self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),
+            statistics: self.statistics,
         })
     }
 }

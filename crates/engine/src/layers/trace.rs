@@ -5,22 +5,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::layer::{
-    ActivateError, Durability, Event, Geometry, Io, Layer, OpId, Outbox, Port, Ports, RequestId,
+    ActivateError, Durability, Event, Geometry, Io, IoKind, Layer, OpId, Outbox, Port, Ports, RequestId,
 };
-use crate::{Extent, Nanos};
+use crate::{Extent, LayerStatus, Nanos};
 
 const BELOW: Port = Port(0);
 
 /// One operation that has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceRecord {
     /// When it came.
     pub at: Nanos,
-    pub operation: &'static str,
+    pub operation: IoKind,
     pub extent: Option<Extent>,
     /// It was to be durable when it returned.
     pub durable: bool,
@@ -34,8 +34,28 @@ pub trait Sink {
     /// Takes a record at once: what is served must not wait for it.
     fn take(&mut self, record: &TraceRecord);
 
-    /// What became of the records, for the status.
-    fn status(&self) -> serde_json::Value;
+    /// What became of the records.
+    fn status(&self) -> SinkStatus;
+}
+
+/// A file that gets every record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SinkStatus {
+    pub path: String,
+    pub recorded: u64,
+    pub dropped: u64,
+    /// Why nothing more is written.
+    pub error: Option<String>,
+}
+
+/// The state of a trace layer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TraceStatus {
+    pub operations: u64,
+    pub failed: u64,
+    pub in_flight: usize,
+    pub file: Option<SinkStatus>,
+    pub newest: Vec<TraceRecord>,
 }
 
 /// See the module's documentation.
@@ -81,7 +101,7 @@ impl Trace {
         };
         let record = TraceRecord {
             at: now,
-            operation: io.name(),
+            operation: io.kind(),
             extent: io.extent(),
             durable,
             latency: Nanos::ZERO,
@@ -137,14 +157,14 @@ impl Layer for Trace {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
-        serde_json::json!({
-            "operations": self.total,
-            "failed": self.failed,
-            "in-flight": self.in_flight.len(),
-            "file": self.sink.as_ref().map(|sink| sink.status()),
-            "newest": self.records,
-        })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::Trace(Box::new(TraceStatus {
+            operations: self.total,
+            failed: self.failed,
+            in_flight: self.in_flight.len(),
+            file: self.sink.as_ref().map(|sink| sink.status()),
+            newest: self.records.iter().copied().collect(),
+        }))
     }
 }
 
@@ -169,8 +189,8 @@ mod tests {
                 self.0 += record.latency.0;
             }
 
-            fn status(&self) -> serde_json::Value {
-                self.0.into()
+            fn status(&self) -> SinkStatus {
+                SinkStatus { path: String::new(), recorded: self.0, dropped: 0, error: None }
             }
         }
         let mut trace = Trace::with_sink(3, Box::new(Sum(0)));
@@ -185,7 +205,7 @@ mod tests {
         let error = IoError::new(ErrorKind::Medium);
         answer(&mut trace, 30, 2, IoResult::err(Buf::none(), error), &mut out);
         answer(&mut trace, 40, 1, IoResult::ok(Buf::none()), &mut out);
-        assert_eq!(trace.status(Nanos(50))["file"], 19 + 30);
+        assert_eq!(trace.sink.as_ref().unwrap().status().recorded, 19 + 30);
         for begin in [50, 60] {
             ask(&mut trace, begin, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut out);
             answer(&mut trace, begin + 5, 1, IoResult::ok(Buf::none()), &mut out);
@@ -197,11 +217,15 @@ mod tests {
 
         let records: Vec<_> = trace.records().copied().collect();
         assert_eq!(records.len(), 3, "the ring keeps the newest");
-        assert_eq!((records[0].operation, records[0].durable, records[0].ok), ("write", true, true));
+        assert_eq!((records[0].operation, records[0].durable, records[0].ok), (IoKind::Write, true, true));
         assert_eq!((records[0].at, records[0].latency), (Nanos(10), Nanos(30)));
         assert_eq!(records[1].extent, Some(Extent::new(Lba(0), 4)));
-        let status = trace.status(Nanos(70));
-        assert_eq!((&status["operations"], &status["failed"]), (&4.into(), &1.into()));
-        assert_eq!(status["file"], 19 + 30 + 5 + 5, "it gets what the ring has forgotten, too");
+        let LayerStatus::Trace(status) = trace.status(Nanos(70)) else { panic!("of a trace") };
+        assert_eq!((status.operations, status.failed), (4, 1));
+        assert_eq!(
+            status.file.unwrap().recorded,
+            19 + 30 + 5 + 5,
+            "it gets what the ring has forgotten, too"
+        );
     }
 }

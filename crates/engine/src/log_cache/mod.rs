@@ -48,9 +48,10 @@ mod write;
 
 pub use commit::REST;
 pub use config::*;
+pub use statistics::Statistics;
 
-use crate::Nanos;
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+use crate::{LayerStatus, Nanos};
 
 /// The log cache as a layer: its log on port 0, its data disk on port 1.
 pub struct LogCache {
@@ -91,8 +92,8 @@ impl Layer for LogCache {
         Ok(())
     }
 
-    fn status(&self, now: Nanos) -> serde_json::Value {
-        self.core.as_deref().map_or(serde_json::Value::Null, |core| core.status(now))
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        self.core.as_deref().map_or(LayerStatus::None, |core| LayerStatus::LogCache(Box::new(core.status())))
     }
 
     fn is_busy(&self) -> bool {

@@ -1,11 +1,11 @@
 //! What is counted for the status.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::layer::Io;
 use crate::{IoError, SECTOR_BYTES};
 
-#[derive(Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Statistics {
     pub reads: u64,
     pub read_bytes: u64,

@@ -1,10 +1,8 @@
 //! The state of the cache for people and monitors.
 
-use serde_json::{Value, json};
-
 use super::core::{Core, Mode, Stop};
 use super::recover::Damage;
-use crate::{Geometry, Nanos, SECTOR_BYTES};
+use crate::{Geometry, LogCacheState, LogCacheStatus, SECTOR_BYTES};
 
 /// Ranges and damages that a status lists.
 const LISTED_MAX: usize = 8;
@@ -25,49 +23,47 @@ impl Core {
         }
     }
 
-    /// The state in a word, as administrators of block caches know them.
-    fn state(&self) -> &'static str {
+    fn state(&self) -> LogCacheState {
         match self.mode {
-            Mode::LogFailed { .. } => "log-failed",
-            Mode::Serving if self.stop != Stop::No => "stopping",
-            Mode::Serving if self.index.is_dirty() => "dirty",
-            Mode::Serving => "clean",
+            Mode::LogFailed { .. } => LogCacheState::LogFailed,
+            Mode::Serving if self.stop != Stop::No => LogCacheState::Stopping,
+            Mode::Serving if self.index.is_dirty() => LogCacheState::Dirty,
+            Mode::Serving => LogCacheState::Clean,
         }
     }
 
-    pub fn status(&self, _now: Nanos) -> Value {
+    pub fn status(&self) -> LogCacheStatus {
         let segment = u64::from(self.superblock.segment_bytes);
-        let counts = self.index.table().counts();
         // The segment that is being filled counts as soon as it has something that the data disk lacks.
         let head_is_used = self.index.is_dirty_segment(self.ring.index(self.ring.head()));
-        json!({
-            "type": "log-cache",
-            "state": self.state(),
-            "promise": self.config.promise,
-            "size_bytes": u64::from(self.superblock.segments) * segment,
-            "used_bytes": (self.ring.live() - u64::from(!head_is_used)) * segment,
-            "utilisation": self.ring.utilisation(),
-            "dirty_bytes": self.index.dirty_bytes(),
-            "dirty_ranges": self.index.ranges().len(),
-            "cached_bytes": counts.sectors * SECTOR_BYTES,
-            "lost_blocks": self.destager.lost.len(),
-            "destaging": !self.destager.is_idle(),
-            "destage_failing": self.destager.is_after_failure(),
-            "draining": self.draining,
-            "accepted_damage": self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect::<Vec<_>>(),
-            "flush_error": self.data_flush.error(),
-            "flush_at_risk": self.data_flush.at_risk().iter().take(LISTED_MAX).collect::<Vec<_>>(),
-            "flush_at_risk_bytes": self.data_flush.at_risk().iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>(),
-            "destage_nanos_per_sector": self.destager.nanos_per_sector() as u64,
-            "epoch": self.superblock.epoch,
-            "next_seq": self.next_seq,
-            "durable_seq": self.durable_seq,
-            "table_bytes": self.index.table().memory_bytes(),
-            "ring_bytes": self.ring.memory_bytes() + self.index.memory_bytes(),
-            "buffers_bytes": self.buffers.count() as u64 * segment,
-            "calibrated": self.superblock.calibration.is_some(),
-            "fills": self.config.contiguity,
-            "statistics": self.statistics,
-        })
+        let at_risk = self.data_flush.at_risk();
+        LogCacheStatus {
+            state: self.state(),
+            promise: self.config.promise,
+            size_bytes: u64::from(self.superblock.segments) * segment,
+            used_bytes: (self.ring.live() - u64::from(!head_is_used)) * segment,
+            utilisation: self.ring.utilisation(),
+            dirty_bytes: self.index.dirty_bytes(),
+            dirty_ranges: self.index.ranges().len(),
+            cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
+            lost_blocks: self.destager.lost.len(),
+            destaging: !self.destager.is_idle(),
+            destage_failing: self.destager.is_after_failure(),
+            draining: self.draining,
+            accepted_damage: self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
+            flush_error: self.data_flush.error(),
+            flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),
+            flush_at_risk_bytes: at_risk.iter().map(|part| part.sectors * SECTOR_BYTES).sum(),
+            destage_nanos_per_sector: self.destager.nanos_per_sector() as u64,
+            epoch: self.superblock.epoch,
+            next_seq: self.next_seq,
+            durable_seq: self.durable_seq,
+            table_bytes: self.index.table().memory_bytes(),
+            ring_bytes: self.ring.memory_bytes() + self.index.memory_bytes(),
+            buffers_bytes: self.buffers.count() as u64 * segment,
+            calibrated: self.superblock.calibration.is_some(),
+            fills: self.config.contiguity.clone(),
+            statistics: self.statistics,
+        }
     }
 }

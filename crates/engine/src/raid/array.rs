@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Nanos;
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
@@ -72,7 +72,7 @@ pub(super) enum Flight {
 }
 
 /// What has been counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     pub read_hits: u64,
     pub read_misses: u64,

@@ -5,6 +5,7 @@
 //! Where that is not known of a member that fails, it is not listed, and its role is rebuilt whole.
 
 use crate::raid::bitmap::Bitmap;
+use crate::raid::status::AwayStatus;
 use crate::raid::superblock::{Identity, NOBODY, Superblock};
 
 /// As many members as may be away at a time.
@@ -109,13 +110,13 @@ impl Superblock {
     }
 
     /// What a status says of it.
-    pub fn away_status(&self) -> serde_json::Value {
-        serde_json::json!({
-            "members": self.away.members.iter().map(|absence| absence.role).collect::<Vec<_>>(),
-            "missed_regions": self.away.missed.len(),
-            "regions": self.missed_regions_max(),
-            "returning": self.is_returning(),
-        })
+    pub fn away_status(&self) -> AwayStatus {
+        AwayStatus {
+            members: self.away.members.iter().map(|absence| absence.role).collect(),
+            missed_regions: self.away.missed.len(),
+            regions: self.missed_regions_max(),
+            returning: self.is_returning(),
+        }
     }
 
     /// The member that is being rebuilt has come back, and lacks only what is marked.

@@ -51,12 +51,12 @@ fn after_a_crash_the_parity_of_marked_regions_is_computed_anew_and_of_no_others(
     bench.write(48 * 2, 1, 1);
     bench.flush().expect("flushed");
     let mut bench = Bench::start(regions_of_a_stripe(false), bench.members).expect("all members are there");
-    let status = bench.raid.status(Nanos::ZERO);
+    let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["regions_in_doubt"]), (&"resyncing".into(), &1.into()));
     bench.sent();
     bench.handle(Event::Wake);
     bench.settle();
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "good");
     let rows: Vec<bool> = bench.sent().iter().map(|sent| sent.contains(" 32+")).collect();
     assert!(!rows.is_empty() && rows.iter().all(|row| *row), "stripe 2 begins with row 32");
     bench.check_parity();
@@ -103,7 +103,7 @@ fn at_rest_the_superblocks_say_so_and_a_crash_leaves_nothing_in_doubt() {
         assert_eq!(bench.raid.array().recorder.recorded().epoch, epoch + 1);
         wait(&mut bench, 7);
         let bench = Bench::start(regions_of_a_stripe(journal), bench.members).expect("active");
-        assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
+        assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "good");
     }
 }
 
@@ -149,7 +149,7 @@ fn a_member_that_fails_before_the_parity_is_right_leaves_errors_and_no_wrong_dat
     let error = bench.read(48 + 16, 1).map(drop).expect_err("its parity is in doubt");
     assert_eq!(error.kind, ErrorKind::Medium);
     assert_eq!(bench.read(48, 1).expect("its member is there"), [8; BLOCK]);
-    assert_ne!(bench.raid.status(Nanos::ZERO)["state"], "broken");
+    assert_ne!(bench.raid.status(Nanos::ZERO).to_json()["state"], "broken");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_journal_that_fails_is_recorded_before_the_next_write_and_the_bitmap_takes_i
     let (superblock, _) = Superblock::read(&mut Memory(bench.members.0[2].0.clone())).expect("it has one");
     assert!(superblock.active && !superblock.journaled);
     assert_eq!(superblock.in_doubt.iter().collect::<Vec<_>>(), [1, 3]);
-    let status = bench.raid.status(Nanos::ZERO);
+    let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["journal"]), (&"good".into(), &false.into()));
     assert!(status["advice"][0].as_str().expect("advice").contains("the journal has failed"));
     bench.check_parity();
@@ -207,7 +207,7 @@ fn a_journal_that_cannot_be_read_is_refused_only_where_it_is_needed() {
         }
         let mut raid = RaidLayer::new(config.clone());
         let started = raid.activate(&mut WithoutJournal(bench.members)).map_err(|error| error.to_string());
-        started.map(|()| raid.status(Nanos::ZERO)["journal_failed"] == true)
+        started.map(|()| raid.status(Nanos::ZERO).to_json()["journal_failed"] == true)
     };
     assert_eq!(starts(true, &config), Ok(true), "nothing is in it that counts");
     let error = starts(false, &config).expect_err("it knows what was under way");
@@ -224,7 +224,7 @@ fn where_the_user_wants_it_a_journal_that_fails_stops_writes() {
     bench.dead.push(4);
     bench.write(48, 1, 2);
     bench.flush().expect_err("nothing is written without a journal");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "broken");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "broken");
     assert_eq!(bench.read(0, 1).expect("read"), [1; BLOCK]);
 }
 

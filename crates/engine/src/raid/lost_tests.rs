@@ -33,7 +33,7 @@ fn only_the_lost_blocks_are_errors() {
     bench.settle();
     let answers = asked.map(|id| bench.answer(id).status.is_ok());
     assert_eq!(answers, [true, false, true]);
-    let status = bench.raid.status(Nanos::ZERO);
+    let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["unreadable_blocks"]), (&"damaged".into(), &2.into()));
     assert_eq!(bench.notices, 1, "told at once, and once");
 }
@@ -47,7 +47,7 @@ fn a_row_with_lost_blocks_is_written_whole_without_reading() {
     bench.flush().expect("nothing of it has to be read");
     assert_eq!(bench.sent(), ["w0 5+1", "w1 5+1", "w2 5+1", "w3 5+1"]);
     assert!(bench.bad_reads.is_empty(), "they are written again");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "good");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "good");
     let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
     assert_eq!(bench.read(21, 1).expect("read"), [9; BLOCK]);
 }
@@ -58,7 +58,7 @@ fn a_write_to_such_a_row_loses_the_rest_for_good_and_nothing_else() {
     bench.write(21, 1, 9);
     bench.flush().expect("it is safe");
     is_error(&mut bench, 5);
-    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1);
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"], 1);
     assert_eq!(bench.read(21, 1).expect("read"), [9; BLOCK]);
     bench.check_parity();
     bench.stop();
@@ -115,7 +115,7 @@ fn a_lost_block_that_is_written_whole_is_found_again() {
     bench.check_parity();
     let mut bench = Bench::start(config(Level::Raid5, 4), bench.members).expect("active");
     assert_eq!(bench.read(5, 1).expect("read"), [8; BLOCK]);
-    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 0);
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"], 0);
 }
 
 /// Nothing can be computed of parity in doubt. Only rows that are written lose what the member had of them, and a cache that has memory for
@@ -131,16 +131,16 @@ fn a_member_that_fails_while_the_parity_is_in_doubt_takes_only_what_is_in_rows_t
     bench.dead.push(1);
     bench.write(rows + 5, 1, 9);
     bench.flush().expect("the row is written whole but for the member that fails by that");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["failed_members"], serde_json::json!([1]));
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["failed_members"], serde_json::json!([1]));
     bench.write(6, 1, 9);
     bench.flush().expect("written");
     assert_eq!(bench.read(rows + 5, 1).expect("computed of new parity, or in the cache"), [9; BLOCK]);
     assert_eq!(bench.read(6, 1).expect("read"), [9; BLOCK]);
-    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1);
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"], 1);
     for row in (0..rows).filter(|row| *row != 5) {
         is_error(&mut bench, rows + row);
     }
-    let status = bench.raid.status(Nanos::ZERO);
+    let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!(
         (&status["lost_blocks"], &status["state"]),
         (&serde_json::json!(1), &serde_json::json!("degraded"))
@@ -171,7 +171,11 @@ fn what_is_written_after_a_member_has_failed_in_doubt_can_be_read() {
         bench.flush().expect("safe without the member");
         others(&mut bench, 1);
         assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [9; BLOCK]);
-        assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 1, "what the member had in the other row");
+        assert_eq!(
+            bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"],
+            1,
+            "what the member had in the other row"
+        );
         // Its neighbour in the row is written, and then the whole of it again.
         bench.write(of_another + 5, 1, 8);
         bench.flush().expect("safe");
@@ -183,7 +187,7 @@ fn what_is_written_after_a_member_has_failed_in_doubt_can_be_read() {
         others(&mut bench, 3);
         assert_eq!(bench.read(of_it + 5, 1).expect("computed"), [7; BLOCK]);
         is_error(&mut bench, of_it + 6);
-        let lost = bench.raid.status(Nanos::ZERO)["lost_blocks"].clone();
+        let lost = bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"].clone();
         assert_eq!(lost, 1, "{level:?}");
         // After a restart nobody knows which rows are right, but whoever accepts that finds them.
         let accepting = RaidConfig {
@@ -215,7 +219,7 @@ fn a_resync_settles_what_is_lost() {
     }
     bench.settle();
     bench.check_parity();
-    let status = bench.raid.status(bench.now);
+    let status = bench.raid.status(bench.now).to_json();
     assert_eq!(
         (&status["state"], &status["lost_blocks"]),
         (&serde_json::json!("damaged"), &serde_json::json!(1))
@@ -236,12 +240,12 @@ fn a_scrub_counts_what_is_lost() {
         assert!(recorder.lose(lost));
         bench.bad_reads.clear();
         bench.tell(ArrayCommand::Scrub { repair }).expect("it is whole");
-        while bench.raid.status(bench.now)["last_scrub"].is_null() {
+        while bench.raid.status(bench.now).to_json()["last_scrub"].is_null() {
             bench.handle(Event::Wake);
             bench.now += Nanos::from_secs(1);
             assert!(bench.returns() || bench.now < Nanos::from_secs(60), "it scrubs");
         }
-        let found = &bench.raid.status(bench.now)["last_scrub"];
+        let found = &bench.raid.status(bench.now).to_json()["last_scrub"];
         assert_eq!(
             (&found["lost"], &found["repaired"]),
             (&serde_json::json!(1), &serde_json::json!(0)),
@@ -260,5 +264,5 @@ fn a_list_without_room_stops_writes() {
     full.for_each(|lost| assert!(recorder.lose(lost)));
     bench.write(21, 1, 9);
     bench.flush().expect_err("it cannot be remembered what is lost");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "broken");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "broken");
 }

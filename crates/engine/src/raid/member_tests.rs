@@ -37,7 +37,7 @@ fn a_member_that_was_replaced_by_one_that_failed_is_not_used_and_does_not_hinder
         put(&mut members, port, |superblock, _| (superblock.member_ids[3], superblock.failed) = (77, 0b1000));
     }
     let mut bench = Bench::start(config, members).expect("the others make up for it");
-    let status = bench.raid.status(Nanos::ZERO);
+    let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["failed_members"]), (&"degraded".into(), &serde_json::json!([3])));
     assert!(status["advice"][0].as_str().expect("told").contains("member 3 is out of date"), "{status}");
     for block in 0..48 {
@@ -176,7 +176,7 @@ fn a_spare_takes_the_role_of_a_member_that_fails_before_anything_is_acknowledged
         assert_eq!(identity.role, Some(if port == 4 { 2 } else { port }));
     }
     assert_eq!(bench.read(32, 1).expect("computed"), [200; BLOCK]);
-    let advice = bench.raid.status(Nanos::ZERO)["advice"][0].as_str().expect("advice").to_owned();
+    let advice = bench.raid.status(Nanos::ZERO).to_json()["advice"][0].as_str().expect("advice").to_owned();
     assert!(advice.contains("spare 0 is member 2 now"), "{advice}");
 }
 
@@ -279,8 +279,8 @@ fn a_rebuild_goes_on_where_it_was() {
     });
     members.0[1].0[half / 2..].fill(0xdd);
     let mut bench = Bench::start(config, members).expect("active");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "rebuilding");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["rebuilt_percent"], 50.0);
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "rebuilding");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["rebuilt_percent"], 50.0);
     let array = bench.raid.array();
     assert_eq!([0, 1, 2, 3].map(|unit| array.has_failed_at(1, unit)), [false, false, true, true]);
     // D1 of stripe 0, and D3 of stripe 2.

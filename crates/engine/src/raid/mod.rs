@@ -86,8 +86,8 @@ mod tests;
 mod unit;
 mod window;
 
-use crate::Nanos;
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+use crate::{LayerStatus, Nanos};
 
 pub use apart::Apart;
 use array::Array;
@@ -97,7 +97,10 @@ pub use journal::{FoundJournal, clear_journal, find_journal, may_be_journal_of};
 pub use layout::{Chunk, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
+pub use pass::Return;
+pub use status::{ArrayState, ArrayStatus, AwayStatus, DevicesStatus, PassName, PassStatus, StridesStatus};
 pub use superblock::{CACHES_MAX, DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
+pub use survey::Findings;
 
 /// See the module's documentation.
 pub struct RaidLayer {
@@ -146,19 +149,8 @@ impl Layer for RaidLayer {
         Ok(())
     }
 
-    fn status(&self, now: Nanos) -> serde_json::Value {
-        let array = self.array();
-        let mut status = array.status(now);
-        status["strides"] = array
-            .config
-            .contiguity
-            .as_ref()
-            .map(|contiguity| {
-                let source = if self.config.contiguity.is_some() { "stack file" } else { "stride benchmark" };
-                contiguity.status(source)
-            })
-            .into();
-        status
+    fn status(&self, now: Nanos) -> LayerStatus {
+        self.array.as_ref().map_or(LayerStatus::None, |array| LayerStatus::Raid(Box::new(array.status(now))))
     }
 
     fn is_busy(&self) -> bool {

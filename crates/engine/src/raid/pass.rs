@@ -13,11 +13,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::layer::{Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::layout::Layout;
+use crate::raid::status::{PassName, PassStatus};
 use crate::raid::superblock::Rebuild;
 use crate::raid::survey::Findings;
 use crate::raid::window::Window;
@@ -43,12 +44,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
+    const fn name(self) -> PassName {
         match self {
-            Kind::Resync => "resync",
-            Kind::Rebuild { .. } => "rebuild",
-            Kind::Scrub { repair: false } => "scrub",
-            Kind::Scrub { repair: true } => "scrub-repair",
+            Kind::Resync => PassName::Resync,
+            Kind::Rebuild { .. } => PassName::Rebuild,
+            Kind::Scrub { repair: false } => PassName::Scrub,
+            Kind::Scrub { repair: true } => PassName::ScrubRepair,
         }
     }
 }
@@ -132,8 +133,8 @@ pub(super) struct Passes {
 }
 
 /// A member that was away has been given what it had missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Return {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
     pub role: usize,
     /// What was filled of it since the array was started or the member was added.
     pub filled_bytes: u64,
@@ -197,11 +198,11 @@ impl Passes {
         begun + self.current.as_ref().map_or(0, Pass::units_left)
     }
 
-    pub fn status(&self, now: Nanos, layout: &Layout) -> serde_json::Value {
+    pub fn status(&self, now: Nanos, layout: &Layout) -> Option<PassStatus> {
         let (pass, left) = match (&self.current, &self.parked) {
             (Some(pass), _) => (pass, self.units_left()),
             (None, Some(pass)) => (pass, pass.units_left()),
-            (None, None) => return serde_json::Value::Null,
+            (None, None) => return None,
         };
         let bytes = layout.rows as u64 * LINE_BYTES;
         let speed = pass.began.filter(|_| self.is_running()).map(|(began, left_then)| {
@@ -212,15 +213,15 @@ impl Passes {
             Kind::Rebuild { role } => Some(role),
             Kind::Resync | Kind::Scrub { .. } => None,
         };
-        serde_json::json!({
-            "kind": pass.kind.name(),
-            "role": role,
-            "member_bytes": pass.units * bytes,
-            "paused": !self.is_running(),
-            "percent": 100.0 * (1.0 - left as f64 / pass.units.max(1) as f64),
-            "member_bytes_left": left * bytes,
-            "member_bytes_per_second": speed,
-            "findings": pass.findings,
+        Some(PassStatus {
+            kind: pass.kind.name(),
+            role,
+            member_bytes: pass.units * bytes,
+            paused: !self.is_running(),
+            percent: 100.0 * (1.0 - left as f64 / pass.units.max(1) as f64),
+            member_bytes_left: left * bytes,
+            member_bytes_per_second: speed,
+            findings: pass.findings,
         })
     }
 }

@@ -54,7 +54,7 @@ impl Bench {
     }
 
     pub(super) fn status(&self) -> serde_json::Value {
-        self.raid.status(self.now)
+        self.raid.status(self.now).to_json()
     }
 
     /// What an administrator tells it.
@@ -174,7 +174,7 @@ fn a_scrub_is_stopped_and_goes_on_where_it_was() {
     bench.tell(ArrayCommand::ScrubStop).expect("one is running");
     bench.rest();
     assert_eq!(bench.sent(), ["r0 0+16", "r1 0+16", "r2 0+16", "r3 0+16"], "what had begun has ended");
-    let status = bench.raid.status(bench.now);
+    let status = bench.raid.status(bench.now).to_json();
     assert_eq!((&status["pass"]["paused"], &status["pass"]["percent"]), (&true.into(), &25.0.into()));
     assert_eq!(bench.array().passes.last_scrub, None);
     assert_eq!(bench.scrub(false).mismatches, 2);
@@ -266,7 +266,7 @@ fn a_resync_writes_only_the_parity_that_is_wrong() {
     assert!(bench.raid.next_deadline().is_some(), "nobody has to ask for it");
     bench.handle(Event::Wake);
     bench.rest();
-    assert_eq!(bench.raid.status(bench.now)["state"], "good");
+    assert_eq!(bench.raid.status(bench.now).to_json()["state"], "good");
     let writes: Vec<String> = bench.sent().into_iter().filter(|command| command.starts_with('w')).collect();
     assert_eq!(writes, ["w1 48+1", "w2 39+2", "w2 48+1", "w3 39+2"], "P and Q of three rows");
     bench.check_parity();

@@ -36,7 +36,7 @@ impl Bench {
     }
 
     pub(super) fn is_good(&self) -> bool {
-        self.raid.status(self.now)["state"] == "good"
+        self.raid.status(self.now).to_json()["state"] == "good"
     }
 
     /// Any of the commands that are open returns.
@@ -316,7 +316,7 @@ fn a_stop_records_how_far_a_rebuild_has_come_although_nobody_writes() {
         bench.members.0[4].0[above..].fill(0xee);
         bench = Bench::start(config.clone(), bench.members).expect("degraded");
         assert_eq!(
-            bench.raid.status(Nanos::ZERO)["rebuilt_percent"],
+            bench.raid.status(Nanos::ZERO).to_json()["rebuilt_percent"],
             100.0 * done as f64 / (4 * STRIP) as f64
         );
     }
@@ -336,7 +336,7 @@ fn what_a_second_member_cannot_give_is_an_error_and_the_rest_goes_on() {
     bench.flush().expect("flushed");
     bench.rest();
     assert_eq!(
-        bench.raid.status(bench.now)["state"],
+        bench.raid.status(bench.now).to_json()["state"],
         "damaged",
         "all members are whole, and blocks are lost"
     );
@@ -358,7 +358,7 @@ fn what_a_second_member_cannot_give_is_an_error_and_the_rest_goes_on() {
     bench.write(5, 1, byte_of(5));
     bench.flush().expect("they are written whole");
     bench.check_data();
-    assert_eq!(bench.raid.status(Nanos::ZERO)["lost_blocks"], 0);
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"], 0);
     assert_eq!(bench.scrub(false), Findings::default());
 }
 

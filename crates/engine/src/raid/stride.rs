@@ -11,7 +11,7 @@ use crate::layer::{
     Ports, Request, RequestId,
 };
 use crate::raid::contiguity::Strides;
-use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LayerStatus, Lba, Nanos, SECTOR_BYTES};
 
 const BELOW: Port = Port(0);
 /// The paper's block.
@@ -211,8 +211,8 @@ impl Layer for StrideBench {
     }
 
     /// The times of the passes that have ended, in nanoseconds.
-    fn status(&self, _now: Nanos) -> serde_json::Value {
-        serde_json::json!({ "passes": self.took })
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        LayerStatus::Other(serde_json::json!({ "passes": self.took }))
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
                     }
                     Command::Reply { id, result } => {
                         assert_eq!((id, result.status), (RequestId(7), Ok(())));
-                        assert_eq!(bench.status(now)["passes"], serde_json::json!([now]));
+                        assert_eq!(bench.status(now).to_json()["passes"], serde_json::json!([now]));
                         return (most, sent);
                     }
                     Command::Report(report) => panic!("{report:?}"),

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::raid::layout::Layout;
 use crate::raid::matrix::Shape;
@@ -23,7 +23,7 @@ use crate::{Buf, LINE_BYTES};
 const BLOCK: usize = LINE_BYTES as usize;
 
 /// What a pass has come across.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// Rows whose parity does not fit their data.
     pub mismatches: u64,

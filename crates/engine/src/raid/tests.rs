@@ -415,7 +415,7 @@ fn a_member_that_cannot_write_has_failed_and_is_not_taken_back() {
     bench.dead.push(2);
     bench.write(32, 1, 4);
     bench.flush().expect("the parity makes up for it");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["failed_members"], serde_json::json!([2]));
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["failed_members"], serde_json::json!([2]));
     assert_eq!(bench.read(32, 1).expect("read"), [4; BLOCK]);
     // It comes back as it was, and what it has is old.
     bench.stop();
@@ -427,7 +427,7 @@ fn a_member_that_cannot_write_has_failed_and_is_not_taken_back() {
     assert_eq!(error.kind, ErrorKind::Medium);
     bench.write(16, 1, 9);
     bench.flush().expect_err("it cannot be made safe");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "broken");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "broken");
 }
 
 #[test]
@@ -474,10 +474,10 @@ fn parity_in_doubt_is_computed_anew_and_not_trusted_without_a_member() {
     bench.write(40, 1, 77);
     bench.flush().expect("flushed");
     let mut alone = Bench::start(five.clone(), bench.members).expect("it was not stopped");
-    assert_eq!(alone.raid.status(Nanos::ZERO)["state"], "resyncing");
+    assert_eq!(alone.raid.status(Nanos::ZERO).to_json()["state"], "resyncing");
     alone.read(0, 1).expect("read");
     alone.settle();
-    assert_eq!(alone.raid.status(Nanos::ZERO)["state"], "good");
+    assert_eq!(alone.raid.status(Nanos::ZERO).to_json()["state"], "good");
     alone.check_parity();
     alone.write(41, 1, 78);
     alone.flush().expect("flushed");
@@ -568,7 +568,7 @@ fn the_wrong_journal_is_refused() {
     assert!(error.contains("not the one that was in use"), "{error}");
     let accepts = RaidConfig { accept_damage: true, ..with_journal.clone() };
     let mut bench = Bench::start(accepts, left()).expect("on the user's word");
-    assert_eq!(bench.raid.status(Nanos::ZERO)["state"], "resyncing");
+    assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "resyncing");
     bench.settle();
     bench.check_parity();
     assert_eq!(bench.read(0, 1).expect("read"), [1; BLOCK]);
@@ -601,7 +601,7 @@ fn an_administrator_fails_a_member_that_the_others_make_up_for() {
     assert!(why(&mut bench, 4).expect("no such member").contains("0 to 3"));
     assert_eq!(why(&mut bench, 2), None);
     bench.settle();
-    assert_eq!(bench.raid.status(bench.now)["failed_members"], serde_json::json!([2]));
+    assert_eq!(bench.raid.status(bench.now).to_json()["failed_members"], serde_json::json!([2]));
     assert!(why(&mut bench, 2).expect("twice").contains("has failed already"));
     assert!(why(&mut bench, 1).expect("too many").contains("would lose its data"));
     let mut unsynced = Bench::over(config(Level::Raid5, 4), false);

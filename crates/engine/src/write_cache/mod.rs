@@ -28,6 +28,7 @@ mod operation;
 mod pool;
 mod regions;
 mod request;
+mod status;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -39,12 +40,13 @@ use crate::layer::{
     Report,
 };
 use crate::slab::Slab;
-use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
+use crate::{LINE_BYTES, LayerStatus, Nanos, SECTOR_BYTES};
 
 pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 pub use metrics::Metrics;
 pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
+pub use status::{WriteCacheState, WriteCacheStatus};
 
 use disk::Disk;
 use operation::{Flight, Operation};
@@ -289,25 +291,25 @@ impl Layer for WriteCache {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> serde_json::Value {
+    fn status(&self, _now: Nanos) -> LayerStatus {
         let blocks = |pool: &Pool| pool.len() as u64 * u64::from(self.config.block_bytes);
         let dirty: u64 = self.shares.iter().map(|share| share.writes.dirty() as u64).sum();
-        serde_json::json!({
-            "state": if dirty > 0 { "dirty" } else { "clean" },
-            "non_volatile": self.config.non_volatile,
-            "write_bytes": self.config.write_bytes,
-            "write_bytes_used": self.shares.iter().map(|share| blocks(&share.writes)).sum::<u64>(),
-            "dirty_bytes": dirty * u64::from(self.config.block_bytes),
-            "read_bytes_used": self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum::<u64>(),
-            "high_mark": self.high_mark,
-            "low_mark": self.low_mark,
-            "writes_with_caching_percent": self.metrics.writes_with_caching(),
-            "reads_with_caching_percent": self.metrics.reads_with_caching(),
-            "io_stall_percent": self.metrics.io_stall(),
-            "piggyback_success_percent": self.metrics.piggyback_success(),
-            "counts": self.metrics,
-            "counts_per_disk": self.per_disk,
-        })
+        LayerStatus::WriteCache(Box::new(WriteCacheStatus {
+            state: if dirty > 0 { WriteCacheState::Dirty } else { WriteCacheState::Clean },
+            non_volatile: self.config.non_volatile,
+            write_bytes: self.config.write_bytes,
+            write_bytes_used: self.shares.iter().map(|share| blocks(&share.writes)).sum(),
+            dirty_bytes: dirty * u64::from(self.config.block_bytes),
+            read_bytes_used: self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum(),
+            high_mark: self.high_mark,
+            low_mark: self.low_mark,
+            writes_with_caching_percent: self.metrics.writes_with_caching(),
+            reads_with_caching_percent: self.metrics.reads_with_caching(),
+            io_stall_percent: self.metrics.io_stall(),
+            piggyback_success_percent: self.metrics.piggyback_success(),
+            counts: self.metrics,
+            counts_per_disk: self.per_disk.clone(),
+        }))
     }
 
     fn is_busy(&self) -> bool {

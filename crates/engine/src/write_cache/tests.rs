@@ -339,7 +339,7 @@ fn dynamic_marks_follow_the_share_of_writes() {
     bench.write(0);
     bench.write(0);
     bench.read(0);
-    let status = bench.cache.status(bench.now);
+    let status = bench.cache.status(bench.now).to_json();
     assert_eq!(
         (status["high_mark"].as_f64(), status["low_mark"].as_f64()),
         (Some(0.75), Some(0.75 * DYNAMIC_LOW))

@@ -81,7 +81,7 @@ impl Administrator {
         if self.asked.is_some() || !self.rng.chance(self.looks) {
             return Ok(());
         }
-        let status = stack.layer(self.layer).status(driver.now());
+        let status = stack.layer(self.layer).status(driver.now()).to_json();
         let Some((asked, command)) = self.choose(&status, driver, stack) else { return Ok(()) };
         driver.note(|| format!("the administrator says {command:?}"));
         self.asked = Some(asked);

@@ -241,7 +241,7 @@ impl Run {
     /// Adds what the layers of a life have counted.
     fn add_paths(&mut self, stack: &Stack, now: Nanos) {
         for (layer, _) in stack.layers() {
-            let status = stack.layer(layer).status(now);
+            let status = stack.layer(layer).status(now).to_json();
             let Some(statistics) = status["statistics"].as_object() else { continue };
             for (path, count) in statistics {
                 if let Some(count) = count.as_u64() {
@@ -299,7 +299,7 @@ impl Run {
             self.try_cuts(driver, &sampler, oracle, depth, "resting")?;
         }
         let rests = |status: serde_json::Value| status["state"] == "good" && status["clean"] == true;
-        if !stack.layers().any(|(layer, _)| rests(stack.layer(layer).status(driver.now()))) {
+        if !stack.layers().any(|(layer, _)| rests(stack.layer(layer).status(driver.now()).to_json())) {
             return Ok(());
         }
         let mut disks: Vec<MemDisk> =
@@ -477,7 +477,7 @@ impl Run {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
         // A slice has nothing to bring home, and does not answer.
-        let answers = |layer: &usize| !stack.layer(LayerIndex(*layer)).status(driver.now()).is_null();
+        let answers = |layer: &usize| !stack.layer(LayerIndex(*layer)).status(driver.now()).is_none();
         let all: Vec<usize> = (0..stack.layer_count()).filter(answers).collect();
         let groups: Vec<Vec<usize>> = if self.rig.upper_first {
             all.into_iter().rev().map(|layer| vec![layer]).collect()
@@ -535,7 +535,10 @@ impl Run {
 
 /// What the layers say of themselves.
 fn statuses(stack: &Stack, now: Nanos) -> String {
-    stack.layers().map(|(layer, name)| format!(" {name}: {}", stack.layer(layer).status(now))).collect()
+    stack
+        .layers()
+        .map(|(layer, name)| format!(" {name}: {}", stack.layer(layer).status(now).to_json()))
+        .collect()
 }
 
 /// Reads into `buf`, where it has the length.

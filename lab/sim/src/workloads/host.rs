@@ -183,6 +183,6 @@ pub(super) fn statuses<D: SimDevice>(
     driver: &VirtualDriver<D>,
 ) -> Vec<(String, serde_json::Value)> {
     let now = driver.now();
-    let status = |(index, name): (_, &str)| (name.to_owned(), stack.layer(index).status(now));
+    let status = |(index, name): (_, &str)| (name.to_owned(), stack.layer(index).status(now).to_json());
     stack.layers().map(status).collect()
 }

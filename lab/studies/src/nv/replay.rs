@@ -84,7 +84,7 @@ pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabErro
         drain(&mut driver)?;
     }
     drain(&mut driver)?;
-    let status = stack.layer(cache).status(driver.now());
+    let status = stack.layer(cache).status(driver.now()).to_json();
     Ok(Counted { all: counts(&status["counts"])?, disks: counts(&status["counts_per_disk"])? })
 }
 

@@ -250,7 +250,7 @@ impl dcd_io::Host for Foreground<'_> {
             return;
         }
         self.next = context.now() + INTERVAL;
-        let status = context.stack().layer(self.layer).status(context.now());
+        let status = context.stack().layer(self.layer).status(context.now()).to_json();
         if let Some(command) = self.command.take() {
             if has_nothing_to_do(command, &status) {
                 return self.end(Ok(status), context);

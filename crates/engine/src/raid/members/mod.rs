@@ -10,9 +10,8 @@
 
 mod joining;
 
-use serde_json::json;
-
 use crate::layer::{Io, IoResult, Port, Seat};
+use crate::raid::status::DevicesStatus;
 use crate::raid::superblock::{Identity, Superblock};
 use joining::{Joining, Outcome};
 
@@ -273,21 +272,21 @@ impl Members {
     }
 
     /// Its part of the status.
-    pub fn status(&self) -> serde_json::Value {
-        let numbers =
-            |ports: &[Option<Port>]| ports.iter().map(|port| port.map(|port| port.0)).collect::<Vec<_>>();
-        let present = |ports: &[Option<Port>]| ports.iter().map(Option::is_some).collect::<Vec<_>>();
+    pub fn status(&self) -> DevicesStatus {
+        let numbers = |ports: &[Option<Port>]| ports.iter().map(|port| port.map(|port| port.0)).collect();
+        let present = |ports: &[Option<Port>]| ports.iter().map(Option::is_some).collect();
         let joining = || self.joining.iter().map(Joining::spare);
-        json!({
-            "spares": self.spares.iter().filter_map(Spare::place).collect::<Vec<_>>(),
-            "joining": joining().filter_map(Spare::place).collect::<Vec<_>>(),
-            "joining_members": self.waiting_or_joining().filter_map(Spare::role).collect::<Vec<_>>(),
-            "spare_places": present(&self.places),
-            "open_members": present(&self.ports),
-            "holders": self.holders,
-            "member_ports": numbers(&self.ports),
-            "spare_ports": numbers(&self.places),
-            "read_errors": self.read_errors,
-        })
+        DevicesStatus {
+            spares: self.spares.iter().filter_map(Spare::place).collect(),
+            joining: joining().filter_map(Spare::place).collect(),
+            joining_members: self.waiting_or_joining().filter_map(Spare::role).collect(),
+            spare_places: present(&self.places),
+            open_members: present(&self.ports),
+            holders: self.holders.clone(),
+            member_ports: numbers(&self.ports),
+            spare_ports: numbers(&self.places),
+            read_errors: self.read_errors.clone(),
+            ..DevicesStatus::default()
+        }
     }
 }

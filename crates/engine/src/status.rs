@@ -1,0 +1,145 @@
+//! The state of layers, for people and monitors. JSON is made of it in one place, [`LayerStatus::to_json`]; programs that get it from a
+//! server read it back into the same types. Bytes, seconds and percentages have their unit in the name.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Extent;
+use crate::layer::IoError;
+use crate::layers::fault::FaultStatus;
+use crate::layers::read_ahead::ReadAheadStatus;
+use crate::layers::trace::TraceStatus;
+use crate::log_cache::{Contiguity, Promise, Statistics};
+use crate::raid::ArrayStatus;
+use crate::write_cache::WriteCacheStatus;
+
+/// The state of one layer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum LayerStatus {
+    LogCache(Box<LogCacheStatus>),
+    Raid(Box<ArrayStatus>),
+    WriteCache(Box<WriteCacheStatus>),
+    ReadAhead(ReadAheadStatus),
+    Fault(FaultStatus),
+    Trace(Box<TraceStatus>),
+    Meter(Box<MeterStatus>),
+    /// Of a layer that the engine does not know: an object.
+    Other(Value),
+    /// Of a layer that has nothing to tell, or has not started.
+    None,
+}
+
+impl LayerStatus {
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).expect("a status is plain data")
+    }
+
+    /// It has nothing to tell, or has not started.
+    pub const fn is_none(&self) -> bool {
+        matches!(self, LayerStatus::None)
+    }
+
+    /// What is here and not yet on the disks below, where the layer knows it.
+    pub fn dirty_bytes(&self) -> Option<u64> {
+        match self {
+            LayerStatus::LogCache(cache) => Some(cache.dirty_bytes),
+            LayerStatus::Raid(array) => Some(array.dirty_bytes),
+            LayerStatus::WriteCache(cache) => Some(cache.dirty_bytes),
+            _ => None,
+        }
+    }
+
+    pub fn log_cache(&self) -> Option<&LogCacheStatus> {
+        match self {
+            LayerStatus::LogCache(cache) => Some(cache),
+            _ => None,
+        }
+    }
+
+    pub fn array(&self) -> Option<&ArrayStatus> {
+        match self {
+            LayerStatus::Raid(array) => Some(array),
+            _ => None,
+        }
+    }
+}
+
+/// What a log cache is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogCacheState {
+    /// Nothing is in the log that the data disk lacks.
+    #[default]
+    Clean,
+    Dirty,
+    Stopping,
+    /// The log device has failed: everything goes to the data disk.
+    LogFailed,
+}
+
+/// The state of a log cache.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LogCacheStatus {
+    pub state: LogCacheState,
+    pub promise: Promise,
+    /// Of the log's segments.
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// The share of segments that are in use, 0 to 1.
+    pub utilisation: f64,
+    pub dirty_bytes: u64,
+    /// Zeroes and discards that the data disk lacks.
+    pub dirty_ranges: usize,
+    pub cached_bytes: u64,
+    /// Blocks of 4 KiB that cannot be read from the log any more.
+    pub lost_blocks: usize,
+    pub destaging: bool,
+    /// The last attempt to destage failed.
+    pub destage_failing: bool,
+    pub draining: bool,
+    /// What the start was told to do without, the first few.
+    pub accepted_damage: Vec<String>,
+    /// Why the last flush of the data disk failed; none once all that it should have covered is durable.
+    pub flush_error: Option<IoError>,
+    /// What may be lost by that, the first few ranges, and all of it.
+    pub flush_at_risk: Vec<Extent>,
+    pub flush_at_risk_bytes: u64,
+    pub destage_nanos_per_sector: u64,
+    pub epoch: u64,
+    pub next_seq: u64,
+    pub durable_seq: u64,
+    pub table_bytes: usize,
+    pub ring_bytes: usize,
+    pub buffers_bytes: u64,
+    /// The stride benchmark's result is stored in the log.
+    pub calibrated: bool,
+    /// Which gaps are filled.
+    pub fills: Option<Contiguity>,
+    pub statistics: Statistics,
+}
+
+/// What has passed a meter, as those above it saw it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MeterStatus {
+    pub in_flight: usize,
+    pub read: ResponseTimes,
+    pub write: ResponseTimes,
+    pub flush: ResponseTimes,
+    /// Discards and zeroes.
+    pub other: ResponseTimes,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ResponseTimes {
+    pub count: u64,
+    pub bytes: u64,
+    pub errors: u64,
+    pub mean_ms: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+    /// The upper end of each bucket in milliseconds, and how many fell into it.
+    pub buckets: Vec<(f64, u64)>,
+}
