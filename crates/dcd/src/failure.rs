@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::attachment::{RecordError, Refusal};
+use dcd_engine::log_cache::offline::OfflineError;
+use dcd_engine::raid::offline::ChangeError;
+
+use crate::session::record::{RecordError, Refusal};
 
 /// The exit codes, as the help prints them.
 pub const EXIT_CODES: &str = "\
@@ -88,6 +91,26 @@ impl From<dcd_stack::StackFileError> for Failure {
 impl From<dcd_stack::OutputError> for Failure {
     fn from(error: dcd_stack::OutputError) -> Failure {
         Failure::Failed(error.to_string())
+    }
+}
+
+impl From<OfflineError> for Failure {
+    fn from(error: OfflineError) -> Failure {
+        match error {
+            OfflineError::Io { .. } => Failure::Failed(error.to_string()),
+            other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
+        }
+    }
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Failure {
+        match error {
+            ChangeError::Write { .. } | ChangeError::Io(_) | ChangeError::Superblock(_) => {
+                Failure::Failed(error.to_string())
+            }
+            other => Failure::Refused(Refusal::new(other.to_string(), "nothing was changed")),
+        }
     }
 }
 

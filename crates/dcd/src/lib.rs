@@ -19,32 +19,19 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::output::tell(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-mod absent;
-mod admission;
-mod attachment;
-mod choice;
 pub mod cli;
 mod cli_array;
 mod commands;
 mod control;
 mod failure;
-mod host;
 pub mod memory;
-mod offline;
-mod on_array;
-mod opening;
 pub mod output;
-mod probe;
 mod progress;
-mod real;
-mod running;
-mod served;
-mod watching;
+mod session;
 
-pub use attachment::device_numbers;
 pub use commands::{Modelled, Program, run};
 pub use failure::{EXIT_CODES, Failure};
-pub use opening::refused;
+pub use session::record::device_numbers;
 
 use std::process::ExitCode;
 

@@ -23,7 +23,6 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::workload::{Step, Stream};
 use dcd_cli::memory::enough_memory;
-use dcd_cli::refused;
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
 pub const UNMODELLED: Nanos = Nanos::from_micros(80);
@@ -133,7 +132,7 @@ fn format_log(
         segment_bytes: run.segment_bytes,
         ..FormatOptions::new(*b"simulated  cache", *b"simulated   disk")
     };
-    format(&mut part(log), &mut part(data), &options).map_err(refused)?;
+    format(&mut part(log), &mut part(data), &options).map_err(dcd_cli::Failure::from)?;
     kept.extend(names.into_iter().zip(offline.into_pump().into_devices()));
     Ok(kept)
 }

@@ -3,18 +3,18 @@
 use dcd_engine::log_cache::offline::{CheckReport, check};
 use dcd_stack::HumanBytes;
 
-use crate::admission::admit_log;
-use crate::attachment::Refusal;
-use crate::choice::Choice;
 use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
-use crate::opening::{Inspection, Log, inspect, is_log, refused};
+use crate::session::admit::admit_log;
+use crate::session::choice::CacheChoice;
+use crate::session::open::{Inspection, Log, inspect, is_log};
+use crate::session::record::Refusal;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
     let refusal = start_refused(&args.log)?;
     let mut log = Log::open(&args.log)?;
     let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
-    let report = check(&mut log.log, data, &mut |_| {}).map_err(refused)?;
+    let report = check(&mut log.log, data, &mut |_| {})?;
     if args.json {
         println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
     } else {
@@ -37,7 +37,7 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if is_log(&args.file)? {
         return Ok(None);
     }
-    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     if choice.stands_on_a_cache() {
         return Ok(None);
     }

@@ -4,19 +4,19 @@ use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, rescue};
 use dcd_stack::HumanBytes;
 
-use crate::admission::admit_log;
-use crate::attachment::{AttachmentState, LogSeen, Record, told_as};
-use crate::choice::Choice;
 use crate::cli::Detach;
 use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
-use crate::on_array;
-use crate::opening::{Inspection, Opened, inspect, mark, open_log, refused};
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::real::Purpose;
+use crate::session::admit::admit_log;
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::{Inspection, Opened, inspect, mark, open_log};
+use crate::session::record::{AttachmentState, LogSeen, Record, told_as};
+use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
-    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let Inspection { record, seen, .. } = inspect(&choice)?;
     let mut gone = match &record {
         Some(record) => record.told_of_part()?,
@@ -27,7 +27,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
         forget_missing(record, &choice, &seen)?;
-        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
             println!("detached; its log is missing, and the data disk is complete without it");
         }
@@ -40,7 +40,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     {
         // One that was killed had come as far as that.
         record.remove()?;
-        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
             println!("detached; everything had been brought home before");
         }
@@ -56,7 +56,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         // First the log, which must never be taken for the disk's again.
         mark(&mut open_log(&choice, Purpose::Change)?, State::Detached)?;
         record.remove()?;
-        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.file, &choice.data, record, &gone)?;
         if !args.quiet {
             println!(
                 "detached; the cache had been given up before, and the data disk is complete without its log"
@@ -74,7 +74,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         progress.left(seen.bytes_total - seen.bytes_done);
     });
     progress.end();
-    let report = report.map_err(refused)?;
+    let report = report?;
     if report.unwritten_bytes > 0 && report.unwritten_bytes == report.unsaved_bytes && report.damages == 0 {
         return Err(unwritten(report.unwritten_bytes));
     }
@@ -93,7 +93,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     drop((log, data));
     if let Some(record) = &record {
-        on_array::tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.file, &choice.data, record, &gone)?;
     }
     if !args.quiet {
         println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));
@@ -102,7 +102,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
 }
 
 /// The log is gone. If the data disk is complete without it, nothing is lost by forgetting it.
-fn forget_missing(record: &Record, choice: &Choice, seen: &LogSeen) -> Result<(), Failure> {
+fn forget_missing(record: &Record, choice: &CacheChoice, seen: &LogSeen) -> Result<(), Failure> {
     let all = record.load()?;
     match all.of(record.extent()) {
         Some(attachment) if !attachment.may_lose_data() => Ok(record.remove()?),

@@ -6,7 +6,7 @@ use dcd_engine::log_cache::offline::{DumpFilter, dump};
 
 use crate::cli::Dump;
 use crate::failure::Failure;
-use crate::opening::{Log, refused};
+use crate::session::open::Log;
 
 pub fn run(args: &Dump) -> Result<(), Failure> {
     let mut log = Log::open(&args.log)?;
@@ -24,5 +24,5 @@ pub fn run(args: &Dump) -> Result<(), Failure> {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return Err(Failure::io("standard output", e)),
         _ => {}
     }
-    dumped.map_err(refused)
+    dumped.map_err(Failure::from)
 }

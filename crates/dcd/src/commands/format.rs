@@ -1,8 +1,8 @@
 //! `dcd format`: makes the log of a cache, and attaches it to a data disk.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::format::State;
@@ -10,23 +10,24 @@ use dcd_engine::log_cache::offline::{FormatOptions, OfflineError, format, read_s
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
-use crate::attachment::{
+use crate::cli::Format;
+use crate::failure::Failure;
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::{Opened, attachment, reserve_space};
+use crate::session::probe::probe;
+use crate::session::random::random_uuid;
+use crate::session::record::{
     AttachmentState, Record, Refusal, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
-use crate::choice::Choice;
-use crate::cli::Format;
-use crate::failure::Failure;
-use crate::on_array;
-use crate::opening::{Opened, attachment, refused, reserve_space};
-use crate::probe::probe;
-use crate::real::Purpose;
+use crate::session::tell::{clear_foreign_journal, tell_members};
 
 pub fn run(args: &Format) -> Result<(), Failure> {
     let written = written_stack(args)?;
     let choice = match (&args.file, &written) {
-        (Some(file), _) => Choice::load(file, args.layer.as_deref())?,
-        (None, written) => Choice::of(StackFile::parse(written, Path::new(""))?, None)?,
+        (Some(file), _) => CacheChoice::load(file, args.layer.as_deref())?,
+        (None, written) => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
@@ -36,7 +37,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         }
     }
     if args.force {
-        on_array::clear_foreign_journal(&choice)?;
+        clear_foreign_journal(&choice)?;
     }
     let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
@@ -50,7 +51,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         force: args.force || is_out_of_date(&mut opened)?,
         ..FormatOptions::new(random_uuid()?, random_uuid()?)
     };
-    let superblock = format(&mut opened.log, &mut opened.data, &options).map_err(refused)?;
+    let superblock = format(&mut opened.log, &mut opened.data, &options)?;
     let mut gone = Vec::new();
     if let Some(record) = &opened.record {
         gone = record.told_of_part()?;
@@ -61,7 +62,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let Opened { log, data, record, .. } = opened;
     drop((log, data));
     if let Some(record) = record {
-        on_array::tell_members(&choice.file, &choice.data, &record, &gone)?;
+        tell_members(&choice.file, &choice.data, &record, &gone)?;
     }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
@@ -100,7 +101,7 @@ impl Drop for Made {
 }
 
 /// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
-fn refuse(opened: &mut Opened, choice: &Choice, force: bool) -> Result<(), Failure> {
+fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     let without_record = |record: &Record| -> Result<(), Failure> {
         let instead = "Or add --force: what its log has, and the array lacks, is lost";
         Ok(admit_without_record(record.lost()?, force, instead)?)
@@ -144,7 +145,7 @@ fn is_out_of_date(opened: &mut Opened) -> Result<bool, Failure> {
 }
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.
-fn refuse_content(log: &mut dyn BlockDevice, choice: &Choice, force: bool) -> Result<(), Failure> {
+fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     match read_superblock(log) {
         // Whether that log may go is for `format` to say: it looks into it.
         Ok(_) => return Ok(()),
@@ -215,14 +216,4 @@ fn write_new(path: &Path, text: &str, made: &mut Made) -> Result<(), Failure> {
     let mut file = opened.map_err(|e| Failure::io(path.display(), e))?;
     made.0.push(path.to_owned());
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Failure::io(path.display(), e))
-}
-
-/// A random UUID (version 4).
-pub(super) fn random_uuid() -> Result<[u8; 16], Failure> {
-    let mut uuid = [0; 16];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
-    read.map_err(|e| Failure::io("/dev/urandom", e))?;
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    Ok(uuid)
 }

@@ -6,19 +6,19 @@ use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_su
 use dcd_engine::log_cache::recover::DamageKind;
 use dcd_stack::HumanBytes;
 
-use crate::attachment::{Attachment, AttachmentState, LogSeen, admit_rescue, admit_told};
-use crate::choice::Choice;
 use crate::cli::Rescue;
 use crate::failure::Failure;
-use crate::opening::{Opened, refused};
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::real::Purpose;
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::{Opened, attachment};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, admit_rescue, admit_told};
 
 /// Extents that are listed as text; `--json` has them all.
 const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
-    let choice = Choice::load(&args.file, args.layer.as_deref())?;
+    let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
     if !args.list {
         say_so_when_interrupted();
@@ -42,7 +42,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         progress.left(seen.bytes_total - seen.bytes_done);
     });
     progress.end();
-    let report = report.map_err(refused)?;
+    let report = report?;
     if report.marked_clean && !args.list {
         note_clean(&choice, &mut opened)?;
     }
@@ -85,10 +85,10 @@ fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
 
 /// Where the data disk is not as the cache left it: a rescue would be refused.
 fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
-    if read_superblock(&mut opened.log).map_err(refused)?.state == State::Detached {
+    if read_superblock(&mut opened.log)?.state == State::Detached {
         return Ok(Vec::new());
     }
-    let found = check(&mut opened.log, Some(&mut opened.data), &mut |_| {}).map_err(refused)?;
+    let found = check(&mut opened.log, Some(&mut opened.data), &mut |_| {})?;
     Ok(found.fingerprint.map_or_else(Vec::new, |fingerprint| fingerprint.differing_lbas))
 }
 
@@ -103,14 +103,14 @@ fn describe_changed(lbas: &[u64]) -> String {
 }
 
 /// Everything is home: the data disk is complete. The log of a cache that is out of use makes no record.
-fn note_clean(choice: &Choice, opened: &mut Opened) -> Result<(), Failure> {
-    let superblock = read_superblock(&mut opened.log).map_err(refused)?;
+fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> {
+    let superblock = read_superblock(&mut opened.log)?;
     if let Some(record) = &opened.record {
         let is_recorded = record.load()?.of(record.extent()).is_some();
         if superblock.state == State::Detached || superblock.state == State::GivenUp && !is_recorded {
             return Ok(());
         }
-        let clean = crate::opening::attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
+        let clean = attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
         // A log that must never be used again stays so.
         record.update(|old| match old {
             Some(old) if old.state == AttachmentState::Abandoned => {

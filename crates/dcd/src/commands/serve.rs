@@ -14,20 +14,20 @@ use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
 
-use crate::absent;
-use crate::admission::{
-    Admitted, admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
-};
-use crate::attachment::Refusal;
 use crate::cli::Serve;
 use crate::failure::Failure;
-use crate::host::{Cache, CacheKind, Host};
 use crate::memory::enough_memory;
-use crate::opening::reserve_space;
-use crate::real::{Opener, Purpose, patiently};
-use crate::running::RunningCaches;
-use crate::served::Served;
-use crate::watching::StartWatch;
+use crate::session::absent;
+use crate::session::devices::{Opener, Purpose, patiently};
+use crate::session::open::reserve_space;
+use crate::session::record::Refusal;
+use crate::session::running::{Admitted, RunningCaches};
+use crate::session::serving::admit::{
+    admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
+};
+use crate::session::serving::host::{Cache, CacheKind, Host};
+use crate::session::serving::server::Served;
+use crate::session::serving::watch::StartWatch;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;

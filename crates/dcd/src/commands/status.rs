@@ -7,10 +7,13 @@ use dcd_stack::{HumanBytes, RECORD};
 use serde_json::{Value, json};
 
 use crate::cli::Status;
-use crate::commands::array::{judge, members_listed};
+use crate::commands::array::judge;
 use crate::control;
 use crate::failure::{Failure, Health};
-use crate::host::{FLUSH_ADVICE, accepted_damage, destage_trouble, flush_trouble, lost_text, state_word};
+use crate::session::members::members_listed;
+use crate::session::serving::host::{
+    FLUSH_ADVICE, accepted_damage, destage_trouble, flush_trouble, lost_text, state_word,
+};
 
 pub fn run(args: &Status) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;

@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
-use crate::attachment::Refusal;
 use crate::cli::Stop;
 use crate::control;
 use crate::failure::Failure;
+use crate::session::record::Refusal;
 
 pub fn run(args: &Stop) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;

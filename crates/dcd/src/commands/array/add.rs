@@ -12,22 +12,22 @@ use dcd_serve::control::Client;
 use dcd_stack::{DeviceSource, HumanBytes};
 use serde_json::{Value, json};
 
-use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::ArrayAdd;
-use crate::commands::array::Choice;
 use crate::commands::array::change::{must_start_without, named, refused_by_server, take};
-use crate::commands::array::devices::{
-    Devices, Found, Standing, apart, may_overwrite, newest, random_id, refused,
-};
 use crate::failure::Failure;
-use crate::opening::{start, target};
-use crate::real::Purpose;
+use crate::session::choice::ArrayChoice;
+use crate::session::devices::Purpose;
+use crate::session::members::{Devices, Found, Standing, apart, newest};
+use crate::session::open::{start, target};
+use crate::session::overwrite::may_overwrite;
+use crate::session::random::random_id;
+use crate::session::record::{Refusal, uuid_text};
 
 /// How often a server is asked whether a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     let name = named(&choice, &args.name, "add")?;
     match choice.server()? {
         Some(client) => Served { choice: &choice, name, client }.add(args.force),
@@ -39,7 +39,7 @@ fn wrong<T>(name: &str, what: &str, advice: &str) -> Result<T, Failure> {
     Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), advice)))
 }
 
-fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
+fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure> {
     let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     if let Some(role) = role {
         may_take_role(choice, name, role)?;
@@ -76,13 +76,13 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
     let id = random_id()?;
     match role {
         None => {
-            make_spare(&mut device, &devices.newest, id).map_err(refused)?;
+            make_spare(&mut device, &devices.newest, id)?;
             println!(
                 "\"{name}\" is a spare now: it takes the place of a member that fails, while the array is served"
             );
         }
         Some(role) => {
-            let now = replace(&mut devices.members(), role, &mut device, id).map_err(refused)?;
+            let now = replace(&mut devices.members(), role, &mut device, id)?;
             let what = match (now.rebuilding, now.is_returning()) {
                 (Some(other), _) if other.role != role => {
                     println!(
@@ -103,7 +103,7 @@ fn offline(choice: &Choice, name: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Refuses where another device has the role, or where it is not known that the array can do without the member that is gone.
-fn may_take_role(choice: &Choice, name: &str, role: usize) -> Result<(), Failure> {
+fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
     let holds = |found: &&Found| match devices.standing(found) {
         Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role && found.name != name,
@@ -125,9 +125,9 @@ fn may_take_role(choice: &Choice, name: &str, role: usize) -> Result<(), Failure
 
 /// What the others say where a device that is added was used apart from them: they were chosen, even if it is the newer one.
 fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
-    let newest = newest(&devices.found).ok_or_else(|| refused(ChangeError::Nobody))?;
+    let newest = newest(&devices.found).ok_or(ChangeError::Nobody)?;
     match apart(&newest, devices.found.iter()) {
-        Some(apart) => Err(refused(ChangeError::Apart(apart))),
+        Some(apart) => Err(ChangeError::Apart(apart).into()),
         None => Ok(newest),
     }
 }
@@ -141,7 +141,7 @@ fn missed(regions: u64, most: u64) -> String {
 
 /// A server that is to take a device.
 struct Served<'a> {
-    choice: &'a Choice,
+    choice: &'a ArrayChoice,
     name: &'a str,
     client: Client,
 }

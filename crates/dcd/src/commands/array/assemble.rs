@@ -10,14 +10,15 @@ use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
 use dcd_stack::{StackFile, toml_text};
 use serde_json::Value;
 
-use crate::admission::admit_bare_array;
-use crate::attachment::{Refusal, caches_text, uuid_text};
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
-use crate::commands::array::devices::{Content, Found, Standing, apart, standing};
-use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
-use crate::opening::{PartDevice, start, target};
-use crate::real::Purpose;
+use crate::session::choice::ArrayChoice;
+use crate::session::devices::Purpose;
+use crate::session::members::{Content, Found, Standing, apart, members_listed, standing};
+use crate::session::open::{start, target};
+use crate::session::record::{Refusal, caches_text, uuid_text};
+use crate::session::serving::admit::admit_bare_array;
+use crate::session::started::PartDevice;
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     if let [file] = args.devices.as_slice()
@@ -319,7 +320,7 @@ fn check(path: &Path) -> Result<(), Failure> {
         return Err(Failure::Failed(format!("{}: there is no raid layer in it", path.display())));
     }
     for layer in layers {
-        let choice = Choice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
+        let choice = ArrayChoice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
         choice.not_served("check it")?;
         let status = choice.try_start()?.map_err(|why| {
             Failure::Refused(Refusal::new(

@@ -8,19 +8,19 @@ use dcd_engine::raid::offline::{self, forget, mark_failed};
 use dcd_serve::control::Client;
 use serde_json::{Value, json};
 
-use crate::attachment::Refusal;
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
-use crate::commands::array::devices::{Devices, Found, Standing, refused};
-use crate::commands::array::{Choice, place};
 use crate::failure::Failure;
-use crate::real::Purpose;
+use crate::session::choice::{ArrayChoice, place};
+use crate::session::devices::Purpose;
+use crate::session::members::{Content, Devices, Found, Standing};
+use crate::session::record::Refusal;
 
 /// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
 const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     if let Some(mut client) = choice.server()? {
         let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         let role = served_role(&choice, &all["layers"][&choice.layer], &args.member)?;
@@ -31,13 +31,13 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     }
     let role = offline_role(&choice, &Devices::open(&choice, Purpose::Look)?, &args.member)?;
     must_start_without(&choice, role)?;
-    mark_failed(&mut Devices::open(&choice, Purpose::Change)?.members(), role).map_err(refused)?;
+    mark_failed(&mut Devices::open(&choice, Purpose::Change)?.members(), role)?;
     println!("member {role} is used no more");
     Ok(())
 }
 
 /// The role of a member that a server has, by the name that it had at its start, or by number.
-fn served_role(choice: &Choice, status: &Value, member: &str) -> Result<usize, Failure> {
+fn served_role(choice: &ArrayChoice, status: &Value, member: &str) -> Result<usize, Failure> {
     let names: Vec<Option<&str>> =
         status["member_names"].as_array().into_iter().flatten().map(Value::as_str).collect();
     if let Some(role) = names.iter().position(|name| *name == Some(member)) {
@@ -57,7 +57,7 @@ fn served_role(choice: &Choice, status: &Value, member: &str) -> Result<usize, F
     })
 }
 
-fn offline_role(choice: &Choice, devices: &Devices, member: &str) -> Result<usize, Failure> {
+fn offline_role(choice: &ArrayChoice, devices: &Devices, member: &str) -> Result<usize, Failure> {
     match devices.by_name(member).and_then(|found| devices.standing(found)) {
         Some(
             Standing::InUse(role)
@@ -72,7 +72,7 @@ fn offline_role(choice: &Choice, devices: &Devices, member: &str) -> Result<usiz
 
 /// Where a crash has left records of a journal that have to be written again, it is not known of the superblocks alone whether a member
 /// can be spared: refuses what the next start would refuse.
-pub fn must_start_without(choice: &Choice, role: usize) -> Result<(), Failure> {
+pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
     if !devices.newest.active || devices.newest.reshape.is_some() {
         return Ok(());
@@ -87,7 +87,7 @@ pub fn must_start_without(choice: &Choice, role: usize) -> Result<(), Failure> {
     }
     drop(devices);
     let members: Vec<Option<&str>> = members.iter().map(Option::as_deref).collect();
-    let without = Choice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
+    let without = ArrayChoice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
     without.try_start()?.map(|_| ()).map_err(|why| {
         Failure::Refused(Refusal::new(
             format!("member {role} cannot be spared, as the array would not start without it: {why}"),
@@ -107,7 +107,7 @@ pub fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
 }
 
 /// The role of a member that is named, or given by number.
-fn role(choice: &Choice, member: &str) -> Result<usize, Failure> {
+fn role(choice: &ArrayChoice, member: &str) -> Result<usize, Failure> {
     let named = choice.members.iter().position(|name| name.as_deref() == Some(member));
     let number = || member.parse::<usize>().ok().filter(|role| *role < choice.members.len());
     named.or_else(number).ok_or_else(|| {
@@ -119,7 +119,7 @@ fn role(choice: &Choice, member: &str) -> Result<usize, Failure> {
 }
 
 pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     if let Some(client) = choice.server()? {
         return remove_served(&choice, client, &args.name);
     }
@@ -163,7 +163,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
 }
 
 /// There is nothing to wipe.
-fn remove_absent(choice: &Choice, name: &str) -> Result<(), Failure> {
+fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     let (devices, called) = (Devices::open(choice, Purpose::Look)?, place(choice, name));
     let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     if let Some(role) = role.filter(|role| devices.newest.failed >> role & 1 == 0 && !devices.has(*role)) {
@@ -182,7 +182,7 @@ fn remove_absent(choice: &Choice, name: &str) -> Result<(), Failure> {
 }
 
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
-fn remove_served(choice: &Choice, mut client: Client, name: &str) -> Result<(), Failure> {
+fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
     let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
     let array = &status["layers"][&choice.layer];
@@ -218,7 +218,7 @@ fn by_role(array: &Value, name: &str) -> Option<String> {
 }
 
 /// A member that has failed, and is closed.
-fn is_closed(choice: &Choice, array: &Value, name: &str) -> bool {
+fn is_closed(choice: &ArrayChoice, array: &Value, name: &str) -> bool {
     let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
     let is_open = ["member_names", "spare_names"]
         .iter()
@@ -245,16 +245,16 @@ pub fn store_calibration(
     args: &ArrayArgs,
     found: impl FnOnce(Option<&Contiguity>) -> Contiguity,
 ) -> Result<Contiguity, Failure> {
-    let choice = Choice::load(args)?;
+    let choice = ArrayChoice::load(args)?;
     choice.not_served("store the result")?;
     let mut devices = Devices::open(&choice, Purpose::Change)?;
     let calibration = found(devices.newest.calibration.as_ref());
-    offline::store_calibration(&mut devices.members(), &calibration).map_err(refused)?;
+    offline::store_calibration(&mut devices.members(), &calibration)?;
     Ok(calibration)
 }
 
 /// The name of a device of the array.
-pub fn named<'a>(choice: &'a Choice, name: &str, verb: &str) -> Result<&'a str, Failure> {
+pub fn named<'a>(choice: &'a ArrayChoice, name: &str, verb: &str) -> Result<&'a str, Failure> {
     let names = choice.names();
     let by_role = || choice.members.get(name.parse::<usize>().ok()?)?.as_deref();
     names.iter().find(|other| **other == name).copied().or_else(by_role).ok_or_else(|| {
@@ -271,9 +271,7 @@ pub fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
     let place = devices.found.iter().position(|found| found.name == name).expect("all names are there");
     let found = devices.found.remove(place);
     match (&found.device, &found.content) {
-        (None, crate::commands::array::devices::Content::Unreadable(why)) => {
-            Err(Failure::Failed(why.clone()))
-        }
+        (None, Content::Unreadable(why)) => Err(Failure::Failed(why.clone())),
         _ => Ok(found),
     }
 }

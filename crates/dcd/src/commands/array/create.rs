@@ -5,17 +5,19 @@ use dcd_engine::raid::{CreateError, Superblock, clear_journal};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
-use crate::attachment::{Refusal, uuid_text};
 use crate::cli_array::ArrayCreate;
-use crate::commands::array::Choice;
-use crate::commands::array::devices::{may_overwrite, random_id};
-use crate::commands::format::{Made, random_uuid};
+use crate::commands::format::Made;
 use crate::failure::Failure;
-use crate::opening::{PartDevice, reserve_space, start, target};
-use crate::real::Purpose;
+use crate::session::choice::ArrayChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::{reserve_space, start, target};
+use crate::session::overwrite::may_overwrite;
+use crate::session::random::{random_id, random_uuid};
+use crate::session::record::{Refusal, uuid_text};
+use crate::session::started::PartDevice;
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     if choice.config.present.contains(&false) {
         return Err(Failure::Failed(format!(
             "layer \"{}\": all of its members have to be there when it is made",

@@ -8,15 +8,17 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::Signals;
 use dcd_stack::{HumanBytes, LayerKind, StackFile};
 
-use crate::attachment::{AttachmentState, Refusal, admit_without_record};
 use crate::cli_array::ArrayGrow;
-use crate::commands::array::devices::{may_overwrite, random_id};
-use crate::commands::array::{Choice, Devices};
 use crate::failure::Failure;
-use crate::on_array;
-use crate::opening::{PartDevice, start, target};
 use crate::progress::Progress;
-use crate::real::Purpose;
+use crate::session::choice::ArrayChoice;
+use crate::session::devices::Purpose;
+use crate::session::members::Devices;
+use crate::session::open::{array_record, start, target};
+use crate::session::overwrite::may_overwrite;
+use crate::session::random::random_id;
+use crate::session::record::{AttachmentState, Refusal, admit_without_record};
+use crate::session::started::PartDevice;
 
 const FIRST_DETACH: &str = "\"dcd detach\" it with the stack file that has no new member yet, leave the cache out of the stack file while \
                             the array grows, and \"dcd format\" it again afterwards";
@@ -24,7 +26,7 @@ const FIRST_DETACH: &str = "\"dcd detach\" it with the stack file that has no ne
 const BAND_BYTES: u64 = 16 << 20;
 
 pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     choice.not_served("let the array grow")?;
     if let Some(cache) = cache_on(&choice.file, &choice.layer) {
         return Err(Failure::Refused(Refusal::new(
@@ -88,8 +90,8 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
 
 /// Refuses where a cache that this stack file does not name is attached to the array. A move of its data that has begun goes on: until
 /// it ends, nobody can serve the array.
-fn refuse_below_a_cache(choice: &Choice) -> Result<(), Failure> {
-    let Some(record) = on_array::record(&choice.file, &choice.layer)? else { return Ok(()) };
+fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
+    let Some(record) = array_record(&choice.file, &choice.layer)? else { return Ok(()) };
     let all = record.load()?;
     let attached = all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned);
     let lost = record.lost()?;

@@ -8,15 +8,17 @@ use dcd_io::{CallId, Context, Driver, Signal};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
 
-use crate::absent::leave_out;
-use crate::attachment::Refusal;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_are_left, findings_line, pass_line};
-use crate::commands::array::{Choice, members_listed};
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::real::{Opener, Purpose};
-use crate::running::RunningCaches;
+use crate::session::absent::leave_out;
+use crate::session::admit::admit_running;
+use crate::session::choice::ArrayChoice;
+use crate::session::devices::{Opener, Purpose};
+use crate::session::members::members_listed;
+use crate::session::record::Refusal;
+use crate::session::running::RunningCaches;
 
 /// How often progress is looked at.
 const INTERVAL: Nanos = Nanos::from_millis(250);
@@ -26,7 +28,7 @@ const IDLE_LOOKS_MAX: u32 = 40;
 const STOP_MAX: Nanos = Nanos::from_secs(60);
 
 pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
-    let mut choice = Choice::load(&args.array)?;
+    let mut choice = ArrayChoice::load(&args.array)?;
     if args.accept_damage {
         choice.file.accept_damage();
     }
@@ -50,7 +52,7 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
 }
 
 pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     if args.stop {
         let mut client = choice.server()?.ok_or_else(|| {
             Failure::Failed(format!("{}: it is not served: interrupt the scrub", choice.file.path.display()))
@@ -70,7 +72,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 }
 
 /// Tells the array, and follows it until the pass is over; the status then.
-fn run(choice: &Choice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
     let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
     let status = |client: &mut Client| -> Result<Value, Failure> {
         let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
@@ -96,7 +98,7 @@ fn has_nothing_to_do(command: ArrayCommand, layer: &Value) -> bool {
     command == ArrayCommand::Rebuild && layer["failed_members"].as_array().is_some_and(Vec::is_empty)
 }
 
-fn tell(client: &mut Client, choice: &Choice, command: ArrayCommand) -> Result<(), Failure> {
+fn tell(client: &mut Client, choice: &ArrayChoice, command: ArrayCommand) -> Result<(), Failure> {
     let (word, repair) = match command {
         ArrayCommand::Scrub { repair } => ("scrub", repair),
         ArrayCommand::ScrubStop => ("scrub-stop", false),
@@ -147,14 +149,14 @@ impl Follower {
 }
 
 /// Runs the array alone in this process, until the pass is over or a signal comes.
-fn foreground(choice: &Choice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+fn foreground(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
     let mut file = choice.file.clone();
     leave_out(&mut file, &[&choice.layer], false)?;
     file.without_non_volatile();
-    let mut caches = RunningCaches::admit(&file, &[&choice.layer])?;
+    let mut caches = admit_running(&file, &[&choice.layer])?;
     let mut opener = Opener::new(&file, Purpose::Change);
     let built = match file.build_parts(&[&choice.layer], &mut opener) {
         Ok(built) => built,

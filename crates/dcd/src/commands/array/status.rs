@@ -8,16 +8,16 @@ use dcd_serve::control::Client;
 use dcd_stack::{DeviceSpec, HumanBytes};
 use serde_json::{Value, json};
 
-use crate::admission::admit_bare_array;
-use crate::attachment::uuid_text;
 use crate::cli_array::ArrayStatus;
-use crate::commands::array::devices::{Content, Devices, Found, Standing};
-use crate::commands::array::{Choice, members_listed, place};
 use crate::failure::{Failure, Health};
-use crate::real::Purpose;
+use crate::session::choice::{ArrayChoice, place};
+use crate::session::devices::Purpose;
+use crate::session::members::{Content, Devices, Found, Standing, members_listed};
+use crate::session::record::uuid_text;
+use crate::session::serving::admit::admit_bare_array;
 
 pub fn run(args: &ArrayStatus) -> Result<(), Failure> {
-    let choice = Choice::load(&args.array)?;
+    let choice = ArrayChoice::load(&args.array)?;
     let status = match choice.server()? {
         Some(client) => served(&choice, client)?,
         None => {
@@ -74,7 +74,7 @@ const MISPLACED: &str = "misplaced";
 
 /// What a running array says of itself. Its devices have the names that they had when the server opened them: the stack file may have
 /// others by now.
-fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
+fn served(choice: &ArrayChoice, mut client: Client) -> Result<Value, Failure> {
     let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
     let mut status = all["layers"][&choice.layer].clone();
     let is_in =
@@ -181,7 +181,7 @@ fn served(choice: &Choice, mut client: Client) -> Result<Value, Failure> {
 }
 
 /// The same from the superblocks of an array that is not served.
-fn offline(choice: &Choice, devices: &Devices, start: &Result<Value, String>) -> Value {
+fn offline(choice: &ArrayChoice, devices: &Devices, start: &Result<Value, String>) -> Value {
     let of = &devices.newest;
     let stripes = of.member_sectors / of.strip_sectors;
     let mut rows: Vec<Value> = Vec::new();
@@ -247,7 +247,7 @@ fn state(devices: &Devices, starts: bool) -> &'static str {
     }
 }
 
-fn row(choice: &Choice, devices: &Devices, found: &Found) -> Value {
+fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Value {
     let place = place(choice, &found.name);
     let expected = choice.members.iter().position(|member| member.as_deref() == Some(&found.name));
     let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);

@@ -10,13 +10,13 @@ use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYT
 use dcd_io::{FileDevice, FileSpec};
 use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
 
-use crate::attachment::{Record, Refusal, admit_plain};
 use crate::cli::Calibrate;
 use crate::commands::Modelled;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::real::{Opener, Purpose};
-
+use crate::session::devices::{Opener, Purpose};
+use crate::session::probe::probe;
+use crate::session::record::{Record, Refusal, admit_plain};
 use result::{Found, Measured};
 use store::Target;
 
@@ -173,7 +173,7 @@ fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
     let spec = FileSpec { read_only: true, ..FileSpec::new(path) };
     let mut device = FileDevice::open(&spec).map_err(|e| Failure::Failed(e.to_string()))?;
     let whole = Extent::new(Lba(0), dcd_engine::BlockDevice::geometry(&device).sectors);
-    let found = crate::probe::probe(&mut device).map_err(|e| Failure::Failed(e.to_string()))?;
+    let found = probe(&mut device).map_err(|e| Failure::Failed(e.to_string()))?;
     drop(device);
     admit_plain(&Record::open(path, whole)?.load()?, whole)?;
     match found.filter(|_| !force) {

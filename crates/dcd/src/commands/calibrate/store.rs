@@ -7,18 +7,18 @@ use dcd_engine::raid::contiguity::Contiguity;
 use dcd_stack::StackFile;
 
 use super::result::Found;
-use crate::attachment::Refusal;
-use crate::choice::Choice;
 use crate::cli_array::ArrayArgs;
 use crate::commands::array::store_calibration;
 use crate::failure::Failure;
-use crate::opening::{open_log, refused};
-use crate::real::Purpose;
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::open_log;
+use crate::session::record::Refusal;
 
 /// A layer that fills gaps on the disks that it stands on.
 pub enum Target {
     Array(ArrayArgs),
-    Log(Box<Choice>),
+    Log(Box<CacheChoice>),
 }
 
 impl Target {
@@ -28,7 +28,8 @@ impl Target {
         let file = StackFile::load(path)?;
         let arrays: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
         let caches: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
-        let over_array = |cache: &str| Choice::of(file.clone(), Some(cache)).is_ok_and(|c| c.is_over_array());
+        let over_array =
+            |cache: &str| CacheChoice::of(file.clone(), Some(cache)).is_ok_and(|c| c.is_over_array());
         let caches_of_disks = caches.iter().filter(|cache| !over_array(cache));
         let all: Vec<&str> = arrays.iter().chain(caches_of_disks).copied().collect();
         let path = path.display();
@@ -63,7 +64,7 @@ impl Target {
             return Ok(Target::Array(ArrayArgs { file: file.path.clone(), layer: Some(name.to_owned()) }));
         }
         let name = name.to_owned();
-        Ok(Target::Log(Box::new(Choice::of(file, Some(&name))?)))
+        Ok(Target::Log(Box::new(CacheChoice::of(file, Some(&name))?)))
     }
 
     /// Stores it; returns what to tell the user.
@@ -90,9 +91,9 @@ impl Target {
                     )));
                 }
                 let mut log = open_log(choice, Purpose::Change)?;
-                let before = offline::read_superblock(&mut log).map_err(refused)?.calibration;
+                let before = offline::read_superblock(&mut log)?.calibration;
                 let stored = found.contiguity(before.as_ref());
-                offline::store_calibration(&mut log, &stored).map_err(refused)?;
+                offline::store_calibration(&mut log, &stored)?;
                 Ok(match stored.write.max {
                     0 | 1 => format!(
                         "stored in the log of \"{name}\": it fills no gaps, as the writes of such a disk gain nothing, or were not \

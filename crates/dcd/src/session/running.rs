@@ -2,11 +2,16 @@
 //! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
 
 use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
-use dcd_stack::StackFile;
 
-use crate::admission::{Admitted, admit_below};
-use crate::attachment::{Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError};
-use crate::failure::Failure;
+use crate::session::record::{Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError};
+
+/// A log cache that may be served.
+pub struct Admitted {
+    pub layer: String,
+    pub record: Option<Record>,
+    /// What the record is to begin with, once the cache has started: it may still refuse the disk.
+    pub unrecorded: Option<Attachment>,
+}
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -21,19 +26,6 @@ struct Running {
 }
 
 impl RunningCaches {
-    /// Those among some parts of a stack and below them, if they may be started. Their devices must not be open.
-    pub fn admit(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
-        let mut caches: Vec<Running> = Vec::new();
-        for part in parts {
-            for Admitted { layer, record, unrecorded } in admit_below(file, part)? {
-                if let Some(record) = record.filter(|_| caches.iter().all(|cache| cache.layer != layer)) {
-                    caches.push(Running { layer, record, before: unrecorded, is_recorded: false });
-                }
-            }
-        }
-        Ok(RunningCaches(caches))
-    }
-
     /// Those that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
         let running = admitted.into_iter().filter_map(|Admitted { layer, record, unrecorded }| {
@@ -254,7 +246,7 @@ mod tests {
     use dcd_engine::{Event, Extent, Geometry, Layer, LayerStatus, Lba, Outbox, StackBuilder, Target};
 
     use super::*;
-    use crate::attachment::uuid_text;
+    use crate::session::record::uuid_text;
 
     const EXTENT: Extent = Extent::new(Lba(0), 8);
 

@@ -12,9 +12,9 @@ use dcd_io::{
 };
 use serde_json::{Value, json};
 
-use crate::commands::array::random_id;
-use crate::host::{Given, Host};
-use crate::watching::{DeviceWatch, owing_devices, silent_status};
+use crate::session::random::random_id;
+use crate::session::serving::host::{Given, Host};
+use crate::session::serving::watch::{DeviceWatch, owing_devices, silent_status};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);

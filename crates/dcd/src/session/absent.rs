@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use dcd_engine::raid::members_named;
 use dcd_stack::StackFile;
 
-use crate::attachment::Refusal;
-use crate::commands::array::{Choice, Devices, Standing};
 use crate::failure::Failure;
-use crate::real::Purpose;
+use crate::session::choice::{ArrayChoice, place};
+use crate::session::devices::Purpose;
+use crate::session::members::{Devices, Standing};
+use crate::session::record::Refusal;
 
 /// How often it is looked whether a device has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -28,7 +29,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
     let needed = file.needed_by(parts);
     let arrays = file.arrays().map(|(layer, _)| layer.name.clone()).filter(|name| needed.contains(name));
     for array in arrays.collect::<Vec<String>>() {
-        let choice = Choice::of(file.clone(), array.clone());
+        let choice = ArrayChoice::of(file.clone(), array.clone());
         let absent: Vec<&str> = choice.names().into_iter().filter(|name| !file.is_there(name)).collect();
         if absent.is_empty() {
             continue;
@@ -77,14 +78,14 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
 
 /// An array of which devices are not there, by the superblocks of the others.
 struct Looked<'a> {
-    choice: &'a Choice,
+    choice: &'a ArrayChoice,
     absent: &'a [&'a str],
     devices: Devices,
 }
 
 impl<'a> Looked<'a> {
     /// None where no superblock can be read.
-    fn at(choice: &'a Choice, absent: &'a [&'a str]) -> Result<Option<Looked<'a>>, Failure> {
+    fn at(choice: &'a ArrayChoice, absent: &'a [&'a str]) -> Result<Option<Looked<'a>>, Failure> {
         match Devices::open(choice, Purpose::Look) {
             Ok(devices) => Ok(Some(Looked { choice, absent, devices })),
             Err(failure @ Failure::Busy(_)) => Err(failure),
@@ -122,7 +123,7 @@ impl<'a> Looked<'a> {
 
     fn called(&self, name: &str) -> String {
         let path = self.choice.file.path_below(name).map(|path| format!(", {}", path.display()));
-        let place = crate::commands::array::place(self.choice, name);
+        let place = place(self.choice, name);
         format!("{place} (\"{name}\"{})", path.unwrap_or_default())
     }
 

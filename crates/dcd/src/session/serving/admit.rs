@@ -5,48 +5,29 @@ use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
-use crate::attachment::{
-    Attachment, AttachmentState, Attachments, LogSeen, NO_LOG, Record, Refusal, Start, admit_plain,
-    admit_start, admit_told, admit_without_cache, admit_without_record, uuid_text,
-};
-use crate::choice::Choice;
 use crate::failure::Failure;
-use crate::on_array;
-use crate::opening::{Inspection, attachment, inspect, mark, open_log, open_record, start, target};
-use crate::real::Purpose;
-
-/// A log cache that may be served.
-pub struct Admitted {
-    pub layer: String,
-    pub record: Option<Record>,
-    /// What the record is to begin with, once the cache has started: it may still refuse the disk.
-    pub unrecorded: Option<Attachment>,
-}
+use crate::session::admit::{admit_one, of_unknown_content};
+use crate::session::below::{array_below, is_read_only, stands_on_a_cache};
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::open::{array_record, mark, open_log, open_record, start, target};
+use crate::session::record::{
+    Attachment, Attachments, Record, Refusal, admit_plain, admit_without_cache, admit_without_record,
+    uuid_text,
+};
+use crate::session::running::Admitted;
+use crate::session::tell::tell_members;
 
 /// The log caches of a stack, the upper ones first.
-pub fn choices(file: &StackFile) -> Result<Vec<Choice>, Failure> {
+pub fn choices(file: &StackFile) -> Result<Vec<CacheChoice>, Failure> {
     let names: Vec<String> = file.log_caches().map(|layer| layer.name.clone()).collect();
-    names.iter().rev().map(|name| Choice::of(file.clone(), Some(name))).collect()
-}
-
-/// May the log of a cache be used with its data disk?
-pub fn admit_log(choice: &Choice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
-    let log = choice.log_name();
-    if matches!(seen, LogSeen::Missing(_)) {
-        let instead = "To give it up: \"dcd serve --without-cache --force\"";
-        admit_without_record(record.lost()?, false, instead)?;
-    }
-    let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
-    if let (Start::Unrecorded, Some(told), LogSeen::Present { uuid, .. }) = (&start, record.told(), seen) {
-        admit_told(told, &log, uuid)?;
-    }
-    Ok(start)
+    names.iter().rev().map(|name| CacheChoice::of(file.clone(), Some(name))).collect()
 }
 
 /// Admits every log cache of a stack, the upper ones first.
 pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     let choices = choices(file)?;
-    let by_name = |choice: &Choice| {
+    let by_name = |choice: &CacheChoice| {
         admit_one(choice).map_err(|failure| match failure {
             Failure::Refused(refusal) if choices.len() > 1 => {
                 let reason = format!("log cache \"{}\": {}", choice.layer, refusal.reason);
@@ -59,7 +40,7 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     for (choice, Admitted { layer, record, unrecorded }) in choices.iter().zip(&admitted) {
         if let (Some(record), None) = (record, unrecorded) {
             // A format that was killed had not come as far as that.
-            on_array::tell_members(file, &choice.data, record, &[])?;
+            tell_members(file, &choice.data, record, &[])?;
         }
         let grown = record.as_ref().map_or(0, Record::grown_sectors);
         if grown > 0 {
@@ -71,55 +52,6 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
         }
     }
     Ok(admitted)
-}
-
-/// To serve without caches gives up those below, too.
-fn only_this_one(choice: &Choice, refusal: Refusal) -> Refusal {
-    if !on_array::stands_on_a_cache(&choice.file, &choice.data) {
-        return refusal;
-    }
-    let layer = &choice.layer;
-    let action = format!(
-        "{}. Beware that --without-cache gives up the caches below it as well: \"dcd format --layer {layer} --force\" gives up this \
-         one alone, and makes a new log",
-        refusal.action
-    );
-    Refusal { action, ..refusal }
-}
-
-/// Admits the log caches that a part lies on, and the part itself if it is one: they may be started. The lower ones come first.
-pub fn admit_below(file: &StackFile, part: &str) -> Result<Vec<Admitted>, Failure> {
-    let Some(layer) = file.layer(part) else { return Ok(Vec::new()) };
-    let mut admitted = Vec::new();
-    for below in layer.kind.below_names() {
-        admitted.extend(admit_below(file, below)?);
-    }
-    if matches!(layer.kind, LayerKind::LogCache { .. }) {
-        admitted.push(admit_one(&Choice::of(file.clone(), Some(part))?)?);
-    }
-    Ok(admitted)
-}
-
-fn admit_one(choice: &Choice) -> Result<Admitted, Failure> {
-    let layer = choice.layer.clone();
-    if choice.stands_on_a_cache() {
-        // Only the cache below can say what it holds, and only while it is served.
-        return Ok(Admitted { layer, record: None, unrecorded: None });
-    }
-    let Inspection { record, seen, superblock } = inspect(choice)?;
-    let Some(record) = record else {
-        if let LogSeen::Missing(why) = seen {
-            return Err(Failure::Refused(Refusal::new(format!("there is no log: {why}"), NO_LOG)));
-        }
-        return Ok(Admitted { layer, record: None, unrecorded: None });
-    };
-    let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
-        Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
-        other => other,
-    })?;
-    let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
-    let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
-    Ok(Admitted { layer, record: Some(record), unrecorded })
 }
 
 /// Refuses to serve what a cache is attached to without that cache: its newest data is elsewhere.
@@ -146,7 +78,7 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
     else {
         return Ok(());
     };
-    if let Some(record) = on_array::record(file, part)? {
+    if let Some(record) = array_record(file, part)? {
         admit_without_record(
             record.lost()?,
             false,
@@ -222,9 +154,9 @@ fn look_for_log_on_array(
     file: &StackFile,
     part: &str,
 ) -> Result<Option<Result<Superblock, OfflineError>>, Failure> {
-    let on_devices = |array: &&str| !on_array::stands_on_a_cache(file, array);
-    let Some(array) = on_array::array_below(file, part).filter(on_devices) else { return Ok(None) };
-    if on_array::is_read_only(file, array) {
+    let on_devices = |array: &&str| !stands_on_a_cache(file, array);
+    let Some(array) = array_below(file, part).filter(on_devices) else { return Ok(None) };
+    if is_read_only(file, array) {
         return Ok(None);
     }
     match look_for_log(file, part) {
@@ -236,7 +168,11 @@ fn look_for_log_on_array(
 
 /// A cache of which a disk has no record, as when it was moved here: its log, if that is there, would be taken for the disk's at a later
 /// start. (The members of an array tell whether there is one.)
-fn unrecorded(choice: &Choice, record: &Record, all: &Attachments) -> Result<Option<Attachment>, Failure> {
+fn unrecorded(
+    choice: &CacheChoice,
+    record: &Record,
+    all: &Attachments,
+) -> Result<Option<Attachment>, Failure> {
     if all.overlapping(record.extent()).is_some() || record.told().is_some() {
         return Ok(None);
     }
@@ -250,7 +186,7 @@ fn unrecorded(choice: &Choice, record: &Record, all: &Attachments) -> Result<Opt
 }
 
 /// A cache on another one has no record: whether it has something that is not home is not known.
-fn admit_without_upper(choice: &Choice) -> Result<(), Failure> {
+fn admit_without_upper(choice: &CacheChoice) -> Result<(), Failure> {
     let seen = match open_log(choice, Purpose::Look) {
         Ok(mut log) => read_superblock(&mut log).ok(),
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
@@ -269,12 +205,6 @@ fn admit_without_upper(choice: &Choice) -> Result<(), Failure> {
     }
 }
 
-/// What a record says of a cache that it did not have.
-fn of_unknown_content(choice: &Choice, record: &Record, superblock: &Superblock) -> Attachment {
-    let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
-    Attachment { dirty_bytes: None, ..found }
-}
-
 /// Gives up every log cache of a stack, and returns the stack without them.
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
@@ -283,7 +213,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     // The lower ones first: what stands on them is looked at without them, as it is served.
     for choice in choices(file)?.into_iter().rev() {
         let is_upper = choice.stands_on_a_cache();
-        let choice = Choice::of(plain.clone(), Some(&choice.layer))?;
+        let choice = CacheChoice::of(plain.clone(), Some(&choice.layer))?;
         if is_upper && !force {
             admit_without_upper(&choice)?;
         }
@@ -312,7 +242,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
             record.update(|_| found)?;
         }
         record.abandon()?;
-        on_array::tell_members(&plain, &data, &record, &gone)?;
+        tell_members(&plain, &data, &record, &gone)?;
     }
     for (choice, recorded, is_upper) in logs {
         mark_given_up(&choice, recorded.as_deref(), is_upper);
@@ -322,8 +252,8 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
 
 /// Has the log of a cache that was given up say so itself, where it is there, and is the one that the record has: the record may be lost
 /// one day, and a cache on another one has none. A log on an array is left as it is, as the array would have to be started for it.
-fn mark_given_up(choice: &Choice, recorded: Option<&str>, is_upper: bool) {
-    if on_array::array_below(&choice.file, &choice.log).is_some() {
+fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
+    if array_below(&choice.file, &choice.log).is_some() {
         return;
     }
     let Ok(mut log) = open_log(choice, Purpose::Change) else { return };

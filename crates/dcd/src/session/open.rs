@@ -1,5 +1,10 @@
 //! Opens the parts of a stack that an offline command needs, and finds out what stands where the log should be.
 
+use std::borrow::Cow;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{
     OfflineError, live_superblock, read_copies, read_superblock, write_superblock,
@@ -7,23 +12,19 @@ use dcd_engine::log_cache::offline::{
 use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
 use dcd_io::DeviceError;
 use dcd_stack::{HumanBytes, Parts, StackFile};
+use serde_json::Value;
 
-use std::borrow::Cow;
-use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-
-use crate::absent::leave_out;
-use crate::attachment::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
-use crate::choice::Choice;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::offline::Offline;
-use crate::on_array;
-use crate::real::{Opener, Purpose};
-use crate::running::RunningCaches;
-
-pub use crate::offline::PartDevice;
+use crate::session::absent::leave_out;
+use crate::session::admit::{admit_below, admit_running};
+use crate::session::below::{array_below, home_path, range};
+use crate::session::choice::{ArrayChoice, CacheChoice};
+use crate::session::devices::{Opener, Purpose};
+use crate::session::members::{Content, Devices, Found, newest};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, uuid_text};
+use crate::session::running::RunningCaches;
+use crate::session::started::{PartDevice, Started};
 
 /// How much of a file is looked at to see what it is.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -41,10 +42,10 @@ pub struct Opened {
 
 impl Opened {
     /// Opens both parts of a cache.
-    pub fn open(choice: &Choice, purpose: Purpose) -> Result<Opened, Failure> {
+    pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<Opened, Failure> {
         let create = purpose == Purpose::Create;
-        let log_array = if create { on_array::record(&choice.file, &choice.log)? } else { None };
-        let data_array = on_array::record(&choice.file, &choice.data)?;
+        let log_array = if create { array_record(&choice.file, &choice.log)? } else { None };
+        let data_array = array_record(&choice.file, &choice.data)?;
         let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], purpose)?;
         let record_of = |name: &str, array: Option<Record>| match array {
             Some(array) => Ok(Some(array)),
@@ -75,7 +76,7 @@ pub struct Log {
 impl Log {
     pub fn open(args: &LogArgs) -> Result<Log, Failure> {
         if !is_log(&args.file)? {
-            let choice = Choice::load(&args.file, args.layer.as_deref())?;
+            let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
             let opened = Opened::open(&choice, Purpose::Look)?;
             return Ok(Log { log: opened.log, data: Some(opened.data) });
         }
@@ -99,16 +100,16 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
 }
 
 /// Opens the log alone.
-pub fn open_log(choice: &Choice, purpose: Purpose) -> Result<PartDevice, Failure> {
+pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
     let (offline, parts) = start(&choice.file, &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
 /// Writes down in a log what has become of its cache.
 pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
-    let mut superblock = read_superblock(log).map_err(refused)?;
+    let mut superblock = read_superblock(log)?;
     superblock.state = state;
-    write_superblock(log, &mut superblock).map_err(refused)
+    write_superblock(log, &mut superblock).map_err(Failure::from)
 }
 
 /// What the record says, and what is found at the log's place; the log may not even open.
@@ -119,12 +120,12 @@ pub struct Inspection {
 }
 
 /// Looks at a cache without changing anything, and lets go of its devices again.
-pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
+pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
     let (mut seen, superblock) = match open_log(choice, Purpose::Look) {
         Ok(mut log) => look_at(&mut log)?,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         // What keeps the array below from starting says nothing of the log on it.
-        Err(failure) if on_array::array_below(&choice.file, &choice.log).is_some() => return Err(failure),
+        Err(failure) if array_below(&choice.file, &choice.log).is_some() => return Err(failure),
         Err(failure) => {
             let seen = LogSeen::Missing(failure.to_string());
             return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
@@ -141,8 +142,8 @@ pub fn inspect(choice: &Choice) -> Result<Inspection, Failure> {
 }
 
 /// The record of the data disk; the log is not looked at.
-pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
-    let found = match on_array::record(&choice.file, &choice.data)? {
+pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
+    let found = match array_record(&choice.file, &choice.data)? {
         Some(record) => Some(record),
         None => {
             let (_offline, parts) = start(&choice.file, &[&choice.data], Purpose::Look)?;
@@ -153,12 +154,12 @@ pub fn open_record(choice: &Choice) -> Result<Option<Record>, Failure> {
 }
 
 /// Opens parts of a stack, and what they stand on. Log caches among that are started, if they may be.
-pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offline, Parts), Failure> {
+pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
     let mut file = Cow::Borrowed(file);
     if purpose != Purpose::Create {
         leave_out(file.to_mut(), parts, false)?;
     }
-    let mut caches = RunningCaches::admit(&file, parts)?;
+    let mut caches = admit_running(&file, parts)?;
     if purpose == Purpose::Look {
         // Nothing comes of what they write.
         caches = RunningCaches::default();
@@ -173,7 +174,7 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Offl
     };
     let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
-    Ok((Offline::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
+    Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
 }
 
 /// Has the file that a part lies on give that part its space: a log, or a journal, is written all over, and would fail at the first full
@@ -219,7 +220,7 @@ pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Reco
 }
 
 fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), Failure> {
-    let copies = read_copies(log).map_err(refused)?;
+    let copies = read_copies(log)?;
     match live_superblock(&copies) {
         Ok(superblock) => {
             let seen = LogSeen::Present {
@@ -233,21 +234,13 @@ fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), F
         Err(error @ (OfflineError::NotFormatted | OfflineError::NoSuperblock(..))) => {
             Ok((LogSeen::Missing(error.to_string()), None))
         }
-        Err(error) => Err(refused(error)),
-    }
-}
-
-/// An error of an offline tool: a refusal, or a mishap.
-pub fn refused(error: OfflineError) -> Failure {
-    match error {
-        OfflineError::Io { .. } => Failure::Failed(error.to_string()),
-        other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// The attachment of a cache as its superblock describes it.
 pub fn attachment(
-    choice: &Choice,
+    choice: &CacheChoice,
     extent: Extent,
     superblock: &Superblock,
     state: AttachmentState,
@@ -261,5 +254,82 @@ pub fn attachment(
         state,
         dirty_bytes: Some(0),
         log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
+    }
+}
+
+/// The record of the array that a part lies on. None where it lies on none, or on one that has not been made or cannot be read. Caches
+/// below it are started to read it, if they may be: only they can say what they hold. Its devices must not be open.
+pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
+    let Some(array) = array_below(file, part) else { return Ok(None) };
+    admit_below(file, array)?;
+    let devices = match Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look) {
+        Ok(devices) => devices,
+        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+        // Whoever starts the array is told more of it.
+        Err(_) => return Ok(None),
+    };
+    let newest = &devices.newest;
+    let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
+    let its_own = devices
+        .found
+        .iter()
+        .filter(|found| found.superblock().is_some_and(|(superblock, _)| superblock.uuid == newest.uuid));
+    let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
+    match range(file, part, sectors) {
+        Some(extent) if !members.is_empty() => {
+            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Devices {
+    /// Opens those that can be opened.
+    pub fn open(choice: &ArrayChoice, purpose: Purpose) -> Result<Devices, Failure> {
+        let mut found = Vec::new();
+        let mut there = Vec::new();
+        for name in choice.names() {
+            // Each alone, so that one that is gone does not keep the others from being looked at.
+            match start(&choice.file, &[name], Purpose::Look) {
+                Ok(_) => there.push(name),
+                Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
+                Err(error) => {
+                    let content = Content::Unreadable(error.to_string());
+                    found.push(Found { name: name.to_owned(), device: None, content });
+                }
+            }
+        }
+        let mut opened = Parts::default();
+        if !there.is_empty() {
+            let (offline, parts) = start(&choice.file, &there, purpose)?;
+            opened = parts.clone();
+            found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
+        }
+        let order = choice.names();
+        found.sort_by_key(|found| order.iter().position(|name| *name == found.name));
+        let newest = newest(&found).ok_or_else(|| {
+            let why = found.iter().map(|found| match &found.content {
+                Content::Unreadable(why) => format!("\"{}\": {why}", found.name),
+                Content::None(error) => format!("\"{}\": {error}", found.name),
+                Content::Of(..) => format!("\"{}\" is a spare", found.name),
+            });
+            Failure::Failed(format!(
+                "none of its devices is a member of an array; {}",
+                why.collect::<Vec<_>>().join("; ")
+            ))
+        })?;
+        Ok(Devices { newest, found, parts: opened })
+    }
+}
+
+impl ArrayChoice {
+    /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
+    pub fn try_start(&self) -> Result<Result<Value, String>, Failure> {
+        match start(&self.file, &[&self.layer], Purpose::Look) {
+            Ok((offline, parts)) => Ok(Ok(offline.status(parts.layers[&self.layer]))),
+            Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal.reason)),
+            Err(failure) => Ok(Err(failure.to_string())),
+        }
     }
 }

@@ -8,10 +8,10 @@ use dcd_engine::{
 };
 use serde_json::Value;
 
-use crate::attachment::Refusal;
 use crate::failure::Failure;
-use crate::real::FilePump;
-use crate::running::RunningCaches;
+use crate::session::devices::FilePump;
+use crate::session::record::Refusal;
+use crate::session::running::RunningCaches;
 
 struct Shared {
     stack: Stack,
@@ -93,18 +93,18 @@ impl Drop for Shared {
 }
 
 /// A stack that is active, and whose parts can be read and written.
-pub struct Offline {
+pub struct Started {
     shared: Rc<RefCell<Shared>>,
 }
 
-impl Offline {
+impl Started {
     /// Takes over a stack, its driver and the caches in it, and activates it. `arrays`, bottom first, are stopped at the end.
     pub fn start(
         stack: Stack,
         files: FilePump,
         mut caches: RunningCaches,
         arrays: Vec<LayerIndex>,
-    ) -> Result<Offline, Failure> {
+    ) -> Result<Started, Failure> {
         caches.note_start()?;
         let pump = NotedPump { files, caches, ended: None };
         let mut shared = Shared { stack, pump, arrays: Vec::new() };
@@ -112,7 +112,7 @@ impl Offline {
         stack.activate(pump).map_err(|e| Refusal::new(e.to_string(), "nothing was changed"))?;
         pump.caches.note_started(pump.files.now(), stack)?;
         shared.arrays = arrays;
-        Ok(Offline { shared: Rc::new(RefCell::new(shared)) })
+        Ok(Started { shared: Rc::new(RefCell::new(shared)) })
     }
 
     /// What a layer says of itself.
@@ -126,7 +126,7 @@ impl Offline {
     }
 }
 
-/// One part of an [`Offline`] stack.
+/// One part of an [`Started`] stack.
 pub struct PartDevice {
     shared: Rc<RefCell<Shared>>,
     target: Target,

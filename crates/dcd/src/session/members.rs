@@ -1,17 +1,12 @@
 //! The devices of an array that is not served: which can be opened, what their superblocks say, who is who.
 
-use dcd_engine::raid::offline::ChangeError;
+use dcd_engine::BlockDevice;
+use dcd_engine::raid::members_named;
 use dcd_engine::raid::{Apart, Identity, Superblock, SuperblockError};
-use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_stack::{HumanBytes, Parts, StackFile};
+use dcd_stack::Parts;
+use serde_json::Value;
 
-use crate::attachment::{Refusal, admit_overwrite};
-use crate::commands::array::Choice;
-use crate::commands::format::random_uuid;
-use crate::failure::Failure;
-use crate::opening::{PartDevice, record, start, target};
-use crate::probe::probe;
-use crate::real::Purpose;
+use crate::session::started::PartDevice;
 
 /// What is known of a device.
 pub enum Content {
@@ -87,43 +82,6 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Opens those that can be opened.
-    pub fn open(choice: &Choice, purpose: Purpose) -> Result<Devices, Failure> {
-        let mut found = Vec::new();
-        let mut there = Vec::new();
-        for name in choice.names() {
-            // Each alone, so that one that is gone does not keep the others from being looked at.
-            match start(&choice.file, &[name], Purpose::Look) {
-                Ok(_) => there.push(name),
-                Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-                Err(error) => {
-                    let content = Content::Unreadable(error.to_string());
-                    found.push(Found { name: name.to_owned(), device: None, content });
-                }
-            }
-        }
-        let mut opened = Parts::default();
-        if !there.is_empty() {
-            let (offline, parts) = start(&choice.file, &there, purpose)?;
-            opened = parts.clone();
-            found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
-        }
-        let order = choice.names();
-        found.sort_by_key(|found| order.iter().position(|name| *name == found.name));
-        let newest = newest(&found).ok_or_else(|| {
-            let why = found.iter().map(|found| match &found.content {
-                Content::Unreadable(why) => format!("\"{}\": {why}", found.name),
-                Content::None(error) => format!("\"{}\": {error}", found.name),
-                Content::Of(..) => format!("\"{}\" is a spare", found.name),
-            });
-            Failure::Failed(format!(
-                "none of its devices is a member of an array; {}",
-                why.collect::<Vec<_>>().join("; ")
-            ))
-        })?;
-        Ok(Devices { newest, found, parts: opened })
-    }
-
     pub fn standing(&self, found: &Found) -> Option<Standing> {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }
@@ -180,42 +138,9 @@ pub fn newest(found: &[Found]) -> Option<Superblock> {
     Superblock::newest_of(of.map(|(superblock, _)| superblock)).cloned()
 }
 
-/// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.
-pub fn may_overwrite(
-    file: &StackFile,
-    parts: &Parts,
-    name: &str,
-    device: &mut PartDevice,
-    force: bool,
-) -> Result<(), Failure> {
-    if let Some(record) = record(file, parts, name)? {
-        admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
-    }
-    let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;
-    match found {
-        Some(what) if !force => {
-            let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
-            Err(Failure::Refused(Refusal::new(
-                format!("\"{name}\" has {what} on it"),
-                format!("choose another device, or add --force: its {size} would be overwritten"),
-            )))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The id of a new member.
-pub fn random_id() -> Result<u64, Failure> {
-    let bytes = random_uuid()?;
-    Ok(bytes.iter().fold(0u64, |id, byte| id.rotate_left(8) ^ u64::from(*byte)).max(1))
-}
-
-/// An error of a change of superblocks: a mishap, or a refusal.
-pub fn refused(error: ChangeError) -> Failure {
-    match error {
-        ChangeError::Write { .. } | ChangeError::Io(_) | ChangeError::Superblock(_) => {
-            Failure::Failed(error.to_string())
-        }
-        other => Failure::Refused(Refusal::new(other.to_string(), "nothing was changed")),
-    }
+/// The members that a status lists by role: "member 1", "members 1 and 3"; none where it lists nobody.
+pub fn members_listed(roles: &Value) -> Option<String> {
+    let roles = roles.as_array().into_iter().flatten().filter_map(Value::as_u64);
+    let roles: Vec<usize> = roles.map(|role| role as usize).collect();
+    (!roles.is_empty()).then(|| members_named(&roles))
 }

@@ -10,8 +10,9 @@ use dcd_engine::{
 };
 
 use super::*;
-use crate::admission::Admitted;
-use crate::attachment::{Attachment, AttachmentState, Record};
+use crate::session::record::{Attachment, AttachmentState, Record};
+use crate::session::running::{Admitted, RunningCaches};
+use crate::session::serving::host::{Cache, CacheKind, Host, state_word};
 
 /// A log cache without a log: it keeps the controls that it gets, and has as many dirty bytes as the test says.
 struct Told {

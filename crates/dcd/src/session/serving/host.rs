@@ -19,8 +19,8 @@ use dcd_io::{CallId, ClientId};
 use dcd_stack::{HumanBytes, METER, Parts};
 use serde_json::{Value, json};
 
-use crate::commands::array::members_listed;
-use crate::running::RunningCaches;
+use crate::session::members::members_listed;
+use crate::session::running::RunningCaches;
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);

@@ -1,0 +1,96 @@
+//! Which log caches may be started: each log belongs to its data disk.
+
+use dcd_engine::log_cache::format::Superblock;
+use dcd_stack::{LayerKind, StackFile};
+
+use super::below::stands_on_a_cache;
+use super::choice::CacheChoice;
+use super::open::{Inspection, attachment, inspect};
+use super::record::{
+    Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_start, admit_told,
+    admit_without_record,
+};
+use super::running::{Admitted, RunningCaches};
+use crate::failure::Failure;
+
+/// The caches among some parts of a stack and below them, if they may be started. Their devices must not be open.
+pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
+    let mut admitted: Vec<Admitted> = Vec::new();
+    for part in parts {
+        for cache in admit_below(file, part)? {
+            if admitted.iter().all(|other| other.layer != cache.layer) {
+                admitted.push(cache);
+            }
+        }
+    }
+    Ok(RunningCaches::of(admitted))
+}
+
+/// May the log of a cache be used with its data disk?
+pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
+    let log = choice.log_name();
+    if matches!(seen, LogSeen::Missing(_)) {
+        let instead = "To give it up: \"dcd serve --without-cache --force\"";
+        admit_without_record(record.lost()?, false, instead)?;
+    }
+    let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
+    if let (Start::Unrecorded, Some(told), LogSeen::Present { uuid, .. }) = (&start, record.told(), seen) {
+        admit_told(told, &log, uuid)?;
+    }
+    Ok(start)
+}
+
+/// Admits the log caches that a part lies on, and the part itself if it is one: they may be started. The lower ones come first.
+pub fn admit_below(file: &StackFile, part: &str) -> Result<Vec<Admitted>, Failure> {
+    let Some(layer) = file.layer(part) else { return Ok(Vec::new()) };
+    let mut admitted = Vec::new();
+    for below in layer.kind.below_names() {
+        admitted.extend(admit_below(file, below)?);
+    }
+    if matches!(layer.kind, LayerKind::LogCache { .. }) {
+        admitted.push(admit_one(&CacheChoice::of(file.clone(), Some(part))?)?);
+    }
+    Ok(admitted)
+}
+
+pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
+    let layer = choice.layer.clone();
+    if choice.stands_on_a_cache() {
+        // Only the cache below can say what it holds, and only while it is served.
+        return Ok(Admitted { layer, record: None, unrecorded: None });
+    }
+    let Inspection { record, seen, superblock } = inspect(choice)?;
+    let Some(record) = record else {
+        if let LogSeen::Missing(why) = seen {
+            return Err(Failure::Refused(Refusal::new(format!("there is no log: {why}"), NO_LOG)));
+        }
+        return Ok(Admitted { layer, record: None, unrecorded: None });
+    };
+    let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
+        Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
+        other => other,
+    })?;
+    let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
+    let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
+    Ok(Admitted { layer, record: Some(record), unrecorded })
+}
+
+/// To serve without caches gives up those below, too.
+fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
+    if !stands_on_a_cache(&choice.file, &choice.data) {
+        return refusal;
+    }
+    let layer = &choice.layer;
+    let action = format!(
+        "{}. Beware that --without-cache gives up the caches below it as well: \"dcd format --layer {layer} --force\" gives up this \
+         one alone, and makes a new log",
+        refusal.action
+    );
+    Refusal { action, ..refusal }
+}
+
+/// What a record says of a cache that it did not have.
+pub fn of_unknown_content(choice: &CacheChoice, record: &Record, superblock: &Superblock) -> Attachment {
+    let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
+    Attachment { dirty_bytes: None, ..found }
+}

@@ -1,0 +1,58 @@
+//! What a part of a stack file stands on.
+
+use std::path::Path;
+
+use dcd_engine::{Extent, Lba, SECTOR_BYTES};
+use dcd_stack::{LayerKind, StackFile};
+
+/// The array whose sectors, or one range of them, a part of a stack is.
+pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
+    let layer = file.layer(part)?;
+    match (&layer.kind, layer.kind.below_names().as_slice()) {
+        (LayerKind::Raid(_), _) => Some(&layer.name),
+        (LayerKind::LogCache { .. } | LayerKind::WriteCache(_), _) => None,
+        (_, [below]) => array_below(file, below),
+        _ => None,
+    }
+}
+
+/// The file or block device that a part lies on in the end: where caches lie between, it is on their data disks.
+pub fn home_path<'a>(file: &'a StackFile, part: &'a str) -> Option<&'a Path> {
+    match file.layer(part).map(|layer| &layer.kind) {
+        Some(LayerKind::LogCache { data, .. }) => home_path(file, &data.text),
+        Some(kind) => match kind.below_names().as_slice() {
+            [below] => home_path(file, below),
+            _ => None,
+        },
+        None => file.path_below(part),
+    }
+}
+
+/// The sectors of its array that a part is.
+pub fn range(file: &StackFile, part: &str, array_sectors: u64) -> Option<Extent> {
+    let kind = &file.layer(part)?.kind;
+    if matches!(kind, LayerKind::Raid(_)) {
+        return Some(Extent::new(Lba(0), array_sectors));
+    }
+    let below = range(file, kind.below_names().first()?, array_sectors)?;
+    let LayerKind::Slice(slice) = kind else { return Some(below) };
+    let first = slice.first_bytes / SECTOR_BYTES;
+    let rest = below.sectors.checked_sub(first)?;
+    Some(Extent::new(below.start + first, slice.size_bytes.map_or(rest, |bytes| bytes / SECTOR_BYTES)))
+}
+
+/// True for a log cache, and for what has one below it.
+pub fn stands_on_a_cache(file: &StackFile, part: &str) -> bool {
+    let Some(layer) = file.layer(part) else { return false };
+    matches!(layer.kind, LayerKind::LogCache { .. })
+        || layer.kind.below_names().into_iter().any(|below| stands_on_a_cache(file, below))
+}
+
+/// True where a part lies on a device that is opened for reading only.
+pub fn is_read_only(file: &StackFile, part: &str) -> bool {
+    match (file.device(part), file.layer(part)) {
+        (Some(device), _) => device.read_only,
+        (None, Some(layer)) => layer.kind.below_names().into_iter().any(|below| is_read_only(file, below)),
+        (None, None) => false,
+    }
+}

@@ -1,0 +1,200 @@
+//! Which log cache of a stack file a command is about.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use dcd_serve::control::{Client, ClientError};
+use dcd_stack::{LayerKind, StackFile};
+use serde_json::json;
+
+use crate::cli_array::ArrayArgs;
+use crate::failure::Failure;
+use crate::session::below::{array_below, stands_on_a_cache};
+use crate::session::devices::patiently;
+
+/// One log cache of a stack file.
+pub struct CacheChoice {
+    pub file: StackFile,
+    pub layer: String,
+    pub log: String,
+    pub data: String,
+}
+
+impl CacheChoice {
+    /// The log cache called `layer`, or the only one.
+    pub fn load(path: &Path, layer: Option<&str>) -> Result<CacheChoice, Failure> {
+        CacheChoice::of(StackFile::load(path)?, layer)
+    }
+
+    pub fn of(file: StackFile, layer: Option<&str>) -> Result<CacheChoice, Failure> {
+        let path = file.path.clone();
+        let names: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
+        let name = match (layer, names.as_slice()) {
+            (_, []) => {
+                return Err(Failure::Failed(format!(
+                    "{}: there is no log-cache layer in it{}",
+                    path.display(),
+                    match file.arrays().next() {
+                        Some(_) => "; \"dcd array status\", \"assemble\" and \"scrub\" look at an array",
+                        None => "",
+                    }
+                )));
+            }
+            (None, [only]) => only,
+            (None, _) => {
+                let names = names.join(", ");
+                let text =
+                    format!("{}: it has several log caches; choose with --layer: {names}", path.display());
+                return Err(Failure::Failed(text));
+            }
+            (Some(wanted), _) => names.iter().find(|name| **name == wanted).ok_or_else(|| {
+                let names = names.join(", ");
+                Failure::Failed(format!(
+                    "{}: no log cache is called \"{wanted}\"; it has {names}",
+                    path.display()
+                ))
+            })?,
+        };
+        let name = (*name).to_owned();
+        match &file.layer(&name).expect("it is one of the file's").kind {
+            LayerKind::LogCache { log, data, .. } => {
+                let (log, data) = (log.text.clone(), data.text.clone());
+                Ok(CacheChoice { file, layer: name, log, data })
+            }
+            _ => unreachable!("log_caches gives log caches"),
+        }
+    }
+
+    /// True where log or data disk are on another log cache: they cannot be looked at without serving that. An array can: it has an
+    /// id, and who has that is read without changing anything.
+    pub fn stands_on_a_cache(&self) -> bool {
+        stands_on_a_cache(&self.file, &self.log)
+            || (stands_on_a_cache(&self.file, &self.data) && array_below(&self.file, &self.data).is_none())
+    }
+
+    /// True where the data disk is an array, or lies on one.
+    pub fn is_over_array(&self) -> bool {
+        let mut names = vec![self.data.as_str()];
+        while let Some(name) = names.pop() {
+            let Some(layer) = self.file.layer(name) else { continue };
+            if matches!(layer.kind, LayerKind::Raid(_)) {
+                return true;
+            }
+            names.extend(layer.kind.below_names());
+        }
+        false
+    }
+
+    /// As [`CacheChoice::log_name`], for those who read it elsewhere.
+    pub fn log_place(&self) -> PathBuf {
+        let path = self.file.path_below(&self.log).and_then(|path| std::path::absolute(path).ok());
+        path.unwrap_or_else(|| self.log_name())
+    }
+
+    /// The log's path, or its name in quotes where it has none: for messages.
+    pub fn log_name(&self) -> PathBuf {
+        let named = || PathBuf::from(format!("\"{}\"", self.log));
+        self.file.path_below(&self.log).map_or_else(named, Path::to_owned)
+    }
+}
+
+/// One array of a stack file.
+pub struct ArrayChoice {
+    pub file: StackFile,
+    pub layer: String,
+    pub config: dcd_engine::raid::RaidConfig,
+    /// The members' names in the order of their roles; none where one is missing.
+    pub members: Vec<Option<String>>,
+    pub spares: Vec<String>,
+    pub journal: Option<String>,
+}
+
+impl ArrayChoice {
+    /// The array that is named, or the only one.
+    pub fn load(args: &ArrayArgs) -> Result<ArrayChoice, Failure> {
+        let file = StackFile::load(&args.file)?;
+        let names: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
+        let path = file.path.display();
+        let layer = match (&args.layer, names.as_slice()) {
+            (_, []) => return Err(Failure::Failed(format!("{path}: there is no raid layer in it"))),
+            (None, [only]) => (*only).to_owned(),
+            (None, _) => {
+                let names = names.join(", ");
+                return Err(Failure::Failed(format!(
+                    "{path}: it has several arrays; choose with --layer: {names}"
+                )));
+            }
+            (Some(wanted), _) if names.contains(&wanted.as_str()) => wanted.clone(),
+            (Some(wanted), _) => {
+                let names = names.join(", ");
+                return Err(Failure::Failed(format!(
+                    "{path}: no array is called \"{wanted}\"; it has {names}"
+                )));
+            }
+        };
+        Ok(ArrayChoice::of(file, layer))
+    }
+
+    pub fn of(file: StackFile, layer: String) -> ArrayChoice {
+        let spec = file.layer(&layer).expect("it is one of the file's");
+        let LayerKind::Raid(raid) = &spec.kind else { unreachable!("arrays gives arrays") };
+        let config = raid.config.clone();
+        let mut names = spec.kind.below_names().into_iter().map(str::to_owned);
+        let members: Vec<Option<String>> =
+            config.present.iter().map(|present| if *present { names.next() } else { None }).collect();
+        let spares: Vec<String> =
+            names.by_ref().take(config.spares.iter().filter(|there| **there).count()).collect();
+        let journal = names.next();
+        ArrayChoice { file, layer, config, members, spares, journal }
+    }
+
+    /// The names of all devices that are there, the members first.
+    pub fn names(&self) -> Vec<&str> {
+        self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
+    }
+
+    /// The journal, where it lies on what a log lies on.
+    pub fn journal_beside(&self, log: &str) -> Option<&str> {
+        let of = |part: &str| self.file.layer(part).map(|layer| layer.kind.below_names());
+        self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))
+    }
+
+    /// The server of the stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
+    pub fn server(&self) -> Result<Option<Client>, Failure> {
+        let Some(path) = &self.file.serve.control else { return Ok(None) };
+        let connected = patiently(
+            || {
+                let mut client = Client::connect(path)?;
+                client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+                Ok(client)
+            },
+            |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
+        );
+        match connected {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::NotServed { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Refuses what cannot be done while the stack is served.
+    pub fn not_served(&self, what: &str) -> Result<(), Failure> {
+        match self.server()? {
+            None => Ok(()),
+            Some(_) => Err(Failure::Failed(format!(
+                "{}: it is served: stop its server, {what}, and serve it again",
+                self.file.path.display()
+            ))),
+        }
+    }
+}
+
+/// How a member is called in messages.
+pub fn place(choice: &ArrayChoice, name: &str) -> String {
+    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    match (role, choice.spares.iter().position(|spare| spare == name)) {
+        (Some(role), _) => format!("member {role}"),
+        (None, Some(spare)) => format!("spare {spare}"),
+        (None, None) => "no device of the array".to_owned(),
+    }
+}

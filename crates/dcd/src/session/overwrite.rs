@@ -1,0 +1,34 @@
+//! What must not be overwritten by mistake.
+
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_stack::{HumanBytes, Parts, StackFile};
+
+use crate::failure::Failure;
+use crate::session::open::record;
+use crate::session::probe::probe;
+use crate::session::record::{Refusal, admit_overwrite};
+use crate::session::started::PartDevice;
+
+/// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.
+pub fn may_overwrite(
+    file: &StackFile,
+    parts: &Parts,
+    name: &str,
+    device: &mut PartDevice,
+    force: bool,
+) -> Result<(), Failure> {
+    if let Some(record) = record(file, parts, name)? {
+        admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
+    }
+    let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;
+    match found {
+        Some(what) if !force => {
+            let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
+            Err(Failure::Refused(Refusal::new(
+                format!("\"{name}\" has {what} on it"),
+                format!("choose another device, or add --force: its {size} would be overwritten"),
+            )))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,6 @@
+//! A stack that is served: what is admitted before, the host that the driver calls, and the watch over its devices.
+
+pub mod admit;
+pub mod host;
+pub mod server;
+pub mod watch;

@@ -1,0 +1,54 @@
+//! What the members of an array tell of the caches on it: a record may stay behind when disks are moved.
+
+use dcd_engine::raid::offline::store_caches;
+use dcd_engine::raid::{CACHES_MAX, clear_journal, may_be_journal_of};
+use dcd_stack::StackFile;
+
+use crate::failure::Failure;
+use crate::session::below::{array_below, is_read_only};
+use crate::session::choice::{ArrayChoice, CacheChoice};
+use crate::session::devices::Purpose;
+use crate::session::members::Devices;
+use crate::session::open::{start, target};
+use crate::session::record::Record;
+
+/// Has the members of the array that a part lies on tell of the caches that its record has, and no more of those that are gone. Its
+/// devices must not be open.
+pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
+    let Some(array) = array_below(file, part) else { return Ok(()) };
+    let told = record.told().unwrap_or(&[]);
+    let mut caches = record.load()?.to_tell();
+    // What the record does not have may have been lost with an older one.
+    for cache in told {
+        if caches.len() < CACHES_MAX && !gone.contains(cache) && !caches.contains(cache) {
+            caches.push(*cache);
+        }
+    }
+    caches.sort_unstable();
+    if caches == told || is_read_only(file, array) {
+        return Ok(());
+    }
+    let mut devices = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Change)?;
+    store_caches(&mut devices.members(), caches)?;
+    Ok(())
+}
+
+/// Overwrites what lies where the array below a cache has its journal by itself, at the beginning of the device of the log, and is none:
+/// as the log, which is about to be made there.
+pub fn clear_foreign_journal(choice: &CacheChoice) -> Result<(), Failure> {
+    let file = &choice.file;
+    let Some(array) = array_below(file, &choice.data) else { return Ok(()) };
+    let array = ArrayChoice::of(file.clone(), array.to_owned());
+    let Some(journal) = array.journal_beside(&choice.log) else { return Ok(()) };
+    let newest = Devices::open(&array, Purpose::Look)?.newest;
+    let (offline, parts) = start(file, &[journal], Purpose::Create)?;
+    let mut device = offline.part(target(&parts, journal));
+    let failed = |why: String| Failure::Failed(format!("the journal of the array: {why}"));
+    if !may_be_journal_of(&mut device, &newest).map_err(|error| failed(error.to_string()))? {
+        clear_journal(&mut device, &newest).map_err(|error| failed(error.to_string()))?;
+        eprintln!(
+            "dcd: what was at the beginning of the log's device, where the array has its journal, was overwritten"
+        );
+    }
+    Ok(())
+}
