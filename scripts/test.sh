@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.lock" "${built:-$log}"*' EXIT
 started=$SECONDS
 
 echo "== format"
@@ -20,18 +20,42 @@ fi
 echo "== lints"
 cargo clippy "${packages[@]}" --all-targets --locked --quiet -- -D warnings
 echo "== tests"
+# Built once, without the examples (the lints have checked those); then run three binaries at a time, as many wait for disks and clocks.
+built=$(mktemp)
+cargo test "${packages[@]}" --lib --bins --tests --locked --no-run --message-format=json-render-diagnostics > "$built"
+sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1 \2/p' "$built" |
+    LC_ALL=C sort -t/ -k1 > "$built.tests"
+[ -s "$built.tests" ] || { echo "no tests were built" >&2; exit 1; }
+# The longest first.
+{ grep -E '/(dcd_sim|fuzz)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_sim|fuzz)-[^/]*$' "$built.tests"; } > "$built.order"
 # Names of passing tests are left out.
 noise='^(test .* \.\.\. ok|running [0-9]+ tests?|)$'
+export noise log
+run_binary() { # DIRECTORY EXECUTABLE
+    local out status=0
+    out=$(mktemp)
+    (cd "$1" && "$2") > "$out" 2>&1 || status=$?
+    {
+        flock 9
+        echo "   ${2##*/}"
+        [ "$status" -eq 0 ] || echo "test ${2##*/}: exit $status ... FAILED" >> "$out"
+        cat "$out" >> "$log"
+        grep -Ev "$noise" "$out" || true
+    } 9>> "$log.lock"
+    rm -f "$out"
+    return "$status"
+}
+export -f run_binary
 set +e
-cargo test "${packages[@]}" --locked --no-fail-fast 2>&1 | tee "$log" | grep -Ev "$noise"
-status=${PIPESTATUS[0]}
+xargs -P 3 -L 1 bash -c 'run_binary "$0" "$1"' < "$built.order"
+status=$?
 set -e
 if [ "${1:-}" = product ]; then
     echo "== crash explorer"
     for options in "--promise flush" "--promise ordered" "--promise always" "--raid raid6 --journal --lose-members"; do
         # Options are words of their own.
         # shellcheck disable=SC2086
-        cargo run --quiet --locked -p dcd-sim --bin dcd-crash -- $options --states 1000 | sed -n '1p;$p' || status=1
+        cargo run --quiet --locked --profile test -p dcd-sim --bin dcd-crash -- $options --states 1000 | sed -n '1p;$p' || status=1
     done
 fi
 
