@@ -7,19 +7,18 @@
 use std::collections::VecDeque;
 
 use super::LogCacheConfig;
-use super::buffers::Buffers;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_flush::DataFlush;
 use super::destager::Destager;
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Header, Kind, State, Superblock};
 use super::index::Index;
+use super::log::Log;
 use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::ordered::{Cursor, Ordered};
 use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
-use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::streams::Streams;
 use super::table::Place;
@@ -218,7 +217,6 @@ fn begin(
     ring: Ring,
     walked: &Walked,
 ) -> Core {
-    let (segment_bytes, block) = (superblock.segment_bytes as usize, superblock.log_block_bytes as usize);
     let mut destager = Destager::new(&config, &superblock, kept, log.rotational, data.rotational);
     if config.ordered_destage {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
@@ -226,32 +224,15 @@ fn begin(
         destager.ordered =
             Some(Box::new(Ordered::new(Index::new(&superblock, index.table().lines_max()), start)));
     }
-    let buffers = Buffers::new(config.segment_buffers, segment_bytes, block);
-    let rotation = Rotation::new(config.log_revolution, config.log_track_bytes);
     Core {
         now: Nanos::ZERO,
-        buffers,
         destager,
-        flush_epoch: superblock.flush_epoch,
+        log: Log::new(&config, superblock, log, ring, walked),
         config,
-        superblock,
-        log,
         data,
         index,
-        ring,
-        head_sector: walked.end,
-        head_is_fixed: true,
-        rotation,
-        next_seq: walked.next_seq,
-        written_seq: walked.next_seq - 1,
-        durable_seq: walked.next_seq - 1,
-        chains: VecDeque::new(),
-        chain: None,
         last_invalidate: 0,
         accepted_damage: walked.damage.clone(),
-        log_flushing: false,
-        log_written: Nanos::ZERO,
-        log_flush_at: None,
         ops: Slab::default(),
         readings: Slab::default(),
         arounds: Slab::default(),
@@ -262,7 +243,6 @@ fn begin(
         delayed: Default::default(),
         delayed_count: 0,
         pace: Nanos::ZERO,
-        release: None,
         mode: Mode::Serving,
         stop: Stop::No,
         clean_is_recorded: false,

@@ -53,9 +53,9 @@ fn an_empty_log_at_the_end_of_a_segment_is_not_a_full_one() {
             let next = log.seq;
             log.append_with(&[Part::Data(64, 8, 2)], true);
             let core = started(log, LogCacheConfig { ordered_destage, ..LogCacheConfig::default() });
-            assert_eq!(core.next_seq, next, "half a request is none");
-            assert_eq!((core.ring.live(), core.ring.index(core.ring.head())), (1, last));
-            assert_eq!((core.index.table().counts().dirty_sectors, core.ring.free()), (0, 3));
+            assert_eq!(core.log.next_seq(), next, "half a request is none");
+            assert_eq!((core.log.ring().live(), core.log.ring().index(core.log.ring().head())), (1, last));
+            assert_eq!((core.index.table().counts().dirty_sectors, core.log.ring().free()), (0, 3));
             core.check();
         }
     }
@@ -68,7 +68,7 @@ fn a_dirty_log_is_as_full_as_it_was() {
         log.append(&[Part::Data(i * 8, 8, 1)]);
     }
     let core = started(log, LogCacheConfig::default());
-    assert_eq!((core.ring.live(), core.index.table().counts().dirty_sectors), (2, 6 * 8));
+    assert_eq!((core.log.ring().live(), core.index.table().counts().dirty_sectors), (2, 6 * 8));
     assert_eq!(core.index.table().counts().dirty_sectors * SECTOR_BYTES, 6 * 4096);
 }
 

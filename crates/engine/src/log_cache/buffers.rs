@@ -220,6 +220,11 @@ impl Buffers {
         self.free.len()
     }
 
+    /// Nothing is in RAM that the log lacks.
+    pub fn is_empty(&self) -> bool {
+        self.filling.is_none() && self.live.is_empty()
+    }
+
     pub const fn count(&self) -> usize {
         self.count
     }

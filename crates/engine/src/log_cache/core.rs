@@ -3,16 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::buffers::{Buffers, Stamp};
-use super::commit::{Release, Waiter};
+use super::commit::Waiter;
 use super::data_flush::DataFlush;
 use super::destager::Destager;
-use super::format::Superblock;
 use super::index::Index;
+use super::log::Log;
 use super::read::Reading;
 use super::recover::Damage;
-use super::ring::Ring;
-use super::rotation::Rotation;
 use super::statistics::Statistics;
 use super::streams::Streams;
 use super::write::Pending;
@@ -60,16 +57,6 @@ pub struct Around {
     pub durable: bool,
 }
 
-/// A request that is split over several records: it counts only as a whole.
-#[derive(Clone, Copy, Debug)]
-pub struct Chain {
-    pub first: u64,
-    pub last: u64,
-    /// Where its first record begins: the number of the segment, and the sector.
-    pub segment: u64,
-    pub sector: u64,
-}
-
 /// Who has a say about new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -98,30 +85,10 @@ pub struct Core {
     /// The instant of the event that is being handled.
     pub now: Nanos,
     pub config: LogCacheConfig,
-    pub superblock: Superblock,
-    pub log: Geometry,
+    pub log: Log,
     pub data: Geometry,
     pub index: Index,
-    pub ring: Ring,
-    pub buffers: Buffers,
-    /// The sector of the log where the next buffer begins.
-    pub head_sector: u64,
-    /// The first record of an activation begins exactly where the log ended.
-    pub head_is_fixed: bool,
-    pub rotation: Rotation,
-    pub next_seq: u64,
-    pub written_seq: u64,
-    pub durable_seq: u64,
-    /// Requests that are split over several records, not yet durable as a whole: first and last record.
-    pub chains: VecDeque<Chain>,
-    /// The first record of the request that is being split right now.
-    pub chain: Option<Chain>,
     pub last_invalidate: u64,
-    pub flush_epoch: u64,
-    pub log_flushing: bool,
-    /// When a record was last sent to the log.
-    pub log_written: Nanos,
-    pub log_flush_at: Option<Nanos>,
     pub ops: Slab<Op>,
     pub readings: Slab<Reading>,
     pub arounds: Slab<Around>,
@@ -132,7 +99,6 @@ pub struct Core {
     pub delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
     pub delayed_count: u64,
     pub pace: Nanos,
-    pub release: Option<Release>,
     pub destager: Destager,
     pub mode: Mode,
     pub stop: Stop,
@@ -197,7 +163,7 @@ impl Core {
             _ => true,
         };
         let end = extent.start.0.checked_add(extent.sectors);
-        if end.is_none_or(|end| end > self.superblock.data_sectors) {
+        if end.is_none_or(|end| end > self.log.superblock().data_sectors) {
             return Err(IoError::at(ErrorKind::OutOfRange, extent));
         }
         if !whole || extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
@@ -260,27 +226,18 @@ impl Core {
         out.submit(port, OpId(key), io);
     }
 
-    /// The newest record that no crash can take, as a whole request.
-    pub fn safe_seq(&self) -> u64 {
-        let chain = self.volatile_chain().map_or(u64::MAX, |chain| chain.first);
-        self.durable_seq.min(chain - 1)
-    }
-
-    /// The oldest request over several records of which a crash may take a part, and so must take all.
-    pub fn volatile_chain(&self) -> Option<Chain> {
-        let durable = self.durable_seq;
-        self.chains.iter().find(|chain| chain.last > durable).copied().or(self.chain)
-    }
-
     /// The oldest record that is not destaged yet; the next one to be written where all are.
     pub fn oldest_live_seq(&self) -> u64 {
-        let nothing = self.buffers.filling.is_none() && self.buffers.live.is_empty();
+        let log = &self.log;
+        let head = log.ring().index(log.ring().head());
+        let is_empty_at_head =
+            log.ring().tail() == log.ring().head() && self.index.is_clean(head, log.safe_seq());
         let destaged =
-            self.destager.ordered.as_ref().is_none_or(|ordered| ordered.destaged_seq() == self.next_seq);
-        if nothing && destaged && self.is_empty_at_head() {
-            self.next_seq
+            self.destager.ordered.as_ref().is_none_or(|ordered| ordered.destaged_seq() == log.next_seq());
+        if log.buffers().is_empty() && destaged && is_empty_at_head {
+            log.next_seq()
         } else {
-            self.ring.at(self.ring.index(self.ring.tail())).first_seq
+            log.ring().at(log.ring().index(log.ring().tail())).first_seq
         }
     }
 
@@ -289,20 +246,10 @@ impl Core {
         self.destager.ordered.as_ref().map_or(0, |ordered| ordered.destaged_seq())
     }
 
-    pub fn stamp(&self) -> Stamp {
-        Stamp {
-            cache_uuid: self.superblock.cache_uuid,
-            epoch: self.superblock.epoch,
-            oldest_live_seq: self.oldest_live_seq().max(self.destaged_seq()),
-            durable_seq: self.safe_seq() + 1,
-            flush_epoch: self.flush_epoch,
-        }
-    }
-
-    /// Nothing in the head is needed either, so that the log as a whole holds nothing.
-    fn is_empty_at_head(&self) -> bool {
-        let head = self.ring.index(self.ring.head());
-        self.ring.tail() == self.ring.head() && self.index.is_clean(head, self.safe_seq())
+    /// Ends the open record.
+    pub fn seal(&mut self) {
+        let live_seq = self.oldest_live_seq().max(self.destaged_seq());
+        self.log.seal(live_seq);
     }
 
     pub fn is_always(&self) -> bool {
@@ -320,10 +267,9 @@ impl Core {
     }
 
     pub fn check(&self) {
-        self.ring.check();
+        self.log.check();
         self.index.check();
-        assert!(self.durable_seq <= self.written_seq && self.written_seq < self.next_seq);
-        let split = self.chain.is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
+        let split = self.log.chain().is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
         assert!(!split || !self.pending.is_empty(), "a split request waits at the front");
     }
 }

@@ -10,31 +10,21 @@ use crate::layer::{Io, Outbox, Report};
 use crate::{IoError, Nanos};
 
 impl Core {
-    pub fn log_failed(&mut self, now: Nanos, error: IoError, out: &mut Outbox) {
+    pub fn log_failed(&mut self, error: IoError, out: &mut Outbox) {
         self.statistics.last_error = Some(error);
         if self.mode != Mode::Serving {
             return;
         }
         self.mode = Mode::LogFailed { recorded: false };
-        self.seal(now);
-        if let Some(filling) = self.buffers.filling.take() {
-            match filling.is_empty() {
-                true => self.buffers.give_back(filling),
-                false => self.buffers.live.push_back(filling),
-            }
-        }
-        self.chain = None;
-        self.log_flush_at = None;
+        self.seal();
+        self.log.fail();
         out.report(Report::LogFailed);
     }
 
     /// Everything that can be destaged has been: what waited for the log to be durable is durable on the data disk.
     pub fn rescued(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.durable_seq < self.next_seq - 1 {
-            self.written_seq = self.next_seq - 1;
-            self.durable_seq = self.next_seq - 1;
-            self.chains.clear();
-            self.buffers.abandon();
+        if !self.log.is_durable() {
+            self.log.abandon();
             self.answer_waiters(now, out);
             self.retry_pending(now, out);
         }
@@ -55,7 +45,7 @@ impl Core {
     /// With a dead log: nothing older may be destaged over this write.
     pub fn may_write_through(&self, pending: &Pending) -> bool {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
-        let only_lost = self.destager.is_idle() && self.durable_seq == self.next_seq - 1;
+        let only_lost = self.destager.is_idle() && self.log.is_durable();
         recorded
             && !self.is_going_around(pending.extent)
             && !self.is_filling(pending.extent)
@@ -63,7 +53,7 @@ impl Core {
     }
 
     pub fn stop_without_log(&mut self, out: &mut Outbox) {
-        if !self.ops.is_empty() || !self.waiters.is_empty() || self.durable_seq < self.next_seq - 1 {
+        if !self.ops.is_empty() || !self.waiters.is_empty() || !self.log.is_durable() {
             return;
         }
         if self.data_flush.is_owed() {

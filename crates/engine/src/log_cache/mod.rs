@@ -8,7 +8,7 @@
 //! | `write`, `read` | requests |
 //! | `streams` | what goes around the log with the large write before it |
 //! | `index`, `table` | where the newest copy of each sector is |
-//! | `buffers`, `ring` | where things are: in RAM, in the log |
+//! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `data_flush` | what went around the log, and whether a flush has covered it |
 //! | `rotation` | where a record goes on a log that spins |
@@ -28,6 +28,7 @@ mod failure;
 pub mod fingerprint;
 pub mod format;
 mod index;
+mod log;
 pub mod offline;
 mod ordered;
 mod read;
@@ -46,8 +47,8 @@ pub mod table;
 mod testing;
 mod write;
 
-pub use commit::REST;
 pub use config::*;
+pub use log::REST;
 pub use statistics::Statistics;
 
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};

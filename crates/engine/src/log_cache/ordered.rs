@@ -6,8 +6,9 @@
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
 use super::core::{Core, LOG, Op};
-use super::format::{FIRST_SEGMENT_SECTOR, Header, Superblock, decode_header};
+use super::format::{Header, Superblock, decode_header};
 use super::index::Index;
+use super::log::Log;
 use crate::layer::{Io, IoResult, Outbox};
 use crate::{Buf, Lba, SECTOR_BYTES};
 
@@ -80,6 +81,11 @@ impl Ordered {
         &self.index
     }
 
+    fn next_segment(&mut self, log: &Log) {
+        self.read.segment += 1;
+        self.read.sector = log.start_of(self.read.segment);
+    }
+
     /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
     fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
         let block = superblock.log_block_bytes as usize;
@@ -117,34 +123,29 @@ impl Ordered {
 impl Core {
     /// Reads on, until the batch holds a whole epoch or everything that is durable.
     pub fn read_epoch(&mut self, out: &mut Outbox) {
-        let safe = self.safe_seq();
+        let log = &mut self.log;
+        let safe = log.safe_seq();
         let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
-        let (index, count) = (self.ring.index(ordered.read.segment), self.superblock.segment_sectors());
-        let start = FIRST_SEGMENT_SECTOR + u64::from(index) * count;
-        if ordered.read.sector + self.superblock.log_block_sectors() > start + count {
-            ordered.read.segment += 1;
-            let next = self.ring.index(ordered.read.segment);
-            ordered.read.sector = self.superblock.segment_start(next);
+        if ordered.read.sector + log.superblock().log_block_sectors() > log.end_of(ordered.read.segment) {
+            ordered.next_segment(log);
         }
         if ordered.read.seq > safe {
             ordered.complete = true;
             return;
         }
-        let segment = self.ring.index(ordered.read.segment);
-        let end = self.superblock.segment_start(segment) + count;
         let at = Lba(ordered.read.sector);
-        let buf = Buf::zeroed(((end - at.0) * SECTOR_BYTES) as usize);
-        self.ring.at_mut(segment).pins += 1;
+        let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
+        log.pin(log.ring().index(ordered.read.segment));
         self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
         self.destager.epoch_flying = true;
     }
 
     pub fn on_epoch(&mut self, result: &IoResult) {
         self.destager.epoch_flying = false;
-        let safe = self.safe_seq();
+        let log = &mut self.log;
+        let safe = log.safe_seq();
         let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
-        let segment = self.ring.index(ordered.read.segment);
-        self.ring.at_mut(segment).pins -= 1;
+        log.unpin(log.ring().index(ordered.read.segment));
         if let Err(error) = result.status {
             self.statistics.log_read_errors += 1;
             self.statistics.last_error = Some(error);
@@ -153,15 +154,13 @@ impl Core {
             return;
         }
         let start = ordered.read.sector;
-        ordered.take(result.buf.bytes(), start, &self.superblock, safe);
+        ordered.take(result.buf.bytes(), start, log.superblock(), safe);
         if ordered.complete {
             self.destager.lost.epoch_read();
         } else {
             // The rest is in the next segment.
-            ordered.read.segment += 1;
-            let next = self.ring.index(ordered.read.segment);
-            ordered.read.sector = self.superblock.segment_start(next);
-            if ordered.read.segment > self.ring.head() {
+            ordered.next_segment(log);
+            if ordered.read.segment > log.ring().head() {
                 // A durable record that is not in the log: the log is not what was written.
                 self.statistics.log_read_errors += 1;
                 self.destager.lost.epoch_failed();

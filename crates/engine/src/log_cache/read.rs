@@ -132,7 +132,7 @@ impl Core {
         }
         let mut from_log = Vec::with_capacity(plan.log.len());
         for source in plan.log {
-            match self.buffers.holding(source.piece.place.0) {
+            match self.log.buffers().holding(source.piece.place.0) {
                 Some(buffer) => masked_runs(source.line, source.piece.mask, |run| {
                     let first = (run.start.0 % LINE_SECTORS) as u8;
                     let place = source.piece.place_of(first).0;
@@ -161,7 +161,7 @@ impl Core {
         for (index, part) in parts.into_iter().enumerate() {
             let (port, io) = self.part_io(&part, blank, own.take());
             if let Part::Log { segment, .. } = &part {
-                self.ring.at_mut(*segment).pins += 1;
+                self.log.pin(*segment);
             }
             self.readings.get_mut(key).parts.push(Some(part));
             self.submit(port, Op::Part { reading: key, part: index }, io, out);
@@ -216,7 +216,7 @@ impl Core {
 
     /// The extent of the log, grown to what its device can read.
     pub fn log_blocks(&self, extent: Extent) -> Extent {
-        self.whole_blocks(extent, self.log.logical_block_bytes)
+        self.whole_blocks(extent, self.log.geometry().logical_block_bytes)
     }
 
     pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, mut result: IoResult, out: &mut Outbox) {
@@ -233,7 +233,7 @@ impl Core {
                 }
             }
             Part::Log { start, segment, pieces, whole } => {
-                self.ring.at_mut(*segment).pins -= 1;
+                self.log.unpin(*segment);
                 let start = self.log_blocks(Extent::new(Lba(*start), 1)).start;
                 if error.is_none() {
                     error = self.take_pieces(key, start, pieces, &result.buf, *whole);

@@ -20,8 +20,8 @@ fn data_flush(port: Port, io: &Io) -> bool {
 
 /// Durable writes of one block after the other, until `segments` have been used beyond the one where it began.
 fn fill(steps: &mut Steps, segments: u64, mut lba: u64, tag: u8) {
-    let head = steps.core.ring.head();
-    while steps.core.ring.head() < head + segments {
+    let head = steps.core.log.ring().head();
+    while steps.core.log.ring().head() < head + segments {
         let id = steps.write_as(lba, 8, tag, Durability::Durable);
         assert!(steps.is_ok(id));
         lba += 8;
@@ -36,28 +36,28 @@ fn rule_01_a_clean_segment_behind_a_dirty_one_is_not_free() {
     let oldest = steps.write_as(0, 8, 1, Durability::Durable);
     assert!(steps.is_ok(oldest));
     fill(&mut steps, 3, 64, 2);
-    let tail = steps.core.ring.tail();
+    let tail = steps.core.log.ring().tail();
     let unreadable: Vec<u64> = (33..41).collect();
     steps.log().unreadable.extend(&unreadable);
     steps.drain();
     assert_eq!(steps.core.index.table().counts().dirty_sectors, 8, "all but the oldest block is clean");
-    assert_eq!(steps.core.ring.tail(), tail, "and keeps the clean segments after it");
+    assert_eq!(steps.core.log.ring().tail(), tail, "and keeps the clean segments after it");
     steps.log().unreadable.clear();
     steps.drain();
-    assert_eq!((steps.core.ring.live(), steps.on_data_disk(0), steps.on_data_disk(64)), (1, 1, 2));
+    assert_eq!((steps.core.log.ring().live(), steps.on_data_disk(0), steps.on_data_disk(64)), (1, 1, 2));
 }
 
 #[test]
 fn rule_06_a_segment_is_reused_only_after_its_data_disk_flush() {
     let mut steps = Steps::new(6, quiet());
     fill(&mut steps, 2, 0, 1);
-    let tail = steps.core.ring.tail();
+    let tail = steps.core.log.ring().tail();
     steps.hold = Box::new(data_flush);
     steps.drain();
-    assert_eq!((steps.on_data_disk(0), steps.core.ring.tail()), (1, tail), "written, and not flushed");
+    assert_eq!((steps.on_data_disk(0), steps.core.log.ring().tail()), (1, tail), "written, and not flushed");
     assert!(steps.core.index.is_dirty());
     steps.let_go();
-    assert!(steps.core.ring.tail() > tail && !steps.core.index.is_dirty());
+    assert!(steps.core.log.ring().tail() > tail && !steps.core.index.is_dirty());
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
     for fail_write in [false, true] {
         let mut steps = Steps::new(6, quiet());
         fill(&mut steps, 2, 0, 1);
-        let (tail, dirty) = (steps.core.ring.tail(), steps.core.index.table().counts().dirty_sectors);
+        let (tail, dirty) = (steps.core.log.ring().tail(), steps.core.index.table().counts().dirty_sectors);
         steps.hold =
             Box::new(move |port, io| if fail_write { data_write(port, io) } else { data_flush(port, io) });
         steps.control(Control::Drain);
@@ -75,7 +75,7 @@ fn rule_06_what_a_failed_flush_should_have_covered_counts_as_unwritten() {
             steps.let_go();
         }
         assert_eq!(
-            (steps.core.ring.tail(), steps.core.index.table().counts().dirty_sectors),
+            (steps.core.log.ring().tail(), steps.core.index.table().counts().dirty_sectors),
             (tail, dirty),
             "an error keeps it dirty"
         );
@@ -92,19 +92,19 @@ fn rule_06_what_was_replaced_is_kept_until_its_successor_is_durable() {
     for i in 0..4 {
         steps.write_as(8 * i, 8, 1, Durability::Durable);
     }
-    let tail = steps.core.ring.tail();
-    assert_eq!(steps.core.ring.head(), tail + 1);
+    let tail = steps.core.log.ring().tail();
+    assert_eq!(steps.core.log.ring().head(), tail + 1);
     // Every block of the tail is replaced, by records that a crash could take.
     steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
     for i in 0..3 {
         steps.write(8 * i, 8, 2);
     }
-    assert_eq!(steps.core.index.dirty_sectors_of(steps.core.ring.index(tail)), 0);
+    assert_eq!(steps.core.index.dirty_sectors_of(steps.core.log.ring().index(tail)), 0);
     steps.core.advance_tail();
-    assert_eq!(steps.core.ring.tail(), tail, "the old copy is the only durable one");
+    assert_eq!(steps.core.log.ring().tail(), tail, "the old copy is the only durable one");
     steps.hold = Box::new(|_, _| false);
     let flush = steps.flush();
-    assert!(steps.is_ok(flush) && steps.core.ring.tail() > tail);
+    assert!(steps.is_ok(flush) && steps.core.log.ring().tail() > tail);
 }
 
 /// The first record of an activation begins where the log ended, if need be without an entry. Such a record is clean before it is
@@ -119,7 +119,7 @@ fn rule_06_a_segment_is_not_reused_while_a_write_to_it_is_in_flight() {
     steps.drain();
     assert!(!steps.core.index.is_dirty());
     let mut steps = steps.restart(config());
-    steps.core.log.volatile_cache = false;
+    steps.core.log.geometry_mut().volatile_cache = false;
     // Nine sectors do not fit the seven that are left of the first segment.
     let first_segment = |extent: Extent| (32..64).contains(&extent.start.0);
     steps.hold = Box::new(move |port, io| {
@@ -150,7 +150,7 @@ fn rule_06_a_range_of_which_a_part_was_replaced_is_kept_until_its_successor_is_d
     let old = steps.send(zero(0, 64, Durability::Durable));
     assert!(steps.is_ok(old));
     fill(&mut steps, 1, 0, 1);
-    let tail = steps.core.ring.tail();
+    let tail = steps.core.log.ring().tail();
     steps.hold = Box::new(|port, io| port == LOG && !matches!(io, Io::Read { .. }));
     steps.send(zero(32, 64, Durability::Volatile));
     steps.drain();
@@ -159,7 +159,7 @@ fn rule_06_a_range_of_which_a_part_was_replaced_is_kept_until_its_successor_is_d
         (ZEROES, 0, 1)
     );
     steps.core.advance_tail();
-    assert_eq!(steps.core.ring.tail(), tail, "a crash would leave the first content there");
+    assert_eq!(steps.core.log.ring().tail(), tail, "a crash would leave the first content there");
     let mut steps = Steps::start(steps.disks, quiet()).unwrap();
     assert_eq!(steps.read(MIDDLE + 32), Some(ZEROES));
 }
@@ -436,7 +436,7 @@ fn rule_10_fua_is_answered_when_data_and_mapping_are_durable() {
     let second = steps.write_as(8, 8, 2, Durability::Durable);
     steps.let_go();
     assert!(steps.is_ok(id) && steps.is_ok(second));
-    assert_eq!(steps.core.durable_seq, steps.core.next_seq - 1);
+    assert_eq!(steps.core.log.durable_seq(), steps.core.log.next_seq() - 1);
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn rule_10_a_flush_covers_every_write_that_was_answered_before_it() {
     let later = steps.write(16, 8, 3);
     assert!(steps.is_ok(later) && steps.status(flush).is_none());
     while steps.status(flush).is_none() {
-        let undurable = steps.core.durable_seq < 1;
+        let undurable = steps.core.log.durable_seq() < 1;
         assert!(undurable, "it waits for its records only");
         steps.carry_out(0);
     }
@@ -494,14 +494,14 @@ fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone
     let (dirty, ranges, next) = (
         steps.core.index.table().counts().dirty_sectors,
         steps.core.index.ranges().len(),
-        steps.core.next_seq,
+        steps.core.log.next_seq(),
     );
     let mut steps = steps.restart(quiet());
     assert_eq!(
         (
             steps.core.index.table().counts().dirty_sectors,
             steps.core.index.ranges().len(),
-            steps.core.next_seq
+            steps.core.log.next_seq()
         ),
         (dirty, ranges, next)
     );
@@ -528,7 +528,7 @@ fn rule_12_after_a_crash_no_more_is_destaged_again_than_the_log_still_calls_live
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Write { .. }));
     steps.drain();
     assert_eq!((steps.core.index.table().counts().dirty_sectors, steps.on_data_disk(0)), (0, 1));
-    let live = steps.core.ring.head() - steps.core.ring.kept() + 1;
+    let live = steps.core.log.ring().head() - steps.core.log.ring().kept() + 1;
     let steps = steps.restart(quiet());
     assert_eq!(
         steps.core.index.table().counts().dirty_sectors,
@@ -551,7 +551,7 @@ fn rule_13_with_a_dead_log_writes_go_through_once_the_host_has_recorded_it() {
     steps.write_as(64, 8, 2, Durability::Durable);
     steps.write(128, 8, 3);
     // The log takes no writes any more, and one block of it cannot be read.
-    let all: Vec<u64> = (0..steps.core.log.sectors).collect();
+    let all: Vec<u64> = (0..steps.core.log.geometry().sectors).collect();
     steps.log().unwritable.extend(all);
     steps.log().unreadable.extend(33..41);
     let flush = steps.flush();

@@ -10,7 +10,7 @@ const LISTED_MAX: usize = 8;
 impl Core {
     pub fn geometry(&self) -> Geometry {
         Geometry {
-            sectors: self.superblock.data_sectors,
+            sectors: self.log.superblock().data_sectors,
             logical_block_bytes: self.data.logical_block_bytes,
             physical_block_bytes: self.data.physical_block_bytes,
             volatile_cache: !self.is_always(),
@@ -33,16 +33,16 @@ impl Core {
     }
 
     pub fn status(&self) -> LogCacheStatus {
-        let segment = u64::from(self.superblock.segment_bytes);
+        let segment = u64::from(self.log.superblock().segment_bytes);
         // The segment that is being filled counts as soon as it has something that the data disk lacks.
-        let head_is_used = self.index.is_dirty_segment(self.ring.index(self.ring.head()));
+        let head_is_used = self.index.is_dirty_segment(self.log.ring().index(self.log.ring().head()));
         let at_risk = self.data_flush.at_risk();
         LogCacheStatus {
             state: self.state(),
             promise: self.config.promise,
-            size_bytes: u64::from(self.superblock.segments) * segment,
-            used_bytes: (self.ring.live() - u64::from(!head_is_used)) * segment,
-            utilisation: self.ring.utilisation(),
+            size_bytes: u64::from(self.log.superblock().segments) * segment,
+            used_bytes: (self.log.ring().live() - u64::from(!head_is_used)) * segment,
+            utilisation: self.log.ring().utilisation(),
             dirty_bytes: self.index.dirty_bytes(),
             dirty_ranges: self.index.ranges().len(),
             cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
@@ -55,13 +55,13 @@ impl Core {
             flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),
             flush_at_risk_bytes: at_risk.iter().map(|part| part.sectors * SECTOR_BYTES).sum(),
             destage_nanos_per_sector: self.destager.nanos_per_sector() as u64,
-            epoch: self.superblock.epoch,
-            next_seq: self.next_seq,
-            durable_seq: self.durable_seq,
+            epoch: self.log.superblock().epoch,
+            next_seq: self.log.next_seq(),
+            durable_seq: self.log.durable_seq(),
             table_bytes: self.index.table().memory_bytes(),
-            ring_bytes: self.ring.memory_bytes() + self.index.memory_bytes(),
-            buffers_bytes: self.buffers.count() as u64 * segment,
-            calibrated: self.superblock.calibration.is_some(),
+            ring_bytes: self.log.ring().memory_bytes() + self.index.memory_bytes(),
+            buffers_bytes: self.log.buffers().count() as u64 * segment,
+            calibrated: self.log.superblock().calibration.is_some(),
             fills: self.config.contiguity.clone(),
             statistics: self.statistics,
         }

@@ -1,7 +1,7 @@
 //! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
 //! writes around the log where that is safe (rule 7).
 
-use super::core::{Around, Chain, Core, DATA, Mode, Op};
+use super::core::{Around, Core, DATA, Mode, Op};
 use super::destager::Pressure;
 use super::format::{Entry, Kind};
 use super::table::Place;
@@ -95,7 +95,7 @@ impl Core {
             if through {
                 self.around(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {
-                let seq = if self.invalidate(now, pending.extent, out) { self.last_invalidate } else { 0 };
+                let seq = if self.invalidate(now, pending.extent) { self.last_invalidate } else { 0 };
                 self.around(now, pending, seq, out);
             } else {
                 self.logged(now, pending, out);
@@ -106,7 +106,7 @@ impl Core {
     /// Puts a request into the log. True when it is in, or when it may go around it (nothing of it is done then); false
     /// where it has to wait.
     fn try_log(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
-        if pending.done == 0 && self.chain.is_none() && self.may_go_around(pending) {
+        if pending.done == 0 && self.log.chain().is_none() && self.may_go_around(pending) {
             return self.room_to_invalidate(now, pending, out);
         }
         match pending.what {
@@ -150,16 +150,15 @@ impl Core {
     }
 
     /// Says in the log that the data disk has the newest copy; true where there was anything to say.
-    fn invalidate(&mut self, now: Nanos, extent: Extent, out: &mut Outbox) -> bool {
+    fn invalidate(&mut self, now: Nanos, extent: Extent) -> bool {
         if self.config.canary == Some(Canary::BlindBypass) {
             return false;
         }
         if !self.index.table().contains_any(extent) {
-            return self.last_invalidate > self.durable_seq;
+            return self.last_invalidate > self.log.durable_seq();
         }
-        let seq = self.open_record(now, out);
-        let filling = self.buffers.filling.as_mut().expect("there is room");
-        filling.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+        let seq = self.open_record(now);
+        self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
         self.last_invalidate = seq;
         self.statistics.invalidates += 1;
@@ -197,7 +196,7 @@ impl Core {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);
         }
-        if result.status.is_ok() && around.seq > self.durable_seq {
+        if result.status.is_ok() && around.seq > self.log.durable_seq() {
             self.wait_for(around.id, around.seq, 0, result);
         } else {
             self.finish(now, around.id, result, out);
@@ -210,39 +209,35 @@ impl Core {
     fn append_data(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
-            let half = (self.ring.count() / 2).max(1);
+            let half = (self.log.ring().count() / 2).max(1);
             if self.make_room(now, pieces, bytes, out) {
-                let one = self.buffers.filling.as_ref().is_some_and(|f| pieces <= f.entries_left());
-                if !one {
-                    self.seal(now);
-                    let per_record = super::format::entries_max(self.superblock.log_block_bytes);
-                    if self.chain.is_none() && pieces > per_record {
-                        self.begin_chain(now);
+                if !self.log.fits_record(pieces) {
+                    self.seal();
+                    if self.log.is_longer_than_a_record(pieces) {
+                        self.begin_chain();
                     }
                 }
-                self.append_pieces(now, pending, pieces, out);
+                self.append_pieces(now, pending, pieces);
                 self.end_chain();
                 return true;
             }
             // As much as fits one buffer, in records of its own.
-            let lines = self.chunk_lines().min(pieces - 1);
-            if self.fits_a_segment(pieces, bytes) || lines == 0 {
+            let lines = self.log.lines_of_a_segment().min(pieces - 1);
+            if self.log.fits_a_segment(pieces, bytes) || lines == 0 {
                 return false;
             }
             // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
-            if self.chain.is_none() && self.ring.free() < segments {
+            if self.log.chain().is_none() && self.log.ring().free() < segments {
                 self.destager.pressure = Pressure::Full;
                 return false;
             }
             if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
                 return false;
             }
-            if self.chain.is_none() {
-                self.begin_chain(now);
-            }
-            self.append_pieces(now, pending, lines, out);
-            if self.chain.is_some_and(|chain| self.ring.head() - chain.segment + 1 >= half) {
+            self.begin_chain();
+            self.append_pieces(now, pending, lines);
+            if self.log.chain().is_some_and(|chain| self.log.ring().head() - chain.segment + 1 >= half) {
                 // Larger than half the log: no crash can take it as a whole, as the log has to be emptied on the way.
                 self.end_chain();
             }
@@ -251,52 +246,29 @@ impl Core {
         true
     }
 
-    /// The records from here on belong together.
-    fn begin_chain(&mut self, now: Nanos) {
-        self.seal(now);
-        let sector = self.buffers.filling.as_ref().map_or(self.head_sector, |filling| filling.end());
-        let first = self.next_seq;
-        self.chain = Some(Chain { first, last: first, segment: self.ring.head(), sector });
+    fn begin_chain(&mut self) {
+        if self.log.chain().is_none() {
+            self.seal();
+            self.log.begin_chain();
+        }
     }
 
     fn end_chain(&mut self) {
-        if let Some(chain) = self.chain.take() {
-            let last = self.next_seq - 1;
-            if last > chain.first {
-                self.statistics.chains += 1;
-                self.chains.push_back(Chain { last, ..chain });
-            }
-        }
+        self.statistics.chains += u64::from(self.log.end_chain());
     }
 
-    fn fits_a_segment(&self, pieces: usize, bytes: usize) -> bool {
-        let block = self.superblock.log_block_bytes as usize;
-        super::buffers::space(block, pieces, bytes) <= self.superblock.segment_bytes as usize
-    }
-
-    /// Lines that surely fit an empty segment.
-    fn chunk_lines(&self) -> usize {
-        let mut lines = self.superblock.segment_bytes as usize / LINE_BYTES as usize;
-        while lines > 1 && !self.fits_a_segment(lines, lines * LINE_BYTES as usize) {
-            lines -= 1;
-        }
-        lines
-    }
-
-    fn append_pieces(&mut self, now: Nanos, pending: &mut Pending, pieces: usize, out: &mut Outbox) {
+    fn append_pieces(&mut self, now: Nanos, pending: &mut Pending, pieces: usize) {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
             let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
                 Some(written) => written,
                 None => {
-                    self.open_record(now, out);
-                    let filling = self.buffers.filling.as_mut().expect("there is room");
-                    filling.append(extent, &pending.buf, at)
+                    self.open_record(now);
+                    self.log.append(extent, &pending.buf, at)
                 }
             };
-            let seq = self.next_seq - 1;
-            self.index.insert(extent, Place(place), crc, seq);
+            self.index.insert(extent, Place(place), crc, self.log.last_seq());
             self.destager.lost.prune(extent, self.index.table());
             pending.done += extent.sectors;
         }
@@ -308,7 +280,7 @@ impl Core {
         if !self.config.compact {
             return None;
         }
-        let written = self.buffers.filling.as_mut()?.overwrite(extent, buf, at)?;
+        let written = self.log.overwrite(extent, buf, at)?;
         self.statistics.compacted_sectors += extent.sectors;
         Some(written)
     }
@@ -324,10 +296,8 @@ impl Core {
             if !self.make_room(now, 1, 0, out) {
                 return false;
             }
-            let seq = self.open_record(now, out);
-            let filling = self.buffers.filling.as_mut().expect("there is room");
-            let segment = self.superblock.segment_of(filling.start);
-            filling.note(Entry { kind, extent, crc: 0 });
+            let seq = self.open_record(now);
+            let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
             self.destager.lost.prune(extent, self.index.table());
             pending.done += sectors;
@@ -344,18 +314,18 @@ impl Core {
     /// A request is in the log: answers it, now, a little later, or when it is durable.
     fn logged(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
         self.data_flush.written_again(pending.extent);
-        let seq = self.next_seq - 1;
+        let seq = self.log.last_seq();
         self.statistics.logged_sectors += if pending.what == What::Data { pending.extent.sectors } else { 0 };
         let result = IoResult::ok(pending.buf);
         let durable = pending.durability == Durability::Durable && self.config.promise != Promise::Ordered;
         if durable || self.is_always() {
             self.wait_for(pending.id, seq, 0, result);
-            self.end_flush_epoch(now);
+            self.end_flush_epoch();
             return;
         }
         if pending.durability == Durability::Durable {
             // Ordered destage keeps the order around it, although nobody waits.
-            self.end_flush_epoch(now);
+            self.end_flush_epoch();
         }
         let delay = self.pace(now, pending.extent.sectors);
         if delay <= now {
@@ -372,7 +342,7 @@ impl Core {
     /// the speed of destaging before the log is full, and never meets a wall.
     fn pace(&mut self, now: Nanos, sectors: u64) -> Nanos {
         let high = f64::from(self.config.high_mark.min(99)) / 100.0;
-        let over = (self.ring.utilisation() - high) / (1.0 - high);
+        let over = (self.log.ring().utilisation() - high) / (1.0 - high);
         if over <= 0.0 {
             self.pace = now;
             return now;
@@ -388,124 +358,50 @@ impl Core {
             self.destager.pressure = Pressure::Full;
             return false;
         }
-        if self.config.promise == Promise::Ordered && self.is_overdue(now) {
+        if self.config.promise == Promise::Ordered && self.log.is_overdue(now) {
             return false;
         }
-        if self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes)) {
+        if self.log.fits(pieces, bytes) {
             return true;
         }
-        if !self.fits_a_segment(pieces, bytes) {
+        if !self.log.fits_a_segment(pieces, bytes) {
             return false;
         }
-        if self.buffers.filling.is_some() {
+        let high = f64::from(self.config.high_mark) / 100.0;
+        if self.log.buffers().filling.is_some() {
             self.finish_segment(now, out);
-        } else {
-            self.turn_ahead(now, pieces, bytes);
+        } else if self.log.ring().utilisation() < high {
+            self.statistics.log_gap_bytes += self.log.turn_ahead(now, pieces, bytes);
         }
-        self.open_buffer(now, out) && {
-            if !self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes)) {
-                self.finish_segment(now, out);
-                return self.open_buffer(now, out);
-            }
-            true
+        if self.open_buffer(now) && !self.log.fits(pieces, bytes) {
+            self.finish_segment(now, out);
+            return self.open_buffer(now);
         }
+        self.log.buffers().filling.is_some()
     }
 
     /// Writes the filling buffer, and leaves the rest of its segment.
     fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.buffers.filling.as_ref().is_some_and(|filling| filling.is_empty()) && self.head_is_fixed {
-            // The first record of an activation must be where the log ended: an empty one.
-            self.open_record(now, out);
+        if self.log.wants_empty_record() {
+            self.open_record(now);
         }
         self.dispatch(now, out);
-        let head = self.ring.index(self.ring.head());
-        let end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
-        self.statistics.log_rest_bytes += (end - self.head_sector) * SECTOR_BYTES;
-        self.head_sector = end;
+        self.statistics.log_rest_bytes += self.log.finish_segment();
     }
 
-    /// Opens a buffer at the head, in the next segment if the head's is used up.
-    fn open_buffer(&mut self, now: Nanos, _out: &mut Outbox) -> bool {
-        if self.buffers.free() == 0 {
-            return false;
+    fn open_buffer(&mut self, now: Nanos) -> bool {
+        let is_open = self.log.open_buffer(now);
+        if !is_open && self.log.buffers().free() > 0 {
+            self.destager.pressure = Pressure::Full;
         }
-        let head = self.ring.index(self.ring.head());
-        let mut end = self.superblock.segment_start(head) + self.superblock.segment_sectors();
-        if self.head_sector + self.superblock.log_block_sectors() > end {
-            if !self.ring.advance_head(self.next_seq) {
-                self.destager.pressure = Pressure::Full;
-                return false;
-            }
-            let head = self.ring.index(self.ring.head());
-            self.head_sector = self.superblock.segment_start(head);
-            end = self.head_sector + self.superblock.segment_sectors();
-        }
-        self.buffers.open(self.head_sector, end, now)
-    }
-
-    /// Where the log spins: goes on to where the head will be, in this segment or the next, and only where the
-    /// request fits. Recovery looks no further than the next segment.
-    fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) {
-        let high = f64::from(self.config.high_mark) / 100.0;
-        let may = self.buffers.free() > 0 && self.chain.is_none() && !self.head_is_fixed;
-        if !may || self.ring.utilisation() >= high {
-            return;
-        }
-        let block = self.superblock.log_block_bytes as usize;
-        let need = (super::buffers::space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
-        let behind = self.is_writing();
-        let gap = if behind { self.rotation.gap_behind() } else { self.rotation.gap(now) };
-        let gap = gap.next_multiple_of(self.superblock.log_block_sectors());
-        let head = self.ring.index(self.ring.head());
-        let segment = self.superblock.segment_sectors();
-        let end = self.superblock.segment_start(head) + segment;
-        let at = self.head_sector + gap;
-        let next = at.max(end);
-        if gap == 0 {
-            return;
-        }
-        let place = if at + need <= end {
-            at
-        } else if next + need <= end + segment
-            && head + 1 < self.superblock.segments
-            && self.ring.advance_head(self.next_seq)
-        {
-            next
-        } else {
-            return;
-        };
-        self.statistics.log_gap_bytes += (place - self.head_sector) * SECTOR_BYTES;
-        self.head_sector = place;
-        if behind {
-            self.rotation.placed_behind();
-        } else {
-            self.rotation.placed(now);
-        }
+        is_open
     }
 
     /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
-    pub fn open_record(&mut self, now: Nanos, _out: &mut Outbox) -> u64 {
-        if self.buffers.filling.as_ref().is_some_and(|filling| filling.record_is_full()) {
-            self.seal(now);
+    pub fn open_record(&mut self, now: Nanos) -> u64 {
+        if self.log.record_is_full() {
+            self.seal();
         }
-        let filling = self.buffers.filling.as_mut().expect("there is room");
-        if !filling.has_open() {
-            if filling.is_empty() {
-                filling.since = now;
-            }
-            let (sector, head) = (filling.end(), self.ring.index(self.ring.head()));
-            self.ring.at_mut(head).first_sector.get_or_insert(sector);
-            self.buffers.begin(self.next_seq);
-            self.next_seq += 1;
-            self.head_is_fixed = false;
-        }
-        self.next_seq - 1
-    }
-
-    /// Ends the open record.
-    pub fn seal(&mut self, _now: Nanos) {
-        let stamp = self.stamp();
-        let continues = self.chain.is_some();
-        self.buffers.seal(&stamp, continues);
+        self.log.open_record(now)
     }
 }

@@ -53,7 +53,7 @@ impl Core {
             if matches!(self.mode, Mode::LogFailed { .. }) && self.take_from_ram(&group) {
                 continue;
             }
-            self.ring.at_mut(group.segment).pins += 1;
+            self.log.pin(group.segment);
             let extent = self.log_blocks(group.extent);
             let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
@@ -79,12 +79,12 @@ impl Core {
             let room = &core.destager.room;
             room.item(room.order[at]).piece.place.0
         };
-        if !group.items().any(|at| self.buffers.holding(place(self, at)).is_some()) {
+        if !group.items().any(|at| self.log.buffers().holding(place(self, at)).is_some()) {
             return false;
         }
         for at in group.items() {
             let single = self.single(group, at);
-            let Some(buffer) = self.buffers.holding(place(self, at)) else {
+            let Some(buffer) = self.log.buffers().holding(place(self, at)) else {
                 self.destager.room.groups.push_back(single);
                 continue;
             };
@@ -208,7 +208,7 @@ impl Core {
             Flight::Range(extent) if result.status.is_err() => self.destager.kept.failed(extent),
             Flight::Range(extent) => self.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {
-                self.ring.at_mut(group.segment).pins -= 1;
+                self.log.unpin(group.segment);
                 match result.status {
                     Ok(()) => {
                         let start = self.log_blocks(group.extent).start;

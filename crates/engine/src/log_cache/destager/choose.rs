@@ -3,7 +3,7 @@
 use super::room::Room;
 use super::{Core, Item, Pressure};
 use crate::destage::what;
-use crate::log_cache::core::Chain;
+use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
 use crate::{Extent, LINE_SECTORS};
@@ -26,7 +26,7 @@ impl Core {
     }
 
     fn is_short(&self) -> bool {
-        let short = self.ring.utilisation() >= f64::from(self.config.low_mark) / 100.0;
+        let short = self.log.ring().utilisation() >= f64::from(self.config.low_mark) / 100.0;
         short || self.destager.pressure == Pressure::Full
     }
 
@@ -72,21 +72,22 @@ impl Core {
 
     /// Chooses the segments of the batch, by the policy.
     fn choose_segments(&mut self, failed: bool) {
-        let limit = Room::batch_lines(&self.config, self.log.rotational) as u64 * LINE_SECTORS;
+        let limit = Room::batch_lines(&self.config, self.log.geometry().rotational) as u64 * LINE_SECTORS;
         // While a request over several records is not durable as a whole, nothing of it is destaged.
-        let last = if failed { None } else { self.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
+        let last =
+            if failed { None } else { self.log.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
         let what = self.what();
         let Room { parts, chosen, .. } = &mut self.destager.room;
         parts.clear();
-        for number in self.ring.tail()..=self.ring.head().min(last) {
-            let dirty_sectors = self.index.dirty_sectors_of(self.ring.index(number));
+        for number in self.log.ring().tail()..=self.log.ring().head().min(last) {
+            let dirty_sectors = self.index.dirty_sectors_of(self.log.ring().index(number));
             if dirty_sectors > 0 {
                 parts.push(what::Part {
                     number,
                     dirty_sectors,
                     written: number,
                     // A segment has no place on the data disk: a sweep takes them in the order of the ring.
-                    ahead: number - self.ring.tail(),
+                    ahead: number - self.log.ring().tail(),
                     distance: 0,
                     referenced: false,
                 });
@@ -100,12 +101,12 @@ impl Core {
                 break;
             }
             sum += part.dirty_sectors;
-            chosen[self.ring.index(part.number) as usize] = true;
+            chosen[self.log.ring().index(part.number) as usize] = true;
         }
     }
 
     pub(super) fn choose_items(&mut self, failed: bool) {
-        let rule = Eligible { failed, chain: if failed { None } else { self.volatile_chain() } };
+        let rule = Eligible { failed, chain: if failed { None } else { self.log.volatile_chain() } };
         let mut items = std::mem::take(&mut self.destager.room.items);
         items.clear();
         if !failed && !self.is_short() && !self.destager.is_after_failure() {
@@ -141,13 +142,13 @@ impl Core {
     pub(super) fn may_be_destaged(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
         let place = piece.place.0;
         let is_chained = |chain: Chain| {
-            let segment = self.ring.number(self.index.segment_of(piece.place));
+            let segment = self.log.number_of(piece.place);
             segment > chain.segment || segment == chain.segment && place >= chain.sector
         };
         piece.dirty
             && !self.destager.lost.is_lost(line, piece.place)
             && !rule.chain.is_some_and(is_chained)
-            && (rule.failed || self.buffers.holding(place).is_none())
+            && (rule.failed || self.log.buffers().holding(place).is_none())
     }
 
     /// An older write around the log, or an older range, has to be destaged before a line.

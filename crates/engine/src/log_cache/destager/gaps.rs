@@ -80,11 +80,13 @@ impl Core {
 
     /// Adds what the log has of a gap to what is read from it, if that is all of it.
     fn add_clean_pieces(&mut self, extent: Extent, run: u32) -> bool {
-        let Core { destager, ring, index, buffers, .. } = self;
-        let segment = |piece: &Piece| ring.number(index.segment_of(piece.place));
+        let Core { destager, log, index, .. } = self;
+        let segment = |piece: &Piece| log.number_of(piece.place);
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {
-            !piece.dirty && segment(piece) >= ring.tail() && buffers.holding(piece.place.0).is_none()
+            !piece.dirty
+                && segment(piece) >= log.ring().tail()
+                && log.buffers().holding(piece.place.0).is_none()
         };
         let room = &mut destager.room;
         let (clean, targets, hold) = (room.clean.len(), room.targets.len(), destager.hold);

@@ -131,10 +131,10 @@ fn a_clean_copy_that_is_rotten_leaves_its_gap_unfilled() {
 #[test]
 fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     let mut steps = with_clean_gap();
-    let (tail, line) = (steps.core.ring.tail(), super::Line((MIDDLE + 8) / 8));
+    let (tail, line) = (steps.core.log.ring().tail(), super::Line((MIDDLE + 8) / 8));
     let clean = steps.core.index.table().lookup(line)[0].place.0;
     assert_eq!(
-        steps.core.ring.number(steps.core.index.segment_of(crate::log_cache::table::Place(clean))),
+        steps.core.log.ring().number(steps.core.index.segment_of(crate::log_cache::table::Place(clean))),
         tail
     );
     write_lines(&mut steps, &[0, 2], 2);
@@ -145,10 +145,10 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     assert!(!steps.held.is_empty() && !steps.core.destager.is_idle());
     let again = steps.write_as(0, 8, 8, Durability::Durable);
     assert!(steps.is_ok(again));
-    assert_eq!(steps.core.ring.tail(), tail);
+    assert_eq!(steps.core.log.ring().tail(), tail);
     steps.let_go();
     steps.drain();
-    assert!(steps.core.ring.tail() > tail && !steps.core.index.is_dirty());
+    assert!(steps.core.log.ring().tail() > tail && !steps.core.index.is_dirty());
     assert_eq!((tags(&steps, 0..4), steps.core.statistics.gap_sectors), (vec![2, 1, 2, 1], 8));
 }
 
@@ -248,8 +248,7 @@ fn nothing_is_filled_after_the_log_has_failed_and_writes_wait_for_a_gap_that_is(
     steps.hold = Box::new(|port, io| data_io(port, io, true));
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1, "the gap is written");
-    let now = steps.now;
-    steps.core.log_failed(now, IoError::new(ErrorKind::Medium), &mut Outbox::default());
+    steps.core.log_failed(IoError::new(ErrorKind::Medium), &mut Outbox::default());
     steps.control(Control::LogFailureRecorded);
     let over = steps.write(MIDDLE + 8, 8, 2);
     assert_eq!((steps.held.len(), steps.status(over)), (1, None), "it waits for the gap");

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 
 use super::{Core, Pressure};
+use crate::Extent;
 use crate::layer::{ErrorKind, IoError, Outbox, Report};
 use crate::log_cache::core::Mode;
 use crate::log_cache::table::{Line, LookupTable, Place};
-use crate::{Extent, Nanos};
 
 /// Reads of a piece that fail before it is taken for lost; the back-off of destaging lies between them (1 s, 2 s).
 const TRIES_MAX: u8 = 3;
@@ -82,15 +82,15 @@ impl LostPieces {
 impl Core {
     /// Nothing is left to destage but what is lost. Writers must not wait for ever for space that never comes, nor an
     /// administrator for the end of a drain.
-    pub(super) fn give_up_on_lost(&mut self, now: Nanos, out: &mut Outbox) {
+    pub(super) fn give_up_on_lost(&mut self, out: &mut Outbox) {
         let lost = self.destager.lost.len();
-        let all_durable = self.safe_seq() == self.next_seq - 1;
+        let all_durable = self.log.safe_seq() == self.log.last_seq();
         let serving = self.mode == Mode::Serving;
         if lost == 0 || serving && !all_durable {
             return;
         }
         if serving && self.destager.pressure == Pressure::Full {
-            return self.log_failed(now, IoError::new(ErrorKind::Lost), out);
+            return self.log_failed(IoError::new(ErrorKind::Lost), out);
         }
         if self.draining {
             self.draining = false;
@@ -102,10 +102,10 @@ impl Core {
     }
 
     /// Ordered destage cannot pass a part of the log that it cannot read.
-    pub(super) fn give_up_on_epoch(&mut self, now: Nanos, out: &mut Outbox) {
+    pub(super) fn give_up_on_epoch(&mut self, out: &mut Outbox) {
         if self.destager.lost.epochs >= TRIES_MAX && self.mode == Mode::Serving {
             self.destager.lost.epochs = 0;
-            self.log_failed(now, IoError::new(ErrorKind::Lost), out);
+            self.log_failed(IoError::new(ErrorKind::Lost), out);
         }
     }
 }

@@ -233,7 +233,7 @@ impl Core {
         }
         when::policy(self.config.when).choose(&when::View {
             now: self.now,
-            utilisation: self.ring.utilisation(),
+            utilisation: self.log.ring().utilisation(),
             foreground: self.foreground,
             last_activity: self.last_activity,
             running: self.destager.triggered,
@@ -267,7 +267,7 @@ impl Core {
         }
         self.destager.retry_at = None;
         let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
-        let utilisation = self.ring.utilisation();
+        let utilisation = self.log.ring().utilisation();
         self.destager.triggered = when::hysteresis(self.destager.triggered, utilisation, high, low);
         self.destager.running = self.when() == when::Choice::Run;
         if !self.destager.running {
@@ -297,14 +297,16 @@ impl Core {
     /// Chooses a batch; false where nothing can be destaged now.
     fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
-        let safe = if failed { u64::MAX } else { self.safe_seq() };
+        let safe = if failed { u64::MAX } else { self.log.safe_seq() };
         self.destager.errors = 0;
         self.destager.started = now;
         self.destager.suspended = false;
         if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !failed) {
             self.destager.stalled = ordered.destaged_seq() > safe;
             let destaged_seq = ordered.destaged_seq();
-            if !self.destager.stalled && (self.superblock.live_seq < destaged_seq || self.release.is_some()) {
+            if !self.destager.stalled
+                && (self.log.superblock().live_seq < destaged_seq || self.log.is_releasing())
+            {
                 // After a crash the epoch before must not be destaged again over a part of this one.
                 self.destager.wants_mark = true;
                 return false;
@@ -314,7 +316,7 @@ impl Core {
                 self.destager.phase = Phase::Epoch;
                 return true;
             }
-            self.give_up_on_lost(now, out);
+            self.give_up_on_lost(out);
             return false;
         }
         self.destager.behind_around = false;
@@ -330,7 +332,7 @@ impl Core {
             if failed {
                 self.rescued(now, out);
             }
-            self.give_up_on_lost(now, out);
+            self.give_up_on_lost(out);
             return false;
         }
         self.destager.stalled = false;
@@ -343,12 +345,7 @@ impl Core {
         self.destager.next = 0;
         self.destager.batch_sectors =
             self.destager.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
-        let segments = self
-            .destager
-            .room
-            .items
-            .iter()
-            .map(|item| self.ring.number(self.index.segment_of(item.piece.place)));
+        let segments = self.destager.room.items.iter().map(|item| self.log.number_of(item.piece.place));
         self.destager.hold = segments.min().unwrap_or(u64::MAX);
         self.destager.phase = Phase::Ranges;
         self.statistics.destage_batches += 1;
@@ -421,7 +418,7 @@ impl Core {
         if self.destager.errors > 0 {
             self.destage_failed(now, out);
         }
-        self.give_up_on_epoch(now, out);
+        self.give_up_on_epoch(out);
         self.advance_tail();
         self.retry_pending(now, out);
     }
@@ -447,8 +444,9 @@ impl Core {
             }
             return;
         }
-        let quiet = self.buffers.filling.is_none() && self.buffers.live.is_empty() && self.release.is_none();
-        if matches!(self.mode, Mode::LogFailed { .. }) || (quiet && self.superblock.tail_seq == self.next_seq)
+        let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
+        if matches!(self.mode, Mode::LogFailed { .. })
+            || (quiet && self.log.superblock().tail_seq == self.log.next_seq())
         {
             self.draining = false;
             out.report(Report::Drained);

@@ -136,8 +136,11 @@ impl Core {
 
     /// What has to be read from the log for a window, in the log's order.
     fn plan_groups(&mut self, first: usize) {
-        let gap =
-            if self.log.rotational { SPINNING_GAP_SECTORS } else { self.superblock.log_block_sectors() };
+        let gap = if self.log.geometry().rotational {
+            SPINNING_GAP_SECTORS
+        } else {
+            self.log.superblock().log_block_sectors()
+        };
         let room = &mut self.destager.room;
         let clean = room.items.len() as u32..(room.items.len() + room.clean.len()) as u32;
         let mut order = std::mem::take(&mut room.order);

@@ -26,7 +26,7 @@ fn spinning(segments: u32, config: LogCacheConfig) -> Steps {
 /// Blocks one behind the other, three to a segment, until so many segments have been begun.
 fn fill(steps: &mut Steps, segments: u64) -> u64 {
     let mut lba = 0;
-    while steps.core.ring.live() < segments {
+    while steps.core.log.ring().live() < segments {
         let id = steps.write_as(lba, 8, 1, Durability::Durable);
         assert!(steps.is_ok(id));
         lba += 8;
@@ -78,7 +78,7 @@ fn a_log_that_spins_is_read_through_what_is_not_needed() {
         steps.write_as(8, 8, 2, Durability::Durable);
         steps.sent.clear();
         steps.drain();
-        let start = |segment| steps.core.superblock.segment_start(segment);
+        let start = |segment| steps.core.log.superblock().segment_start(segment);
         let first = start(0)..start(1);
         let read = sent(&steps, LOG, Kind::Read).into_iter().filter(|at| first.contains(at)).count();
         assert_eq!(
@@ -108,7 +108,7 @@ fn between_marks_the_data_disk_can_sleep_until_the_log_has_reached_the_high_one(
         assert!(steps.is_ok(id));
         steps.wait(1);
     }
-    assert!(steps.core.ring.utilisation() <= 0.5, "down to the low mark");
+    assert!(steps.core.log.ring().utilisation() <= 0.5, "down to the low mark");
     assert_eq!(steps.on_data_disk(8), 1);
 }
 

@@ -1,0 +1,565 @@
+//! The log: what was appended, how far it is written and durable, and which segments are in use.
+//!
+//! It promises:
+//!
+//! - `durable_seq <= written_seq < next_seq`, and a record is appended only at the head, in the order of its number.
+//! - A crash takes no record up to [`Log::safe_seq`], and a request over several records as a whole or not at all.
+//! - A buffer is kept until all its records are durable (rule 6); a segment is written again only when a superblock with a later tail is
+//!   durable (rule 1) and nobody reads it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::buffers::{Buffers, SegmentBuffer, Stamp, State, space};
+use super::config::LogCacheConfig;
+use super::fingerprint::Fingerprint;
+use super::format::{self, Entry, SUPERBLOCK_SECTORS, Superblock, entries_max};
+use super::recover::Walked;
+use super::ring::Ring;
+use super::rotation::Rotation;
+use super::statistics::Statistics;
+use super::table::Place;
+use crate::layer::{Durability, Geometry, Io};
+use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
+use zerocopy::IntoBytes;
+
+/// When nothing was written to the log for so long, a superblock says how far it is durable. Until then the newest records have no
+/// later one that calls them durable, and one that rots looks as if a power cut had torn it.
+pub const REST: Nanos = Nanos::from_secs(1);
+
+/// A request that is split over several records: it counts only as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    pub first: u64,
+    pub last: u64,
+    /// Where its first record begins: the number of the segment, and the sector.
+    pub segment: u64,
+    pub sector: u64,
+}
+
+/// See the module's documentation.
+pub struct Log {
+    superblock: Superblock,
+    geometry: Geometry,
+    delay_max: Nanos,
+    ring: Ring,
+    buffers: Buffers,
+    /// The sector where the next buffer begins.
+    head_sector: u64,
+    /// The first record of an activation begins exactly where the log ended.
+    head_is_fixed: bool,
+    rotation: Rotation,
+    next_seq: u64,
+    written_seq: u64,
+    durable_seq: u64,
+    /// Requests that are split over several records, not yet durable as a whole.
+    chains: VecDeque<Chain>,
+    /// The request that is being split right now.
+    chain: Option<Chain>,
+    flush_epoch: u64,
+    is_flushing: bool,
+    /// When a record was last sent.
+    written_at: Nanos,
+    flush_at: Option<Nanos>,
+    /// The tail of a superblock that is being written: once it is durable, what lies before may be written again.
+    release: Option<u64>,
+}
+
+impl Log {
+    pub fn new(
+        config: &LogCacheConfig,
+        superblock: Superblock,
+        geometry: Geometry,
+        ring: Ring,
+        walked: &Walked,
+    ) -> Log {
+        let block = superblock.log_block_bytes as usize;
+        Log {
+            buffers: Buffers::new(config.segment_buffers, superblock.segment_bytes as usize, block),
+            rotation: Rotation::new(config.log_revolution, config.log_track_bytes),
+            delay_max: config.delay_max,
+            flush_epoch: superblock.flush_epoch,
+            superblock,
+            geometry,
+            ring,
+            head_sector: walked.end,
+            head_is_fixed: true,
+            next_seq: walked.next_seq,
+            written_seq: walked.next_seq - 1,
+            durable_seq: walked.next_seq - 1,
+            chains: VecDeque::new(),
+            chain: None,
+            is_flushing: false,
+            written_at: Nanos::ZERO,
+            flush_at: None,
+            release: None,
+        }
+    }
+
+    /// The newest one, which may still be on its way to the device.
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    #[cfg(test)]
+    pub const fn geometry_mut(&mut self) -> &mut Geometry {
+        &mut self.geometry
+    }
+
+    pub const fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    pub const fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    pub const fn head_sector(&self) -> u64 {
+        self.head_sector
+    }
+
+    pub const fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// The newest record that holds anything, sealed or not.
+    pub const fn last_seq(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    pub const fn durable_seq(&self) -> u64 {
+        self.durable_seq
+    }
+
+    pub const fn is_durable(&self) -> bool {
+        self.durable_seq == self.last_seq()
+    }
+
+    pub const fn chain(&self) -> Option<Chain> {
+        self.chain
+    }
+
+    /// The newest record that no crash can take, as a whole request.
+    pub fn safe_seq(&self) -> u64 {
+        let chain = self.volatile_chain().map_or(u64::MAX, |chain| chain.first);
+        self.durable_seq.min(chain - 1)
+    }
+
+    /// The oldest request over several records of which a crash may take a part, and so must take all.
+    pub fn volatile_chain(&self) -> Option<Chain> {
+        let durable = self.durable_seq;
+        self.chains.iter().find(|chain| chain.last > durable).copied().or(self.chain)
+    }
+
+    /// The number of the segment, which is in use, that a place lies in.
+    pub fn number_of(&self, place: Place) -> u64 {
+        self.ring.number(self.superblock.segment_of(place.0))
+    }
+
+    /// Where a segment begins.
+    pub fn start_of(&self, number: u64) -> u64 {
+        self.superblock.segment_start(self.ring.index(number))
+    }
+
+    pub fn end_of(&self, number: u64) -> u64 {
+        self.start_of(number) + self.superblock.segment_sectors()
+    }
+
+    /// Somebody reads a segment: it is not written again before the read has ended.
+    pub fn pin(&mut self, segment: u32) {
+        self.ring.at_mut(segment).pins += 1;
+    }
+
+    pub fn unpin(&mut self, segment: u32) {
+        self.ring.at_mut(segment).pins -= 1;
+    }
+
+    // Appending.
+
+    const fn filling(&mut self) -> &mut SegmentBuffer {
+        self.buffers.filling.as_mut().expect("there is room")
+    }
+
+    /// Whether a record with so much can be appended to the filling buffer.
+    pub fn fits(&self, pieces: usize, bytes: usize) -> bool {
+        self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes))
+    }
+
+    /// Whether so many entries fit one record: what is left of the open one.
+    pub fn fits_record(&self, pieces: usize) -> bool {
+        self.buffers.filling.as_ref().is_some_and(|filling| pieces <= filling.entries_left())
+    }
+
+    pub fn is_longer_than_a_record(&self, pieces: usize) -> bool {
+        pieces > entries_max(self.superblock.log_block_bytes)
+    }
+
+    pub fn fits_a_segment(&self, pieces: usize, bytes: usize) -> bool {
+        space(self.superblock.log_block_bytes as usize, pieces, bytes)
+            <= self.superblock.segment_bytes as usize
+    }
+
+    /// Lines that surely fit an empty segment.
+    pub fn lines_of_a_segment(&self) -> usize {
+        let mut lines = self.superblock.segment_bytes as usize / LINE_BYTES as usize;
+        while lines > 1 && !self.fits_a_segment(lines, lines * LINE_BYTES as usize) {
+            lines -= 1;
+        }
+        lines
+    }
+
+    pub fn record_is_full(&self) -> bool {
+        self.buffers.filling.as_ref().is_some_and(SegmentBuffer::record_is_full)
+    }
+
+    /// Makes sure that a record is open in the filling buffer; the answer is its number.
+    pub fn open_record(&mut self, now: Nanos) -> u64 {
+        let filling = self.filling();
+        if !filling.has_open() {
+            if filling.is_empty() {
+                filling.since = now;
+            }
+            let (sector, head) = (filling.end(), self.ring.index(self.ring.head()));
+            self.ring.at_mut(head).first_sector.get_or_insert(sector);
+            self.buffers.begin(self.next_seq);
+            self.next_seq += 1;
+            self.head_is_fixed = false;
+        }
+        self.last_seq()
+    }
+
+    /// Adds an entry without payload to the open record; the answer is the record's segment.
+    pub fn note(&mut self, entry: Entry) -> u32 {
+        let filling = self.filling();
+        filling.note(entry);
+        let start = filling.start;
+        self.superblock.segment_of(start)
+    }
+
+    /// Adds payload to the open record: its place and checksum.
+    pub fn append(&mut self, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
+        self.filling().append(extent, buf, at)
+    }
+
+    /// See [`SegmentBuffer::overwrite`].
+    pub fn overwrite(&mut self, extent: Extent, buf: &Buf, at: usize) -> Option<(u64, u32)> {
+        self.buffers.filling.as_mut()?.overwrite(extent, buf, at)
+    }
+
+    /// Ends the open record. It says that records before `live_seq` are not needed.
+    pub fn seal(&mut self, live_seq: u64) {
+        let stamp = Stamp {
+            cache_uuid: self.superblock.cache_uuid,
+            epoch: self.superblock.epoch,
+            oldest_live_seq: live_seq,
+            durable_seq: self.safe_seq() + 1,
+            flush_epoch: self.flush_epoch,
+        };
+        self.buffers.seal(&stamp, self.chain.is_some());
+    }
+
+    /// The records from here on belong together. The one before is sealed.
+    pub fn begin_chain(&mut self) {
+        let sector = self.buffers.filling.as_ref().map_or(self.head_sector, SegmentBuffer::end);
+        let first = self.next_seq;
+        self.chain = Some(Chain { first, last: first, segment: self.ring.head(), sector });
+    }
+
+    /// True where they were more than one.
+    pub fn end_chain(&mut self) -> bool {
+        let last = self.last_seq();
+        let chain = self.chain.take().filter(|chain| last > chain.first);
+        self.chains.extend(chain.map(|chain| Chain { last, ..chain }));
+        chain.is_some()
+    }
+
+    /// What comes now is of a later flush epoch (for ordered destage).
+    pub const fn end_flush_epoch(&mut self) {
+        self.flush_epoch += 1;
+    }
+
+    // The head.
+
+    /// The first record of an activation must be where the log ended, and nothing was written there.
+    pub fn wants_empty_record(&self) -> bool {
+        self.head_is_fixed && self.buffers.filling.as_ref().is_some_and(SegmentBuffer::is_empty)
+    }
+
+    /// Leaves the rest of the head's segment, in bytes.
+    pub fn finish_segment(&mut self) -> u64 {
+        let end = self.end_of(self.ring.head());
+        (end - std::mem::replace(&mut self.head_sector, end)) * SECTOR_BYTES
+    }
+
+    /// Opens a buffer at the head, in the next segment if the head's is used up. False where none is free, or no segment is.
+    pub fn open_buffer(&mut self, now: Nanos) -> bool {
+        if self.buffers.free() == 0 {
+            return false;
+        }
+        if self.head_sector + self.superblock.log_block_sectors() > self.end_of(self.ring.head()) {
+            if !self.ring.advance_head(self.next_seq) {
+                return false;
+            }
+            self.head_sector = self.start_of(self.ring.head());
+        }
+        self.buffers.open(self.head_sector, self.end_of(self.ring.head()), now)
+    }
+
+    /// Where the log spins: goes on to where the head will be, in this segment or the next, and only where the
+    /// request fits. Recovery looks no further than the next segment. The answer is how many bytes are left out.
+    pub fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) -> u64 {
+        if self.buffers.free() == 0 || self.chain.is_some() || self.head_is_fixed {
+            return 0;
+        }
+        let block = self.superblock.log_block_bytes as usize;
+        let need = (space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
+        let behind = self.is_writing();
+        let gap = if behind { self.rotation.gap_behind() } else { self.rotation.gap(now) };
+        let gap = gap.next_multiple_of(self.superblock.log_block_sectors());
+        let head = self.ring.index(self.ring.head());
+        let end = self.end_of(self.ring.head());
+        let at = self.head_sector + gap;
+        let next = at.max(end);
+        if gap == 0 {
+            return 0;
+        }
+        let place = if at + need <= end {
+            at
+        } else if next + need <= end + self.superblock.segment_sectors()
+            && head + 1 < self.superblock.segments
+            && self.ring.advance_head(self.next_seq)
+        {
+            next
+        } else {
+            return 0;
+        };
+        if behind {
+            self.rotation.placed_behind();
+        } else {
+            self.rotation.placed(now);
+        }
+        (place - std::mem::replace(&mut self.head_sector, place)) * SECTOR_BYTES
+    }
+
+    // Writing and flushing.
+
+    pub fn is_writing(&self) -> bool {
+        self.buffers.live.iter().any(|buffer| buffer.state == State::Writing)
+    }
+
+    fn unsent(&self) -> Option<&SegmentBuffer> {
+        self.buffers.filling.as_ref().filter(|filling| !filling.is_empty())
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        self.unsent().is_some()
+    }
+
+    /// The newest record that is on its way.
+    pub fn sent_seq(&self) -> u64 {
+        self.buffers.live.back().map_or(self.written_seq, |buffer| buffer.last_seq)
+    }
+
+    /// `ordered`: the oldest write that a crash would take is as old as is allowed.
+    pub fn is_overdue(&self, now: Nanos) -> bool {
+        let oldest = self.buffers.live.front().or(self.buffers.filling.as_ref());
+        let since = oldest.filter(|buffer| !buffer.is_empty()).map(|buffer| buffer.since);
+        since.is_some_and(|since| now >= since.saturating_add(self.delay_max))
+    }
+
+    /// When the filling buffer is written although nobody waits: half of what may be lost is spent.
+    pub fn write_at(&self) -> Option<Nanos> {
+        Some(self.unsent()?.since.saturating_add(Nanos(self.delay_max.0 / 2)))
+    }
+
+    /// Sends the filling buffer, whose records are sealed: its first record, and the write. `waiting`: how many requests wait for that
+    /// record or a later one.
+    pub fn send(
+        &mut self,
+        now: Nanos,
+        waiting: impl Fn(u64) -> usize,
+        statistics: &mut Statistics,
+    ) -> Option<(u64, Io)> {
+        let mut filling = self.buffers.filling.take()?;
+        if filling.is_empty() {
+            self.buffers.give_back(filling);
+            return None;
+        }
+        let (at, buf) = filling.image();
+        let first = filling.first_seq;
+        filling.state = State::Writing;
+        let alone = self.durable_seq + 1 == first;
+        let waiting = waiting(first);
+        filling.through = alone && waiting > 0 && self.geometry.volatile_cache;
+        let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
+        self.head_sector = filling.end();
+        self.rotation.sending(now);
+        self.written_at = now;
+        statistics.shared_commits += u64::from(waiting > 1);
+        statistics.log_writes += 1;
+        statistics.log_bytes += buf.len() as u64;
+        self.buffers.live.push_back(filling);
+        Some((first, Io::Write { at, buf, durability }))
+    }
+
+    /// A buffer is written: the record up to which the log is durable by it.
+    pub fn written(&mut self, now: Nanos, first: u64) -> Option<u64> {
+        self.rotation.written(now);
+        let mut through = None;
+        for buffer in &mut self.buffers.live {
+            if buffer.first_seq == first {
+                buffer.state = State::Written;
+                through = buffer.through.then_some(buffer.last_seq);
+            }
+        }
+        let written = self.buffers.live.iter().take_while(|b| b.state == State::Written).last();
+        self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
+        if !self.geometry.volatile_cache {
+            return Some(self.written_seq);
+        }
+        // Only this one: others may be written, but not with FUA.
+        let durable = through.filter(|_| self.durable_seq + 1 == first);
+        if durable.is_none() && self.flush_at.is_none() {
+            self.flush_later(now);
+        }
+        durable
+    }
+
+    fn flush_later(&mut self, now: Nanos) {
+        self.flush_at = Some(now.saturating_add(Nanos(self.delay_max.0 / 4)));
+    }
+
+    /// Records are written that no flush covers, and none is in flight.
+    pub const fn may_flush(&self) -> bool {
+        !self.is_flushing && self.written_seq > self.durable_seq
+    }
+
+    /// When a flush is sent although nobody waits.
+    pub fn flush_at(&self) -> Option<Nanos> {
+        self.flush_at.filter(|_| self.may_flush())
+    }
+
+    /// A flush would make a record durable that is not.
+    pub const fn flush_covers(&self, seq: u64) -> bool {
+        self.durable_seq < seq && seq <= self.written_seq
+    }
+
+    /// A flush is sent: the newest record that it covers.
+    pub const fn begin_flush(&mut self) -> u64 {
+        self.is_flushing = true;
+        self.written_seq
+    }
+
+    pub const fn end_flush(&mut self) {
+        self.is_flushing = false;
+    }
+
+    pub fn made_durable(&mut self, now: Nanos, seq: u64) {
+        self.durable_seq = self.durable_seq.max(seq);
+        self.flush_at = None;
+        if self.written_seq > self.durable_seq {
+            self.flush_later(now);
+        }
+        while self.chains.front().is_some_and(|chain| chain.last <= self.durable_seq) {
+            self.chains.pop_front();
+        }
+        self.buffers.release(self.durable_seq);
+    }
+
+    /// The device is dead; the open record is sealed. The buffers are kept, as the best copy that there is.
+    pub fn fail(&mut self) {
+        if let Some(filling) = self.buffers.filling.take() {
+            match filling.is_empty() {
+                true => self.buffers.give_back(filling),
+                false => self.buffers.live.push_back(filling),
+            }
+        }
+        self.chain = None;
+        self.flush_at = None;
+    }
+
+    /// All that the dead log had is durable on the data disk.
+    pub fn abandon(&mut self) {
+        self.written_seq = self.last_seq();
+        self.durable_seq = self.last_seq();
+        self.chains.clear();
+        self.buffers.abandon();
+    }
+
+    // The tail and the superblock.
+
+    pub const fn is_releasing(&self) -> bool {
+        self.release.is_some()
+    }
+
+    /// When a superblock says how far the log is durable, because it is at rest and no superblock says so yet.
+    pub fn mark_at(&self) -> Option<Nanos> {
+        let rests = !self.has_unsent() && self.buffers.live.is_empty() && !self.is_releasing();
+        let unmarked = self.safe_seq() + 1 > self.superblock.durable_seq;
+        (rests && unmarked).then(|| self.written_at.saturating_add(REST))
+    }
+
+    /// See [`Ring::advance_tail`].
+    pub fn advance_tail(&mut self, is_clean: impl Fn(u32) -> bool, durable: u64, limit: u64) {
+        self.ring.advance_tail(is_clean, durable, limit);
+    }
+
+    /// A planted bug.
+    pub const fn skip_to(&mut self, number: u64) {
+        self.ring.skip_to(number);
+    }
+
+    /// Begins to write a superblock: records before `live_seq` are not needed, and of those the ones before `destaged_seq` are destaged.
+    pub fn write_superblock(
+        &mut self,
+        state: format::State,
+        oldest_live_seq: u64,
+        destaged_seq: u64,
+        fingerprint: Fingerprint,
+    ) -> Io {
+        let mut next = self.superblock.clone();
+        next.state = state;
+        next.generation += 1;
+        next.tail_seq = oldest_live_seq;
+        let tail = self.ring.index(self.ring.tail());
+        next.tail_sector = match next.tail_seq == self.next_seq {
+            true => self.wrapped(self.head_sector),
+            false => self.ring.at(tail).first_sector.unwrap_or(self.superblock.segment_start(tail)),
+        };
+        next.live_seq = destaged_seq.max(next.tail_seq);
+        next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
+        next.flush_epoch = self.flush_epoch;
+        next.fingerprint = fingerprint;
+        let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+        let buf = Buf::copy_of(next.encode().as_bytes());
+        self.superblock = next;
+        self.release = Some(self.ring.tail());
+        Io::Write { at, buf, durability: Durability::Durable }
+    }
+
+    /// Where the walk begins to look: a place inside the ring.
+    fn wrapped(&self, sector: u64) -> u64 {
+        let head = self.ring.head();
+        let fits = sector + self.superblock.log_block_sectors() <= self.end_of(head);
+        if fits { sector } else { self.start_of(head + 1) }
+    }
+
+    /// The superblock's write has ended: what lies before its tail, and is kept until now.
+    pub fn end_release(&mut self) -> Range<u64> {
+        self.ring.kept()..self.release.take().expect("a superblock was in flight")
+    }
+
+    /// A superblock with this tail is durable.
+    pub fn keep_from(&mut self, number: u64) {
+        self.ring.keep_from(number);
+    }
+
+    pub fn check(&self) {
+        self.ring.check();
+        assert!(self.durable_seq <= self.written_seq && self.written_seq < self.next_seq);
+    }
+}
