@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::LogCacheConfig;
 use super::core::{Core, DATA, LOG, Mode, Stop};
-use super::data_flush::DataFlush;
+use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Header, Kind, State, Superblock};
@@ -20,7 +20,6 @@ use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
-use super::streams::Streams;
 use super::table::Place;
 use crate::layer::{ActivateError, BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
@@ -229,17 +228,13 @@ fn begin(
         destager,
         log: Log::new(&config, superblock, log, ring, walked),
         config,
-        data,
+        data: DataDisk::new(data),
         index,
-        last_invalidate: 0,
         accepted_damage: walked.damage.clone(),
         ops: Slab::default(),
         readings: Slab::default(),
-        arounds: Slab::default(),
-        streams: Streams::default(),
         pending: VecDeque::new(),
         waiters: Vec::new(),
-        data_flush: DataFlush::default(),
         delayed: Default::default(),
         delayed_count: 0,
         pace: Nanos::ZERO,

@@ -27,17 +27,16 @@ impl Core {
 
     pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
         let ok = IoResult::ok(Buf::none());
-        self.streams.flush();
+        self.data.end_streams();
         if self.config.promise == Promise::Ordered && self.mode == Mode::Serving {
             self.end_flush_epoch();
             return self.finish(now, id, ok, out);
         }
-        if let Some(error) = self.data_flush.error() {
+        if let Some(error) = self.data.error() {
             return self.finish(now, id, IoResult::err(Buf::none(), error), out);
         }
         self.end_flush_epoch();
-        let around = self.data_flush.completed;
-        let around = if self.data_flush.is_owed() { around } else { 0 };
+        let around = self.data.owed();
         if self.log.is_durable() && around == 0 {
             return self.finish(now, id, ok, out);
         }
@@ -142,7 +141,7 @@ impl Core {
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
             let logged = waiter.seq <= self.log.durable_seq();
-            if logged && waiter.around <= self.data_flush.flushed {
+            if logged && waiter.around <= self.data.flushed() {
                 let waiter = self.waiters.remove(index);
                 self.finish(now, waiter.id, waiter.result, out);
             } else {
@@ -152,12 +151,11 @@ impl Core {
     }
 
     fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
-        let flush = &self.data_flush;
-        if flush.is_flying() || !self.waiters.iter().any(|waiter| waiter.around > flush.flushed) {
+        let data = &self.data;
+        if data.is_flying() || !self.waiters.iter().any(|waiter| waiter.around > data.flushed()) {
             return;
         }
-        self.data_flush.begin();
-        self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        self.flush_data(out);
     }
 
     pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
@@ -165,8 +163,8 @@ impl Core {
             self.stop = Stop::Asked;
             self.destager.kept.flushed(result.status.is_ok());
         }
-        let flushed = self.data_flush.flushed;
-        self.data_flush.landed(result.status);
+        let flushed = self.data.flushed();
+        self.data.landed(result.status);
         if let Err(error) = result.status {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
             self.destager.spoil();
@@ -179,8 +177,8 @@ impl Core {
     /// A flush for destaging covers what went around the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
     pub fn on_batch_flushed(&mut self, now: Nanos, result: &IoResult, out: &mut Outbox) {
-        let flushed = self.data_flush.flushed;
-        self.data_flush.batch_landed(result.status, self.destager.is_spoiled());
+        let flushed = self.data.flushed();
+        self.data.batch_landed(result.status, self.destager.is_spoiled());
         if let Err(error) = result.status {
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
@@ -312,7 +310,7 @@ impl Core {
 
     /// Proceeds with a stop once nothing is in flight.
     pub fn stop_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.stop != Stop::Asked || !self.arounds.is_empty() || !self.readings.is_empty() {
+        if self.stop != Stop::Asked || !self.data.nothing_goes_around() || !self.readings.is_empty() {
             return;
         }
         if matches!(self.mode, Mode::LogFailed { .. }) {
@@ -322,11 +320,10 @@ impl Core {
         if !settled || self.log.is_releasing() || !self.ops.is_empty() {
             return;
         }
-        let good = !self.data_flush.last_failed();
-        if self.data_flush.is_owed() || self.destager.kept.needs_flush() && good {
+        let good = !self.data.last_failed();
+        if self.data.is_owed() || self.destager.kept.needs_flush() && good {
             self.stop = Stop::Flushing;
-            self.data_flush.begin();
-            return self.submit(DATA, Op::DataFlush, Io::Flush, out);
+            return self.flush_data(out);
         }
         // After a failed flush nobody knows what a power cut leaves.
         self.destager.kept.flushed(false);

@@ -4,18 +4,17 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::commit::Waiter;
-use super::data_flush::DataFlush;
+use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::index::Index;
 use super::log::Log;
 use super::read::Reading;
 use super::recover::Damage;
 use super::statistics::Statistics;
-use super::streams::Streams;
 use super::write::Pending;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
-    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
+    Control, ErrorKind, Event, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
 };
 use crate::slab::Slab;
 use crate::{Extent, Nanos, SECTOR_BYTES};
@@ -47,16 +46,6 @@ pub enum Op {
     Fingerprint(Extent),
 }
 
-/// A write on its way around the log.
-pub struct Around {
-    pub id: RequestId,
-    pub extent: Extent,
-    /// Records that must be durable before the answer.
-    pub seq: u64,
-    /// It is written through the disk's cache.
-    pub durable: bool,
-}
-
 /// Who has a say about new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -86,16 +75,12 @@ pub struct Core {
     pub now: Nanos,
     pub config: LogCacheConfig,
     pub log: Log,
-    pub data: Geometry,
+    pub data: DataDisk,
     pub index: Index,
-    pub last_invalidate: u64,
     pub ops: Slab<Op>,
     pub readings: Slab<Reading>,
-    pub arounds: Slab<Around>,
-    pub streams: Streams,
     pub pending: VecDeque<Pending>,
     pub waiters: Vec<Waiter>,
-    pub data_flush: DataFlush,
     pub delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
     pub delayed_count: u64,
     pub pace: Nanos,
@@ -157,7 +142,7 @@ impl Core {
 
     fn validate(&self, io: &Io) -> Result<(), IoError> {
         let Some(extent) = io.extent() else { return Ok(()) };
-        let block = u64::from(self.data.logical_block_bytes) / SECTOR_BYTES;
+        let block = u64::from(self.data.geometry().logical_block_bytes) / SECTOR_BYTES;
         let whole = match io {
             Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
             _ => true,
@@ -169,10 +154,10 @@ impl Core {
         if !whole || extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
             return Err(IoError::at(ErrorKind::Invalid, extent));
         }
-        if matches!(io, Io::Discard { .. }) && !self.data.discards {
+        if matches!(io, Io::Discard { .. }) && !self.data.geometry().discards {
             return Err(IoError::at(ErrorKind::Unsupported, extent));
         }
-        if io.modifies() && self.data.read_only {
+        if io.modifies() && self.data.geometry().read_only {
             return Err(IoError::at(ErrorKind::ReadOnly, extent));
         }
         Ok(())
@@ -219,6 +204,11 @@ impl Core {
         self.foreground -= 1;
         self.last_activity = now;
         out.reply(id, result);
+    }
+
+    pub fn flush_data(&mut self, out: &mut Outbox) {
+        self.data.begin();
+        self.submit(DATA, Op::DataFlush, Io::Flush, out);
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {

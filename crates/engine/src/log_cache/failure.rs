@@ -4,9 +4,9 @@
 //! far as it can be. New writes go straight to the data disk, once the host has recorded that this log must not be
 //! replayed any more. A block that cannot be read is an error until it is written again.
 
-use super::core::{Core, DATA, Mode, Op, Stop};
+use super::core::{Core, Mode, Stop};
 use super::write::Pending;
-use crate::layer::{Io, Outbox, Report};
+use crate::layer::{Outbox, Report};
 use crate::{IoError, Nanos};
 
 impl Core {
@@ -47,7 +47,7 @@ impl Core {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.log.is_durable();
         recorded
-            && !self.is_going_around(pending.extent)
+            && !self.data.is_going_around(pending.extent)
             && !self.is_filling(pending.extent)
             && (only_lost || !self.index.is_dirty_in(pending.extent))
     }
@@ -56,9 +56,8 @@ impl Core {
         if !self.ops.is_empty() || !self.waiters.is_empty() || !self.log.is_durable() {
             return;
         }
-        if self.data_flush.is_owed() {
-            self.data_flush.begin();
-            return self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        if self.data.is_owed() {
+            return self.flush_data(out);
         }
         self.stop = Stop::Done;
         match self.destager.lost.len() {

@@ -6,11 +6,10 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read` | requests |
-//! | `streams` | what goes around the log with the large write before it |
+//! | `data_disk`, `streams` | what goes around the log, and whether a flush has covered it |
 //! | `index`, `table` | where the newest copy of each sector is |
 //! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
-//! | `data_flush` | what went around the log, and whether a flush has covered it |
 //! | `rotation` | where a record goes on a log that spins |
 //! | `destager`, `ordered` | destaging |
 //! | `failure` | a dead log device |
@@ -22,7 +21,7 @@ mod buffers;
 mod commit;
 mod config;
 mod core;
-mod data_flush;
+mod data_disk;
 mod destager;
 mod failure;
 pub mod fingerprint;

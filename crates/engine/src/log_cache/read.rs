@@ -193,8 +193,10 @@ impl Core {
         match part {
             Part::Data { start, wanted } => {
                 let end = wanted.last().expect("something is wanted").end();
-                let extent =
-                    self.whole_blocks(Extent::new(*start, end - *start), self.data.logical_block_bytes);
+                let extent = self.whole_blocks(
+                    Extent::new(*start, end - *start),
+                    self.data.geometry().logical_block_bytes,
+                );
                 (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
             }
             Part::Log { start, pieces, .. } => {
@@ -224,7 +226,8 @@ impl Core {
         let mut error = result.status.err();
         match &part {
             Part::Data { start, wanted } => {
-                let start = self.whole_blocks(Extent::new(*start, 1), self.data.logical_block_bytes).start;
+                let start =
+                    self.whole_blocks(Extent::new(*start, 1), self.data.geometry().logical_block_bytes).start;
                 let reading = self.readings.get_mut(key);
                 for extent in wanted.iter().filter(|_| error.is_none()) {
                     let (to, from) =

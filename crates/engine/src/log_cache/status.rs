@@ -11,15 +11,15 @@ impl Core {
     pub fn geometry(&self) -> Geometry {
         Geometry {
             sectors: self.log.superblock().data_sectors,
-            logical_block_bytes: self.data.logical_block_bytes,
-            physical_block_bytes: self.data.physical_block_bytes,
+            logical_block_bytes: self.data.geometry().logical_block_bytes,
+            physical_block_bytes: self.data.geometry().physical_block_bytes,
             volatile_cache: !self.is_always(),
-            discards: self.data.discards,
+            discards: self.data.geometry().discards,
             // Zeroes are one entry in the log.
             fast_zeroes: true,
-            rotational: self.data.rotational,
-            stripes: self.data.stripes,
-            read_only: self.data.read_only,
+            rotational: self.data.geometry().rotational,
+            stripes: self.data.geometry().stripes,
+            read_only: self.data.geometry().read_only,
         }
     }
 
@@ -36,7 +36,7 @@ impl Core {
         let segment = u64::from(self.log.superblock().segment_bytes);
         // The segment that is being filled counts as soon as it has something that the data disk lacks.
         let head_is_used = self.index.is_dirty_segment(self.log.ring().index(self.log.ring().head()));
-        let at_risk = self.data_flush.at_risk();
+        let at_risk = self.data.at_risk();
         LogCacheStatus {
             state: self.state(),
             promise: self.config.promise,
@@ -51,7 +51,7 @@ impl Core {
             destage_failing: self.destager.is_after_failure(),
             draining: self.draining,
             accepted_damage: self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
-            flush_error: self.data_flush.error(),
+            flush_error: self.data.error(),
             flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),
             flush_at_risk_bytes: at_risk.iter().map(|part| part.sectors * SECTOR_BYTES).sum(),
             destage_nanos_per_sector: self.destager.nanos_per_sector() as u64,

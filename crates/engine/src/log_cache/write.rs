@@ -1,7 +1,8 @@
 //! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
 //! writes around the log where that is safe (rule 7).
 
-use super::core::{Around, Core, DATA, Mode, Op};
+use super::core::{Core, DATA, Mode, Op};
+use super::data_disk::Around;
 use super::destager::Pressure;
 use super::format::{Entry, Kind};
 use super::table::Place;
@@ -95,7 +96,7 @@ impl Core {
             if through {
                 self.around(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {
-                let seq = if self.invalidate(now, pending.extent) { self.last_invalidate } else { 0 };
+                let seq = if self.invalidate(now, pending.extent) { self.data.last_invalidate() } else { 0 };
                 self.around(now, pending, seq, out);
             } else {
                 self.logged(now, pending, out);
@@ -121,7 +122,7 @@ impl Core {
         let extent = pending.extent;
         let rest = pending.durability == Durability::Volatile
             && !self.is_always()
-            && self.streams.continues(extent.start)
+            && self.data.continues_stream(extent.start)
             && !self.index.table().contains_any(extent);
         if pending.what != What::Data || !(self.is_large(extent) || rest) {
             return false;
@@ -138,11 +139,7 @@ impl Core {
 
     /// Nothing of the extent is dirty in the log or being destaged, nor would recovery destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
-        self.index.is_silent_on(extent) && !self.is_going_around(extent) && !self.is_filling(extent)
-    }
-
-    pub fn is_going_around(&self, extent: Extent) -> bool {
-        !self.arounds.is_empty() && self.arounds.iter().any(|around| around.extent.overlaps(extent))
+        self.index.is_silent_on(extent) && !self.data.is_going_around(extent) && !self.is_filling(extent)
     }
 
     fn room_to_invalidate(&mut self, now: Nanos, pending: &Pending, out: &mut Outbox) -> bool {
@@ -155,12 +152,12 @@ impl Core {
             return false;
         }
         if !self.index.table().contains_any(extent) {
-            return self.last_invalidate > self.log.durable_seq();
+            return self.data.last_invalidate() > self.log.durable_seq();
         }
         let seq = self.open_record(now);
         self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
-        self.last_invalidate = seq;
+        self.data.invalidated(seq);
         self.statistics.invalidates += 1;
         true
     }
@@ -178,11 +175,7 @@ impl Core {
             seq: if through { seq } else { 0 },
             durable: durability == Durability::Durable,
         };
-        if self.is_large(extent) {
-            self.streams.note(extent);
-        }
-        let key = self.arounds.insert(around);
-        self.data_flush.started += 1;
+        let key = self.data.send_around(around, self.is_large(extent));
         self.statistics.arounds += 1;
         self.statistics.around_sectors += pending.extent.sectors;
         self.submit(DATA, Op::Around(key), pending.into_io(durability), out);
@@ -190,8 +183,7 @@ impl Core {
     }
 
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
-        let around = self.arounds.remove(key);
-        self.data_flush.ended(around.extent, result.status.is_ok(), around.durable);
+        let around = self.data.end_around(key, result.status.is_ok());
         if self.mode != Mode::Serving && result.status.is_ok() {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);
@@ -313,7 +305,7 @@ impl Core {
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.
     fn logged(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
-        self.data_flush.written_again(pending.extent);
+        self.data.written_again(pending.extent);
         let seq = self.log.last_seq();
         self.statistics.logged_sectors += if pending.what == What::Data { pending.extent.sectors } else { 0 };
         let result = IoResult::ok(pending.buf);

@@ -27,7 +27,7 @@ impl Core {
             let Some((extent, kind)) = self.destager.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
-                RangeKind::Discard if self.data.discards => Io::Discard { extent },
+                RangeKind::Discard if self.data.geometry().discards => Io::Discard { extent },
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
@@ -184,7 +184,7 @@ impl Core {
 
     pub(super) fn step_flush(&mut self, out: &mut Outbox) {
         if self.destager.flights.is_empty() {
-            self.data_flush.begin_batch();
+            self.data.begin_batch();
             self.send(Flight::Flush, Io::Flush, out);
         }
     }

@@ -37,7 +37,7 @@ impl Core {
             .index
             .ranges()
             .iter()
-            .filter(|part| self.is_going_around(part.extent))
+            .filter(|part| self.data.is_going_around(part.extent))
             .map(|part| part.info.id)
             .collect();
         self.destager.behind_around = !behind.is_empty();
@@ -61,7 +61,7 @@ impl Core {
 
     /// Cuts a range into what the data disk does at a time.
     pub(super) fn add_range(&mut self, part: RangePart) {
-        let sectors_max = if self.data.fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
+        let sectors_max = if self.data.geometry().fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
         let mut rest = part.extent;
         while rest.sectors > 0 {
             let sectors = rest.sectors.min(sectors_max);
@@ -153,7 +153,7 @@ impl Core {
 
     /// An older write around the log, or an older range, has to be destaged before a line.
     pub(super) fn waits_for_others(&self, line: Line) -> bool {
-        self.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
+        self.data.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
     }
 
     pub(super) fn sort_items(&mut self) {

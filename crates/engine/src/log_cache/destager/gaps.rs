@@ -66,7 +66,7 @@ impl Core {
         let Some(rules) = self.gap_rules() else { return false };
         let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
         let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
-        if !pays || self.index.ranges().contains_any(extent) || self.is_going_around(extent) {
+        if !pays || self.index.ranges().contains_any(extent) || self.data.is_going_around(extent) {
             return false;
         }
         let (run, clean) = (self.destager.room.runs.len() as u32 - 1, self.destager.room.clean.len());

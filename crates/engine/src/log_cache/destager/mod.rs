@@ -32,13 +32,13 @@ mod tests;
 use std::collections::VecDeque;
 
 use super::config::LogCacheConfig;
-use super::core::{Core, DATA, Mode, Op, Stop};
+use super::core::{Core, Mode, Stop};
 use super::fingerprint::Kept;
 use super::format::Superblock;
 use super::ordered::Ordered;
 use super::table::{Line, Piece, RangeKind};
 use crate::destage::when;
-use crate::layer::{Io, Outbox, Report};
+use crate::layer::{Outbox, Report};
 use crate::slab::Slab;
 use crate::{Extent, Nanos};
 use carry::Flight;
@@ -437,10 +437,9 @@ impl Core {
         if !self.draining || self.index.is_dirty() {
             return;
         }
-        if self.data_flush.is_owed() {
-            if !self.data_flush.is_flying() {
-                self.data_flush.begin();
-                self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        if self.data.is_owed() {
+            if !self.data.is_flying() {
+                self.flush_data(out);
             }
             return;
         }

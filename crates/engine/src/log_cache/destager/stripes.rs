@@ -15,7 +15,7 @@ impl Core {
         let in_lines = |stripes: &Stripes| {
             stripes.first.is_multiple_of(LINE_SECTORS) && stripes.sectors.is_multiple_of(LINE_SECTORS)
         };
-        self.data.stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
+        self.data.geometry().stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
     }
 
     /// Chooses every stripe that is dirty as a whole, as far as there is room.

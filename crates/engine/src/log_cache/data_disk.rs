@@ -1,4 +1,7 @@
-//! What went around the log, and whether a flush of the data disk has covered it (rules 6 and 7).
+//! The data disk: what is going around the log, what went around it, and whether a flush of the data disk has covered that (rules 6
+//! and 7).
+//!
+//! It promises: a write around the log is *going* until it has ended, and then in exactly one of these states until a flush has covered it.
 //!
 //! | a range that went around | when | then |
 //! |---|---|---|
@@ -10,7 +13,10 @@
 //! acknowledged while a range is at risk. What is written over it, through the log or around it, is covered by the next flush
 //! like any other write, and ends the risk.
 
-use crate::{Extent, IoError};
+use super::streams::Streams;
+use crate::layer::RequestId;
+use crate::slab::Slab;
+use crate::{Extent, Geometry, IoError, Lba};
 
 /// Ranges that are kept apart. With more of them neighbours are joined, with what lies between: that says too much is at risk,
 /// never too little.
@@ -58,14 +64,27 @@ impl Extents {
     }
 }
 
-/// The flushes of the data disk that clients need, because writes went around the log.
-#[derive(Default)]
-pub struct DataFlush {
-    pub started: u64,
+/// A write on its way around the log.
+pub struct Around {
+    pub id: RequestId,
+    pub extent: Extent,
+    /// Records that must be durable before the answer.
+    pub seq: u64,
+    /// It is written through the disk's cache.
+    pub durable: bool,
+}
+
+/// See the module's documentation.
+pub struct DataDisk {
+    geometry: Geometry,
+    arounds: Slab<Around>,
+    streams: Streams,
+    /// The newest record that says that the data disk has the newest copy of something.
+    last_invalidate: u64,
     /// Writes around the log that have ended.
-    pub completed: u64,
+    completed: u64,
     /// How many of those a flush has covered.
-    pub flushed: u64,
+    flushed: u64,
     /// What the flush that is in flight will cover.
     flying: Option<u64>,
     unflushed: Extents,
@@ -79,9 +98,72 @@ pub struct DataFlush {
     failed_since: bool,
 }
 
-impl DataFlush {
+impl DataDisk {
+    pub fn new(geometry: Geometry) -> DataDisk {
+        DataDisk {
+            geometry,
+            arounds: Slab::default(),
+            streams: Streams::default(),
+            last_invalidate: 0,
+            completed: 0,
+            flushed: 0,
+            flying: None,
+            unflushed: Extents::default(),
+            in_flush: Extents::default(),
+            in_batch: Extents::default(),
+            at_risk: Extents::default(),
+            error: None,
+            last_failed: false,
+            failed_since: false,
+        }
+    }
+
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub const fn last_invalidate(&self) -> u64 {
+        self.last_invalidate
+    }
+
+    pub const fn invalidated(&mut self, seq: u64) {
+        self.last_invalidate = seq;
+    }
+
+    pub fn is_going_around(&self, extent: Extent) -> bool {
+        !self.arounds.is_empty() && self.arounds.iter().any(|around| around.extent.overlaps(extent))
+    }
+
+    pub fn nothing_goes_around(&self) -> bool {
+        self.arounds.is_empty()
+    }
+
+    /// A small write that begins here goes on where a large one around the log ended.
+    pub fn continues_stream(&self, start: Lba) -> bool {
+        self.streams.continues(start)
+    }
+
+    pub fn end_streams(&mut self) {
+        self.streams.flush();
+    }
+
+    /// A write is sent around the log. The answer is its key.
+    pub fn send_around(&mut self, around: Around, is_large: bool) -> u64 {
+        if is_large {
+            self.streams.note(around.extent);
+        }
+        self.arounds.insert(around)
+    }
+
+    /// It has ended.
+    pub fn end_around(&mut self, key: u64, ok: bool) -> Around {
+        let around = self.arounds.remove(key);
+        self.ended(around.extent, ok, around.durable);
+        around
+    }
+
     /// A write around the log has ended well, or not: then the client was told. `durable`: it needs no flush.
-    pub fn ended(&mut self, extent: Extent, ok: bool, durable: bool) {
+    fn ended(&mut self, extent: Extent, ok: bool, durable: bool) {
         self.completed += 1;
         if ok && !durable {
             self.unflushed.insert(extent);
@@ -102,6 +184,15 @@ impl DataFlush {
     /// Something went around the log that no flush has covered.
     pub const fn is_owed(&self) -> bool {
         self.completed > self.flushed
+    }
+
+    /// How many writes around the log a flush of a client has to wait for: zero where none is owed.
+    pub const fn owed(&self) -> u64 {
+        if self.is_owed() { self.completed } else { 0 }
+    }
+
+    pub const fn flushed(&self) -> u64 {
+        self.flushed
     }
 
     pub const fn is_flying(&self) -> bool {
@@ -175,8 +266,9 @@ impl DataFlush {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Lba;
+    use crate::BlockDevice;
     use crate::layer::ErrorKind;
+    use crate::log_cache::testing::Ram;
 
     fn extent(start: u64, sectors: u64) -> Extent {
         Extent::new(Lba(start), sectors)
@@ -219,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_a_failed_flush_should_have_covered_is_at_risk_until_it_is_written_again() {
-        let mut flush = DataFlush::default();
+        let mut flush = DataDisk::new(Ram::new(1).geometry());
         flush.ended(extent(0, 128), true, false);
         flush.ended(extent(500, 128), false, false);
         flush.ended(extent(700, 8), true, true);
@@ -239,7 +331,7 @@ mod tests {
 
     #[test]
     fn what_the_flush_of_a_batch_has_covered_is_not_at_risk_later() {
-        let mut flush = DataFlush::default();
+        let mut flush = DataDisk::new(Ram::new(1).geometry());
         flush.ended(extent(0, 8), true, false);
         flush.begin_batch();
         flush.ended(extent(100, 8), true, false);
