@@ -4,8 +4,6 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
-use std::collections::VecDeque;
-
 use super::LogCacheConfig;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
@@ -16,6 +14,7 @@ use super::index::Index;
 use super::log::Log;
 use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::ordered::{Cursor, Ordered};
+use super::queue::Queue;
 use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
@@ -233,17 +232,11 @@ fn begin(
         accepted_damage: walked.damage.clone(),
         ops: Slab::default(),
         readings: Slab::default(),
-        pending: VecDeque::new(),
-        waiters: Vec::new(),
-        delayed: Default::default(),
-        delayed_count: 0,
-        pace: Nanos::ZERO,
+        queue: Queue::default(),
         mode: Mode::Serving,
         stop: Stop::No,
         clean_is_recorded: false,
         draining: false,
-        foreground: 0,
-        last_activity: Nanos::ZERO,
         statistics: Statistics::default(),
     }
 }

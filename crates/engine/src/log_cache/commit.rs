@@ -5,24 +5,16 @@
 
 use super::Promise;
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
-use super::destager::Pressure;
 use super::format::{Entry, Kind, State};
 use super::ordered::Cursor;
+use super::queue::DurableWaiter;
 use super::read::masked_runs;
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
-/// Somebody who is answered once a record is durable, and the data disk was flushed after so many writes around the log.
-pub struct Waiter {
-    pub id: RequestId,
-    pub seq: u64,
-    pub around: u64,
-    pub result: IoResult,
-}
-
 impl Core {
     pub fn wait_for(&mut self, id: RequestId, seq: u64, around: u64, result: IoResult) {
-        self.waiters.push(Waiter { id, seq, around, result });
+        self.queue.wait(DurableWaiter { id, seq, around, result });
     }
 
     pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
@@ -71,7 +63,7 @@ impl Core {
             return;
         }
         if self.log.has_unsent() && !self.log.is_writing() {
-            let waited = self.waiters.iter().any(|waiter| waiter.seq > self.log.sent_seq());
+            let waited = self.queue.waiters().iter().any(|waiter| waiter.seq > self.log.sent_seq());
             let due = self.log.write_at().is_some_and(|at| at <= now);
             if waited || due || self.hurries() {
                 self.dispatch(now, out);
@@ -89,7 +81,7 @@ impl Core {
     /// Writes the filling buffer, whatever is in it.
     pub fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
         self.seal();
-        let waiting = |first| self.waiters.iter().filter(|waiter| waiter.seq >= first).count();
+        let waiting = |first| self.queue.waiters().iter().filter(|waiter| waiter.seq >= first).count();
         if let Some((first, io)) = self.log.send(now, waiting, &mut self.statistics) {
             self.submit(LOG, Op::LogWrite(first), io, out);
         }
@@ -109,7 +101,7 @@ impl Core {
         if !self.log.may_flush() {
             return;
         }
-        let waited = self.waiters.iter().any(|waiter| self.log.flush_covers(waiter.seq));
+        let waited = self.queue.waiters().iter().any(|waiter| self.log.flush_covers(waiter.seq));
         let short = self.log.buffers().free() <= self.log.buffers().count() / 2;
         let due = self.log.flush_at().is_some_and(|at| at <= now);
         if waited || short || due || self.hurries() {
@@ -137,22 +129,15 @@ impl Core {
 
     /// Answers everybody for whom enough is durable.
     pub fn answer_waiters(&mut self, now: Nanos, out: &mut Outbox) {
-        let mut index = 0;
-        while index < self.waiters.len() {
-            let waiter = &self.waiters[index];
-            let logged = waiter.seq <= self.log.durable_seq();
-            if logged && waiter.around <= self.data.flushed() {
-                let waiter = self.waiters.remove(index);
-                self.finish(now, waiter.id, waiter.result, out);
-            } else {
-                index += 1;
-            }
+        let (durable, flushed) = (self.log.durable_seq(), self.data.flushed());
+        for waiter in self.queue.take_waiters(|waiter| waiter.seq <= durable && waiter.around <= flushed) {
+            self.finish(now, waiter.id, waiter.result, out);
         }
     }
 
     fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
         let data = &self.data;
-        if data.is_flying() || !self.waiters.iter().any(|waiter| waiter.around > data.flushed()) {
+        if data.is_flying() || !self.queue.waiters().iter().any(|waiter| waiter.around > data.flushed()) {
             return;
         }
         self.flush_data(out);
@@ -187,16 +172,9 @@ impl Core {
 
     /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and only the client can write it again.
     fn refuse_waiters(&mut self, now: Nanos, flushed: u64, error: IoError, out: &mut Outbox) {
-        let mut kept = Vec::new();
-        for waiter in std::mem::take(&mut self.waiters) {
-            if waiter.around > flushed {
-                let result = IoResult::err(waiter.result.buf, error);
-                self.finish(now, waiter.id, result, out);
-            } else {
-                kept.push(waiter);
-            }
+        for waiter in self.queue.take_waiters(|waiter| waiter.around > flushed) {
+            self.finish(now, waiter.id, IoResult::err(waiter.result.buf, error), out);
         }
-        self.waiters = kept;
     }
 
     /// Moves the tail over what nobody needs.
@@ -244,7 +222,7 @@ impl Core {
         let ring = self.log.ring();
         let gained = self.log.ring().tail() - self.log.ring().kept();
         let table_full = !self.index.table().has_room(self.index.table().lines_max() / 8);
-        let pressed = self.destager.pressure == Pressure::Full;
+        let pressed = self.queue.wants_space();
         let short = self.log.ring().free() <= (self.log.ring().count() / 8).max(1) || table_full || pressed;
         let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.log.next_seq();
         let stale = self.log.superblock().tail_seq != self.log.next_seq();
@@ -299,11 +277,11 @@ impl Core {
         self.stop = Stop::Asked;
         self.draining = false;
         // A request that is split and half in the log never happened; neither did those behind it.
-        for pending in std::mem::take(&mut self.pending) {
+        while let Some(pending) = self.queue.pop() {
             let error = IoError::new(crate::layer::ErrorKind::Shutdown);
-            self.finish(now, pending.id, IoResult::err(pending.into_buf(), error), out);
+            self.finish(now, pending.id, IoResult::err(pending.buf, error), out);
         }
-        while let Some(((_, _), (id, result))) = self.delayed.pop_first() {
+        while let Some((id, result)) = self.queue.pop_answer(Nanos(u64::MAX)) {
             out.reply(id, result);
         }
     }
@@ -316,7 +294,7 @@ impl Core {
         if matches!(self.mode, Mode::LogFailed { .. }) {
             return self.stop_without_log(out);
         }
-        let settled = self.log.buffers().is_empty() && self.waiters.is_empty();
+        let settled = self.log.buffers().is_empty() && self.queue.waiters().is_empty();
         if !settled || self.log.is_releasing() || !self.ops.is_empty() {
             return;
         }

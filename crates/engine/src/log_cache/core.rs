@@ -1,17 +1,14 @@
 //! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
 //! `commit` (durability, superblocks, stopping), `destager` (destaging), `failure` (a dead log).
 
-use std::collections::{BTreeMap, VecDeque};
-
-use super::commit::Waiter;
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::index::Index;
 use super::log::Log;
+use super::queue::{PendingWrite, Queue};
 use super::read::Reading;
 use super::recover::Damage;
 use super::statistics::Statistics;
-use super::write::Pending;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
     Control, ErrorKind, Event, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
@@ -79,11 +76,7 @@ pub struct Core {
     pub index: Index,
     pub ops: Slab<Op>,
     pub readings: Slab<Reading>,
-    pub pending: VecDeque<Pending>,
-    pub waiters: Vec<Waiter>,
-    pub delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
-    pub delayed_count: u64,
-    pub pace: Nanos,
+    pub queue: Queue,
     pub destager: Destager,
     pub mode: Mode,
     pub stop: Stop,
@@ -92,8 +85,6 @@ pub struct Core {
     pub draining: bool,
     /// What this start was told to do without.
     pub accepted_damage: Vec<Damage>,
-    pub foreground: u64,
-    pub last_activity: Nanos,
     pub statistics: Statistics,
 }
 
@@ -113,13 +104,14 @@ impl Core {
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let delayed = self.delayed.first_key_value().map(|(key, _)| key.0);
-        [delayed, self.commit_deadline(), self.destage_deadline()].into_iter().flatten().min()
+        [self.queue.next_answer(), self.commit_deadline(), self.destage_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
-        self.foreground += 1;
-        self.last_activity = now;
+        self.queue.begin(now);
         let Request { id, io } = request;
         if self.stop != Stop::No {
             return self.finish(
@@ -136,7 +128,7 @@ impl Core {
         match io {
             Io::Read { at, buf } => self.on_read(now, id, at, buf, out),
             Io::Flush => self.on_flush(now, id, out),
-            io => self.on_modify(now, Pending::new(id, io), out),
+            io => self.on_modify(now, PendingWrite::new(id, io), out),
         }
     }
 
@@ -201,8 +193,7 @@ impl Core {
 
     /// Answers a request that is not waiting for anything any more.
     pub fn finish(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        self.foreground -= 1;
-        self.last_activity = now;
+        self.queue.end(now);
         out.reply(id, result);
     }
 
@@ -247,11 +238,7 @@ impl Core {
     }
 
     fn send_delayed(&mut self, now: Nanos, out: &mut Outbox) {
-        while let Some(entry) = self.delayed.first_entry() {
-            if entry.key().0 > now {
-                break;
-            }
-            let (id, result) = entry.remove();
+        while let Some((id, result)) = self.queue.pop_answer(now) {
             out.reply(id, result);
         }
     }
@@ -260,6 +247,6 @@ impl Core {
         self.log.check();
         self.index.check();
         let split = self.log.chain().is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
-        assert!(!split || !self.pending.is_empty(), "a split request waits at the front");
+        assert!(!split || self.queue.has_pending(), "a split request waits at the front");
     }
 }

@@ -5,7 +5,7 @@
 //! replayed any more. A block that cannot be read is an error until it is written again.
 
 use super::core::{Core, Mode, Stop};
-use super::write::Pending;
+use super::queue::PendingWrite;
 use crate::layer::{Outbox, Report};
 use crate::{IoError, Nanos};
 
@@ -37,13 +37,13 @@ impl Core {
             return;
         }
         let error = self.statistics.last_error.unwrap_or(IoError::new(crate::layer::ErrorKind::Medium));
-        for waiter in std::mem::take(&mut self.waiters) {
+        for waiter in self.queue.take_waiters(|_| true) {
             self.finish(now, waiter.id, crate::IoResult::err(waiter.result.buf, error), out);
         }
     }
 
     /// With a dead log: nothing older may be destaged over this write.
-    pub fn may_write_through(&self, pending: &Pending) -> bool {
+    pub fn may_write_through(&self, pending: &PendingWrite) -> bool {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.log.is_durable();
         recorded
@@ -53,7 +53,7 @@ impl Core {
     }
 
     pub fn stop_without_log(&mut self, out: &mut Outbox) {
-        if !self.ops.is_empty() || !self.waiters.is_empty() || !self.log.is_durable() {
+        if !self.ops.is_empty() || !self.queue.waiters().is_empty() || !self.log.is_durable() {
             return;
         }
         if self.data.is_owed() {

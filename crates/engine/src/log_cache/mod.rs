@@ -5,7 +5,7 @@
 //! | `format` | the bytes on the log device |
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
-//! | `write`, `read` | requests |
+//! | `write`, `read`, `queue` | requests, and those that wait |
 //! | `data_disk`, `streams` | what goes around the log, and whether a flush has covered it |
 //! | `index`, `table` | where the newest copy of each sector is |
 //! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |
@@ -30,6 +30,7 @@ mod index;
 mod log;
 pub mod offline;
 mod ordered;
+mod queue;
 mod read;
 pub mod recover;
 mod ring;

@@ -3,94 +3,31 @@
 
 use super::core::{Core, DATA, Mode, Op};
 use super::data_disk::Around;
-use super::destager::Pressure;
 use super::format::{Entry, Kind};
+use super::queue::{Change, PendingWrite};
 use super::table::Place;
 use super::{Canary, Promise};
-use crate::layer::{Durability, Io, IoResult, Outbox, RequestId};
-use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Nanos, SECTOR_BYTES};
+use crate::layer::{Durability, IoResult, Outbox};
+use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Sectors that one entry without payload covers at most.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 
-/// A request that changes data, and how far it has come.
-pub struct Pending {
-    pub id: RequestId,
-    pub what: What,
-    pub extent: Extent,
-    buf: Buf,
-    pub durability: Durability,
-    done: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    Data,
-    Range(Kind),
-}
-
-impl Pending {
-    pub fn new(id: RequestId, io: Io) -> Pending {
-        let extent = io.extent().expect("it changes data somewhere");
-        let (what, buf, durability) = match io {
-            Io::Write { buf, durability, .. } => (What::Data, buf, durability),
-            Io::Discard { .. } => (What::Range(Kind::Discard), Buf::none(), Durability::Volatile),
-            Io::WriteZeroes { unmap: true, durability, .. } => {
-                (What::Range(Kind::ZeroesUnmap), Buf::none(), durability)
-            }
-            Io::WriteZeroes { durability, .. } => (What::Range(Kind::Zeroes), Buf::none(), durability),
-            Io::Read { .. } | Io::Flush => unreachable!("reads and flushes change nothing"),
-        };
-        Pending { id, what, extent, buf, durability, done: 0 }
-    }
-
-    /// The operation again, to go to the data disk.
-    fn into_io(self, durability: Durability) -> Io {
-        let extent = self.extent;
-        match self.what {
-            What::Data => Io::Write { at: extent.start, buf: self.buf, durability },
-            What::Range(Kind::Discard) => Io::Discard { extent },
-            What::Range(kind) => Io::WriteZeroes { extent, unmap: kind == Kind::ZeroesUnmap, durability },
-        }
-    }
-
-    pub fn into_buf(self) -> Buf {
-        self.buf
-    }
-
-    /// The part of the next line that is still to be done.
-    fn next_piece(&self) -> Extent {
-        let start = self.extent.start + self.done;
-        let line_end = (start.0 / LINE_SECTORS + 1) * LINE_SECTORS;
-        Extent::new(start, line_end.min(self.extent.end().0) - start.0)
-    }
-
-    fn pieces_left(&self) -> usize {
-        let start = self.extent.start.0 + self.done;
-        ((self.extent.end().0 - 1) / LINE_SECTORS - start / LINE_SECTORS + 1) as usize
-    }
-
-    fn bytes_left(&self) -> usize {
-        ((self.extent.sectors - self.done) * SECTOR_BYTES) as usize
-    }
-}
-
 impl Core {
-    pub fn on_modify(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
-        self.pending.push_back(pending);
-        if self.pending.len() == 1 {
+    pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
+        if self.queue.push(pending) {
             self.retry_pending(now, out);
         }
     }
 
     /// Does the requests at the front of the queue, until one has to wait for space.
     pub fn retry_pending(&mut self, now: Nanos, out: &mut Outbox) {
-        while let Some(mut pending) = self.pending.pop_front() {
+        while let Some(mut pending) = self.queue.pop() {
             let through = matches!(self.mode, Mode::LogFailed { .. });
             if through && !self.may_write_through(&pending)
                 || !through && !self.try_log(now, &mut pending, out)
             {
-                self.pending.push_front(pending);
+                self.queue.put_back(pending);
                 return;
             }
             if through {
@@ -106,25 +43,25 @@ impl Core {
 
     /// Puts a request into the log. True when it is in, or when it may go around it (nothing of it is done then); false
     /// where it has to wait.
-    fn try_log(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
+    fn try_log(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         if pending.done == 0 && self.log.chain().is_none() && self.may_go_around(pending) {
             return self.room_to_invalidate(now, pending, out);
         }
-        match pending.what {
-            What::Data => self.append_data(now, pending, out),
-            What::Range(kind) => self.append_range(now, pending, kind, out),
+        match pending.change {
+            Change::Data => self.append_data(now, pending, out),
+            Change::Range(kind) => self.append_range(now, pending, kind, out),
         }
     }
 
     /// Rule 7: nothing of the range is dirty in the log, nor on its way around it. Nor does it cover a line of the fingerprint: after
     /// a crash, records explain all changes there.
-    fn may_go_around(&self, pending: &Pending) -> bool {
+    fn may_go_around(&self, pending: &PendingWrite) -> bool {
         let extent = pending.extent;
         let rest = pending.durability == Durability::Volatile
             && !self.is_always()
             && self.data.continues_stream(extent.start)
             && !self.index.table().contains_any(extent);
-        if pending.what != What::Data || !(self.is_large(extent) || rest) {
+        if pending.change != Change::Data || !(self.is_large(extent) || rest) {
             return false;
         }
         self.config.promise != Promise::Ordered
@@ -142,7 +79,7 @@ impl Core {
         self.index.is_silent_on(extent) && !self.data.is_going_around(extent) && !self.is_filling(extent)
     }
 
-    fn room_to_invalidate(&mut self, now: Nanos, pending: &Pending, out: &mut Outbox) -> bool {
+    fn room_to_invalidate(&mut self, now: Nanos, pending: &PendingWrite, out: &mut Outbox) -> bool {
         !self.index.table().contains_any(pending.extent) || self.make_room(now, 1, 0, out)
     }
 
@@ -162,7 +99,7 @@ impl Core {
         true
     }
 
-    fn around(&mut self, now: Nanos, pending: Pending, seq: u64, out: &mut Outbox) {
+    fn around(&mut self, now: Nanos, pending: PendingWrite, seq: u64, out: &mut Outbox) {
         let through = pending.durability == Durability::Durable || self.is_always();
         // Over a block that a dead log has lost: where this write were lost as well, an old content would come back as if nothing
         // had happened.
@@ -175,11 +112,11 @@ impl Core {
             seq: if through { seq } else { 0 },
             durable: durability == Durability::Durable,
         };
+        self.queue.touch(now);
         let key = self.data.send_around(around, self.is_large(extent));
         self.statistics.arounds += 1;
         self.statistics.around_sectors += pending.extent.sectors;
         self.submit(DATA, Op::Around(key), pending.into_io(durability), out);
-        self.last_activity = now;
     }
 
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
@@ -198,7 +135,7 @@ impl Core {
 
     /// Appends what is left of a write. A request that fits is one record; a larger one is a chain of records, which
     /// counts only as a whole.
-    fn append_data(&mut self, now: Nanos, pending: &mut Pending, out: &mut Outbox) -> bool {
+    fn append_data(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
             let half = (self.log.ring().count() / 2).max(1);
@@ -221,7 +158,7 @@ impl Core {
             // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
             if self.log.chain().is_none() && self.log.ring().free() < segments {
-                self.destager.pressure = Pressure::Full;
+                self.queue.want_space();
                 return false;
             }
             if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
@@ -249,7 +186,7 @@ impl Core {
         self.statistics.chains += u64::from(self.log.end_chain());
     }
 
-    fn append_pieces(&mut self, now: Nanos, pending: &mut Pending, pieces: usize) {
+    fn append_pieces(&mut self, now: Nanos, pending: &mut PendingWrite, pieces: usize) {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
@@ -277,12 +214,12 @@ impl Core {
         Some(written)
     }
 
-    fn append_range(&mut self, now: Nanos, pending: &mut Pending, kind: Kind, out: &mut Outbox) -> bool {
+    fn append_range(&mut self, now: Nanos, pending: &mut PendingWrite, kind: Kind, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
             let extent = Extent::new(pending.extent.start + pending.done, sectors);
             if !self.index.has_room_for_range() {
-                self.destager.pressure = Pressure::Full;
+                self.queue.want_space();
                 return false;
             }
             if !self.make_room(now, 1, 0, out) {
@@ -304,10 +241,11 @@ impl Core {
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.
-    fn logged(&mut self, now: Nanos, pending: Pending, out: &mut Outbox) {
+    fn logged(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
         self.data.written_again(pending.extent);
         let seq = self.log.last_seq();
-        self.statistics.logged_sectors += if pending.what == What::Data { pending.extent.sectors } else { 0 };
+        self.statistics.logged_sectors +=
+            if pending.change == Change::Data { pending.extent.sectors } else { 0 };
         let result = IoResult::ok(pending.buf);
         let durable = pending.durability == Durability::Durable && self.config.promise != Promise::Ordered;
         if durable || self.is_always() {
@@ -323,10 +261,8 @@ impl Core {
         if delay <= now {
             self.finish(now, pending.id, result, out);
         } else {
-            self.foreground -= 1;
-            self.delayed_count += 1;
             self.statistics.throttled += 1;
-            self.delayed.insert((delay, self.delayed_count), (pending.id, result));
+            self.queue.delay(delay, pending.id, result);
         }
     }
 
@@ -336,18 +272,16 @@ impl Core {
         let high = f64::from(self.config.high_mark.min(99)) / 100.0;
         let over = (self.log.ring().utilisation() - high) / (1.0 - high);
         if over <= 0.0 {
-            self.pace = now;
-            return now;
+            return self.queue.pace(now, None);
         }
         let nanos = self.destager.nanos_per_sector() * sectors as f64 * over * 2.0;
-        self.pace = self.pace.max(now) + Nanos(nanos as u64);
-        self.pace
+        self.queue.pace(now, Some(nanos as u64))
     }
 
     /// Makes sure that a record with so much can be appended to the filling buffer.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
         if !self.index.table().has_room(pieces) {
-            self.destager.pressure = Pressure::Full;
+            self.queue.want_space();
             return false;
         }
         if self.config.promise == Promise::Ordered && self.log.is_overdue(now) {
@@ -384,7 +318,7 @@ impl Core {
     fn open_buffer(&mut self, now: Nanos) -> bool {
         let is_open = self.log.open_buffer(now);
         if !is_open && self.log.buffers().free() > 0 {
-            self.destager.pressure = Pressure::Full;
+            self.queue.want_space();
         }
         is_open
     }

@@ -1,7 +1,7 @@
 //! Choosing a batch: which discards and zeroes are destaged, which segments, and what of them.
 
 use super::room::Room;
-use super::{Core, Item, Pressure};
+use super::{Core, Item};
 use crate::destage::what;
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangePart};
@@ -27,7 +27,7 @@ impl Core {
 
     fn is_short(&self) -> bool {
         let short = self.log.ring().utilisation() >= f64::from(self.config.low_mark) / 100.0;
-        short || self.destager.pressure == Pressure::Full
+        short || self.queue.wants_space()
     }
 
     pub(super) fn choose_ranges(&mut self, safe: u64) {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Core, Pressure};
+use super::Core;
 use crate::Extent;
 use crate::layer::{ErrorKind, IoError, Outbox, Report};
 use crate::log_cache::core::Mode;
@@ -89,7 +89,7 @@ impl Core {
         if lost == 0 || serving && !all_durable {
             return;
         }
-        if serving && self.destager.pressure == Pressure::Full {
+        if serving && self.queue.wants_space() {
             return self.log_failed(IoError::new(ErrorKind::Lost), out);
         }
         if self.draining {

@@ -49,13 +49,6 @@ use room::Room;
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
 
-/// Whether somebody waits for space in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pressure {
-    None,
-    Full,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -82,7 +75,6 @@ pub struct Destager {
     phase: Phase,
     /// See [`Destager::spoil`].
     spoiled: bool,
-    pub pressure: Pressure,
     /// The fingerprint; what is destaged changes it.
     pub kept: Kept,
     room: Room,
@@ -127,7 +119,6 @@ impl Destager {
         Destager {
             phase: Phase::Idle,
             spoiled: false,
-            pressure: Pressure::None,
             kept,
             room: Room::new(config, superblock, log_spins),
             next: 0,
@@ -228,14 +219,14 @@ impl Core {
 
     fn when(&self) -> when::Choice {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
-        if failed || self.draining || self.destager.pressure == Pressure::Full {
+        if failed || self.draining || self.queue.wants_space() {
             return when::Choice::Run;
         }
         when::policy(self.config.when).choose(&when::View {
             now: self.now,
             utilisation: self.log.ring().utilisation(),
-            foreground: self.foreground,
-            last_activity: self.last_activity,
+            foreground: self.queue.foreground(),
+            last_activity: self.queue.last_activity(),
             running: self.destager.triggered,
             in_flight: 0,
             depth: 1,
@@ -248,9 +239,7 @@ impl Core {
 
     /// Goes on with destaging as far as it may; runs after every event.
     pub fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.pending.is_empty() {
-            self.destager.pressure = Pressure::None;
-        }
+        self.queue.settle();
         if self.waits_for_record() {
             return;
         }

@@ -1,0 +1,187 @@
+//! The queue: requests that wait, for space in the log, for something to be durable, or for their turn.
+//!
+//! It promises:
+//!
+//! - Writes are done in the order in which they came: only the first one of those that are pending may be done.
+//! - A request counts as in the foreground from [`Queue::begin`] until it is answered or its answer is delayed.
+//! - Answers are delayed by no more than the pace of destaging asks for, and in the order of their time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::format::Kind;
+use crate::layer::{Durability, Io, IoResult, RequestId};
+use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
+
+/// A request that changes data, and how far it has come.
+pub struct PendingWrite {
+    pub id: RequestId,
+    pub change: Change,
+    pub extent: Extent,
+    pub buf: Buf,
+    pub durability: Durability,
+    pub done: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Data,
+    Range(Kind),
+}
+
+impl PendingWrite {
+    pub fn new(id: RequestId, io: Io) -> PendingWrite {
+        let extent = io.extent().expect("it changes data somewhere");
+        let (change, buf, durability) = match io {
+            Io::Write { buf, durability, .. } => (Change::Data, buf, durability),
+            Io::Discard { .. } => (Change::Range(Kind::Discard), Buf::none(), Durability::Volatile),
+            Io::WriteZeroes { unmap: true, durability, .. } => {
+                (Change::Range(Kind::ZeroesUnmap), Buf::none(), durability)
+            }
+            Io::WriteZeroes { durability, .. } => (Change::Range(Kind::Zeroes), Buf::none(), durability),
+            Io::Read { .. } | Io::Flush => unreachable!("reads and flushes change nothing"),
+        };
+        PendingWrite { id, change, extent, buf, durability, done: 0 }
+    }
+
+    /// The operation again, to go to the data disk.
+    pub fn into_io(self, durability: Durability) -> Io {
+        let extent = self.extent;
+        match self.change {
+            Change::Data => Io::Write { at: extent.start, buf: self.buf, durability },
+            Change::Range(Kind::Discard) => Io::Discard { extent },
+            Change::Range(kind) => Io::WriteZeroes { extent, unmap: kind == Kind::ZeroesUnmap, durability },
+        }
+    }
+
+    /// The part of the next line that is still to be done.
+    pub fn next_piece(&self) -> Extent {
+        let start = self.extent.start + self.done;
+        let line_end = (start.0 / LINE_SECTORS + 1) * LINE_SECTORS;
+        Extent::new(start, line_end.min(self.extent.end().0) - start.0)
+    }
+
+    pub fn pieces_left(&self) -> usize {
+        let start = self.extent.start.0 + self.done;
+        ((self.extent.end().0 - 1) / LINE_SECTORS - start / LINE_SECTORS + 1) as usize
+    }
+
+    pub fn bytes_left(&self) -> usize {
+        ((self.extent.sectors - self.done) * SECTOR_BYTES) as usize
+    }
+}
+
+/// A request that is answered once a record is durable, and the data disk was flushed after so many writes around the log.
+pub struct DurableWaiter {
+    pub id: RequestId,
+    pub seq: u64,
+    pub around: u64,
+    pub result: IoResult,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Queue {
+    pending: VecDeque<PendingWrite>,
+    waiters: Vec<DurableWaiter>,
+    delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
+    delayed_count: u64,
+    pace: Nanos,
+    foreground: u64,
+    last_activity: Nanos,
+    wants_space: bool,
+}
+
+impl Queue {
+    /// A request has come.
+    pub const fn begin(&mut self, now: Nanos) {
+        self.foreground += 1;
+        self.last_activity = now;
+    }
+
+    /// It is answered.
+    pub const fn end(&mut self, now: Nanos) {
+        self.foreground -= 1;
+        self.last_activity = now;
+    }
+
+    /// A request goes on.
+    pub const fn touch(&mut self, now: Nanos) {
+        self.last_activity = now;
+    }
+
+    pub const fn foreground(&self) -> u64 {
+        self.foreground
+    }
+
+    pub const fn last_activity(&self) -> Nanos {
+        self.last_activity
+    }
+
+    /// True where nothing is before it.
+    pub fn push(&mut self, pending: PendingWrite) -> bool {
+        self.pending.push_back(pending);
+        self.pending.len() == 1
+    }
+
+    pub fn pop(&mut self) -> Option<PendingWrite> {
+        self.pending.pop_front()
+    }
+
+    /// It has to wait, and stays the first.
+    pub fn put_back(&mut self, pending: PendingWrite) {
+        self.pending.push_front(pending);
+    }
+
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The first write does not fit the log.
+    pub const fn want_space(&mut self) {
+        self.wants_space = true;
+    }
+
+    /// Nobody waits for space where no write is pending.
+    pub fn settle(&mut self) {
+        self.wants_space &= self.has_pending();
+    }
+
+    pub const fn wants_space(&self) -> bool {
+        self.wants_space
+    }
+
+    pub fn wait(&mut self, waiter: DurableWaiter) {
+        self.waiters.push(waiter);
+    }
+
+    pub fn waiters(&self) -> &[DurableWaiter] {
+        &self.waiters
+    }
+
+    /// Takes out those who are to be answered.
+    pub fn take_waiters(&mut self, is_taken: impl Fn(&DurableWaiter) -> bool) -> Vec<DurableWaiter> {
+        self.waiters.extract_if(.., |waiter| is_taken(waiter)).collect()
+    }
+
+    /// When a write may be answered: `nanos` after the one before, or now, whatever was before.
+    pub fn pace(&mut self, now: Nanos, nanos: Option<u64>) -> Nanos {
+        self.pace = nanos.map_or(now, |nanos| self.pace.max(now) + Nanos(nanos));
+        self.pace
+    }
+
+    /// Holds an answer back.
+    pub fn delay(&mut self, until: Nanos, id: RequestId, result: IoResult) {
+        self.foreground -= 1;
+        self.delayed_count += 1;
+        self.delayed.insert((until, self.delayed_count), (id, result));
+    }
+
+    pub fn next_answer(&self) -> Option<Nanos> {
+        self.delayed.first_key_value().map(|(key, _)| key.0)
+    }
+
+    /// An answer that is held back no longer.
+    pub fn pop_answer(&mut self, now: Nanos) -> Option<(RequestId, IoResult)> {
+        self.delayed.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
+    }
+}
