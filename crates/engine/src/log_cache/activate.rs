@@ -8,12 +8,12 @@ use super::LogCacheConfig;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
 use super::destager::Destager;
+use super::destager::ordered::{Cursor, Ordered};
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Header, Kind, State, Superblock};
 use super::index::Index;
 use super::log::Log;
 use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
-use super::ordered::{Cursor, Ordered};
 use super::queue::Queue;
 use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
@@ -215,13 +215,12 @@ fn begin(
     ring: Ring,
     walked: &Walked,
 ) -> Core {
-    let mut destager = Destager::new(&config, &superblock, kept, log.rotational, data.rotational);
-    if config.ordered_destage {
+    let ordered = config.ordered_destage.then(|| {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
-        destager.ordered =
-            Some(Box::new(Ordered::new(Index::new(&superblock, index.table().lines_max()), start)));
-    }
+        Ordered::new(Index::new(&superblock, index.table().lines_max()), start)
+    });
+    let destager = Destager::new(&config, &superblock, kept, ordered, log.rotational, data.rotational);
     Core {
         now: Nanos::ZERO,
         destager,

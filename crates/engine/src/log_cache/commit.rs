@@ -5,8 +5,8 @@
 
 use super::Promise;
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
-use super::ordered::Cursor;
 use super::queue::DurableWaiter;
 use super::read::masked_runs;
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId};
@@ -208,9 +208,7 @@ impl Core {
             let (seq, segment) = (self.log.next_seq(), self.log.ring().head());
             let cursor =
                 Cursor { seq, segment, sector: self.log.head_sector(), epoch: self.log.superblock().epoch };
-            if let Some(ordered) = &mut self.destager.ordered {
-                ordered.skip_to(cursor);
-            }
+            self.destager.skip_to(cursor);
         }
     }
 
@@ -227,7 +225,7 @@ impl Core {
         let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.log.next_seq();
         let stale = self.log.superblock().tail_seq != self.log.next_seq();
         let rested = self.mark_at().is_some_and(|at| at <= now);
-        let mark = std::mem::take(&mut self.destager.wants_mark) || rested;
+        let mark = self.destager.take_mark() || rested;
         if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
             self.write_superblock(State::Active, out);
         }
@@ -235,7 +233,7 @@ impl Core {
 
     fn write_superblock(&mut self, state: State, out: &mut Outbox) {
         let fingerprint = self.destager.kept.fingerprint();
-        let (live_seq, destaged_seq) = (self.oldest_live_seq(), self.destaged_seq());
+        let (live_seq, destaged_seq) = (self.oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
         let io = self.log.write_superblock(state, live_seq, destaged_seq, fingerprint);
         self.statistics.superblocks += 1;
         self.submit(LOG, Op::Superblock, io, out);

@@ -174,9 +174,7 @@ impl Core {
         match control {
             Control::Drain => {
                 self.draining = true;
-                if self.destager.ordered.is_none() {
-                    self.destager.lost.try_again();
-                }
+                self.destager.try_again();
             }
             Control::DrainCancel => self.draining = false,
             Control::Stop => self.stop_asked(now, out),
@@ -213,8 +211,7 @@ impl Core {
         let head = log.ring().index(log.ring().head());
         let is_empty_at_head =
             log.ring().tail() == log.ring().head() && self.index.is_clean(head, log.safe_seq());
-        let destaged =
-            self.destager.ordered.as_ref().is_none_or(|ordered| ordered.destaged_seq() == log.next_seq());
+        let destaged = self.destager.destaged_seq().is_none_or(|seq| seq == log.next_seq());
         if log.buffers().is_empty() && destaged && is_empty_at_head {
             log.next_seq()
         } else {
@@ -222,14 +219,9 @@ impl Core {
         }
     }
 
-    /// Ordered destage knows to the record what is destaged: everything before this one.
-    pub fn destaged_seq(&self) -> u64 {
-        self.destager.ordered.as_ref().map_or(0, |ordered| ordered.destaged_seq())
-    }
-
     /// Ends the open record.
     pub fn seal(&mut self) {
-        let live_seq = self.oldest_live_seq().max(self.destaged_seq());
+        let live_seq = self.oldest_live_seq().max(self.destager.destaged_seq().unwrap_or(0));
         self.log.seal(live_seq);
     }
 

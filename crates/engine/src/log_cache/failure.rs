@@ -60,7 +60,7 @@ impl Core {
             return self.flush_data(out);
         }
         self.stop = Stop::Done;
-        match self.destager.lost.len() {
+        match self.destager.lost_blocks() {
             0 => out.report(Report::Stopped),
             lost => out.report(Report::Failed(format!(
                 "the log device failed, and {lost} blocks of 4 KiB could not be read from it; everything else is on the data disk"

@@ -11,7 +11,7 @@
 //! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a log that spins |
-//! | `destager`, `ordered` | destaging |
+//! | `destager` | destaging |
 //! | `failure` | a dead log device |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `offline` | format, check, dump, rescue |
@@ -29,7 +29,6 @@ pub mod format;
 mod index;
 mod log;
 pub mod offline;
-mod ordered;
 mod queue;
 mod read;
 pub mod recover;

@@ -86,7 +86,7 @@ impl Core {
                 if piece.dirty {
                     plan.dirty = true;
                     // The next start is without this log, so what is lost stays lost: never right today and old tomorrow.
-                    if self.mode != Mode::Serving && self.destager.lost.is_lost(line, piece.place) {
+                    if self.mode != Mode::Serving && self.destager.is_lost(line, piece.place) {
                         plan.lost = Some(line);
                     }
                     plan.log.push(source);

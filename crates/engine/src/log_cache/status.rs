@@ -46,7 +46,7 @@ impl Core {
             dirty_bytes: self.index.dirty_bytes(),
             dirty_ranges: self.index.ranges().len(),
             cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
-            lost_blocks: self.destager.lost.len(),
+            lost_blocks: self.destager.lost_blocks(),
             destaging: !self.destager.is_idle(),
             destage_failing: self.destager.is_after_failure(),
             draining: self.draining,

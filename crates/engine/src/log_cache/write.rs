@@ -198,7 +198,7 @@ impl Core {
                 }
             };
             self.index.insert(extent, Place(place), crc, self.log.last_seq());
-            self.destager.lost.prune(extent, self.index.table());
+            self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
         }
     }
@@ -228,7 +228,7 @@ impl Core {
             let seq = self.open_record(now);
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
-            self.destager.lost.prune(extent, self.index.table());
+            self.destager.overwritten(extent, self.index.table());
             pending.done += sectors;
         }
         true
@@ -237,7 +237,7 @@ impl Core {
     /// Takes an extent out of the table and the ranges: record `seq` says something newer of it.
     pub fn forget_extent(&mut self, extent: Extent, seq: u64) {
         self.index.forget(extent, seq);
-        self.destager.lost.prune(extent, self.index.table());
+        self.destager.overwritten(extent, self.index.table());
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.

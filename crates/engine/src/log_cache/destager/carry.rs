@@ -5,21 +5,10 @@ use super::super::core::{Core, DATA, LOG, Mode, Op};
 use super::super::read::{byte_offset, piece_is_whole};
 use super::super::table::RangeKind;
 use super::Phase;
-use super::gaps::GapRead;
-use super::plan::{Group, Target};
+use super::room::{Flight, Group, Target};
 use crate::destage::how;
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
-
-pub(super) enum Flight {
-    Range(Extent),
-    Read(Group),
-    /// For gaps, from the data disk.
-    Gaps(GapRead),
-    /// These blocks of the window.
-    Write(std::ops::Range<usize>),
-    Flush,
-}
 
 impl Core {
     pub(super) fn step_ranges(&mut self, out: &mut Outbox) {

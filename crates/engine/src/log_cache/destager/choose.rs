@@ -1,8 +1,8 @@
 //! Choosing a batch: which discards and zeroes are destaged, which segments, and what of them.
 
-use super::room::Room;
-use super::{Core, Item};
+use super::room::{Item, Room};
 use crate::destage::what;
+use crate::log_cache::core::Core;
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};

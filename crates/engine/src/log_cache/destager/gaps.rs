@@ -11,40 +11,13 @@
 //!
 //! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from the data disk.
 
-use super::plan::Target;
-use super::room::Room;
-use super::{Core, Item};
+use super::room::{Gap, GapRead, Item, Room, Target};
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::Canary;
-use crate::log_cache::core::Mode;
+use crate::log_cache::core::{Core, Mode};
 use crate::log_cache::read::{byte_offset, masked_runs};
 use crate::log_cache::table::{Line, Piece};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
-
-/// Sectors between two blocks of a run, which are written with them if their content comes in time.
-pub struct Gap {
-    pub extent: Extent,
-    run: u32,
-    /// Sectors whose content has not come.
-    missing: u64,
-    /// It is read from the data disk.
-    is_read: bool,
-    /// Clean pieces of the window that belong to gaps before it.
-    clean: usize,
-}
-
-/// A read of the data disk for gaps: a stretch of the window's `gaps`.
-pub struct GapRead {
-    pub extent: Extent,
-    first: u32,
-    count: u32,
-}
-
-impl GapRead {
-    fn gaps(&self) -> std::ops::Range<usize> {
-        self.first as usize..(self.first + self.count) as usize
-    }
-}
 
 impl Core {
     /// The rules, where this batch may fill gaps.

@@ -7,10 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Core;
 use crate::Extent;
-use crate::layer::{ErrorKind, IoError, Outbox, Report};
-use crate::log_cache::core::Mode;
 use crate::log_cache::table::{Line, LookupTable, Place};
 
 /// Reads of a piece that fail before it is taken for lost; the back-off of destaging lies between them (1 s, 2 s).
@@ -74,38 +71,11 @@ impl LostPieces {
         self.epochs = self.epochs.saturating_add(1);
     }
 
+    pub const fn is_without_hope(&self) -> bool {
+        self.epochs >= TRIES_MAX
+    }
+
     pub fn epoch_read(&mut self) {
         self.epochs = 0;
-    }
-}
-
-impl Core {
-    /// Nothing is left to destage but what is lost. Writers must not wait for ever for space that never comes, nor an
-    /// administrator for the end of a drain.
-    pub(super) fn give_up_on_lost(&mut self, out: &mut Outbox) {
-        let lost = self.destager.lost.len();
-        let all_durable = self.log.safe_seq() == self.log.last_seq();
-        let serving = self.mode == Mode::Serving;
-        if lost == 0 || serving && !all_durable {
-            return;
-        }
-        if serving && self.queue.wants_space() {
-            return self.log_failed(IoError::new(ErrorKind::Lost), out);
-        }
-        if self.draining {
-            self.draining = false;
-            out.report(Report::Failed(format!(
-                "{lost} blocks of 4 KiB cannot be read from the log device; everything else is on the data disk. They are \
-                 errors until they are written again"
-            )));
-        }
-    }
-
-    /// Ordered destage cannot pass a part of the log that it cannot read.
-    pub(super) fn give_up_on_epoch(&mut self, out: &mut Outbox) {
-        if self.destager.lost.epochs >= TRIES_MAX && self.mode == Mode::Serving {
-            self.destager.lost.epochs = 0;
-            self.log_failed(IoError::new(ErrorKind::Lost), out);
-        }
     }
 }

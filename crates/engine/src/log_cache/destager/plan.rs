@@ -2,63 +2,14 @@
 
 use super::super::core::Core;
 use super::super::read::masked_runs;
-use super::room::Room;
-use super::{Item, Line};
+use super::room::{Group, Item, Room, Run, Target};
 use crate::destage::how;
-use crate::{Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
+use crate::log_cache::table::Line;
+use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
 /// under the heads in any case, and a second request costs more than its transfer.
 const SPINNING_GAP_SECTORS: u64 = 128;
-
-/// Neighbours in the log, read together.
-pub struct Group {
-    pub extent: Extent,
-    pub segment: u32,
-    /// A stretch of the window's `order`.
-    pub first: u32,
-    pub count: u32,
-}
-
-impl Group {
-    pub fn items(&self) -> std::ops::Range<usize> {
-        self.first as usize..(self.first + self.count) as usize
-    }
-}
-
-/// Neighbours on the data disk, written together, with the gaps between them that are filled.
-pub struct Run {
-    pub start: Lba,
-    sectors: u64,
-    /// Where it lies in the window's memory.
-    at: usize,
-    pub blocks: std::ops::Range<usize>,
-}
-
-impl Run {
-    fn end(&self) -> Lba {
-        self.start + self.sectors
-    }
-
-    /// Where a sector lies in the window's memory.
-    pub fn place_of(&self, sector: Lba) -> usize {
-        self.at + ((sector - self.start) * SECTOR_BYTES) as usize
-    }
-
-    /// The end of its lines in the window's memory.
-    fn memory_end(&self) -> usize {
-        self.place_of(self.end()).next_multiple_of(LINE_BYTES as usize)
-    }
-}
-
-/// Sectors that an item brings, and the run they belong to.
-pub struct Target {
-    pub item: u32,
-    pub extent: Extent,
-    /// Where they are in the log.
-    pub place: u64,
-    pub run: u32,
-}
 
 impl Core {
     /// Takes the next items that fit the memory, and plans what to read and what to write.

@@ -3,13 +3,11 @@
 
 use std::collections::VecDeque;
 
-use super::Item;
-use super::gaps::{Gap, GapRead};
-use super::plan::{Group, Run, Target};
 use crate::destage::{how, what};
 use crate::log_cache::LogCacheConfig;
 use crate::log_cache::format::Superblock;
-use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
+use crate::log_cache::table::{Line, Piece};
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// Lines in a batch, where the log is on a device that need not seek: sorting more gains more.
 const BATCH_LINES_MAX: usize = 1 << 16;
@@ -22,6 +20,99 @@ const RUNS_OF_PIECE_MAX: usize = LINE_SECTORS as usize / 2;
 /// Whole lines that fit the memory given for destaging.
 fn memory_lines(config: &LogCacheConfig) -> usize {
     (config.destage_memory / LINE_BYTES as usize).max(1)
+}
+
+/// A dirty piece of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    pub line: Line,
+    pub piece: Piece,
+    pub failed: bool,
+}
+
+/// An operation of a batch that is in flight.
+pub enum Flight {
+    Range(Extent),
+    Read(Group),
+    /// For gaps, from the data disk.
+    Gaps(GapRead),
+    /// These blocks of the window.
+    Write(std::ops::Range<usize>),
+    Flush,
+}
+
+/// Neighbours in the log, read together.
+pub struct Group {
+    pub extent: Extent,
+    pub segment: u32,
+    /// A stretch of the window's `order`.
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Group {
+    pub fn items(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
+
+/// Neighbours on the data disk, written together, with the gaps between them that are filled.
+pub struct Run {
+    pub start: Lba,
+    pub sectors: u64,
+    /// Where it lies in the window's memory.
+    pub at: usize,
+    pub blocks: std::ops::Range<usize>,
+}
+
+impl Run {
+    pub fn end(&self) -> Lba {
+        self.start + self.sectors
+    }
+
+    /// Where a sector lies in the window's memory.
+    pub fn place_of(&self, sector: Lba) -> usize {
+        self.at + ((sector - self.start) * SECTOR_BYTES) as usize
+    }
+
+    /// The end of its lines in the window's memory.
+    pub fn memory_end(&self) -> usize {
+        self.place_of(self.end()).next_multiple_of(LINE_BYTES as usize)
+    }
+}
+
+/// Sectors that an item brings, and the run they belong to.
+pub struct Target {
+    pub item: u32,
+    pub extent: Extent,
+    /// Where they are in the log.
+    pub place: u64,
+    pub run: u32,
+}
+
+/// Sectors between two blocks of a run, which are written with them if their content comes in time.
+pub struct Gap {
+    pub extent: Extent,
+    pub run: u32,
+    /// Sectors whose content has not come.
+    pub missing: u64,
+    /// It is read from the data disk.
+    pub is_read: bool,
+    /// Clean pieces of the window that belong to gaps before it.
+    pub clean: usize,
+}
+
+/// A read of the data disk for gaps: a stretch of the window's `gaps`.
+pub struct GapRead {
+    pub extent: Extent,
+    pub first: u32,
+    pub count: u32,
+}
+
+impl GapRead {
+    pub fn gaps(&self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
 }
 
 /// Room for a batch: everything in it keeps its memory from one batch to the next.

@@ -4,8 +4,9 @@
 //! stripe that is dirty as a whole goes along with the part that is in them.
 
 use super::choose::Eligible;
-use super::{Core, Item};
+use super::room::Item;
 use crate::layer::Stripes;
+use crate::log_cache::core::Core;
 use crate::log_cache::table::{Line, Piece};
 use crate::{Extent, LINE_SECTORS};
 

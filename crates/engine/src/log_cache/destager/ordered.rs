@@ -5,12 +5,10 @@
 //! were the newest *in that epoch*, also those that are overwritten by now; the data disk is flushed; then comes the next.
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
-use super::core::{Core, LOG, Op};
-use super::format::{Header, Superblock, decode_header};
-use super::index::Index;
-use super::log::Log;
-use crate::layer::{Io, IoResult, Outbox};
-use crate::{Buf, Lba, SECTOR_BYTES};
+use crate::SECTOR_BYTES;
+use crate::log_cache::format::{Header, Superblock, decode_header};
+use crate::log_cache::index::Index;
+use crate::log_cache::log::Log;
 
 /// A place in the log, between two records.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +27,10 @@ pub struct Ordered {
     /// Everything before it is destaged.
     destaged: Cursor,
     /// Everything before it is in the batch.
-    read: Cursor,
+    pub read: Cursor,
     epoch: Option<u64>,
     index: Index,
-    complete: bool,
+    pub complete: bool,
 }
 
 impl Ordered {
@@ -81,13 +79,13 @@ impl Ordered {
         &self.index
     }
 
-    fn next_segment(&mut self, log: &Log) {
+    pub fn next_segment(&mut self, log: &Log) {
         self.read.segment += 1;
         self.read.sector = log.start_of(self.read.segment);
     }
 
     /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
-    fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
+    pub fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
         let block = superblock.log_block_bytes as usize;
         let mut at = ((self.read.sector - start) * SECTOR_BYTES) as usize;
         while at + block <= bytes.len() {
@@ -117,55 +115,5 @@ impl Ordered {
             self.read.sector = start + at as u64 / SECTOR_BYTES;
         }
         self.complete = self.read.seq > safe;
-    }
-}
-
-impl Core {
-    /// Reads on, until the batch holds a whole epoch or everything that is durable.
-    pub fn read_epoch(&mut self, out: &mut Outbox) {
-        let log = &mut self.log;
-        let safe = log.safe_seq();
-        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
-        if ordered.read.sector + log.superblock().log_block_sectors() > log.end_of(ordered.read.segment) {
-            ordered.next_segment(log);
-        }
-        if ordered.read.seq > safe {
-            ordered.complete = true;
-            return;
-        }
-        let at = Lba(ordered.read.sector);
-        let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
-        log.pin(log.ring().index(ordered.read.segment));
-        self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
-        self.destager.epoch_flying = true;
-    }
-
-    pub fn on_epoch(&mut self, result: &IoResult) {
-        self.destager.epoch_flying = false;
-        let log = &mut self.log;
-        let safe = log.safe_seq();
-        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
-        log.unpin(log.ring().index(ordered.read.segment));
-        if let Err(error) = result.status {
-            self.statistics.log_read_errors += 1;
-            self.statistics.last_error = Some(error);
-            self.destager.lost.epoch_failed();
-            self.destager.fail();
-            return;
-        }
-        let start = ordered.read.sector;
-        ordered.take(result.buf.bytes(), start, log.superblock(), safe);
-        if ordered.complete {
-            self.destager.lost.epoch_read();
-        } else {
-            // The rest is in the next segment.
-            ordered.next_segment(log);
-            if ordered.read.segment > log.ring().head() {
-                // A durable record that is not in the log: the log is not what was written.
-                self.statistics.log_read_errors += 1;
-                self.destager.lost.epoch_failed();
-                self.destager.fail();
-            }
-        }
     }
 }

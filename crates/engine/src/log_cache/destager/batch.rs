@@ -1,0 +1,338 @@
+//! A batch from its choice to its end: when it begins, its phases, and what is clean, lost or tried again after it.
+
+use super::room::Item;
+use super::{Phase, RETRY_FIRST, RETRY_MAX};
+use crate::destage::when;
+use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Report};
+use crate::log_cache::core::{Core, LOG, Mode, Op, Stop};
+use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
+
+impl Core {
+    pub fn destage_deadline(&self) -> Option<Nanos> {
+        let rests = self.stop != Stop::No || self.destager.stalled || self.waits_for_record();
+        if rests || !self.flights_allowed() || !self.has_work() {
+            return None;
+        }
+        if let Some(at) = self.destager.retry_at {
+            return Some(at);
+        }
+        match self.when() {
+            when::Choice::At(at) => Some(at),
+            when::Choice::Run | when::Choice::Wait => None,
+        }
+    }
+
+    /// What only RAM has would be a change that the log cannot explain, should the next start still use it.
+    fn waits_for_record(&self) -> bool {
+        self.mode == (Mode::LogFailed { recorded: false }) && self.destager.phase == Phase::Idle
+    }
+
+    fn flights_allowed(&self) -> bool {
+        self.destager.flights.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.destager.phase != Phase::Idle || self.index.is_dirty()
+    }
+
+    fn when(&self) -> when::Choice {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        if failed || self.draining || self.queue.wants_space() {
+            return when::Choice::Run;
+        }
+        when::policy(self.config.when).choose(&when::View {
+            now: self.now,
+            utilisation: self.log.ring().utilisation(),
+            foreground: self.queue.foreground(),
+            last_activity: self.queue.last_activity(),
+            running: self.destager.triggered,
+            in_flight: 0,
+            depth: 1,
+            high_mark: f64::from(self.config.high_mark) / 100.0,
+            low_mark: f64::from(self.config.low_mark) / 100.0,
+            idle_empty: self.config.idle_empty,
+            idle_full: self.config.idle_full,
+        })
+    }
+
+    /// Goes on with destaging as far as it may; runs after every event.
+    pub fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
+        self.queue.settle();
+        if self.waits_for_record() {
+            return;
+        }
+        let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
+        if !may || !self.has_work() {
+            self.destager.running = false;
+            if matches!(self.mode, Mode::LogFailed { .. }) {
+                self.rescued(now, out);
+            }
+            return self.drained(now, out);
+        }
+        if self.destager.retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.destager.retry_at = None;
+        let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
+        let utilisation = self.log.ring().utilisation();
+        self.destager.triggered = when::hysteresis(self.destager.triggered, utilisation, high, low);
+        self.destager.running = self.when() == when::Choice::Run;
+        if !self.destager.running {
+            self.destager.suspended = true;
+            return;
+        }
+        loop {
+            let phase = self.destager.phase;
+            match phase {
+                Phase::Idle => {
+                    if !self.begin_batch(now, out) {
+                        return;
+                    }
+                }
+                Phase::Epoch => self.step_epoch(out),
+                Phase::Ranges => self.step_ranges(out),
+                Phase::Read => self.step_read(out),
+                Phase::Write => self.step_write(out),
+                Phase::Flush => self.step_flush(out),
+            }
+            if self.destager.phase == phase {
+                return;
+            }
+        }
+    }
+
+    /// Chooses a batch; false where nothing can be destaged now.
+    fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        let safe = if failed { u64::MAX } else { self.log.safe_seq() };
+        self.destager.errors = 0;
+        self.destager.started = now;
+        self.destager.suspended = false;
+        if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !failed) {
+            self.destager.stalled = ordered.destaged_seq() > safe;
+            let destaged_seq = ordered.destaged_seq();
+            if !self.destager.stalled
+                && (self.log.superblock().live_seq < destaged_seq || self.log.is_releasing())
+            {
+                // After a crash the epoch before must not be destaged again over a part of this one.
+                self.destager.wants_mark = true;
+                return false;
+            }
+            if !self.destager.stalled {
+                ordered.begin();
+                self.destager.phase = Phase::Epoch;
+                return true;
+            }
+            self.give_up_on_lost(out);
+            return false;
+        }
+        self.destager.behind_around = false;
+        self.choose_ranges(safe);
+        self.choose_items(failed);
+        if self.destager.room.items.is_empty() && self.destager.range_ids.is_empty() {
+            if self.destager.behind_around {
+                // Goes on when the write around the log has ended.
+                self.destager.stalled = false;
+                return false;
+            }
+            self.destager.stalled = !failed;
+            if failed {
+                self.rescued(now, out);
+            }
+            self.give_up_on_lost(out);
+            return false;
+        }
+        self.destager.stalled = false;
+        self.begin_ranges();
+        true
+    }
+
+    /// The batch is chosen.
+    fn begin_ranges(&mut self) {
+        self.destager.next = 0;
+        self.destager.batch_sectors =
+            self.destager.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        let segments = self.destager.room.items.iter().map(|item| self.log.number_of(item.piece.place));
+        self.destager.hold = segments.min().unwrap_or(u64::MAX);
+        self.destager.phase = Phase::Ranges;
+        self.statistics.destage_batches += 1;
+    }
+
+    fn step_epoch(&mut self, out: &mut Outbox) {
+        let complete = self.destager.ordered.as_ref().is_some_and(|ordered| ordered.is_complete());
+        if self.destager.epoch_flying {
+            return;
+        }
+        if !complete {
+            return self.read_epoch(out);
+        }
+        let ordered = self.destager.ordered.take().expect("destage is ordered");
+        self.destager.room.items.clear();
+        ordered
+            .index()
+            .table()
+            .scan(|line, piece| self.destager.room.items.push(Item { line, piece, failed: false }));
+        self.sort_items();
+        self.destager.range_parts.clear();
+        for part in ordered.index().ranges().iter() {
+            self.add_range(part);
+        }
+        let last = ordered.batch_last();
+        self.destager.range_ids = self
+            .index
+            .ranges()
+            .iter()
+            .filter(|part| part.info.seq <= last)
+            .map(|part| part.info.id)
+            .collect();
+        self.destager.ordered = Some(ordered);
+        self.begin_ranges();
+    }
+
+    /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
+    pub(super) fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
+        let spoiled = std::mem::take(&mut self.destager.spoiled);
+        self.destager.errors += u64::from(spoiled);
+        let flushed = flushed && !spoiled;
+        self.destager.phase = Phase::Idle;
+        self.destager.hold = u64::MAX;
+        self.destager.kept.flushed(flushed);
+        let mut items = std::mem::take(&mut self.destager.room.items);
+        // What could not be read may be readable the next time; destage that is ordered must not go on without it.
+        let again = self.destager.errors > 0 || self.destager.lost.has_doubtful();
+        if flushed {
+            for item in items.iter().filter(|item| !item.failed) {
+                self.destager.lost.remove(item.line, item.piece.place);
+                self.index.clean(item.line, item.piece.place);
+            }
+            for id in std::mem::take(&mut self.destager.range_ids) {
+                self.index.clean_range(id);
+            }
+            if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !again) {
+                ordered.commit();
+            }
+        }
+        items.clear();
+        self.destager.room.items = items;
+        self.destager.range_ids.clear();
+        self.time_batch(now);
+        if again {
+            self.destager.retry_at = Some(now.saturating_add(self.destager.retry));
+            self.destager.retry = Nanos(self.destager.retry.0 * 2).min(RETRY_MAX);
+        } else {
+            self.destager.retry = RETRY_FIRST;
+        }
+        if self.destager.errors > 0 {
+            self.destage_failed(now, out);
+        }
+        self.give_up_on_epoch(out);
+        self.advance_tail();
+        self.retry_pending(now, out);
+    }
+
+    /// Learns how long a sector takes to destage, from batches that were not interrupted.
+    fn time_batch(&mut self, now: Nanos) {
+        let destager = &mut self.destager;
+        if !destager.suspended && destager.batch_sectors > 0 {
+            let measured = now.since(destager.started).0 as f64 / destager.batch_sectors as f64;
+            destager.per_sector += (measured - destager.per_sector) / 4.0;
+        }
+    }
+
+    /// Reports the end of a drain.
+    fn drained(&mut self, _now: Nanos, out: &mut Outbox) {
+        if !self.draining || self.index.is_dirty() {
+            return;
+        }
+        if self.data.is_owed() {
+            if !self.data.is_flying() {
+                self.flush_data(out);
+            }
+            return;
+        }
+        let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
+        if matches!(self.mode, Mode::LogFailed { .. })
+            || (quiet && self.log.superblock().tail_seq == self.log.next_seq())
+        {
+            self.draining = false;
+            out.report(Report::Drained);
+        }
+    }
+
+    /// Nothing is left to destage but what is lost. Writers must not wait for ever for space that never comes, nor an
+    /// administrator for the end of a drain.
+    pub(super) fn give_up_on_lost(&mut self, out: &mut Outbox) {
+        let lost = self.destager.lost.len();
+        let all_durable = self.log.safe_seq() == self.log.last_seq();
+        let serving = self.mode == Mode::Serving;
+        if lost == 0 || serving && !all_durable {
+            return;
+        }
+        if serving && self.queue.wants_space() {
+            return self.log_failed(IoError::new(ErrorKind::Lost), out);
+        }
+        if self.draining {
+            self.draining = false;
+            out.report(Report::Failed(format!(
+                "{lost} blocks of 4 KiB cannot be read from the log device; everything else is on the data disk. They are \
+                 errors until they are written again"
+            )));
+        }
+    }
+
+    /// Ordered destage cannot pass a part of the log that it cannot read.
+    pub(super) fn give_up_on_epoch(&mut self, out: &mut Outbox) {
+        if self.destager.lost.is_without_hope() && self.mode == Mode::Serving {
+            self.destager.lost.epoch_read();
+            self.log_failed(IoError::new(ErrorKind::Lost), out);
+        }
+    }
+
+    /// Reads on, until the batch holds a whole epoch or everything that is durable.
+    pub fn read_epoch(&mut self, out: &mut Outbox) {
+        let log = &mut self.log;
+        let safe = log.safe_seq();
+        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
+        if ordered.read.sector + log.superblock().log_block_sectors() > log.end_of(ordered.read.segment) {
+            ordered.next_segment(log);
+        }
+        if ordered.read.seq > safe {
+            ordered.complete = true;
+            return;
+        }
+        let at = Lba(ordered.read.sector);
+        let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
+        log.pin(log.ring().index(ordered.read.segment));
+        self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
+        self.destager.epoch_flying = true;
+    }
+
+    pub fn on_epoch(&mut self, result: &IoResult) {
+        self.destager.epoch_flying = false;
+        let log = &mut self.log;
+        let safe = log.safe_seq();
+        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
+        log.unpin(log.ring().index(ordered.read.segment));
+        if let Err(error) = result.status {
+            self.statistics.log_read_errors += 1;
+            self.statistics.last_error = Some(error);
+            self.destager.lost.epoch_failed();
+            self.destager.fail();
+            return;
+        }
+        let start = ordered.read.sector;
+        ordered.take(result.buf.bytes(), start, log.superblock(), safe);
+        if ordered.complete {
+            self.destager.lost.epoch_read();
+        } else {
+            // The rest is in the next segment.
+            ordered.next_segment(log);
+            if ordered.read.segment > log.ring().head() {
+                // A durable record that is not in the log: the log is not what was written.
+                self.statistics.log_read_errors += 1;
+                self.destager.lost.epoch_failed();
+                self.destager.fail();
+            }
+        }
+    }
+}
