@@ -85,12 +85,7 @@ pub fn rescue(
         // The data disk is on its own, and may have been used since: nothing here may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
-    if superblock.state == State::GivenUp && !options.force && !options.list {
-        return Err(OfflineError::GivenUp);
-    }
-    if data.geometry().read_only && !options.list {
-        return Err(OfflineError::ReadOnly("data disk"));
-    }
+    may_write(&superblock, data.geometry().read_only, options)?;
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
     let comparison = Comparison::new(&superblock, data);
@@ -109,19 +104,7 @@ pub fn rescue(
             dirty_bytes: dirty.data_bytes + dirty.zeroes_bytes,
         }));
     }
-    let mut report = RescueReport {
-        dirty: newest.totals(),
-        damage: walked.damage.clone(),
-        damages: walked.damages,
-        ..RescueReport::default()
-    };
-    let holes = walked.damage.iter().filter(|damage| damage.kind != DamageKind::Payload);
-    let last_hole = holes.clone().map(|damage| damage.until_seq).max();
-    if let Some(hole) = last_hole {
-        let old = newest.pieces().filter(|piece| piece.seq < hole);
-        report.suspect_bytes = old.map(|piece| piece.extent.sectors * SECTOR_BYTES).sum();
-    }
-    report.refused = last_hole.is_some() && !options.force && !options.list;
+    let mut report = found(&newest, &walked, options);
     let write = !options.list && !report.refused;
     // A log that nothing is wrong with, and nothing is in: it is not touched, unless it is to take the disk as it is.
     let is_empty =
@@ -155,6 +138,30 @@ pub fn rescue(
         }
     }
     Ok(report)
+}
+
+fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -> Result<(), OfflineError> {
+    match superblock.state {
+        _ if options.list => Ok(()),
+        State::GivenUp if !options.force => Err(OfflineError::GivenUp),
+        _ if read_only => Err(OfflineError::ReadOnly("data disk")),
+        _ => Ok(()),
+    }
+}
+
+/// The report, before anything is written.
+fn found(newest: &Newest, walked: &Walked, options: RescueOptions) -> RescueReport {
+    let holes = walked.damage.iter().filter(|damage| damage.kind != DamageKind::Payload);
+    let last_hole = holes.map(|damage| damage.until_seq).max();
+    let old = newest.pieces().filter(|piece| last_hole.is_some_and(|hole| piece.seq < hole));
+    RescueReport {
+        dirty: newest.totals(),
+        damage: walked.damage.clone(),
+        damages: walked.damages,
+        suspect_bytes: old.map(|piece| piece.extent.sectors * SECTOR_BYTES).sum(),
+        refused: last_hole.is_some() && !options.force && !options.list,
+        ..RescueReport::default()
+    }
 }
 
 /// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it. One that was given up
