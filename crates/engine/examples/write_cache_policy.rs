@@ -70,8 +70,8 @@ fn purge(pool: &mut Pool) -> u64 {
         }
         let slots: Vec<_> = pool.waiting_blocks(region).collect();
         for slot in slots {
-            pool.set_out(slot, region);
-            pool.arrived(slot, region, true);
+            pool.begin_write(slot, region);
+            pool.end_write(slot, region, true);
         }
         purges += 1;
     }

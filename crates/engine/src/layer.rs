@@ -244,9 +244,9 @@ pub enum ArrayCommand {
 /// What an administrator tells a layer. A layer that does not know a control ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Bring all dirty data home, now and at full speed. Answered by [`Report::Drained`].
+    /// Destage all dirty data, now and at full speed. Answered by [`Report::Drained`].
     Drain,
-    /// Stop draining; what is home stays home.
+    /// Stop draining; what is destaged stays clean.
     DrainCancel,
     /// Take no more requests, make everything acknowledged durable, mark the layer cleanly stopped.
     /// Answered by [`Report::Stopped`].
@@ -381,6 +381,37 @@ impl Geometry {
             read_only: false,
             stripes: None,
         }
+    }
+
+    /// Sectors of a logical block.
+    pub const fn block_sectors(&self) -> u64 {
+        self.logical_block_bytes as u64 / crate::SECTOR_BYTES
+    }
+
+    /// Refuses what nothing of this geometry can do.
+    ///
+    /// # Errors
+    /// A write to what is read only; what is empty, unaligned, or past the end; a discard that does not work.
+    pub fn validate(&self, io: &Io) -> Result<(), IoError> {
+        let Some(extent) = io.extent() else { return Ok(()) };
+        let whole = match io {
+            Io::Read { buf, .. } | Io::Write { buf, .. } => {
+                (buf.len() as u64).is_multiple_of(crate::SECTOR_BYTES)
+            }
+            _ => true,
+        };
+        let kind = if self.read_only && io.modifies() {
+            ErrorKind::ReadOnly
+        } else if !whole || extent.sectors == 0 || !extent.is_multiple_of(self.block_sectors()) {
+            ErrorKind::Invalid
+        } else if !extent.is_within(self.sectors) {
+            ErrorKind::OutOfRange
+        } else if matches!(io, Io::Discard { .. }) && !self.discards {
+            ErrorKind::Unsupported
+        } else {
+            return Ok(());
+        };
+        Err(IoError::at(kind, extent))
     }
 }
 

@@ -71,6 +71,16 @@ impl Extent {
         self.start.0 <= lba.0 && lba.0 < self.end().0
     }
 
+    /// All of it lies below a sector.
+    pub fn is_within(self, sectors: u64) -> bool {
+        self.start.0.checked_add(self.sectors).is_some_and(|end| end <= sectors)
+    }
+
+    /// It begins and ends between blocks of so many sectors.
+    pub const fn is_multiple_of(self, sectors: u64) -> bool {
+        self.start.0.is_multiple_of(sectors) && self.sectors.is_multiple_of(sectors)
+    }
+
     /// The common part, if there is one.
     pub fn intersection(self, other: Extent) -> Option<Extent> {
         let start = self.start.max(other.start);

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::{
-    ActivateError, Control, Event, Geometry, Io, IoResult, Layer, LayerStatus, MeterStatus, Nanos, OpId,
-    Outbox, Port, Ports, RequestId, ResponseTimes, SECTOR_BYTES,
+    Io, IoResult, LayerStatus, MeterStatus, Nanos, OpId, Outbox, Request, RequestId, ResponseTimes,
+    SECTOR_BYTES,
 };
 use hdrhistogram::Histogram;
 
-const BELOW: Port = Port(0);
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(3600);
 
@@ -48,7 +48,7 @@ struct Passing {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Meter {
-    below: Option<Geometry>,
+    seen: Seen,
     passing: BTreeMap<RequestId, Passing>,
     counts: [Counts; 4],
 }
@@ -65,44 +65,33 @@ impl Meter {
     }
 }
 
-impl Layer for Meter {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => {
-                let kind = match request.io {
-                    Io::Read { .. } => Kind::Read,
-                    Io::Write { .. } => Kind::Write,
-                    Io::Flush => Kind::Flush,
-                    Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Other,
-                };
-                let bytes =
-                    request.io.extent().map_or(0, |extent| extent.sectors.saturating_mul(SECTOR_BYTES));
-                self.passing.insert(request.id, Passing { kind, arrived: now, bytes });
-                out.submit(BELOW, OpId(request.id.0), request.io);
-            }
-            Event::Completed { op, result } => {
-                self.end(now, RequestId(op.0), &result);
-                out.reply(RequestId(op.0), result);
-            }
-            Event::Control(Control::ResetStatistics) => self.counts = Default::default(),
-            Event::Wake | Event::Control(_) => {}
-        }
+impl Filter for Meter {
+    fn seen(&self) -> &Seen {
+        &self.seen
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        let kind = match request.io {
+            Io::Read { .. } => Kind::Read,
+            Io::Write { .. } => Kind::Write,
+            Io::Flush => Kind::Flush,
+            Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Other,
+        };
+        let bytes = request.io.extent().map_or(0, |extent| extent.sectors.saturating_mul(SECTOR_BYTES));
+        self.passing.insert(request.id, Passing { kind, arrived: now, bytes });
+        out.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn geometry(&self) -> Geometry {
-        self.below.expect("geometry is asked for after activation")
+    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        self.end(now, id, &result);
+        out.reply(id, result);
     }
 
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.below = Some(below.geometry(BELOW));
-        Ok(())
+    fn reset_statistics(&mut self) {
+        self.counts = Default::default();
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         let times = |kind: Kind| self.counts[kind as usize].response_times();
         LayerStatus::Meter(Box::new(MeterStatus {
             in_flight: self.passing.len(),
@@ -141,7 +130,7 @@ fn millis(nanos: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::{Buf, Command, ErrorKind, IoError, Lba, Request};
+    use dcd_engine::{Buf, Command, Control, ErrorKind, Event, IoError, Layer, Lba};
 
     use super::*;
 

@@ -24,8 +24,8 @@
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer,
-    LayerStatus, Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, Control, Durability, Event, Geometry, Io, IoError, IoResult, Layer, LayerStatus, Lba,
+    Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -265,25 +265,15 @@ impl Disk {
 
     /// What a request asks of the drive, or why it cannot be served.
     fn work(&self, io: &Io) -> Result<Work, IoError> {
-        let geometry = self.geometry();
+        self.geometry().validate(io)?;
         let access = match io {
             Io::Flush => return Ok(Work::Flush),
-            Io::Discard { extent } => return Err(IoError::at(ErrorKind::Unsupported, *extent)),
+            Io::Discard { .. } => unreachable!("a drive offers none"),
             Io::Read { .. } => Access::Read,
             Io::Write { durability, .. } => self.write_access(*durability),
             Io::WriteZeroes { .. } => Access::WriteZeroes,
         };
         let extent = io.extent().expect("all but flushes have an extent");
-        let error = |kind| Err(IoError::at(kind, extent));
-        if geometry.read_only && access != Access::Read {
-            return error(ErrorKind::ReadOnly);
-        }
-        if extent.sectors == 0 || !is_aligned(io, extent, geometry.logical_block_bytes) {
-            return error(ErrorKind::Invalid);
-        }
-        if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > geometry.sectors) {
-            return error(ErrorKind::OutOfRange);
-        }
         // Only this order looks at where a request lies before its turn comes.
         let looks = self.queue.scheduler() == Scheduler::Sptf;
         let spot = looks.then(|| self.drive().locate(extent.start));
@@ -316,15 +306,6 @@ impl DiskConfig {
             None => Ok(drive),
         }
     }
-}
-
-fn is_aligned(io: &Io, extent: Extent, block_bytes: u32) -> bool {
-    let block = u64::from(block_bytes) / SECTOR_BYTES;
-    let whole_sectors = match io {
-        Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
-        _ => true,
-    };
-    whole_sectors && extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block)
 }
 
 impl Layer for Disk {

@@ -335,27 +335,9 @@ impl MemDisk {
         }
     }
 
-    fn refusal(&self, io: &Io) -> Option<IoError> {
-        let extent = io.extent()?;
-        let block = u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES;
-        let end = extent.start.0.checked_add(extent.sectors);
-        let kind = if end.is_none_or(|end| end > self.geometry.sectors) {
-            ErrorKind::OutOfRange
-        } else if extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
-            ErrorKind::Invalid
-        } else if io.modifies() && self.geometry.read_only {
-            ErrorKind::ReadOnly
-        } else if matches!(io, Io::Discard { .. }) && !self.geometry.discards {
-            ErrorKind::Unsupported
-        } else {
-            return None;
-        };
-        Some(IoError::at(kind, extent))
-    }
-
     fn carry_out(&mut self, flight: Flight) -> IoResult {
         let Flight { io, fault, covers } = flight;
-        if let Some(error) = self.refusal(&io) {
+        if let Err(error) = self.geometry.validate(&io) {
             return IoResult::err(io.take_buf(), error);
         }
         if let Some(Fault::Error(kind)) = fault {

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::{
-    ActivateError, Control, Event, Extent, Geometry, Io, LINE_SECTORS, Layer, LayerStatus, Lba, Nanos, OpId,
-    Outbox, Port, Ports, RequestId,
+    Extent, Io, IoResult, LINE_SECTORS, LayerStatus, Lba, Nanos, OpId, Outbox, Request, RequestId,
 };
 use serde_json::json;
 
-const BELOW: Port = Port(0);
 /// 1 KB and 4 KB. (What is aligned to 8 KB is aligned to 4 KB.)
 const SLOT_SECTORS: u64 = 2;
 const ALIGNED_SECTORS: u64 = 8;
@@ -24,7 +23,7 @@ pub(crate) struct Profile {
     /// What was written last: where each request began, and its sectors.
     written: BTreeMap<u64, u64>,
     writes_in_flight: BTreeMap<RequestId, Nanos>,
-    geometry: Option<Geometry>,
+    seen: Seen,
 }
 
 #[derive(Default)]
@@ -82,45 +81,34 @@ impl Profile {
     }
 }
 
-impl Layer for Profile {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => {
-                let writes = matches!(request.io, Io::Write { .. });
-                if let Some(extent) = request.io.extent().filter(|_| writes || !request.io.modifies()) {
-                    self.count(writes, extent);
-                }
-                if writes {
-                    self.writes_in_flight.insert(request.id, now);
-                }
-                out.submit(BELOW, OpId(request.id.0), request.io);
-            }
-            Event::Completed { op, result } => {
-                let id = RequestId(op.0);
-                if let Some(begin) = self.writes_in_flight.remove(&id) {
-                    self.counts.longest_write = self.counts.longest_write.max(now.since(begin));
-                }
-                out.reply(id, result);
-            }
-            Event::Control(Control::ResetStatistics) => self.counts = Counts::default(),
-            Event::Wake | Event::Control(_) => {}
+impl Filter for Profile {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        let writes = matches!(request.io, Io::Write { .. });
+        if let Some(extent) = request.io.extent().filter(|_| writes || !request.io.modifies()) {
+            self.count(writes, extent);
         }
+        if writes {
+            self.writes_in_flight.insert(request.id, now);
+        }
+        out.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        if let Some(begin) = self.writes_in_flight.remove(&id) {
+            self.counts.longest_write = self.counts.longest_write.max(now.since(begin));
+        }
+        out.reply(id, result);
     }
 
-    fn geometry(&self) -> Geometry {
-        self.geometry.expect("geometry is asked for after activation")
+    fn reset_statistics(&mut self) {
+        self.counts = Counts::default();
     }
 
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.geometry = Some(below.geometry(BELOW));
-        Ok(())
-    }
-
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
             self.counts;
         LayerStatus::Other(json!({
@@ -138,7 +126,7 @@ impl Layer for Profile {
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::{Buf, Durability, IoResult, Request, SECTOR_BYTES};
+    use dcd_engine::{Buf, Control, Durability, Event, Layer, SECTOR_BYTES};
 
     use super::*;
 

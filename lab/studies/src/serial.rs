@@ -3,16 +3,12 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::{
-    ActivateError, Control, Event, Geometry, Io, Layer, LayerStatus, Nanos, OpId, Outbox, Port, Ports,
-    Request, RequestId,
-};
+use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::{Io, IoResult, LayerStatus, Nanos, OpId, Outbox, Request, RequestId};
 use dcd_model::Histogram;
 use serde_json::json;
 
 use crate::nuser::Times;
-
-const BELOW: Port = Port(0);
 
 /// The request that has the lock.
 struct Inside {
@@ -30,7 +26,7 @@ pub(crate) struct Serial {
     inside: Option<Inside>,
     reads: Histogram,
     writes: Histogram,
-    geometry: Option<Geometry>,
+    seen: Seen,
 }
 
 impl Serial {
@@ -40,13 +36,13 @@ impl Serial {
         {
             let reads = (!matches!(io, Io::Flush)).then(|| !io.modifies());
             self.inside = Some(Inside { id, since: now, reads });
-            out.submit(BELOW, OpId(id.0), io);
+            out.submit(Self::BELOW, OpId(id.0), io);
         }
     }
 
-    fn leave(&mut self, now: Nanos, op: OpId) {
+    fn leave(&mut self, now: Nanos, id: RequestId) {
         let inside = self.inside.take().expect("an answer is for the request that is inside");
-        assert_eq!(inside.id, RequestId(op.0), "only one request is inside");
+        assert_eq!(inside.id, id, "only one request is inside");
         let took = now.since(inside.since);
         match inside.reads {
             Some(true) => self.reads.add(took),
@@ -56,47 +52,38 @@ impl Serial {
     }
 }
 
-impl Layer for Serial {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => self.waiting.push_back(request),
-            Event::Completed { op, result } => {
-                self.leave(now, op);
-                out.reply(RequestId(op.0), result);
-            }
-            Event::Control(Control::ResetStatistics) => {
-                (self.reads, self.writes) = (Histogram::default(), Histogram::default());
-            }
-            Event::Wake | Event::Control(_) => {}
-        }
+impl Filter for Serial {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        self.waiting.push_back(request);
         self.admit(now, out);
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        self.leave(now, id);
+        out.reply(id, result);
+        self.admit(now, out);
     }
 
-    fn check(&self) {
+    fn reset_statistics(&mut self) {
+        (self.reads, self.writes) = (Histogram::default(), Histogram::default());
+    }
+
+    fn verify(&self) {
         assert!(self.inside.is_some() || self.waiting.is_empty(), "the lock is free while requests wait");
     }
 
-    fn geometry(&self) -> Geometry {
-        self.geometry.expect("geometry is asked for after activation")
-    }
-
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.geometry = Some(below.geometry(BELOW));
-        Ok(())
-    }
-
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         LayerStatus::Other(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::{Buf, Command, IoResult, Lba};
+    use dcd_engine::{Buf, Command, Event, Layer, Lba};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! In which order the chosen blocks go home, and which go together.
+//! The order in which the chosen blocks are written back, and which are written together.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,10 @@ pub enum HowPolicy {
     Sorted,
 }
 
-/// Sectors on their way home.
+/// Sectors that are written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
+    /// On the disk that they are written to.
     pub home: Extent,
     /// Where they are in the cache: the order in which they came.
     pub place: u64,

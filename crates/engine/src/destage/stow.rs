@@ -7,7 +7,7 @@
 //! How fast the sizes adapt and how long one queue is served are not taken from it, and are the constants here.
 //!
 //! The arm leaves the one sweep for the other only after [`STAY`] parts, as each change costs a seek. A sequential part that
-//! goes home before it is whole will cost a second visit: its queue was too short. A random part that was written again
+//! is destaged before it is whole will cost a second visit: its queue was too short. A random part that was written again
 //! while it waited is a visit saved by a long queue of those.
 
 /// Parts that are destaged from one queue before the other gets its turn.
@@ -62,7 +62,7 @@ impl Stow {
         self.hands[queue as usize]
     }
 
-    /// A part goes home; `whole`: all of it was dirty.
+    /// A part is destaged; `whole`: all of it was dirty.
     pub fn destaged(&mut self, queue: Queue, number: u32, whole: bool) {
         if queue != self.current || self.left == 0 {
             (self.current, self.left) = (queue, STAY);

@@ -3,13 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{
-    ActivateError, Durability, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port,
-    Ports, Request, RequestId,
-};
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, OpId, Outbox, Request};
+use crate::layers::filter::{Filter, Seen};
 use crate::{Buf, LayerStatus, Nanos};
-
-const BELOW: Port = Port(0);
 
 /// Which operations a fault hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,14 +53,14 @@ pub struct FaultStatus {
 pub struct Fault {
     plan: FaultPlan,
     /// Operations of the planned kind that have come, from activation on.
-    seen: u64,
+    come: u64,
     failed: u64,
-    below: Option<Geometry>,
+    seen: Seen,
 }
 
 impl Fault {
     pub const fn new(plan: FaultPlan) -> Fault {
-        Fault { plan, seen: 0, failed: 0, below: None }
+        Fault { plan, come: 0, failed: 0, seen: Seen::new(None) }
     }
 
     /// Counts an operation, and says whether it is one of those that fail.
@@ -78,13 +74,18 @@ impl Fault {
         if !hit {
             return false;
         }
-        let place = self.seen;
-        self.seen += 1;
+        let place = self.come;
+        self.come += 1;
         place >= self.plan.fail_after && place - self.plan.fail_after < self.plan.fail_count
     }
+}
 
-    fn accept(&mut self, request: Request, out: &mut Outbox) {
-        let Request { id, mut io } = request;
+impl Filter for Fault {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, _now: Nanos, Request { id, mut io }: Request, out: &mut Outbox) {
         if self.fails(&io) {
             self.failed += 1;
             let kind = if self.plan.no_space { ErrorKind::NoSpace } else { ErrorKind::Medium };
@@ -100,35 +101,12 @@ impl Fault {
                 Io::Read { .. } | Io::Discard { .. } => {}
             }
         }
-        out.submit(BELOW, OpId(id.0), io);
-    }
-}
-
-impl Layer for Fault {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => self.accept(request, out),
-            Event::Completed { op, result } => out.reply(RequestId(op.0), result),
-            Event::Wake | Event::Control(_) => {}
-        }
+        out.submit(Self::BELOW, OpId(id.0), io);
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.below.expect("geometry is asked for after activation")
-    }
-
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.below = Some(below.geometry(BELOW));
-        Ok(())
-    }
-
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         LayerStatus::Fault(FaultStatus {
-            seen: self.seen,
+            seen: self.come,
             failed: self.failed,
             ignore_flush: self.plan.ignore_flush,
         })
@@ -138,7 +116,7 @@ impl Layer for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Lba};
+    use crate::{Command, Event, Layer, Lba, RequestId};
 
     fn send(fault: &mut Fault, io: Io) -> Command {
         let mut out = Outbox::default();

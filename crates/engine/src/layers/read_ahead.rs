@@ -18,13 +18,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{
-    ActivateError, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port, Ports, Request,
-    RequestId,
-};
+use crate::layer::{Io, IoResult, Layer, OpId, Outbox, Request, RequestId};
+use crate::layers::filter::{Filter, Seen};
 use crate::{Buf, Extent, LayerStatus, Lba, Nanos, SECTOR_BYTES};
 
-const BELOW: Port = Port(0);
 /// Marks the operations that load a stream, which is the rest of the number.
 const LOAD: u64 = 1 << 63;
 /// The first piece of a stream is this part of the longest.
@@ -127,9 +124,9 @@ pub struct ReadAhead {
     config: ReadAheadConfig,
     streams: Vec<Stream>,
     /// Operations under way that change something.
-    changing: BTreeMap<OpId, Extent>,
+    changing: BTreeMap<RequestId, Extent>,
     uses: u64,
-    below: Option<Geometry>,
+    seen: Seen,
     statistics: ReadAheadStatistics,
 }
 
@@ -140,31 +137,18 @@ impl ReadAhead {
         assert!(config.is_valid(), "{config:?} is no read-ahead");
         let streams = (0..config.streams).map(|_| Stream::new()).collect();
         let (changing, statistics) = (BTreeMap::new(), ReadAheadStatistics::default());
-        ReadAhead { config, streams, changing, uses: 0, below: None, statistics }
+        ReadAhead { config, streams, changing, uses: 0, seen: Seen::new(None), statistics }
     }
 
     fn piece_max(&self) -> u64 {
         self.config.bytes / SECTOR_BYTES
     }
 
-    fn request(&mut self, Request { id, io }: Request, out: &mut Outbox) {
-        let io = match io {
-            Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, out),
-            io => io,
-        };
-        if let Some(extent) = io.extent().filter(|_| io.modifies()) {
-            self.forget(extent, out);
-            self.changing.insert(OpId(id.0), extent);
-        }
-        out.submit(BELOW, OpId(id.0), io);
-    }
-
     /// What is malformed is for the disk to refuse.
     fn is_inside(&self, at: Lba, buf: &Buf) -> bool {
-        let sectors = buf.len() as u64 / SECTOR_BYTES;
-        let end = at.0.checked_add(sectors);
+        let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         let whole = (buf.len() as u64).is_multiple_of(u64::from(self.geometry().logical_block_bytes));
-        sectors > 0 && whole && end.is_some_and(|end| end <= self.geometry().sectors)
+        wanted.sectors > 0 && whole && wanted.is_within(self.geometry().sectors)
     }
 
     fn read(&mut self, id: RequestId, at: Lba, mut buf: Buf, out: &mut Outbox) {
@@ -185,7 +169,7 @@ impl ReadAhead {
             return self.streams[index].waiting.push((id, at, buf));
         }
         self.statistics.misses += 1;
-        out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+        out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
         let near = |stream: &Stream| {
             stream.used > 0 && stream.end <= wanted.start && wanted.start - stream.end <= self.piece_max()
         };
@@ -244,7 +228,7 @@ impl ReadAhead {
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         self.statistics.loaded_bytes += bytes as u64;
         let buf = if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
-        out.submit(BELOW, OpId(LOAD | index as u64), Io::Read { at: start, buf });
+        out.submit(Self::BELOW, OpId(LOAD | index as u64), Io::Read { at: start, buf });
     }
 
     fn loaded(&mut self, index: usize, result: IoResult, out: &mut Outbox) {
@@ -262,7 +246,7 @@ impl ReadAhead {
                 copy(stream, wanted, &mut buf);
                 out.reply(id, IoResult::ok(buf));
             } else {
-                out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+                out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
             }
         }
         if self.streams[index].kept.sectors > 0 {
@@ -286,7 +270,7 @@ impl ReadAhead {
                 })
             };
             for (id, at, buf) in stream.waiting.extract_if(.., gone) {
-                out.submit(BELOW, OpId(id.0), Io::Read { at, buf });
+                out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
             }
         }
     }
@@ -317,29 +301,38 @@ fn copy(stream: &Stream, wanted: Extent, buf: &mut Buf) {
     buf.copy_from(0, &stream.buf, from, len);
 }
 
-impl Layer for ReadAhead {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => self.request(request, out),
-            Event::Completed { op, result } if op.0 & LOAD != 0 => {
-                self.loaded((op.0 & !LOAD) as usize, result, out);
-            }
-            Event::Completed { op, result } => {
-                if let Some(extent) = self.changing.remove(&op) {
-                    self.forget(extent, out);
-                }
-                out.reply(RequestId(op.0), result);
-            }
-            Event::Control(Control::ResetStatistics) => self.statistics = ReadAheadStatistics::default(),
-            Event::Wake | Event::Control(_) => {}
+impl Filter for ReadAhead {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, _now: Nanos, Request { id, io }: Request, out: &mut Outbox) {
+        let io = match io {
+            Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, out),
+            io => io,
+        };
+        if let Some(extent) = io.extent().filter(|_| io.modifies()) {
+            self.forget(extent, out);
+            self.changing.insert(id, extent);
         }
+        out.submit(Self::BELOW, OpId(id.0), io);
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass_back(&mut self, _now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        if id.0 & LOAD != 0 {
+            return self.loaded((id.0 & !LOAD) as usize, result, out);
+        }
+        if let Some(extent) = self.changing.remove(&id) {
+            self.forget(extent, out);
+        }
+        out.reply(id, result);
     }
 
-    fn check(&self) {
+    fn reset_statistics(&mut self) {
+        self.statistics = ReadAheadStatistics::default();
+    }
+
+    fn verify(&self) {
         for stream in &self.streams {
             assert!(stream.waiting.is_empty() || stream.loading.is_some(), "who waits, waits for something");
             assert!(stream.kept.sectors <= 2 * self.piece_max());
@@ -349,16 +342,7 @@ impl Layer for ReadAhead {
         }
     }
 
-    fn geometry(&self) -> Geometry {
-        self.below.expect("geometry is asked for after activation")
-    }
-
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.below = Some(below.geometry(BELOW));
-        Ok(())
-    }
-
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         LayerStatus::ReadAhead(ReadAheadStatus {
             kept_bytes: self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum(),
             streams: self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),
@@ -370,7 +354,7 @@ impl Layer for ReadAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Durability};
+    use crate::{Command, Durability, Event, Geometry, Port, Ports};
 
     const SECTORS: u64 = 4096;
     /// 32 KiB, and the first piece 8 KiB.

@@ -2,27 +2,25 @@
 //! section 2): the cache-disk and the data disk are partitions of one spindle.
 
 use crate::layer::{
-    ActivateError, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port, Ports,
-    RequestId,
+    ActivateError, ErrorKind, Geometry, Io, IoError, IoResult, OpId, Outbox, Request, RequestId,
 };
+use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, Lba, Nanos};
-
-const BELOW: Port = Port(0);
 
 /// See the module's documentation.
 pub struct Slice {
     extent: Extent,
-    below: Option<Geometry>,
+    seen: Seen,
 }
 
 impl Slice {
     pub const fn new(extent: Extent) -> Slice {
-        Slice { extent, below: None }
+        Slice { extent, seen: Seen::new(None) }
     }
 
     fn moved(&self, io: Io) -> Result<Io, (Io, IoError)> {
         let Some(extent) = io.extent() else { return Ok(io) };
-        if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > self.extent.sectors) {
+        if !extent.is_within(self.extent.sectors) {
             let error = IoError::at(ErrorKind::OutOfRange, extent);
             return Err((io, error));
         }
@@ -41,51 +39,39 @@ impl Slice {
     }
 }
 
-impl Layer for Slice {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => match self.moved(request.io) {
-                Ok(io) => out.submit(BELOW, OpId(request.id.0), io),
-                Err((io, error)) => out.reply(request.id, IoResult::err(io.take_buf(), error)),
-            },
-            Event::Completed { op, mut result } => {
-                if let Err(IoError { extent: Some(extent), .. }) = &mut result.status {
-                    extent.start.0 = extent.start.0.saturating_sub(self.extent.start.0);
-                }
-                out.reply(RequestId(op.0), result);
-            }
-            Event::Wake | Event::Control(_) => {}
+impl Filter for Slice {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
+        match self.moved(request.io) {
+            Ok(io) => out.submit(Self::BELOW, OpId(request.id.0), io),
+            Err((io, error)) => out.reply(request.id, IoResult::err(io.take_buf(), error)),
         }
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass_back(&mut self, _now: Nanos, id: RequestId, mut result: IoResult, out: &mut Outbox) {
+        if let Err(IoError { extent: Some(extent), .. }) = &mut result.status {
+            extent.start.0 = extent.start.0.saturating_sub(self.extent.start.0);
+        }
+        out.reply(id, result);
     }
 
-    fn geometry(&self) -> Geometry {
-        let below = self.below.expect("geometry is asked for after activation");
-        let stripes = below.stripes.map(|stripes| stripes.behind(self.extent.start.0));
-        Geometry { sectors: self.extent.sectors, stripes, ..below }
-    }
-
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        let geometry = below.geometry(BELOW);
-        let fits =
-            self.extent.start.0.checked_add(self.extent.sectors).is_some_and(|end| end <= geometry.sectors);
-        if !fits || self.extent.sectors == 0 {
+    fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
+        if !self.extent.is_within(below.sectors) || self.extent.sectors == 0 {
             return Err(ActivateError(format!(
                 "the slice {} does not fit on a device of {} sectors: make it smaller or move it",
-                self.extent, geometry.sectors
+                self.extent, below.sectors
             )));
         }
-        let block = u64::from(geometry.logical_block_bytes) / crate::SECTOR_BYTES;
-        if !self.extent.start.0.is_multiple_of(block) || !self.extent.sectors.is_multiple_of(block) {
+        if !self.extent.is_multiple_of(below.block_sectors()) {
             return Err(ActivateError(format!(
                 "the slice {} is not aligned to the device's blocks of {} bytes",
-                self.extent, geometry.logical_block_bytes
+                self.extent, below.logical_block_bytes
             )));
         }
-        self.below = Some(geometry);
-        Ok(())
+        let stripes = below.stripes.map(|stripes| stripes.behind(self.extent.start.0));
+        Ok(Geometry { sectors: self.extent.sectors, stripes, ..below })
     }
 }

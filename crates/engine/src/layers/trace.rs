@@ -7,12 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{
-    ActivateError, Durability, Event, Geometry, Io, IoKind, Layer, OpId, Outbox, Port, Ports, RequestId,
-};
+use crate::layer::{Durability, Io, IoKind, IoResult, OpId, Outbox, Request, RequestId};
+use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, LayerStatus, Nanos};
-
-const BELOW: Port = Port(0);
 
 /// One operation that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +63,7 @@ pub struct Trace {
     failed: u64,
     in_flight: BTreeMap<RequestId, TraceRecord>,
     sink: Option<Box<dyn Sink>>,
-    below: Option<Geometry>,
+    seen: Seen,
 }
 
 impl Trace {
@@ -79,7 +76,7 @@ impl Trace {
             failed: 0,
             in_flight: BTreeMap::new(),
             sink: None,
-            below: None,
+            seen: Seen::new(None),
         }
     }
 
@@ -128,36 +125,22 @@ impl Trace {
     }
 }
 
-impl Layer for Trace {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => {
-                self.begin(now, request.id, &request.io);
-                out.submit(BELOW, OpId(request.id.0), request.io);
-            }
-            Event::Completed { op, result } => {
-                let id = RequestId(op.0);
-                self.end(now, id, result.status.is_ok());
-                out.reply(id, result);
-            }
-            Event::Wake | Event::Control(_) => {}
-        }
+impl Filter for Trace {
+    fn seen(&self) -> &Seen {
+        &self.seen
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
+    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+        self.begin(now, request.id, &request.io);
+        out.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn geometry(&self) -> Geometry {
-        self.below.expect("geometry is asked for after activation")
+    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        self.end(now, id, result.status.is_ok());
+        out.reply(id, result);
     }
 
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.below = Some(below.geometry(BELOW));
-        Ok(())
-    }
-
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self) -> LayerStatus {
         LayerStatus::Trace(Box::new(TraceStatus {
             operations: self.total,
             failed: self.failed,
@@ -171,7 +154,7 @@ impl Layer for Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buf, Command, ErrorKind, IoError, IoResult, Lba, Request};
+    use crate::{Buf, Command, ErrorKind, Event, IoError, Layer, Lba};
 
     fn ask(trace: &mut Trace, now: u64, id: u64, io: Io, out: &mut Outbox) {
         trace.handle(Nanos(now), Event::Request(Request { id: RequestId(id), io }), out);

@@ -11,10 +11,10 @@ use super::recover::Damage;
 use super::statistics::Statistics;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
-    Control, ErrorKind, Event, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
+    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
 };
 use crate::slab::Slab;
-use crate::{Extent, Nanos, SECTOR_BYTES};
+use crate::{Extent, Nanos};
 
 pub const LOG: Port = Port(0);
 pub const DATA: Port = Port(1);
@@ -121,7 +121,8 @@ impl Core {
                 out,
             );
         }
-        if let Err(error) = self.validate(&io) {
+        let geometry = Geometry { sectors: self.log.superblock().data_sectors, ..*self.data.geometry() };
+        if let Err(error) = geometry.validate(&io) {
             return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
         }
         self.statistics.count(&io);
@@ -130,29 +131,6 @@ impl Core {
             Io::Flush => self.on_flush(now, id, out),
             io => self.on_modify(now, PendingWrite::new(id, io), out),
         }
-    }
-
-    fn validate(&self, io: &Io) -> Result<(), IoError> {
-        let Some(extent) = io.extent() else { return Ok(()) };
-        let block = u64::from(self.data.geometry().logical_block_bytes) / SECTOR_BYTES;
-        let whole = match io {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
-            _ => true,
-        };
-        let end = extent.start.0.checked_add(extent.sectors);
-        if end.is_none_or(|end| end > self.log.superblock().data_sectors) {
-            return Err(IoError::at(ErrorKind::OutOfRange, extent));
-        }
-        if !whole || extent.sectors == 0 || extent.start.0 % block != 0 || extent.sectors % block != 0 {
-            return Err(IoError::at(ErrorKind::Invalid, extent));
-        }
-        if matches!(io, Io::Discard { .. }) && !self.data.geometry().discards {
-            return Err(IoError::at(ErrorKind::Unsupported, extent));
-        }
-        if io.modifies() && self.data.geometry().read_only {
-            return Err(IoError::at(ErrorKind::ReadOnly, extent));
-        }
-        Ok(())
     }
 
     fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {

@@ -3,7 +3,7 @@
 //!
 //! A superblock alone does not show it: a crash in the middle of an update leaves members ahead of others that go on without them, and
 //! nothing was acknowledged of that. So a member was used apart
-//! - *surely*, where a generation was complete without members that count, since these know that it is gone;
+//! - *surely*, where a generation was complete without members that count, since these know that it has failed;
 //! - *perhaps*, where nobody was in use with it and with them, and then if all others that it says were in use with it say the same, as
 //!   far as they are there.
 
@@ -54,7 +54,7 @@ impl Superblock {
             match self.verdict((superblock, *identity)) {
                 Verdict::Surely => apart.left_behind.push((role, superblock.generation)),
                 Verdict::Perhaps if is_confirmed() => apart.left_behind.push((role, superblock.generation)),
-                _ if self.in_use() >> role & 1 == 1 => apart.newest.push((role, superblock.generation)),
+                _ if self.is_in_use(role) => apart.newest.push((role, superblock.generation)),
                 _ => {}
             }
         }
@@ -63,8 +63,7 @@ impl Superblock {
 
     /// The roles that are written to.
     fn in_use(&self) -> u64 {
-        let all = u64::MAX >> (64 - self.members);
-        all & (!self.failed | self.rebuilding.map_or(0, |rebuild| 1 << rebuild.role))
+        (0..self.members).filter(|role| self.is_in_use(*role)).map(|role| 1 << role).sum()
     }
 
     /// The devices of members that were in use when this was written.
@@ -72,14 +71,14 @@ impl Superblock {
         &self,
         known: &'a [(&'a Superblock, Identity)],
     ) -> impl Iterator<Item = (&'a Superblock, Identity)> {
-        let is_fellow = |id: u64| self.role_of(id).is_some_and(|role| self.in_use() >> role & 1 == 1);
+        let is_fellow = |id: u64| self.role_of(id).is_some_and(|role| self.is_in_use(role));
         known.iter().copied().filter(move |(_, identity)| is_fellow(identity.id))
     }
 
     fn verdict(&self, (other, identity): (&Superblock, Identity)) -> Verdict {
         let Some(role) = self.role_of(identity.id) else { return Verdict::No };
         // One that is being filled says what the others did.
-        if self.failed >> role & 1 == 0 || other.failed >> role & 1 == 1 {
+        if !self.has_failed(role) || other.has_failed(role) {
             return Verdict::No;
         }
         let of_role = |absence: &&Absence| (absence.role, absence.id) == (role, identity.id);
@@ -95,10 +94,10 @@ impl Superblock {
             }
             None => {
                 let is_same = |role: &usize| other.member_ids.get(*role) == Some(&self.member_ids[*role]);
-                let used = |role: &usize| self.in_use() >> role & 1 == 1;
+                let used = |role: &usize| self.is_in_use(*role);
                 let mut same = (0..self.members).filter(used).filter(is_same).peekable();
                 let knows = same.peek().is_some();
-                match knows && same.all(|role| other.in_use() >> role & 1 == 0) {
+                match knows && same.all(|role| !other.is_in_use(role)) {
                     true => Verdict::Perhaps,
                     false => Verdict::No,
                 }

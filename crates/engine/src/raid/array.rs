@@ -277,7 +277,7 @@ impl Array {
             Flight::Journal { operation } => self.journal_returned(operation, &result, out),
             Flight::Flush { role } => {
                 self.flushing -= 1;
-                // What it should have covered may be gone.
+                // What it should have covered may be lost.
                 if result.status.is_err() {
                     self.member_failed(role, out);
                 }
@@ -310,7 +310,7 @@ impl Array {
             self.go_on(key, out);
         }
         if self.broken {
-            self.give_up_journal(out);
+            self.clear_queue(out);
         }
         self.go_on_writing(out);
         while let Some(unit) = self.next_destage(now) {

@@ -108,8 +108,8 @@ impl Starting<'_> {
     /// Where the data cannot be computed from the others.
     fn fail(&mut self, role: usize) -> Result<(), ActivateError> {
         self.now.failed |= 1 << role;
-        if self.now.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
-            self.now.give_up_rebuild(role, Some(&Bitmap::default()));
+        if self.now.rebuilds(role) {
+            self.now.end_rebuild(role, Some(&Bitmap::default()));
         }
         let parity = self.now.level.parity();
         if self.now.failed.count_ones() as usize > parity {
@@ -123,8 +123,7 @@ impl Starting<'_> {
 
     /// Where the member of a role is, if it is written to.
     fn in_use(&self, role: usize) -> Option<Port> {
-        let rebuilt = self.now.rebuilding.is_some_and(|rebuild| rebuild.role == role);
-        self.members.port(role).filter(|_| self.now.failed >> role & 1 == 0 || rebuilt)
+        self.members.port(role).filter(|_| self.now.is_in_use(role))
     }
 
     /// A region in doubt of which a member has failed, or is not rebuilt so far: nobody can make up for that.
@@ -241,12 +240,12 @@ impl Starting<'_> {
         let column_sectors = self.layout.column_sectors();
         let unit_of = |write: &Entry| (write.at.0 - DATA_SECTOR) / column_sectors;
         let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
-        let gone: BTreeMap<_, _> =
+        let void: BTreeMap<_, _> =
             marks.map(|(index, write)| ((write.role, unit_of(write)), index)).collect();
         for (index, write) in writes.into_iter().enumerate() {
             let unit = unit_of(&write);
             self.replayed.insert(self.tracts.of_unit(unit));
-            if gone.get(&(write.role, unit)).is_some_and(|last| index <= *last) {
+            if void.get(&(write.role, unit)).is_some_and(|last| index <= *last) {
                 continue;
             }
             let Some(port) = self.in_use(write.role) else { continue };

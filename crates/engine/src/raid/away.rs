@@ -126,7 +126,7 @@ impl Superblock {
 
     /// The member that is being rebuilt has failed, or is not there. One that had come back may do so again, where it is known what is under
     /// way; of any other one nobody knows what it has, and it must not be taken for the member of that role.
-    pub fn give_up_rebuild(&mut self, role: usize, under_way: Option<&Bitmap>) {
+    pub fn end_rebuild(&mut self, role: usize, under_way: Option<&Bitmap>) {
         let returning = self.is_returning();
         self.rebuilding = None;
         match under_way.filter(|_| returning) {
@@ -149,14 +149,14 @@ impl Superblock {
                 && (absence.had..absence.since).contains(&device.generation)
                 && device.failed & !absence.failed == 0
         };
-        let is_away = self.failed >> role & 1 == 1 && self.member_ids[role] == id;
+        let is_away = self.has_failed(role) && self.member_ids[role] == id;
         let returns = same_array
             && is_away
             && self.away.members.iter().any(is_listed)
-            && (device.is_returning() || device.rebuilding.is_none_or(|rebuild| rebuild.role != role))
+            && (device.is_returning() || !device.rebuilds(role))
             && self.lost.is_empty()
             && device.reshape.is_none()
-            && self.rebuilding.is_none_or(|rebuild| rebuild.role != role);
+            && !self.rebuilds(role);
         returns.then_some(role)
     }
 }

@@ -13,7 +13,7 @@
 //! | leaving          | a destage                                 | all but what is *pinned*                       |
 //!
 //! A destage pins the blocks that its plan counts on until it has computed the parity: clean ones, and those that it reads. What
-//! is written to the others meanwhile goes home with it, or stays dirty for the next one.
+//! is written to the others meanwhile is written with it, or stays dirty for the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub struct StripeCache {
     units: BTreeMap<u64, Box<Unit>>,
     /// Rows of one piece of memory.
     piece_rows: usize,
-    /// How many pieces there may be, how many there are, and how many of them no clean unit has, nor one that is on its way home.
+    /// How many pieces there may be, how many there are, and how many of them are neither in clean units nor in units that are being destaged.
     capacity: usize,
     held: usize,
     dirty_held: usize,
@@ -115,7 +115,7 @@ impl StripeCache {
         (self.held * self.piece_bytes()) as u64
     }
 
-    /// The share of the RAM that has to be destaged before it can be used again. What is on its way home counts as home:
+    /// The share of the RAM that has to be destaged before it can be used again. What is being destaged counts as clean:
     /// otherwise all would go at once, whatever the low mark says.
     pub fn utilisation(&self) -> f64 {
         self.dirty_held as f64 / self.capacity as f64
@@ -126,7 +126,7 @@ impl StripeCache {
         &self.dirty
     }
 
-    /// Blocks with something that is not home.
+    /// Blocks with something that is not on the members.
     pub fn dirty_blocks(&self) -> usize {
         self.dirty.iter().map(|unit| self.units[unit].dirty_blocks).sum()
     }
@@ -136,12 +136,12 @@ impl StripeCache {
         self.by_since.iter().copied()
     }
 
-    /// The dirty units that are not on their way home, the least recently written first.
+    /// The dirty units that are not being destaged, the least recently written first.
     pub fn by_written(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_written.iter().map(|(_, unit)| *unit)
     }
 
-    /// The dirty unit that is not on its way home and was written next after a stamp, and when.
+    /// The dirty unit that is not being destaged and was written next after a stamp, and when.
     pub fn written_after(&self, stamp: u64) -> Option<(u64, u64)> {
         self.by_written.range((stamp + 1, 0)..).next().copied()
     }
@@ -198,18 +198,18 @@ impl StripeCache {
         }
     }
 
-    /// A destage has computed: which blocks go home as they are now.
-    pub fn goes(&mut self, unit: u64, going: impl Fn((usize, usize)) -> bool) {
+    /// A destage has computed: which blocks are written as they are now.
+    pub fn take_along(&mut self, unit: u64, taken: impl Fn((usize, usize)) -> bool) {
         let data = self.layout.shape.data;
         for (index, block) in self.unit(unit).blocks.iter_mut().enumerate() {
-            (block.pinned, block.going) = (false, going((index / data, index % data)));
+            (block.pinned, block.taken) = (false, taken((index / data, index % data)));
         }
     }
 
     /// A planted bug: everything counts as taken along.
-    pub fn all_goes(&mut self, unit: u64) {
+    pub fn take_all_along(&mut self, unit: u64) {
         let blocks = self.unit(unit).blocks.iter_mut();
-        blocks.filter(|block| block.valid == WHOLE).for_each(|block| block.going = true);
+        blocks.filter(|block| block.valid == WHOLE).for_each(|block| block.taken = true);
     }
 
     /// Makes room for a chunk; false where the cache is full of dirty units.
@@ -270,8 +270,8 @@ impl StripeCache {
 
     /// Forgets a unit that nobody uses and that holds nothing.
     pub fn release(&mut self, unit: u64) {
-        let gone = |unit: &Unit| unit.is_idle() && !unit.is_held() && unit.bad.is_empty();
-        if self.get(unit).is_some_and(gone) {
+        let is_unused = |unit: &Unit| unit.is_idle() && !unit.is_held() && unit.bad.is_empty();
+        if self.get(unit).is_some_and(is_unused) {
             self.units.remove(&unit);
         }
     }
@@ -328,7 +328,7 @@ impl StripeCache {
             entry.referenced |= block.dirty & part.mask() != 0;
             block.valid |= part.mask();
             block.dirty |= part.mask();
-            block.going = false;
+            block.taken = false;
         }
         self.written(chunk.unit, stamp);
     }
@@ -353,12 +353,12 @@ impl StripeCache {
         }
     }
 
-    /// A dirty unit is on its way home, or does not get there.
-    pub fn leaves(&mut self, unit: u64, leaving: bool) {
+    /// The destage of a dirty unit begins, or ends without success.
+    pub fn set_leaving(&mut self, unit: u64, leaving: bool) {
         let entry = self.units.get_mut(&unit).expect("it is there");
         entry.late = None;
         for block in &mut entry.blocks {
-            (block.pinned, block.going) = (false, false);
+            (block.pinned, block.taken) = (false, false);
         }
         match (std::mem::replace(&mut entry.leaving, leaving), leaving) {
             (false, true) => {
@@ -385,16 +385,16 @@ impl StripeCache {
         }
     }
 
-    /// What a destage took along of a unit is home.
-    pub fn is_home(&mut self, unit: u64) {
+    /// What a destage took along of a unit is on the members.
+    pub fn destaged(&mut self, unit: u64) {
         self.stamp += 1;
         let entry = self.units.get_mut(&unit).expect("it is there");
         if !entry.is_dirty() {
             return;
         }
-        for block in entry.blocks.iter_mut().filter(|block| block.going) {
-            assert!(block.valid == WHOLE, "what goes home is whole");
-            (block.dirty, block.going) = (0, false);
+        for block in entry.blocks.iter_mut().filter(|block| block.taken) {
+            assert!(block.valid == WHOLE, "what is destaged is whole");
+            (block.dirty, block.taken) = (0, false);
         }
         entry.dirty_blocks = entry.blocks.iter().filter(|block| block.dirty != 0).count();
         self.by_since.remove(&(entry.since, unit));
@@ -547,10 +547,7 @@ impl StripeCache {
             assert_eq!(unit.blocks.iter().filter(|block| block.dirty != 0).count(), unit.dirty_blocks);
             assert!(unit.blocks.iter().all(|block| block.dirty & !block.valid == 0));
             assert_eq!(unit.held, count(unit));
-            assert!(
-                !unit.leaving || (unit.is_dirty() && unit.exclusive),
-                "what is on its way home is locked"
-            );
+            assert!(!unit.leaving || (unit.is_dirty() && unit.exclusive), "what is being destaged is locked");
             let lies = |(index, block): (usize, &Block)| {
                 let row = index / self.layout.shape.data;
                 block.valid != 0 && unit.pieces[row / self.piece_rows].is_none()

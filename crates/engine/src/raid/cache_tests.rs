@@ -18,8 +18,8 @@ fn cache(memory: CacheMemory, units: u64) -> StripeCache {
 }
 
 fn bring_home(cache: &mut StripeCache, unit: u64) {
-    cache.all_goes(unit);
-    cache.is_home(unit);
+    cache.take_all_along(unit);
+    cache.destaged(unit);
 }
 
 #[test]
@@ -108,13 +108,13 @@ fn memory_by_rows_has_room_for_blocks_of_many_units() {
     assert!(!cache.hold(chunk(0, 1, 0, 8)), "another row of a dirty unit");
     // What is on its way home is no reason to destage more, but is still there.
     cache.unit(2).exclusive = true;
-    cache.leaves(2, true);
+    cache.set_leaving(2, true);
     assert_eq!(cache.utilisation(), 0.75);
     assert!(!cache.hold(chunk(0, 1, 0, 8)));
     cache.check();
-    cache.leaves(2, false);
+    cache.set_leaving(2, false);
     assert_eq!(cache.utilisation(), 1.0, "it did not get there");
-    cache.leaves(2, true);
+    cache.set_leaving(2, true);
     bring_home(&mut cache, 2);
     cache.unit(2).exclusive = false;
     cache.check();

@@ -68,9 +68,9 @@ pub enum CacheUnit {
 pub enum Canary {
     /// Writes to a region before its bit is durable.
     LateIntent,
-    /// Writes home what the journal does not have.
+    /// Writes to members what the journal does not have.
     SkipJournal,
-    /// Takes what was written during a destage for home.
+    /// Takes what was written during a destage for destaged.
     LateWrite,
     /// Does not mark what a member that is away misses.
     ForgetMissed,
@@ -97,7 +97,7 @@ pub struct RaidConfig {
     pub present: Vec<bool>,
     /// The port after the members leads to a journal.
     pub journal: bool,
-    /// The journal comes with the log of a cache above: it is not missed where that cache is gone.
+    /// The journal comes with the log of a cache above: it is not missed where that cache has been detached.
     pub journal_implied: bool,
     /// Starts without the journal that it had.
     pub journal_given_up: bool,

@@ -277,13 +277,13 @@ impl Found {
             }
             // It was added in the place of the member that has failed, or of a spare that had its role, and was not given that before a
             // crash. The crash explorer found the latter.
-            (None, _) if role.is_none() && self.newest.failed >> place & 1 == 1 => {
+            (None, _) if role.is_none() && self.newest.has_failed(place) => {
                 self.members.add_spare(Spare { port: device.port, id, copy, seat: Seat::Member(place) });
             }
             // A spare has taken its place.
             (None, Some(_)) => {}
             // The role has nobody, with or without this one.
-            (None, None) if role.is_some() && self.newest.failed >> place & 1 == 1 => self.members.add_unusable(
+            (None, None) if role.is_some() && self.newest.has_failed(place) => self.members.add_unusable(
                 device.port,
                 format!(
                     "member {place} is out of date: another device had taken its role, and is not there, or the array went on without it. \

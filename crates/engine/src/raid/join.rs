@@ -144,7 +144,7 @@ impl Array {
     /// The device of a member that has failed cannot be let go of yet. Without a word about it in the superblocks of the others, a start
     /// after a crash would look for it.
     pub fn is_held(&self, role: usize) -> bool {
-        let known = self.recorder.recorded().failed >> role & 1 == 1;
+        let known = self.recorder.recorded().has_failed(role);
         self.recorder.has_failed(role) && (!known || self.commands_under_way(role) > 0)
     }
 

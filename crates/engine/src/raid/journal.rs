@@ -7,7 +7,7 @@
 //! whose writes were not all durable (the *tail*); recovery writes from there to the newest, in order, which leaves every
 //! block as the last of them has it. Numbers begin again with each epoch, and records of another epoch are not looked at.
 //!
-//! A record of a unit says which roles are gone there: a member that has been filled since has what the rows say together, and not
+//! A record of a unit says which roles have failed there: a member that has been filled since has what the rows say together, and not
 //! what older records had for it. The crash explorer found this.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use crate::raid::array::{Array, Flight};
 use crate::raid::config::CacheUnit;
 use crate::raid::layout::Layout;
 use crate::raid::offline::CreateError;
-use crate::raid::stripe::Phase;
+use crate::raid::stripe::OperationPhase;
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
 
@@ -54,7 +54,7 @@ const JOURNAL_LOOKS_MAX: u64 = 4;
 const HEADER_BYTES: usize = size_of::<Header>();
 const ENTRY_BYTES: usize = size_of::<EntryBytes>();
 
-/// One write of a record. Without bytes: the role is gone in the unit that begins there, and older writes to it are void.
+/// One write of a record. Without bytes: the role has failed in the unit that begins there, and older writes to it are void.
 #[derive(Debug)]
 pub struct Entry {
     pub role: usize,
@@ -382,7 +382,7 @@ impl Array {
         let uuid = self.recorder.recorded().uuid;
         let Some(journal) = self.journal.as_mut().filter(|journal| !journal.writing) else { return };
         let number = journal.next;
-        // The slot must be free: what was in it is home.
+        // The slot must be free: what was in it has been written to the members.
         if journal.live.first().is_some_and(|oldest| oldest + journal.slots.count <= number) {
             return;
         }
@@ -394,7 +394,7 @@ impl Array {
         let (slots, port, at) = (journal.slots, journal.port, journal.slots.at(number));
         let unit = self.operations.get_mut(key).unit;
         let layout = self.layout;
-        let gone: Vec<usize> =
+        let failed: Vec<usize> =
             (0..layout.shape.columns()).filter(|role| self.has_failed_at(*role, unit)).collect();
         let operation = self.operations.get_mut(key);
         operation.record = Some(number);
@@ -405,7 +405,7 @@ impl Array {
             .map(|(run, buf)| (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf))
             .collect();
         // What it has for a member that has failed since it was planned counts: no superblock may say yet that it has.
-        let void = gone.iter().filter(|role| writes.iter().all(|(other, ..)| other != *role));
+        let void = failed.iter().filter(|role| writes.iter().all(|(other, ..)| other != *role));
         let mut entries: Vec<(usize, Lba, &Buf)> =
             void.map(|role| (*role, layout.member_lba(unit, 0), &nothing)).collect();
         entries.extend(writes);
@@ -425,7 +425,7 @@ impl Array {
         }
         match operation {
             Some(key) if self.broken => self.not_written(key, out),
-            Some(key) => self.write_home(key, out),
+            Some(key) => self.write_members(key, out),
             None => self.record(out),
         }
         self.write_record(out);
@@ -439,7 +439,7 @@ impl Array {
         self.broken |= self.config.journal_required;
         self.lose_journal();
         for key in operation.into_iter().chain(journal.queue) {
-            self.operations.get_mut(key).phase = Phase::Held;
+            self.operations.get_mut(key).phase = OperationPhase::Held;
             self.go_on(key, out);
         }
         self.record(out);
@@ -454,7 +454,7 @@ impl Array {
     }
 
     /// Those who wait to be recorded never will be.
-    pub fn give_up_journal(&mut self, out: &mut Outbox) {
+    pub fn clear_queue(&mut self, out: &mut Outbox) {
         let queue =
             self.journal.as_mut().map(|journal| std::mem::take(&mut journal.queue)).unwrap_or_default();
         for key in queue {

@@ -196,7 +196,7 @@ impl Array {
         }
     }
 
-    /// All that was dirty in a unit is home: lost blocks that were among that are settled, or not lost any more.
+    /// All that was dirty in a unit has been destaged: lost blocks that were among that are settled, or not lost any more.
     pub fn settle_lost(&mut self, unit: u64) {
         if self.recorder.lost().is_empty() {
             return;

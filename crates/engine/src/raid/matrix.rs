@@ -51,7 +51,7 @@ pub enum Access {
     /// A bad sector: it cannot be read until it has been written.
     Unreadable,
     /// The member has failed.
-    Gone,
+    Failed,
 }
 
 /// The operations on one block: an element of the rxw-matrix, a subset of Table I's mnemonics.

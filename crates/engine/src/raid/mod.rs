@@ -40,7 +40,7 @@
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
-//! so a flush waits until all that was dirty is home, and needs no flush of the members. Where the RAM is non-volatile a
+//! so a flush waits until all that was dirty has been destaged, and needs no flush of the members. Where the RAM is non-volatile a
 //! write is safe at once.
 //!
 //! Reads see the cache first. What they bring from a member is kept where the stripe is in the cache anyway.

@@ -222,6 +222,15 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
     Ok(Superblock { generation, ..newest.clone() })
 }
 
+/// The same, of an array that has a role.
+fn newest_with(members: &mut [Option<&mut dyn BlockDevice>], role: usize) -> Result<Superblock, ChangeError> {
+    let superblock = newest(members)?;
+    match role < superblock.members {
+        true => Ok(superblock),
+        false => Err(ChangeError::NoRole { role, members: superblock.members }),
+    }
+}
+
 /// Changes what the superblocks of all members say that have not failed; the one that is given is the newest.
 fn change(
     members: &mut [Option<&mut dyn BlockDevice>],
@@ -235,11 +244,7 @@ fn change(
         // Who is there under its own id, wherever it is named.
         let Ok((own, identity)) = Superblock::read(*member) else { continue };
         let Some(role) = superblock.role_of(identity.id) else { continue };
-        if superblock.is_outdated(role, own.generation) {
-            continue;
-        }
-        let rebuilt = superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role);
-        if superblock.failed >> role & 1 == 1 && !rebuilt {
+        if superblock.is_outdated(role, own.generation) || !superblock.is_in_use(role) {
             continue;
         }
         let wrong = |source| ChangeError::Write { role: place, source };
@@ -273,15 +278,12 @@ pub fn mark_failed(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
 ) -> Result<Superblock, ChangeError> {
-    let mut superblock = newest(members)?;
-    if role >= superblock.members {
-        return Err(ChangeError::NoRole { role, members: superblock.members });
-    }
-    if superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
-        superblock.give_up_rebuild(role, Some(&Bitmap::default()));
+    let mut superblock = newest_with(members, role)?;
+    if superblock.rebuilds(role) {
+        superblock.end_rebuild(role, Some(&Bitmap::default()));
         return change(members, superblock);
     }
-    if superblock.failed >> role & 1 == 1 {
+    if superblock.has_failed(role) {
         return Ok(superblock);
     }
     if !superblock.in_doubt.is_empty() {
@@ -314,13 +316,10 @@ pub fn replace(
     device: &mut dyn BlockDevice,
     id: u64,
 ) -> Result<Superblock, ChangeError> {
-    let mut superblock = newest(members)?;
-    if role >= superblock.members {
-        return Err(ChangeError::NoRole { role, members: superblock.members });
-    }
+    let mut superblock = newest_with(members, role)?;
     must_fit(device, &superblock)?;
-    let is_rebuilt = superblock.rebuilding.is_some_and(|rebuild| rebuild.role == role);
-    if superblock.failed >> role & 1 == 0 || is_rebuilt {
+    let is_rebuilt = superblock.rebuilds(role);
+    if superblock.is_in_use(role) {
         if held(members, &superblock) >> role & 1 == 1 {
             return Err(if is_rebuilt { ChangeError::Rebuilding(role) } else { ChangeError::InUse(role) });
         }

@@ -37,19 +37,19 @@ const CHECKPOINT_TIME: Nanos = Nanos::from_secs(10);
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PassKind {
     Resync,
     Rebuild { role: usize },
     Scrub { repair: bool },
 }
 
-impl Kind {
+impl PassKind {
     const fn name(self) -> PassName {
         match self {
-            Kind::Resync => PassName::Resync,
-            Kind::Rebuild { .. } => PassName::Rebuild,
-            Kind::Scrub { repair: false } => PassName::Scrub,
-            Kind::Scrub { repair: true } => PassName::ScrubRepair,
+            PassKind::Resync => PassName::Resync,
+            PassKind::Rebuild { .. } => PassName::Rebuild,
+            PassKind::Scrub { repair: false } => PassName::Scrub,
+            PassKind::Scrub { repair: true } => PassName::ScrubRepair,
         }
     }
 }
@@ -64,7 +64,7 @@ struct Checkpoint {
 
 /// See the module's documentation.
 struct Pass {
-    kind: Kind,
+    kind: PassKind,
     /// What no window has been begun of, in rising order.
     todo: VecDeque<Range<u64>>,
     /// All that it goes over.
@@ -81,7 +81,7 @@ struct Pass {
 }
 
 impl Pass {
-    fn new(kind: Kind, todo: impl IntoIterator<Item = Range<u64>>) -> Pass {
+    fn new(kind: PassKind, todo: impl IntoIterator<Item = Range<u64>>) -> Pass {
         let todo: VecDeque<Range<u64>> = todo.into_iter().filter(|range| !range.is_empty()).collect();
         let units = todo.iter().map(|range| range.end - range.start).sum();
         Pass {
@@ -144,7 +144,7 @@ pub struct Return {
 impl Passes {
     /// The parity of some units is in doubt.
     pub fn resync(units: impl IntoIterator<Item = Range<u64>>) -> Passes {
-        let pass = Pass::new(Kind::Resync, units);
+        let pass = Pass::new(PassKind::Resync, units);
         Passes { current: (pass.units > 0).then_some(pass), ..Passes::default() }
     }
 
@@ -154,12 +154,12 @@ impl Passes {
 
     /// A pass may have made something right that is not flushed.
     pub fn repairs(&self) -> bool {
-        let repairs = |pass: &Pass| matches!(pass.kind, Kind::Resync | Kind::Scrub { repair: true });
+        let repairs = |pass: &Pass| matches!(pass.kind, PassKind::Resync | PassKind::Scrub { repair: true });
         self.current.iter().chain(&self.parked).any(repairs)
     }
 
     /// The kind of the pass that goes on.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> PassKind {
         self.current.as_ref().expect("a pass goes on").kind
     }
 
@@ -189,7 +189,7 @@ impl Passes {
     }
 
     pub fn resynced_percent(&self) -> Option<f64> {
-        let pass = self.current.as_ref().filter(|pass| pass.kind == Kind::Resync)?;
+        let pass = self.current.as_ref().filter(|pass| pass.kind == PassKind::Resync)?;
         Some(100.0 * (1.0 - self.units_left() as f64 / pass.units.max(1) as f64))
     }
 
@@ -210,8 +210,8 @@ impl Passes {
             ((left_then - left) * bytes) as f64 / seconds
         });
         let role = match pass.kind {
-            Kind::Rebuild { role } => Some(role),
-            Kind::Resync | Kind::Scrub { .. } => None,
+            PassKind::Rebuild { role } => Some(role),
+            PassKind::Resync | PassKind::Scrub { .. } => None,
         };
         Some(PassStatus {
             kind: pass.kind.name(),
@@ -237,7 +237,7 @@ impl Array {
         if self.geometry.read_only {
             return Err("a member is read only: what a scrub finds could not be repaired".to_owned());
         }
-        let kind = Kind::Scrub { repair };
+        let kind = PassKind::Scrub { repair };
         self.passes.paused = false;
         if self.passes.parked.as_ref().is_none_or(|pass| pass.kind != kind)
             && self.passes.current.as_ref().is_none_or(|pass| pass.kind != kind)
@@ -249,8 +249,9 @@ impl Array {
 
     /// Stops a scrub; the next one goes on where it was.
     pub fn stop_scrub(&mut self) -> Result<(), String> {
-        let scrubs =
-            |pass: &Option<Pass>| pass.as_ref().is_some_and(|pass| matches!(pass.kind, Kind::Scrub { .. }));
+        let scrubs = |pass: &Option<Pass>| {
+            pass.as_ref().is_some_and(|pass| matches!(pass.kind, PassKind::Scrub { .. }))
+        };
         if self.passes.paused || !(scrubs(&self.passes.current) || scrubs(&self.passes.parked)) {
             return Err("no scrub is running".to_owned());
         }
@@ -262,10 +263,10 @@ impl Array {
     fn is_held_up(&self) -> bool {
         let Some(pass) = &self.passes.current else { return true };
         match pass.kind {
-            Kind::Resync => false,
+            PassKind::Resync => false,
             // Before the superblocks say who has the role, nothing is written there.
-            Kind::Rebuild { .. } => !self.recorder.knows_rebuild(),
-            Kind::Scrub { .. } => {
+            PassKind::Rebuild { .. } => !self.recorder.knows_rebuild(),
+            PassKind::Scrub { .. } => {
                 self.passes.paused || self.recorder.failed() != 0 || self.passes.parked.is_some()
             }
         }
@@ -276,17 +277,17 @@ impl Array {
         self.passes.current.as_ref().is_some_and(|pass| {
             pass.void
                 || match pass.kind {
-                    Kind::Resync => self.recorder.failed() != 0,
-                    Kind::Rebuild { role } => {
+                    PassKind::Resync => self.recorder.failed() != 0,
+                    PassKind::Rebuild { role } => {
                         self.recorder.rebuilding().is_none_or(|rebuild| rebuild.role != role)
                     }
-                    Kind::Scrub { .. } => false,
+                    PassKind::Scrub { .. } => false,
                 }
         })
     }
 
     /// Ends a pass that is void, as soon as nothing of it is under way.
-    fn give_up_pass(&mut self) {
+    fn end_void_pass(&mut self) {
         if !self.is_void() {
             return;
         }
@@ -301,7 +302,7 @@ impl Array {
 
     /// Lets the pass that is most urgent be the current one.
     fn choose_pass(&mut self) {
-        let scrubs = |pass: &Pass| matches!(pass.kind, Kind::Scrub { .. }) && pass.checkpoint.is_none();
+        let scrubs = |pass: &Pass| matches!(pass.kind, PassKind::Scrub { .. }) && pass.checkpoint.is_none();
         if self.passes.windows.is_empty()
             && self.is_held_up()
             && self.passes.current.as_ref().is_some_and(scrubs)
@@ -315,7 +316,7 @@ impl Array {
         }
         if let Some(rebuild) = self.recorder.rebuilding() {
             let units = self.units_to_rebuild(&rebuild);
-            let mut pass = units.map(|units| Pass::new(Kind::Rebuild { role: rebuild.role }, units));
+            let mut pass = units.map(|units| Pass::new(PassKind::Rebuild { role: rebuild.role }, units));
             if let Some(pass) = pass.as_mut().filter(|_| !self.recorder.is_returning()) {
                 // It goes on where it was, and its percentage is that of the member.
                 pass.units = self.layout.units();
@@ -342,7 +343,7 @@ impl Array {
 
     /// Begins windows, as many as there may be now; ends the pass after the last one.
     pub(super) fn go_on_passing(&mut self, now: Nanos, out: &mut Outbox) {
-        self.give_up_pass();
+        self.end_void_pass();
         if self.broken || self.is_stopped() || self.geometry.read_only || self.config.pass_rate == 0 {
             return;
         }
@@ -405,9 +406,9 @@ impl Array {
         let position = self.passes.position();
         match self.passes.kind() {
             _ if self.is_void() => {}
-            Kind::Resync => self.statistics.resynced_units += units,
-            Kind::Rebuild { .. } => self.recorder.rebuilt(self.sectors_below(position)),
-            Kind::Scrub { .. } => {}
+            PassKind::Resync => self.statistics.resynced_units += units,
+            PassKind::Rebuild { .. } => self.recorder.rebuilt(self.sectors_below(position)),
+            PassKind::Scrub { .. } => {}
         }
     }
 
@@ -453,10 +454,10 @@ impl Array {
         let Some(pass) = &self.passes.current else { return };
         let (kind, wrote) = (pass.kind, pass.findings.repaired > 0);
         let flushes = |role: &usize| match kind {
-            Kind::Rebuild { role: new } => new == *role,
+            PassKind::Rebuild { role: new } => new == *role,
             // A parity that fits may do so only in the caches of members, where a killed server has left it.
-            Kind::Resync => (wrote || self.unflushed) && self.recorder.is_in_use(*role),
-            Kind::Scrub { .. } => wrote && self.recorder.is_in_use(*role),
+            PassKind::Resync => (wrote || self.unflushed) && self.recorder.is_in_use(*role),
+            PassKind::Scrub { .. } => wrote && self.recorder.is_in_use(*role),
         };
         let roles: Vec<usize> = (0..self.members.count()).filter(flushes).collect();
         if let Some(pass) = &mut self.passes.current {
@@ -470,7 +471,7 @@ impl Array {
         }
     }
 
-    /// A member has flushed what a pass has written, or could not: what it should have covered may be gone.
+    /// A member has flushed what a pass has written, or could not: what it should have covered may be lost.
     pub(super) fn pass_flushed(&mut self, role: usize, result: &IoResult, out: &mut Outbox) {
         if result.status.is_err() {
             self.member_failed(role, out);
@@ -489,7 +490,7 @@ impl Array {
         let filled_bytes = pass.units * self.layout.rows as u64 * LINE_BYTES;
         let returning = over && self.recorder.is_returning();
         match kind {
-            Kind::Resync => {
+            PassKind::Resync => {
                 let regions = self.regions;
                 let right =
                     |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
@@ -500,19 +501,21 @@ impl Array {
                     self.recorder.synced(region);
                 }
             }
-            Kind::Rebuild { .. } => self.recorder.checkpoint(self.sectors_below((!over).then_some(position))),
-            Kind::Scrub { .. } => {}
+            PassKind::Rebuild { .. } => {
+                self.recorder.checkpoint(self.sectors_below((!over).then_some(position)))
+            }
+            PassKind::Scrub { .. } => {}
         }
         if over {
             self.passes.current = None;
             match kind {
-                Kind::Resync => {}
-                Kind::Rebuild { role } => {
+                PassKind::Resync => {}
+                PassKind::Rebuild { role } => {
                     let member_bytes = self.recorder.recorded().member_sectors * SECTOR_BYTES;
                     let done = returning.then_some(Return { role, filled_bytes, member_bytes });
                     (self.passes.last_rebuild, self.passes.last_return) = (Some(findings), done);
                 }
-                Kind::Scrub { .. } => self.passes.last_scrub = Some(findings),
+                PassKind::Scrub { .. } => self.passes.last_scrub = Some(findings),
             }
         }
         self.record(out);

@@ -41,7 +41,7 @@ impl StripeView {
 /// Why a plan is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Bring everything dirty home.
+    /// Destage all that is dirty.
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
     Fetch(BTreeSet<usize>),
@@ -141,7 +141,7 @@ pub fn read_modify_write_blocks(view: &StripeView, row: usize) -> Option<usize> 
 }
 
 fn written(view: &StripeView, row: usize) -> usize {
-    let there = |column: usize| view.access[(row, column)] != Access::Gone;
+    let there = |column: usize| view.access[(row, column)] != Access::Failed;
     let dirty = (0..view.shape.data).filter(|&c| view.z[(row, c)].is_dirty() && there(c)).count();
     dirty + view.shape.parity_columns().filter(|&column| there(column)).count()
 }
@@ -160,7 +160,7 @@ fn has_dirty(view: &StripeView, row: usize) -> bool {
 }
 
 fn has_parity(view: &StripeView, row: usize) -> bool {
-    view.shape.parity_columns().any(|column| view.access[(row, column)] != Access::Gone)
+    view.shape.parity_columns().any(|column| view.access[(row, column)] != Access::Failed)
 }
 
 /// Section II-A: read-modify-write where it moves fewer blocks, N - c > 2(1 + d) on a whole RAID-5.
@@ -238,12 +238,12 @@ fn write_all(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) {
         if has_parity(view, row) {
             add(matrix, row, column, Ops::X);
         }
-        if view.z[(row, column)].is_dirty() && view.access[(row, column)] != Access::Gone {
+        if view.z[(row, column)].is_dirty() && view.access[(row, column)] != Access::Failed {
             add(matrix, row, column, Ops::W);
         }
     }
     for column in view.shape.parity_columns() {
-        if view.access[(row, column)] != Access::Gone {
+        if view.access[(row, column)] != Access::Failed {
             add(matrix, row, column, Ops::OUT.with(Ops::W));
         }
     }

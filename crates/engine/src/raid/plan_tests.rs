@@ -198,7 +198,7 @@ impl Model {
             for row in run.rows.clone() {
                 assert_ne!(
                     self.view.access[(row, run.column)],
-                    Access::Gone,
+                    Access::Failed,
                     "a failed member gets no writes"
                 );
                 after[row][run.column] = self.content(plan, &recovered, &parity, row, run.column);
@@ -234,7 +234,7 @@ impl Model {
             for (column, wanted) in self.wanted[row].iter().chain(&parity).enumerate() {
                 let written = plan.matrix[(row, column)].writes();
                 match self.view.access[(row, column)] {
-                    Access::Gone => {}
+                    Access::Failed => {}
                     Access::Unreadable if !written => {}
                     _ => assert_eq!(&self.disk[row][column], wanted, "row {row}, column {column}"),
                 }
@@ -289,7 +289,7 @@ fn damaged() -> impl Strategy<Value = StripeView> {
         let failed: Vec<usize> = (0..gone).map(|_| draw(columns)).collect();
         for row in 0..view.rows() {
             let mut missing: Vec<usize> = failed.clone();
-            failed.iter().for_each(|&column| view.access[(row, column)] = Access::Gone);
+            failed.iter().for_each(|&column| view.access[(row, column)] = Access::Failed);
             while missing.len() < view.shape.parity && draw(3) == 0 {
                 let column = draw(columns);
                 if !missing.contains(&column) {

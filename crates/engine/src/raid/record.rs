@@ -103,12 +103,12 @@ impl Recorder {
 
     /// The member of a role has failed, or is not rebuilt whole.
     pub const fn has_failed(&self, role: usize) -> bool {
-        self.failed() >> role & 1 == 1
+        self.wanted.has_failed(role)
     }
 
     /// Superblocks are written to the member of a role, and flushes go there.
     pub fn is_in_use(&self, role: usize) -> bool {
-        !self.has_failed(role) || self.wanted.rebuilding.is_some_and(|rebuild| rebuild.role == role)
+        self.wanted.is_in_use(role)
     }
 
     pub const fn in_doubt(&self) -> &Bitmap {
@@ -130,9 +130,9 @@ impl Recorder {
     pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
         self.wanted.failed |= 1 << role;
         self.news = true;
-        if self.wanted.rebuilding.is_some_and(|rebuild| rebuild.role == role) {
+        if self.wanted.rebuilds(role) {
             self.lacks = None;
-            self.wanted.give_up_rebuild(role, under_way);
+            self.wanted.end_rebuild(role, under_way);
         } else if let Some(tracts) = under_way {
             self.wanted.away.add(role, self.wanted.member_ids[role], self.wanted.complete, tracts);
         }
@@ -482,11 +482,11 @@ impl Array {
             self.recorder.look_at = (!idle).then_some(now + REST_TIME);
         }
         if let Some(at) = self.recorder.look_at {
-            self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+            self.wake_at(at);
         }
     }
 
-    /// Everything is home, and nothing more comes.
+    /// Nothing is dirty, and nothing more comes.
     pub fn rest(&mut self, out: &mut Outbox) {
         self.recorder.rest();
         self.record(out);

@@ -36,7 +36,7 @@ pub(super) enum WaitingFor {
     Report(Report),
 }
 
-/// Waits until what was dirty at a stamp is home: all of it, or only some units.
+/// Waits until what was dirty at a stamp is destaged: all of it, or only some units.
 pub(super) struct Waiter {
     who: WaitingFor,
     stamp: u64,
@@ -102,17 +102,18 @@ impl Clients {
 impl Array {
     pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.clients.last_activity = now;
+        let mut valid = self.geometry.validate(&request.io);
+        if valid.is_ok() && self.broken && request.io.modifies() {
+            valid = Err(IoError { kind: ErrorKind::Medium, extent: request.io.extent() });
+        }
+        if let Err(error) = valid {
+            return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+        }
         let action = match &request.io {
             Io::Read { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
-            Io::Discard { extent } => {
-                let error = IoError::at(ErrorKind::Unsupported, *extent);
-                return out.reply(request.id, IoResult::err(Buf::none(), error));
-            }
+            Io::Discard { .. } => unreachable!("an array offers none"),
         };
-        if let Err(error) = self.validate(&request.io, action) {
-            return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
-        }
         self.clients.foreground += 1;
         let Some(extent) = request.io.extent() else { return self.accept_flush(request) };
         let buf = match request.io {
@@ -137,31 +138,6 @@ impl Array {
             }
         }
         self.piece_done(key, None, out);
-    }
-
-    fn validate(&self, io: &Io, action: Action) -> Result<(), IoError> {
-        let Some(extent) = io.extent() else { return Ok(()) };
-        let block = u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES;
-        let whole = match io {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
-            _ => true,
-        };
-        let kind = if action != Action::Read && self.geometry.read_only {
-            ErrorKind::ReadOnly
-        } else if !whole
-            || extent.sectors == 0
-            || !extent.start.0.is_multiple_of(block)
-            || !extent.sectors.is_multiple_of(block)
-        {
-            ErrorKind::Invalid
-        } else if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > self.geometry.sectors) {
-            ErrorKind::OutOfRange
-        } else if action != Action::Read && self.broken {
-            ErrorKind::Medium
-        } else {
-            return Ok(());
-        };
-        Err(IoError::at(kind, extent))
     }
 
     /// Reads a piece from the cache, or from its member, or has it computed.
@@ -283,7 +259,7 @@ impl Array {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
             return true;
         }
-        // What is lost is settled when its unit is home: nothing may be written past that.
+        // What is lost is settled when its unit is destaged: nothing may be written past that.
         let settling = !self.recorder.lost().is_empty();
         let locked = self.cache.is_locked(piece.chunk);
         let unit = self.cache.unit(number);
@@ -329,7 +305,7 @@ impl Array {
         }
     }
 
-    /// One piece of a request is done; after the last one it is answered, or waits until what it wrote is home.
+    /// One piece of a request is done; after the last one it is answered, or waits until what it wrote is destaged.
     fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
         let request = self.clients.requests.get_mut(key);
         request.error = request.error.or(error);
@@ -361,7 +337,7 @@ impl Array {
         self.wait_until_destaged(WaitingFor::Request(key), None);
     }
 
-    /// Whoever it is learns when what is dirty now is home.
+    /// Whoever it is learns when what is dirty now is destaged.
     pub(super) fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
         let stamp = if everything { self.cache.stamp() } else { 0 };
@@ -410,25 +386,25 @@ impl Array {
         self.cache.get(unit).is_some_and(|unit| unit.is_dirty() && unit.since() <= stamp)
     }
 
-    fn is_home(&self, waiter: &Waiter) -> bool {
+    fn is_destaged(&self, waiter: &Waiter) -> bool {
         match &waiter.units {
             Some(units) => !units.iter().any(|&unit| self.is_behind(unit, waiter.stamp)),
             None => self.cache.by_since().next().is_none_or(|(since, _)| since > waiter.stamp),
         }
     }
 
-    /// Answers those whose blocks are home and flushed, or never will be.
+    /// Answers those whose blocks are destaged and flushed, or never will be.
     pub(super) fn finish_waiters(&mut self, out: &mut Outbox) {
         let mut index = 0;
         while index < self.clients.waiters.len() {
             let waiter = &self.clients.waiters[index];
             // A durable write asks nothing of what was there before it.
             let all = waiter.units.is_none();
-            let home = self.is_home(waiter);
-            if home && all && self.unflushed {
+            let destaged = self.is_destaged(waiter);
+            if destaged && all && self.unflushed {
                 self.flush_members(out);
             }
-            let safe = home && !(all && (self.unflushed || self.recorder.owes()));
+            let safe = destaged && !(all && (self.unflushed || self.recorder.owes()));
             if !safe && !self.broken {
                 index += 1;
                 continue;

@@ -31,7 +31,7 @@ pub(super) enum Goal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum OperationPhase {
     Reading,
     Held,
     Journaling,
@@ -58,7 +58,7 @@ pub(super) struct Operation {
     goal: Goal,
     /// That were dirty when it began.
     blocks: usize,
-    pub phase: Phase,
+    pub phase: OperationPhase,
     work: Option<Work>,
     /// What was read before it began.
     prefetched: Vec<(Run, Buf)>,
@@ -113,14 +113,14 @@ impl Array {
         if goal == Goal::Destage {
             blocks = entry.dirty_blocks();
             self.destaging.begin(unit, blocks);
-            self.cache.leaves(unit, true);
+            self.cache.set_leaving(unit, true);
         }
         let operation = Operation {
             prefetched: self.take_prefetched(unit),
             unit,
             goal,
             blocks,
-            phase: Phase::Reading,
+            phase: OperationPhase::Reading,
             work: None,
             writes: Vec::new(),
             left: 0,
@@ -139,14 +139,14 @@ impl Array {
         let mut view = StripeView { shape, z: self.cache.z(unit), access };
         let entry = self.cache.get(unit).expect("it is locked");
         for column in 0..shape.columns() {
-            let gone = self.has_failed_at(self.layout.member(unit, column), unit);
+            let failed = self.has_failed_at(self.layout.member(unit, column), unit);
             // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
             let unsynced = column >= shape.data && self.is_unsynced(unit);
             for row in 0..self.layout.rows {
                 let in_doubt =
                     unsynced && !self.right_rows.contains(unit, row) || self.is_unsettled(unit, row, column);
-                view.access[(row, column)] = match gone {
-                    true => Access::Gone,
+                view.access[(row, column)] = match failed {
+                    true => Access::Failed,
                     false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
                     false => Access::Whole,
                 };
@@ -158,7 +158,7 @@ impl Array {
     fn plan_and_read(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
-        (operation.phase, operation.failed_reads) = (Phase::Reading, false);
+        (operation.phase, operation.failed_reads) = (OperationPhase::Reading, false);
         let view = self.view(unit);
         let entry = self.cache.get(unit).expect("it is locked");
         let purpose = match goal {
@@ -172,7 +172,7 @@ impl Array {
         let singly = entry.singly;
         let plan = match plan(&view, &purpose, self.config.contiguity.as_ref()) {
             Ok(plan) => plan,
-            Err(TooManyMissing { row }) => return self.give_up(key, row, &view, out),
+            Err(TooManyMissing { row }) => return self.cannot_compute(key, row, &view, out),
         };
         if goal == Goal::Destage {
             self.pin(unit, &view, &plan);
@@ -291,9 +291,9 @@ impl Array {
         if operation.writes.is_empty() {
             return self.end(key, out);
         }
-        operation.phase = Phase::Held;
+        operation.phase = OperationPhase::Held;
         if operation.goal == Goal::Destage {
-            self.cache.goes(unit, |place| work.view.z[place].is_dirty());
+            self.cache.take_along(unit, |place| work.view.z[place].is_dirty());
             self.go_on_with(unit, out);
         }
         self.go_on(key, out);
@@ -327,23 +327,27 @@ impl Array {
     pub(super) fn go_on(&mut self, key: u64, out: &mut Outbox) {
         let Operation { phase, unit, .. } = *self.operations.get_mut(key);
         match phase {
-            Phase::Held if self.broken => self.not_written(key, out),
-            Phase::Held if !self.may_write(unit, out) => self.held_back.push(key),
-            Phase::Held if self.journal.is_some() && self.config.canary != Some(Canary::SkipJournal) => {
-                self.operations.get_mut(key).phase = Phase::Journaling;
+            OperationPhase::Held if self.broken => self.not_written(key, out),
+            OperationPhase::Held if !self.may_write(unit, out) => self.held_back.push(key),
+            OperationPhase::Held
+                if self.journal.is_some() && self.config.canary != Some(Canary::SkipJournal) =>
+            {
+                self.operations.get_mut(key).phase = OperationPhase::Journaling;
                 self.journal_operation(key, out);
             }
-            Phase::Held => self.write_home(key, out),
-            Phase::Ending if self.recorder.owes() && !self.broken => self.held_back.push(key),
-            Phase::Ending => self.end(key, out),
-            Phase::Reading | Phase::Journaling | Phase::Writing => unreachable!("nothing holds it back"),
+            OperationPhase::Held => self.write_members(key, out),
+            OperationPhase::Ending if self.recorder.owes() && !self.broken => self.held_back.push(key),
+            OperationPhase::Ending => self.end(key, out),
+            OperationPhase::Reading | OperationPhase::Journaling | OperationPhase::Writing => {
+                unreachable!("nothing holds it back")
+            }
         }
     }
 
     /// Sends an operation's writes. A member that has failed since it was planned gets none: the parity has it all.
-    pub(super) fn write_home(&mut self, key: u64, out: &mut Outbox) {
+    pub(super) fn write_members(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
-        operation.phase = Phase::Writing;
+        operation.phase = OperationPhase::Writing;
         let unit = operation.unit;
         let writes = std::mem::take(&mut operation.writes);
         let (layout, mut sent) = (self.layout, 0);
@@ -401,7 +405,7 @@ impl Array {
 
     fn written(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
-        operation.phase = Phase::Ending;
+        operation.phase = OperationPhase::Ending;
         let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
         if settles {
             for row in std::mem::take(&mut operation.made_right) {
@@ -415,7 +419,7 @@ impl Array {
 
     /// More of a row is missing than the parity makes up for. Those who want to read it get an error; those who write it lose
     /// the rest of it.
-    fn give_up(&mut self, key: u64, row: usize, view: &StripeView, out: &mut Outbox) {
+    fn cannot_compute(&mut self, key: u64, row: usize, view: &StripeView, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
         match goal {
@@ -442,14 +446,14 @@ impl Array {
             }
             Goal::Destage if !operation.unwritten => {
                 if self.config.canary == Some(Canary::LateWrite) {
-                    self.cache.all_goes(unit);
+                    self.cache.take_all_along(unit);
                 }
-                self.cache.is_home(unit);
+                self.cache.destaged(unit);
             }
             Goal::Destage => {}
         }
         if operation.goal == Goal::Destage {
-            self.cache.leaves(unit, false);
+            self.cache.set_leaving(unit, false);
             self.destaging.end(operation.blocks);
             self.statistics.destages += 1;
         }

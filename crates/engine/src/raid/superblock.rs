@@ -218,7 +218,22 @@ impl Superblock {
 
     /// By this superblock, the one that the member of a role has is older than it can be: something has put an older content back.
     pub const fn is_outdated(&self, role: usize, generation: u64) -> bool {
-        self.failed >> role & 1 == 0 && generation < self.complete
+        !self.has_failed(role) && generation < self.complete
+    }
+
+    /// The member of a role has failed, or is not rebuilt whole.
+    pub const fn has_failed(&self, role: usize) -> bool {
+        self.failed >> role & 1 == 1
+    }
+
+    /// The member of a role is being rebuilt.
+    pub fn rebuilds(&self, role: usize) -> bool {
+        self.rebuilding.is_some_and(|rebuild| rebuild.role == role)
+    }
+
+    /// Superblocks are written to the member of a role, and flushes go there.
+    pub fn is_in_use(&self, role: usize) -> bool {
+        !self.has_failed(role) || self.rebuilds(role)
     }
 
     /// The role of the member with an id, if it has one.

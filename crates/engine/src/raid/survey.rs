@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::raid::layout::Layout;
 use crate::raid::matrix::Shape;
-use crate::raid::pass::Kind;
+use crate::raid::pass::PassKind;
 use crate::raid::syndrome::{self, Verdict};
 use crate::{Buf, LINE_BYTES};
 
@@ -56,7 +56,7 @@ pub(super) struct Found {
 /// See the module's documentation. Rows are those of the window.
 pub(super) struct Survey<'a> {
     pub layout: Layout,
-    pub kind: Kind,
+    pub kind: PassKind,
     pub units: Range<u64>,
     /// What each member gave.
     pub bytes: Vec<Option<Buf>>,
@@ -87,7 +87,7 @@ impl Survey<'_> {
         let mut found = Found::default();
         let mut writes = Writes::default();
         let blank = self.bytes.iter().flatten().any(Buf::is_blank);
-        if let Kind::Rebuild { .. } = self.kind {
+        if let PassKind::Rebuild { .. } = self.kind {
             let bytes = self.rows() * BLOCK;
             writes.rebuilt = Some(if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) });
         }
@@ -153,7 +153,7 @@ impl Survey<'_> {
         let unreadable = |column: &usize| self.unreadable.contains(&(role(*column), rows.start));
         let lost = blocks[..shape.data].iter().filter(|block| block.is_none()).count();
         // Nothing is computed of parity that a crash may have left half-written.
-        let in_doubt = self.kind == Kind::Resync && lost > 0;
+        let in_doubt = self.kind == PassKind::Resync && lost > 0;
         let Some(computed) = syndrome::complete(shape, &blocks).filter(|_| !in_doubt) else {
             found.findings.lost += (lost * rows.len()) as u64;
             return found.lost.extend(rows);
@@ -165,7 +165,7 @@ impl Survey<'_> {
         for (column, block) in computed {
             for (index, row) in rows.clone().enumerate() {
                 let block = &block[index * BLOCK..(index + 1) * BLOCK];
-                if let (Kind::Rebuild { role: to }, Some(rebuilt)) = (self.kind, &mut writes.rebuilt)
+                if let (PassKind::Rebuild { role: to }, Some(rebuilt)) = (self.kind, &mut writes.rebuilt)
                     && role(column) == to
                 {
                     rebuilt.bytes_mut()[row * BLOCK..(row + 1) * BLOCK].copy_from_slice(block);
@@ -196,7 +196,7 @@ impl Survey<'_> {
         let zeroes = vec![0; rows.len() * BLOCK];
         let known = |column: usize| if is_lost(column) { Some(&zeroes[..]) } else { blocks[column] };
         let data: Option<Vec<&[u8]>> = (0..shape.data).map(known).collect();
-        let Some(data) = data.filter(|_| self.kind == Kind::Resync) else {
+        let Some(data) = data.filter(|_| self.kind == PassKind::Resync) else {
             let missing = blocks[..shape.data].iter().filter(|block| block.is_none()).count();
             found.findings.lost += (missing * rows.len()) as u64;
             return found.lost.extend(rows);
@@ -262,12 +262,12 @@ impl Survey<'_> {
             }
             found.findings.mismatches += 1;
             match (self.kind, verdict) {
-                (Kind::Scrub { repair: false }, _) => {}
-                (Kind::Scrub { .. }, Verdict::Wrong { column, block }) => {
+                (PassKind::Scrub { repair: false }, _) => {}
+                (PassKind::Scrub { .. }, Verdict::Wrong { column, block }) => {
                     writes.blocks.insert((self.layout.member(unit, column), row), block);
                 }
                 (kind, _) => {
-                    found.findings.unlocated += u64::from(kind != Kind::Resync);
+                    found.findings.unlocated += u64::from(kind != PassKind::Resync);
                     for (column, parity) in shape.parity_columns().zip(parities) {
                         writes.blocks.insert((self.layout.member(unit, column), row), parity);
                     }
@@ -293,7 +293,7 @@ impl Survey<'_> {
             Repair { role, rows, buf }
         };
         let mut repairs: Vec<Repair> = runs.into_iter().map(repair).collect();
-        if let (Kind::Rebuild { role }, Some(buf)) = (self.kind, writes.rebuilt) {
+        if let (PassKind::Rebuild { role }, Some(buf)) = (self.kind, writes.rebuilt) {
             repairs.push(Repair { role, rows: 0..self.rows(), buf });
         }
         repairs

@@ -20,7 +20,7 @@ pub(super) struct Block {
     /// Has to stay as it is until a destage has computed the parity.
     pub pinned: bool,
     /// A destage writes what it is now.
-    pub going: bool,
+    pub taken: bool,
 }
 
 impl Block {
@@ -54,7 +54,7 @@ pub struct Unit {
     /// How many of the pieces are there.
     pub(super) held: usize,
     pub(super) dirty_blocks: usize,
-    /// On its way home.
+    /// Being destaged.
     pub(super) leaving: bool,
     /// The stamp of the first write since it left.
     pub(super) late: Option<u64>,

@@ -7,7 +7,7 @@
 //! | writing  | all of that is written                                           | ended                             |
 //! | ended    | those before it have ended too                                   | over, and its units free          |
 //!
-//! Only what is on the members counts here: what is dirty in the cache goes home afterwards as ever. Nothing that a window
+//! Only what is on the members counts here: what is dirty in the cache is destaged afterwards as ever. Nothing that a window
 //! writes is new to anybody, so it need not be durable before the pass says that it has come so far.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
-use crate::raid::pass::Kind;
+use crate::raid::pass::PassKind;
 use crate::raid::survey::{Repair, Survey};
 use crate::{Buf, LINE_BYTES};
 
@@ -143,13 +143,13 @@ impl Array {
         let survey = Survey { layout: self.layout, kind, units, bytes, unreadable, unsettled };
         let found = survey.carry_out();
         let mut lost: Vec<(usize, usize)> = Vec::new();
-        if let Kind::Rebuild { .. } = kind {
+        if let PassKind::Rebuild { .. } = kind {
             for &row in &found.lost {
                 lost.extend(survey.missing(row).into_iter().map(|role| (row, role)));
             }
         }
         let unknown: Vec<(usize, usize)> = match kind {
-            Kind::Rebuild { .. } => Vec::new(),
+            PassKind::Rebuild { .. } => Vec::new(),
             _ => found
                 .lost
                 .iter()
@@ -216,7 +216,7 @@ impl Array {
 
     /// Blocks that were bad are good now, and what a new member got in the place of lost blocks is not.
     fn window_written(&mut self, key: u64, role: usize, rows: Range<usize>) {
-        let rebuilt = self.passes.kind() == Kind::Rebuild { role };
+        let rebuilt = self.passes.kind() == PassKind::Rebuild { role };
         let window = self.passes.windows.get_mut(key);
         let (first, lost) = (window.units.start, std::mem::take(&mut window.lost));
         for row in rows {

@@ -32,7 +32,7 @@ pub enum Piggyback {
     Full,
 }
 
-/// What goes home together: what one visit of the arm can reach (section 2.3).
+/// What is purged together: what one visit of the arm can reach (section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RegionUnit {

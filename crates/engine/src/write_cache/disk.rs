@@ -6,7 +6,7 @@
 //! | started         | all its commands have returned: over, and the next one starts               |
 //!
 //! A purge that nobody waits for is never queued: the policy starts it. What goes around the cache runs alone, so that no
-//! older copy of the same block is on its way meanwhile.
+//! older copy of the same block is being written meanwhile.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::destage::stow::{Queue, Stow};
 use crate::destage::what::{self, Part, What, WhatPolicy};
 use crate::destage::when::{self, Choice, WhenPolicy};
 use crate::layer::{Outbox, Port};
-use crate::write_cache::operation::Kind;
+use crate::write_cache::operation::OperationKind;
 use crate::write_cache::pool::{DirtyRegion, RegionId};
 use crate::write_cache::request::Piece;
 use crate::write_cache::{DiskMap, WriteCache};
@@ -143,7 +143,7 @@ impl WriteCache {
 
     /// Writes wait for room: the purge that they need takes its turn among the reads.
     fn purge_for_room(&mut self, now: Nanos, share: usize, out: &mut Outbox) {
-        let under_way = self.shares[share].writes.regions().iter().any(|region| region.on_their_way > 0);
+        let under_way = self.shares[share].writes.regions().iter().any(|region| region.being_written > 0);
         if self.shares[share].purging_now || under_way {
             return;
         }
@@ -225,7 +225,7 @@ impl WriteCache {
         self.deadline = Some(self.deadline.map_or(time, |deadline| deadline.min(time)));
     }
 
-    /// The single cache: a dirty block that an eviction passed over goes home with its region, when the disk is idle.
+    /// The single cache: a dirty block that an eviction passed over is purged with its region, when the disk is idle.
     fn purge_target(&mut self, now: Nanos, index: u32, share: usize, out: &mut Outbox) -> bool {
         while let Some(block) = self.shares[share].writes.next_target(index) {
             let region = self.region_of(block);
@@ -255,7 +255,7 @@ impl WriteCache {
         }
     }
 
-    /// The region of a disk that the policy wants home first; `in_turn`: only if it is the disk's turn.
+    /// The region of a disk that the policy wants purged first; `in_turn`: only if it is the disk's turn.
     fn choose(&mut self, now: Nanos, index: u32, share: usize, in_turn: bool) -> Option<DirtyRegion> {
         if self.is_backing_off(now, index) {
             return None;
@@ -404,7 +404,7 @@ impl WriteCache {
             metrics.purged_blocks += blocks;
             metrics.purges_of_several_writes += u64::from(several);
         });
-        let operation = self.start(now, index, Kind::Purge { share, immediate });
+        let operation = self.start(now, index, OperationKind::Purge { share, immediate });
         self.write_runs(operation, share, runs, out);
     }
 }

@@ -25,7 +25,7 @@ pub struct Metrics {
     /// Purges that a request had to wait for.
     pub immediate_purges: u64,
     pub purged_blocks: u64,
-    /// Purges that brought home blocks of more than one write.
+    /// Purges of blocks of more than one write.
     pub purges_of_several_writes: u64,
     /// Disk reads that took dirty blocks along, and how many of those.
     pub piggybacks: u64,
@@ -100,10 +100,5 @@ impl Metrics {
 
     pub fn write_service_mean(&self) -> Nanos {
         mean(self.write_service, self.disk_writes)
-    }
-
-    /// Section 4.5.1: the time that the disk worked.
-    pub fn total_work(&self) -> Nanos {
-        self.read_service + self.write_service
     }
 }

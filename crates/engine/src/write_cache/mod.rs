@@ -13,7 +13,7 @@
 //! | `metrics` | the paper's counts                                                                  |
 //!
 //! A write is put into the cache and answered. It overwrites a dirty block of the same address, which is the point of it
-//! all. When dirty blocks are to go home, and which first, is for the policies in `destage`; each *purge* writes all dirty
+//! all. When dirty blocks are purged, and which first, is for the policies in `destage`; each *purge* writes all dirty
 //! blocks of one region. A read that finds nothing goes to the disk, and may take dirty blocks along (*piggybacking*).
 //! When no slot is free or clean a write waits, and the next purge is *immediate*: it takes its turn among the reads.
 //!
@@ -36,8 +36,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::layer::{
-    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, Layer, OpId, Outbox, Port, Ports,
-    Report,
+    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, Layer, Outbox, Port, Ports, Report,
 };
 use crate::slab::Slab;
 use crate::{LINE_BYTES, LayerStatus, Nanos, SECTOR_BYTES};
@@ -50,7 +49,7 @@ pub use status::{WriteCacheState, WriteCacheStatus};
 
 use disk::Disk;
 use operation::{Flight, Operation};
-use request::{Pending, Waiter, WaitingFor};
+use request::{Unanswered, Waiter, WaitingFor};
 use store::Store;
 
 /// A disk under the cache: how its blocks lie together, and its arm where that can be seen.
@@ -81,10 +80,10 @@ pub struct WriteCache {
     geometry: Option<Geometry>,
     disks: Vec<Disk>,
     shares: Vec<Share>,
-    requests: Slab<Pending>,
+    requests: Slab<Unanswered>,
     operations: Slab<Operation>,
     flights: Slab<Flight>,
-    /// Flushes and durable writes that wait until something is home.
+    /// Flushes and durable writes that wait until something is purged.
     waiters: Vec<Waiter>,
     high_mark: f64,
     low_mark: f64,
@@ -134,11 +133,6 @@ impl WriteCache {
     /// The counts of all disks together.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
-    }
-
-    /// The counts of each disk.
-    pub fn metrics_per_disk(&self) -> &[Metrics] {
-        &self.per_disk
     }
 
     fn block_sectors(&self) -> u64 {
@@ -315,9 +309,4 @@ impl Layer for WriteCache {
     fn is_busy(&self) -> bool {
         !self.operations.is_empty()
     }
-}
-
-/// The command of a flight.
-const fn op_id(flight: u64) -> OpId {
-    OpId(flight)
 }

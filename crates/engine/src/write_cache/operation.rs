@@ -4,14 +4,14 @@
 use std::ops::Range;
 
 use crate::destage::how::{self, Block};
-use crate::layer::{Durability, Io, IoError, IoResult, Outbox};
+use crate::layer::{Durability, Io, IoError, IoResult, OpId, Outbox};
 use crate::write_cache::disk::{BACK_OFF, Queued};
 use crate::write_cache::pool::{BlockId, RegionId, SlotIndex};
 use crate::write_cache::request::{Action, Piece};
-use crate::write_cache::{Piggyback, WriteCache, op_id};
+use crate::write_cache::{Piggyback, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos};
 
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
     Purge { share: usize, immediate: bool },
     Through { piece: Piece, stamp: u64 },
@@ -20,12 +20,12 @@ pub(super) enum Kind {
 
 pub(super) struct Operation {
     disk: u32,
-    kind: Kind,
+    kind: OperationKind,
     started: Nanos,
     /// Commands that have not returned.
     left: u32,
     error: Option<IoError>,
-    /// Dirty blocks on their way, in the order of the commands.
+    /// Dirty blocks that are being written, in the order of the commands.
     blocks: Vec<(SlotIndex, RegionId)>,
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Run {
 }
 
 impl WriteCache {
-    pub(super) fn start(&mut self, now: Nanos, index: u32, kind: Kind) -> u64 {
+    pub(super) fn start(&mut self, now: Nanos, index: u32, kind: OperationKind) -> u64 {
         let disk = &mut self.disks[index as usize];
         match kind {
-            Kind::Flush { .. } => {}
-            Kind::Read { .. } => disk.operations += 1,
-            Kind::Purge { .. } | Kind::Through { .. } => {
+            OperationKind::Flush { .. } => {}
+            OperationKind::Read { .. } => disk.operations += 1,
+            OperationKind::Purge { .. } | OperationKind::Through { .. } => {
                 disk.operations += 1;
                 disk.write_begins(now);
             }
@@ -76,10 +76,10 @@ impl WriteCache {
         entry.left += 1;
         let port = self.disks[entry.disk as usize].port;
         let flight = self.flights.insert(Flight { operation, what });
-        out.submit(port, op_id(flight), io);
+        out.submit(port, OpId(flight), io);
     }
 
-    /// The dirty blocks of some regions that are not on their way, in the order of the policy, neighbours together.
+    /// The dirty blocks of some regions that are not being written, in the order of the policy, neighbours together.
     pub(super) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
         let writes = &self.shares[share].writes;
         let sectors = self.block_sectors();
@@ -104,7 +104,7 @@ impl WriteCache {
             .collect()
     }
 
-    /// Writes dirty blocks home, durably: what arrives is clean.
+    /// Writes dirty blocks to the disk, durably: then they are clean.
     pub(super) fn write_runs(&mut self, operation: u64, share: usize, runs: Vec<Run>, out: &mut Outbox) {
         for run in runs {
             let cache = &mut self.shares[share];
@@ -115,7 +115,7 @@ impl WriteCache {
             let from = self.operations.get_mut(operation).blocks.len();
             for slot in run.slots {
                 let region = self.region_of(self.shares[share].writes.block(slot));
-                self.shares[share].writes.set_out(slot, region);
+                self.shares[share].writes.begin_write(slot, region);
                 self.operations.get_mut(operation).blocks.push((slot, region));
             }
             let to = self.operations.get_mut(operation).blocks.len();
@@ -154,7 +154,7 @@ impl WriteCache {
             metrics.piggybacked_blocks += along;
         });
         let overlay = self.overlay(piece, share);
-        let kind = Kind::Read { piece, buf: None, overlay, tainted: false, done: false };
+        let kind = OperationKind::Read { piece, buf: None, overlay, tainted: false, done: false };
         let operation = self.start(now, piece.disk, kind);
         self.disks[piece.disk as usize].reading.push(operation);
         self.write_runs(operation, share, before, out);
@@ -229,7 +229,7 @@ impl WriteCache {
     pub(super) fn start_through(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
         let share = self.share_of(piece.disk);
         let stamp = self.shares[share].writes.stamp();
-        let operation = self.start(now, piece.disk, Kind::Through { piece, stamp });
+        let operation = self.start(now, piece.disk, OperationKind::Through { piece, stamp });
         self.disks[piece.disk as usize].alone = true;
         self.count(piece.disk, |metrics| metrics.disk_writes += 1);
         let cached = self.shares[share].writes.capacity() > 0;
@@ -260,7 +260,8 @@ impl WriteCache {
         for index in 0..self.disks.len() as u32 {
             let disk = &self.disks[index as usize];
             if disk.unflushed > disk.flushed {
-                let operation = self.start(now, index, Kind::Flush { waiter, covers: disk.unflushed });
+                let operation =
+                    self.start(now, index, OperationKind::Flush { waiter, covers: disk.unflushed });
                 self.submit(operation, What::Main, Io::Flush, out);
                 count += 1;
             }
@@ -272,7 +273,7 @@ impl WriteCache {
     pub(super) fn taint_reads(&mut self, block: BlockId) {
         let lba = Lba(block.number * self.block_sectors());
         for &operation in &self.disks[block.disk as usize].reading {
-            if let Kind::Read { piece, tainted, .. } = &mut self.operations.get_mut(operation).kind {
+            if let OperationKind::Read { piece, tainted, .. } = &mut self.operations.get_mut(operation).kind {
                 *tainted |= piece.extent.contains(lba);
             }
         }
@@ -293,18 +294,18 @@ impl WriteCache {
             What::Run(range) => {
                 let blocks: Vec<_> = operation.blocks[range].to_vec();
                 for (slot, region) in blocks {
-                    let settled = self.shares[share].writes.arrived(slot, region, error.is_none());
+                    let settled = self.shares[share].writes.end_write(slot, region, error.is_none());
                     self.settle(share, settled);
                 }
                 if error.is_some() {
                     self.disks[disk as usize].backing_off = Some(now.saturating_add(BACK_OFF));
                 }
-                self.go_on_writing(now, share, out);
+                self.go_on_writing(share, out);
             }
             What::Settling => operation.error = operation.error.or(error),
             What::Main => {
                 operation.error = error;
-                if let Kind::Read { buf, done, .. } = &mut operation.kind {
+                if let OperationKind::Read { buf, done, .. } = &mut operation.kind {
                     (*buf, *done) = (Some(result.buf), true);
                     self.answer_read(key, out);
                 } else {
@@ -320,7 +321,7 @@ impl WriteCache {
     /// Discards are made durable before the copies in the cache go: without that an older content could come back.
     fn after_main(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
-        if let (Kind::Through { piece, .. }, None) = (&operation.kind, operation.error) {
+        if let (OperationKind::Through { piece, .. }, None) = (&operation.kind, operation.error) {
             let (disk, request) = (piece.disk as usize, piece.request);
             match self.requests.get_mut(request).action {
                 Action::Discard => self.submit(key, What::Settling, Io::Flush, out),
@@ -334,7 +335,7 @@ impl WriteCache {
     fn answer_read(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         let error = operation.error;
-        let Kind::Read { piece, buf, overlay, tainted, .. } = &mut operation.kind else {
+        let OperationKind::Read { piece, buf, overlay, tainted, .. } = &mut operation.kind else {
             unreachable!("only reads are answered here")
         };
         let (piece, tainted) = (*piece, *tainted);
@@ -386,19 +387,19 @@ impl WriteCache {
         let index = operation.disk;
         let disk = &mut self.disks[index as usize];
         match operation.kind {
-            Kind::Read { done, .. } => {
+            OperationKind::Read { done, .. } => {
                 assert!(done, "a read ends after its data came");
                 disk.operations -= 1;
                 self.count(index, |metrics| metrics.read_service += service);
             }
-            Kind::Purge { share, immediate } => {
+            OperationKind::Purge { share, immediate } => {
                 disk.operations -= 1;
                 disk.purges -= 1;
                 disk.write_ends(now);
                 self.shares[share].purging_now &= !immediate;
                 self.count(index, |metrics| metrics.write_service += service);
             }
-            Kind::Through { piece, stamp } => {
+            OperationKind::Through { piece, stamp } => {
                 disk.operations -= 1;
                 disk.alone = false;
                 disk.write_ends(now);
@@ -406,11 +407,11 @@ impl WriteCache {
                 if operation.error.is_none() {
                     self.forget_older(piece, stamp);
                     let share = self.share_of(index);
-                    self.go_on_writing(now, share, out);
+                    self.go_on_writing(share, out);
                 }
                 self.piece_done(piece.request, operation.error, out);
             }
-            Kind::Flush { waiter, covers } => {
+            OperationKind::Flush { waiter, covers } => {
                 match operation.error {
                     None => disk.flushed = disk.flushed.max(covers),
                     // What it should have covered counts as unwritten for good: the next flush has to try again.

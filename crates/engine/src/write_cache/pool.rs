@@ -10,7 +10,7 @@
 //! walks up the chain and passes the dirty ones (Biswas et al. 1993, section 4.9, marks them as *targets* for a purge).
 //! A slot behind the hand that becomes clean later is kept in a heap by its age, so that it is found without a walk.
 //!
-//! Dirty slots also hang in a list for each *region*: a track, a cylinder, or any range that goes home together.
+//! Dirty slots also hang in a list for each *region*: a track, a cylinder, or any range that is purged together.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -72,8 +72,8 @@ struct Slot {
     used: u64,
     state: State,
     /// Being written to the disk: it may not be purged a second time meanwhile.
-    on_its_way: bool,
-    /// When it was first written again since it set out, so that its arrival does not make it clean; 0: it was not.
+    being_written: bool,
+    /// When it was first written again since its write began, whose end does not make it clean then; 0: it was not.
     rewritten: u64,
     /// The request that wrote it last, and when.
     writer: u32,
@@ -82,7 +82,7 @@ struct Slot {
     dirty_since: u64,
 }
 
-/// What a block's arrival on the disk means for those who wait until everything that was dirty at some stamp is safe: one
+/// What the write of a block to the disk means for those who wait until everything that was dirty at some stamp is safe: one
 /// block less for each whose stamp is in `since..until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -104,7 +104,7 @@ pub struct DirtyRegion {
     pub id: RegionId,
     pub blocks: u32,
     /// Blocks of it that are being written to the disk.
-    pub on_their_way: u32,
+    pub being_written: u32,
     /// Stamps: when it got its first dirty block (or was passed over by a policy), and when it was last written.
     pub since: u64,
     pub written: u64,
@@ -120,9 +120,9 @@ pub struct DirtyRegion {
 }
 
 impl DirtyRegion {
-    /// Blocks that are not on their way.
+    /// Blocks that are not being written to the disk.
     pub const fn waiting(&self) -> u32 {
-        self.blocks - self.on_their_way
+        self.blocks - self.being_written
     }
 }
 
@@ -228,10 +228,6 @@ impl Pool {
         self.slots[slot.0 as usize].state == State::Dirty
     }
 
-    pub fn is_on_its_way(&self, slot: SlotIndex) -> bool {
-        self.slots[slot.0 as usize].on_its_way
-    }
-
     pub fn writer(&self, slot: SlotIndex) -> u32 {
         self.slots[slot.0 as usize].writer
     }
@@ -263,7 +259,7 @@ impl Pool {
             region_after: NIL,
             used: self.stamp,
             state: State::Clean,
-            on_its_way: false,
+            being_written: false,
             rewritten: 0,
             writer: 0,
             written: 0,
@@ -288,7 +284,7 @@ impl Pool {
         let number = entry.block.number;
         entry.writer = writer;
         entry.written = stamp;
-        if entry.on_its_way && entry.rewritten == 0 {
+        if entry.being_written && entry.rewritten == 0 {
             entry.rewritten = stamp;
         }
         let again = entry.state == State::Dirty;
@@ -316,29 +312,29 @@ impl Pool {
         }
     }
 
-    /// A dirty block sets out for the disk.
-    pub fn set_out(&mut self, slot: SlotIndex, region: RegionId) {
+    /// The write of a dirty block to the disk begins.
+    pub fn begin_write(&mut self, slot: SlotIndex, region: RegionId) {
         let entry = &mut self.slots[slot.0 as usize];
-        assert!(entry.state == State::Dirty && !entry.on_its_way, "a dirty block is purged once");
-        entry.on_its_way = true;
+        assert!(entry.state == State::Dirty && !entry.being_written, "a dirty block is purged once");
+        entry.being_written = true;
         entry.rewritten = 0;
         let index = self.find_region(region).expect("a dirty block's region is known");
-        self.regions[index].on_their_way += 1;
+        self.regions[index].being_written += 1;
     }
 
-    /// It has arrived, or not: clean if it did and was not written again meanwhile.
-    pub fn arrived(&mut self, slot: SlotIndex, region: RegionId, safely: bool) -> Settled {
+    /// The write of a block has ended: the block is clean if that succeeded and nobody wrote it meanwhile.
+    pub fn end_write(&mut self, slot: SlotIndex, region: RegionId, safely: bool) -> Settled {
         let entry = &mut self.slots[slot.0 as usize];
-        assert!(entry.on_its_way, "what arrives has set out");
-        entry.on_its_way = false;
+        assert!(entry.being_written, "a write ends that has begun");
+        entry.being_written = false;
         let rewritten = std::mem::take(&mut entry.rewritten);
         let since = entry.dirty_since;
         if safely && rewritten > 0 {
-            // What it held when it set out is on the disk; the newer content is not.
+            // What it held when the write began is on the disk; the newer content is not.
             entry.dirty_since = rewritten;
         }
         let index = self.find_region(region).expect("a dirty block's region is known");
-        self.regions[index].on_their_way -= 1;
+        self.regions[index].being_written -= 1;
         match (safely, rewritten) {
             (false, _) => Settled::NOTHING,
             (true, 0) => {
@@ -352,10 +348,10 @@ impl Pool {
     /// Takes a block out: its content is not wanted any more.
     ///
     /// # Panics
-    /// While it is on its way to the disk.
+    /// While it is being written to the disk.
     pub fn remove(&mut self, slot: SlotIndex, region: RegionId) -> Settled {
         let entry = &self.slots[slot.0 as usize];
-        assert!(!entry.on_its_way, "a block on its way stays");
+        assert!(!entry.being_written, "a block that is being written stays");
         let mut settled = Settled::NOTHING;
         if entry.state == State::Dirty {
             settled = Settled { since: entry.dirty_since, until: u64::MAX };
@@ -366,14 +362,14 @@ impl Pool {
         settled
     }
 
-    /// The dirty blocks of a region that are not on their way.
+    /// The dirty blocks of a region that are not being written to the disk.
     pub fn waiting_blocks(&self, region: RegionId) -> impl Iterator<Item = SlotIndex> + '_ {
         let mut slot = self.find_region(region).map_or(NIL, |index| self.regions[index].head);
         std::iter::from_fn(move || {
             while slot != NIL {
                 let this = slot;
                 slot = self.slots[this as usize].region_after;
-                if !self.slots[this as usize].on_its_way {
+                if !self.slots[this as usize].being_written {
                     return Some(SlotIndex(this));
                 }
             }
@@ -527,7 +523,7 @@ impl Pool {
         self.regions.push(DirtyRegion {
             id: region,
             blocks: 0,
-            on_their_way: 0,
+            being_written: 0,
             since: stamp,
             written: stamp,
             referenced: false,
@@ -573,17 +569,17 @@ impl Pool {
         assert!(self.len() <= self.capacity);
         let mut blocks = 0;
         for region in &self.regions {
-            let mut on_their_way = 0;
+            let mut being_written = 0;
             let mut count = 0;
             let mut slot = region.head;
             while slot != NIL {
                 let entry = &self.slots[slot as usize];
                 assert_eq!((entry.state, entry.block.disk), (State::Dirty, region.id.disk));
-                on_their_way += u32::from(entry.on_its_way);
+                being_written += u32::from(entry.being_written);
                 count += 1;
                 slot = entry.region_after;
             }
-            assert_eq!((count, on_their_way), (region.blocks, region.on_their_way));
+            assert_eq!((count, being_written), (region.blocks, region.being_written));
             assert!(count > 0, "a region without dirty blocks is forgotten");
             blocks += count as usize;
         }
@@ -613,31 +609,31 @@ mod tests {
         pool.touch(slots[1]);
         pool.insert(block(10)).expect("block 2 is clean");
         assert!(pool.find(block(2)).is_none(), "block 0 is older and dirty, block 1 was used");
-        pool.set_out(slots[0], region(0));
-        pool.arrived(slots[0], region(0), true);
+        pool.begin_write(slots[0], region(0));
+        pool.end_write(slots[0], region(0), true);
         pool.insert(block(11)).expect("block 0 is clean now, and the oldest");
         assert!(pool.find(block(0)).is_none() && pool.find(block(1)).is_some());
         pool.check();
     }
 
     #[test]
-    fn a_block_written_on_its_way_stays_dirty() {
+    fn a_block_written_being_written_stays_dirty() {
         let mut pool = Pool::new(1);
         let slot = pool.insert(block(7)).expect("there is room");
         pool.write(slot, region(7), 1);
-        pool.set_out(slot, region(7));
+        pool.begin_write(slot, region(7));
         assert_eq!(pool.waiting_blocks(region(7)).count(), 0);
         let before = pool.stamp();
         pool.write(slot, region(7), 2);
         let after = pool.stamp();
-        let settled = pool.arrived(slot, region(7), true);
+        let settled = pool.end_write(slot, region(7), true);
         assert!(settled.covers(before) && !settled.covers(after), "the newer content is not on the disk");
         assert!(pool.is_dirty(slot) && pool.insert(block(8)).is_none());
-        pool.set_out(slot, region(7));
-        assert!(!pool.arrived(slot, region(7), false).covers(after), "an error cleans nothing");
+        pool.begin_write(slot, region(7));
+        assert!(!pool.end_write(slot, region(7), false).covers(after), "an error cleans nothing");
         assert!(pool.is_dirty(slot));
-        pool.set_out(slot, region(7));
-        assert!(pool.arrived(slot, region(7), true).covers(after));
+        pool.begin_write(slot, region(7));
+        assert!(pool.end_write(slot, region(7), true).covers(after));
         assert!(pool.regions().is_empty());
     }
 
@@ -686,8 +682,8 @@ mod tests {
                     for slot in slots {
                         let at = list.iter().position(|&(other, _)| other == pool.block(slot).number);
                         assert!(std::mem::take(&mut list[at.expect("both know it")].1));
-                        pool.set_out(slot, region(number));
-                        pool.arrived(slot, region(number), true);
+                        pool.begin_write(slot, region(number));
+                        pool.end_write(slot, region(number), true);
                     }
                     assert!(list.iter().all(|&(other, dirty)| !dirty || region(other) != region(number)));
                 }

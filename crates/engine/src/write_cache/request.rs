@@ -1,6 +1,6 @@
 //! Requests of clients: reads that hit and reads that miss, writes that find room and writes that wait for it, flushes.
 
-use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
+use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::write_cache::disk::{Job, Queued};
 use crate::write_cache::pool::{BlockId, Pool, RegionId, Settled};
 use crate::write_cache::{DYNAMIC_LOW, OnWrite, WriteCache};
@@ -16,7 +16,7 @@ pub(super) enum Action {
 }
 
 /// A request that is not answered yet.
-pub(super) struct Pending {
+pub(super) struct Unanswered {
     id: RequestId,
     pub action: Action,
     pub buf: Buf,
@@ -46,12 +46,12 @@ pub(super) enum WaitingFor {
     Report(Report),
 }
 
-/// Waits until what was dirty at a stamp is home, then until the disks have been flushed.
+/// Waits until what was dirty at a stamp is purged, then until the disks have been flushed.
 pub(super) struct Waiter {
     id: u64,
     who: WaitingFor,
     /// For each share of the cache: the stamp, and how many blocks that were dirty then still are.
-    home: Vec<(u64, u64)>,
+    dirty: Vec<(u64, u64)>,
     /// Flushes of disks that have not returned; `None` before they were sent.
     flushes: Option<u32>,
     error: Option<IoError>,
@@ -68,7 +68,7 @@ impl WriteCache {
             Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },
         };
         let extent = request.io.extent().expect("all but flushes have an extent");
-        if let Err(error) = self.validate(&request.io, action, extent) {
+        if let Err(error) = self.geometry.expect("it is active").validate(&request.io) {
             return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
         }
         self.foreground += 1;
@@ -79,7 +79,7 @@ impl WriteCache {
         }
         self.writer = self.writer.wrapping_add(u32::from(action != Action::Read));
         let buf = request.io.take_buf();
-        let pending = Pending {
+        let unanswered = Unanswered {
             id: request.id,
             action,
             buf,
@@ -88,7 +88,7 @@ impl WriteCache {
             stalled: false,
             writer: self.writer,
         };
-        let key = self.requests.insert(pending);
+        let key = self.requests.insert(unanswered);
         let mut rest = extent;
         while rest.sectors > 0 {
             let disk = self.disks.partition_point(|disk| disk.first_sector <= rest.start.0) - 1;
@@ -116,33 +116,6 @@ impl WriteCache {
         self.piece_done(key, None, out);
     }
 
-    fn validate(&self, io: &Io, action: Action, extent: Extent) -> Result<(), IoError> {
-        let geometry = self.geometry.expect("it is active");
-        let block = self.block_sectors();
-        let whole = match io {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => (buf.len() as u64).is_multiple_of(SECTOR_BYTES),
-            _ => true,
-        };
-        let error = |kind| Err(IoError::at(kind, extent));
-        if action != Action::Read && geometry.read_only {
-            return error(ErrorKind::ReadOnly);
-        }
-        if !whole
-            || extent.sectors == 0
-            || !extent.start.0.is_multiple_of(block)
-            || !extent.sectors.is_multiple_of(block)
-        {
-            return error(ErrorKind::Invalid);
-        }
-        if extent.start.0.checked_add(extent.sectors).is_none_or(|end| end > geometry.sectors) {
-            return error(ErrorKind::OutOfRange);
-        }
-        if action == Action::Discard && !geometry.discards {
-            return error(ErrorKind::Unsupported);
-        }
-        Ok(())
-    }
-
     /// The dynamic thresholds (section 4.9): the high mark is the share of writes among the blocks of the last interval.
     fn adapt_marks(&mut self, read: u64, written: u64) {
         let (requests, reads, writes) = &mut self.interval;
@@ -165,7 +138,7 @@ impl WriteCache {
             }
             Action::Write(_) if blocks <= self.shares[share].writes.capacity() as u64 => {
                 if self.shares[share].stalled.is_empty() {
-                    self.absorb(now, piece, out);
+                    self.absorb(piece, out);
                 } else {
                     self.wait_for_room(piece);
                 }
@@ -231,7 +204,7 @@ impl WriteCache {
     }
 
     /// Takes a write into the cache, as far as there is room; the rest waits for it.
-    pub(super) fn absorb(&mut self, now: Nanos, mut piece: Piece, out: &mut Outbox) {
+    pub(super) fn absorb(&mut self, mut piece: Piece, out: &mut Outbox) {
         let block_bytes = self.config.block_bytes as usize;
         let index = self.share_of(piece.disk);
         let mut overwritten = 0;
@@ -273,14 +246,14 @@ impl WriteCache {
         }
         self.count(piece.disk, |metrics| metrics.dirty_blocks_overwritten += overwritten);
         if fits {
-            self.written(now, piece, out);
+            self.written(piece, out);
         } else {
             self.wait_for_room(piece);
         }
     }
 
     /// All of a write's piece is in the cache.
-    fn written(&mut self, _now: Nanos, piece: Piece, out: &mut Outbox) {
+    fn written(&mut self, piece: Piece, out: &mut Outbox) {
         let request = self.requests.get_mut(piece.request);
         if request.action == Action::Write(Durability::Durable) && !self.config.non_volatile {
             self.wait_until_safe(WaitingFor::Request(piece.request));
@@ -292,19 +265,14 @@ impl WriteCache {
     fn wait_for_room(&mut self, piece: Piece) {
         self.count_stall(piece);
         let share = self.share_of(piece.disk);
-        // A write that gave up half-way goes on before those that came later.
-        let queue = &mut self.shares[share].stalled;
-        match queue.iter().position(|other| other.request == piece.request && other.disk == piece.disk) {
-            Some(_) => unreachable!("a piece waits once"),
-            None => queue.push_back(piece),
-        }
+        self.shares[share].stalled.push_back(piece);
     }
 
     /// Lets the writes that wait for room go on, in their order.
-    pub(super) fn go_on_writing(&mut self, now: Nanos, share: usize, out: &mut Outbox) {
+    pub(super) fn go_on_writing(&mut self, share: usize, out: &mut Outbox) {
         while let Some(piece) = self.shares[share].stalled.pop_front() {
             let waiting = self.shares[share].stalled.len();
-            self.absorb(now, piece, out);
+            self.absorb(piece, out);
             if self.shares[share].stalled.len() > waiting {
                 // It waits again: its place is the first.
                 self.shares[share].stalled.rotate_right(1);
@@ -341,7 +309,7 @@ impl WriteCache {
 
     fn accept_flush(&mut self, request: Request) {
         self.foreground += 1;
-        let pending = Pending {
+        let unanswered = Unanswered {
             id: request.id,
             action: Action::Read,
             buf: Buf::none(),
@@ -350,22 +318,22 @@ impl WriteCache {
             stalled: false,
             writer: 0,
         };
-        let key = self.requests.insert(pending);
+        let key = self.requests.insert(unanswered);
         self.wait_until_safe(WaitingFor::Request(key));
     }
 
     /// Whoever it is learns when all that is dirty now is safe.
     pub(super) fn wait_until_safe(&mut self, who: WaitingFor) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
-        let dirty = |pool: &Pool| if everything { pool.dirty() as u64 } else { 0 };
-        let home = self.shares.iter().map(|share| (share.writes.stamp(), dirty(&share.writes))).collect();
+        let left = |pool: &Pool| if everything { pool.dirty() as u64 } else { 0 };
+        let dirty = self.shares.iter().map(|share| (share.writes.stamp(), left(&share.writes))).collect();
         self.waiters_so_far += 1;
-        self.waiters.push(Waiter { id: self.waiters_so_far, who, home, flushes: None, error: None });
+        self.waiters.push(Waiter { id: self.waiters_so_far, who, dirty, flushes: None, error: None });
     }
 
     pub(super) fn settle(&mut self, share: usize, settled: Settled) {
         for waiter in &mut self.waiters {
-            let (stamp, left) = &mut waiter.home[share];
+            let (stamp, left) = &mut waiter.dirty[share];
             if settled.covers(*stamp) {
                 *left = left.saturating_sub(1);
             }
@@ -374,15 +342,15 @@ impl WriteCache {
 
     /// Somebody waits for the dirty blocks of these caches.
     pub(super) fn is_wanted(&self, share: usize) -> bool {
-        self.waiters.iter().any(|waiter| waiter.home[share].1 > 0)
+        self.waiters.iter().any(|waiter| waiter.dirty[share].1 > 0)
     }
 
-    /// Sends the flushes of those whose blocks are home, and answers those whose flushes have returned.
+    /// Sends the flushes of those whose blocks are purged, and answers those whose flushes have returned.
     pub(super) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
-            if waiter.flushes.is_none() && waiter.home.iter().all(|&(_, left)| left == 0) {
+            if waiter.flushes.is_none() && waiter.dirty.iter().all(|&(_, left)| left == 0) {
                 let flushes = self.start_flushes(now, waiter.id, out);
                 self.waiters[index].flushes = Some(flushes);
             }

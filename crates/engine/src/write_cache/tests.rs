@@ -2,7 +2,7 @@
 
 use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
-use crate::layer::{Command, Durability, Io, IoError, Ports, Request, RequestId};
+use crate::layer::{Command, Durability, Io, IoError, OpId, Ports, Request, RequestId};
 use crate::{Buf, Extent, Lba};
 
 use super::*;
@@ -163,7 +163,7 @@ fn disks_that_share_a_cache_purge_what_is_the_most_dirty_of_all() {
     assert_eq!(sent, [Sent::Answer(7, true), Sent::Write(2, 2)], "the first disk has nothing that is due");
     assert_eq!(bench.done(), [Sent::Write(6, 2)]);
     assert_eq!(bench.done(), [], "3 of 8 are not above 40 %");
-    assert_eq!(bench.cache.metrics_per_disk()[0].purges, 0);
+    assert_eq!(bench.cache.per_disk[0].purges, 0);
 }
 
 #[test]

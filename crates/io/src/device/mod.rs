@@ -16,7 +16,7 @@ pub(crate) mod transfer;
 use std::fs::File;
 use std::path::PathBuf;
 
-use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, SECTOR_BYTES};
+use dcd_engine::{ErrorKind, Geometry, Io, IoError};
 
 pub use memory::MemoryDevice;
 pub use open::DeviceError;
@@ -126,34 +126,11 @@ impl Device {
 /// Refuses what a device of this geometry cannot do: empty, unaligned, past the end, writing to read-only, or bytes
 /// asked of a buffer that has none.
 pub(crate) fn check(geometry: &Geometry, io: &Io) -> Result<(), IoError> {
-    let Some(extent) = io.extent() else { return Ok(()) };
-    let (bytes_odd, blank) = match io {
-        Io::Read { buf, .. } | Io::Write { buf, .. } => {
-            (!(buf.len() as u64).is_multiple_of(SECTOR_BYTES), buf.is_blank())
+    geometry.validate(io)?;
+    match io {
+        Io::Read { buf, .. } | Io::Write { buf, .. } if buf.is_blank() => {
+            Err(IoError { kind: ErrorKind::Invalid, extent: io.extent() })
         }
-        _ => (false, false),
-    };
-    let error = |kind| Err(IoError::at(kind, extent));
-    let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
-    let unaligned = extent.start.0 % block != 0 || extent.sectors % block != 0;
-    if extent.sectors == 0 || bytes_odd || blank {
-        return error(ErrorKind::Invalid);
+        _ => Ok(()),
     }
-    if !within(geometry, extent) {
-        return error(ErrorKind::OutOfRange);
-    }
-    if unaligned {
-        return error(ErrorKind::Invalid);
-    }
-    if geometry.read_only && io.modifies() {
-        return error(ErrorKind::ReadOnly);
-    }
-    if matches!(io, Io::Discard { .. }) && !geometry.discards {
-        return error(ErrorKind::Unsupported);
-    }
-    Ok(())
-}
-
-fn within(geometry: &Geometry, extent: Extent) -> bool {
-    extent.start.0.checked_add(extent.sectors).is_some_and(|end| end <= geometry.sectors)
 }

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, Durability, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba, Nanos, OpId,
-    Outbox, Port, Ports, RequestId, StackBuilder,
+    ActivateError, Durability, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos, OpId, Outbox, Request,
+    RequestId, StackBuilder,
 };
 
 use super::Rig;
@@ -37,60 +38,50 @@ pub(crate) enum Twist {
 
 struct Twisted {
     twist: Twist,
-    geometry: Option<Geometry>,
+    seen: Seen,
     stalled: VecDeque<RequestId>,
 }
 
-impl Layer for Twisted {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
-        match event {
-            Event::Request(request) => {
-                let io = match (self.twist, request.io) {
-                    (Twist::SwallowFlushes, Io::Flush) => {
-                        return out.reply(request.id, IoResult::ok(dcd_engine::Buf::none()));
-                    }
-                    (Twist::Stall, Io::Flush) => return self.stalled.push_back(request.id),
-                    (Twist::DropFua, Io::Write { at, buf, .. }) => {
-                        Io::Write { at, buf, durability: Durability::Volatile }
-                    }
-                    (Twist::Through, Io::Write { at, buf, .. }) => {
-                        Io::Write { at, buf, durability: Durability::Durable }
-                    }
-                    (Twist::Through, Io::WriteZeroes { extent, unmap, .. }) => {
-                        Io::WriteZeroes { extent, unmap, durability: Durability::Durable }
-                    }
-                    (_, io) => io,
-                };
-                out.submit(Port(0), OpId(request.id.0), io);
+impl Filter for Twisted {
+    fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
+        let io = match (self.twist, request.io) {
+            (Twist::SwallowFlushes, Io::Flush) => {
+                return out.reply(request.id, IoResult::ok(dcd_engine::Buf::none()));
             }
-            Event::Completed { op, mut result } => {
-                match (self.twist, result.status) {
-                    (Twist::HideErrors, _) => result.status = Ok(()),
-                    (Twist::RetryFlushes, Err(IoError { extent: None, .. })) => {
-                        return out.submit(Port(0), op, Io::Flush);
-                    }
-                    (Twist::PanicOnErrors, Err(error)) => panic!("{error}"),
-                    _ => {}
-                }
-                out.reply(RequestId(op.0), result);
+            (Twist::Stall, Io::Flush) => return self.stalled.push_back(request.id),
+            (Twist::DropFua, Io::Write { at, buf, .. }) => {
+                Io::Write { at, buf, durability: Durability::Volatile }
             }
-            Event::Wake | Event::Control(_) => {}
+            (Twist::Through, Io::Write { at, buf, .. }) => {
+                Io::Write { at, buf, durability: Durability::Durable }
+            }
+            (Twist::Through, Io::WriteZeroes { extent, unmap, .. }) => {
+                Io::WriteZeroes { extent, unmap, durability: Durability::Durable }
+            }
+            (_, io) => io,
+        };
+        out.submit(Self::BELOW, OpId(request.id.0), io);
+    }
+
+    fn pass_back(&mut self, _now: Nanos, id: RequestId, mut result: IoResult, out: &mut Outbox) {
+        match (self.twist, result.status) {
+            (Twist::HideErrors, _) => result.status = Ok(()),
+            (Twist::RetryFlushes, Err(IoError { extent: None, .. })) => {
+                return out.submit(Self::BELOW, OpId(id.0), Io::Flush);
+            }
+            (Twist::PanicOnErrors, Err(error)) => panic!("{error}"),
+            _ => {}
         }
+        out.reply(id, result);
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        None
-    }
-
-    fn geometry(&self) -> Geometry {
+    fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
         // A discard cannot be made durable, so a layer that promises `always` does not offer it.
-        let below = self.geometry.expect("active");
-        Geometry { discards: below.discards && self.twist != Twist::Through, ..below }
-    }
-
-    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.geometry = Some(below.geometry(Port(0)));
-        Ok(())
+        Ok(Geometry { discards: below.discards && self.twist != Twist::Through, ..below })
     }
 }
 
@@ -106,7 +97,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         let device = builder.device(geometries[0]);
         let extent = Extent::new(Lba(SECTORS), SECTORS);
         let slice = builder.layer("slice", Box::new(Slice::new(extent)), &[device]);
-        let twisted = Twisted { twist, geometry: None, stalled: VecDeque::new() };
+        let twisted = Twisted { twist, seen: Seen::default(), stalled: VecDeque::new() };
         let root = builder.layer("twisted", Box::new(twisted), &[slice]);
         builder.finish(root)
     };

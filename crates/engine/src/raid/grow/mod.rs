@@ -274,13 +274,9 @@ impl<'b> Work<'_, 'b> {
         Ok(())
     }
 
-    fn is_failed(&self, role: usize) -> bool {
-        self.superblock.failed >> role & 1 == 1
-    }
-
     /// The members that can be used.
     fn live(&self) -> Vec<usize> {
-        (0..self.members.len()).filter(|&role| !self.is_failed(role)).collect()
+        (0..self.members.len()).filter(|&role| !self.superblock.has_failed(role)).collect()
     }
 
     fn member(&mut self, role: usize) -> &mut (dyn BlockDevice + 'b) {

@@ -78,7 +78,7 @@ impl Mover<'_, '_, '_> {
     fn source(&mut self, band: &Band, kept: bool) -> Result<Source, GrowError> {
         let mut source = Source::new(self.bands.old, self.bands.source(band));
         for role in 0..self.bands.old.shape.columns() {
-            if self.work.is_failed(role) {
+            if self.work.superblock.has_failed(role) {
                 source.lacks(role);
                 continue;
             }
@@ -111,7 +111,7 @@ impl Mover<'_, '_, '_> {
     fn write(&mut self, band: &Band, source: &Source) -> Result<(), GrowError> {
         let at = band.lba(&self.bands.new);
         for (role, bytes) in self.compose(band, source).into_iter().enumerate() {
-            if self.work.is_failed(role) {
+            if self.work.superblock.has_failed(role) {
                 continue;
             }
             let write = Io::Write { at, buf: Buf::copy_of(&bytes), durability: Durability::Volatile };

@@ -1,0 +1,79 @@
+//! Layers over one thing that pass on what they do not change.
+
+use std::cell::Cell;
+
+use crate::layer::{
+    ActivateError, Control, Event, Geometry, IoResult, Layer, OpId, Outbox, Port, Ports, Request, RequestId,
+};
+use crate::{LayerStatus, Nanos};
+
+/// What a filter looks like from above, from activation on.
+pub type Seen = Cell<Option<Geometry>>;
+
+/// A layer over one thing: without more than [`Filter::seen`] it changes nothing. Each filter is a [`Layer`].
+pub trait Filter {
+    const BELOW: Port = Port(0);
+
+    fn seen(&self) -> &Seen;
+
+    /// Takes a request from above.
+    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
+        out.submit(Self::BELOW, OpId(request.id.0), request.io);
+    }
+
+    /// Takes an answer from below.
+    fn pass_back(&mut self, _now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+        out.reply(id, result);
+    }
+
+    fn reset_statistics(&mut self) {}
+
+    /// What it looks like over something.
+    ///
+    /// # Errors
+    /// Where it cannot stand on that.
+    fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
+        Ok(below)
+    }
+
+    /// See [`Layer::check`].
+    fn verify(&self) {}
+
+    /// See [`Layer::status`].
+    fn report(&self) -> LayerStatus {
+        LayerStatus::None
+    }
+}
+
+impl<F: Filter> Layer for F {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        match event {
+            Event::Request(request) => self.pass(now, request, out),
+            Event::Completed { op, result } => self.pass_back(now, RequestId(op.0), result, out),
+            Event::Control(Control::ResetStatistics) => self.reset_statistics(),
+            Event::Wake | Event::Control(_) => {}
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn check(&self) {
+        self.verify();
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.seen().get().expect("geometry is asked for after activation")
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        let seen = self.over(below.geometry(Self::BELOW))?;
+        self.seen().set(Some(seen));
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        self.report()
+    }
+}
