@@ -9,6 +9,7 @@ use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, O
 use crate::raid::away::TRACTS_MAX;
 use crate::raid::bitmap::Regions;
 use crate::raid::cache::StripeCache;
+use crate::raid::clients::{Clients, WaitingFor};
 use crate::raid::config::{Canary, RaidConfig};
 use crate::raid::destaging::Destaging;
 use crate::raid::journal::Journal;
@@ -19,7 +20,6 @@ use crate::raid::pass::Passes;
 use crate::raid::plan::Run;
 use crate::raid::prefetch::Prefetch;
 use crate::raid::record::Recorder;
-use crate::raid::request::{Clients, WaitingFor};
 use crate::raid::right::RightRows;
 use crate::raid::stripe::{Goal, Operation};
 use crate::raid::unit::Piece;

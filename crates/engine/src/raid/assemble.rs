@@ -9,10 +9,10 @@ use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
 use crate::raid::journal::{self, Entry, Journal, ReplayError, Slots};
-use crate::raid::layout::Layout;
+use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::{Members, members_named};
 use crate::raid::record::Recorder;
-use crate::raid::superblock::{DATA_SECTOR, Superblock};
+use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Durability, Io, LINE_BYTES};
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, ActivateError> {

@@ -4,8 +4,8 @@ use super::passes::byte_of;
 use super::*;
 use crate::raid::away::Away;
 use crate::raid::bitmap::Bitmap;
+use crate::raid::pass::Findings;
 use crate::raid::superblock::{COPY_SECTORS, LostBlock};
-use crate::raid::survey::Findings;
 
 /// A region for each of the four stripes.
 fn by_stripes(level: Level, members: usize) -> RaidConfig {

@@ -3,8 +3,9 @@
 use crate::SECTOR_BYTES;
 use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
 use crate::raid::config::RaidConfig;
+use crate::raid::layout::DATA_SECTOR;
 use crate::raid::members::{Members, Spare, members_named};
-use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Superblock, SuperblockError};
+use crate::raid::superblock::{Identity, NOBODY, Superblock, SuperblockError};
 
 /// What the superblocks say together.
 pub(super) struct Found {

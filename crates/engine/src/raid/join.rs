@@ -10,7 +10,8 @@
 use crate::Io;
 use crate::layer::{Geometry, IoResult, Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
-use crate::raid::superblock::{DATA_SECTOR, NOBODY};
+use crate::raid::layout::DATA_SECTOR;
+use crate::raid::superblock::NOBODY;
 
 impl Array {
     /// Begins to make a device a spare, or to take a member back.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::raid::offline::replace;
-use crate::raid::survey::Findings;
+use crate::raid::pass::Findings;
 
 impl Bench {
     /// Plugs a device in, and tells the array of it.

@@ -10,8 +10,10 @@
 
 use crate::raid::config::CacheUnit;
 use crate::raid::matrix::Shape;
-use crate::raid::superblock::DATA_SECTOR;
 use crate::{Extent, LINE_SECTORS, Lba};
+
+/// Where the first stripe begins on each member: at 1 MiB, as partitions do.
+pub const DATA_SECTOR: u64 = 2048;
 
 /// See the module's documentation. Rows are counted in blocks of 4 KiB.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@
 //! | `destaging`  | what is destaged next, by marks and policies                                      |
 //! | `failure`    | members that fail                                                                 |
 //! | `status`     | what an administrator sees of it                                                  |
-//! | `request`    | requests of clients                                                               |
+//! | `clients`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
 //! | `prefetch`   | what destages will read, read before                                              |
 //! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
@@ -28,6 +28,7 @@
 //! | `superblock` | what the superblocks say of the members                                           |
 //! | `bitmap`     | where parity may be wrong after a crash                                           |
 //! | `away`       | members that are away, and what they have missed                                  |
+//! | `returns`    | devices that come back                                                            |
 //! | `apart`      | members that were used without each other                                          |
 //! | `offline`    | making an array, and what its administrator changes while it is not served        |
 //! | `grow`       | more members, or larger ones                                                      |
@@ -38,6 +39,9 @@
 //! | `identify`   | who the devices are, at a start                                                   |
 //! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
+//!
+//! Each part of the array owns its state in its `mod.rs`, which knows nothing of [`Array`]; `run.rs` beside it is what the array does
+//! with that part.
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty has been destaged, and needs no flush of the members. Where the RAM is non-volatile a
@@ -53,6 +57,7 @@ mod assemble;
 mod away;
 mod bitmap;
 mod cache;
+mod clients;
 mod command;
 pub mod compute;
 mod config;
@@ -73,7 +78,7 @@ mod pass;
 pub mod plan;
 mod prefetch;
 mod record;
-mod request;
+mod returns;
 mod right;
 mod status;
 pub mod stride;
@@ -94,13 +99,12 @@ use array::Array;
 pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use journal::{FoundJournal, clear_journal, find_journal, may_be_journal_of};
-pub use layout::{Chunk, Layout};
+pub use layout::{Chunk, DATA_SECTOR, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
-pub use pass::Return;
+pub use pass::{Findings, Return};
 pub use status::{ArrayState, ArrayStatus, AwayStatus, DevicesStatus, PassName, PassStatus, StridesStatus};
-pub use superblock::{CACHES_MAX, DATA_SECTOR, Identity, Rebuild, Reshape, Superblock, SuperblockError};
-pub use survey::Findings;
+pub use superblock::{CACHES_MAX, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 
 /// See the module's documentation.
 pub struct RaidLayer {

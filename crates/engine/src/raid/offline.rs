@@ -8,9 +8,10 @@ use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
+use crate::raid::layout::DATA_SECTOR;
 use crate::raid::members::members_named;
 use crate::raid::superblock::{
-    COPY_SECTORS, DATA_SECTOR, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    COPY_SECTORS, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
 use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 

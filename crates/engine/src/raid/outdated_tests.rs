@@ -2,7 +2,7 @@
 
 use super::passes::byte_of;
 use super::*;
-use crate::raid::survey::Findings;
+use crate::raid::pass::Findings;
 
 const MEMBERS: usize = 4;
 

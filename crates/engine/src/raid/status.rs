@@ -6,7 +6,7 @@ use crate::raid::Level;
 use crate::raid::array::{Array, Statistics};
 use crate::raid::lost::UNREADABLE_MAX;
 use crate::raid::pass::Return;
-use crate::raid::survey::Findings;
+use crate::raid::pass::Findings;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// The state of an array in a word. The last three are of arrays that are not served.

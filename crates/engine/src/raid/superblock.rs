@@ -23,8 +23,6 @@ use crate::{BlockDevice, Buf, Durability, Io, IoError, Lba};
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 /// Where the copies are.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
-/// Where the first stripe begins on each member: at 1 MiB, as partitions do.
-pub const DATA_SECTOR: u64 = 2048;
 
 /// The id of no member: nobody has the role.
 pub const NOBODY: u64 = 0;

@@ -12,30 +12,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::raid::layout::Layout;
 use crate::raid::matrix::Shape;
-use crate::raid::pass::PassKind;
+use crate::raid::pass::{Findings, PassKind};
 use crate::raid::syndrome::{self, Verdict};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
-
-/// What a pass has come across.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings {
-    /// Rows whose parity does not fit their data.
-    pub mismatches: u64,
-    /// Blocks that were written because they were wrong or could not be read.
-    pub repaired: u64,
-    /// Blocks that could not be read, and were computed.
-    pub unreadable: u64,
-    /// Data blocks that could neither be read nor computed.
-    pub lost: u64,
-    /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
-    pub unlocated: u64,
-}
 
 /// Blocks of one member, in a row.
 pub(super) struct Repair {

@@ -4,7 +4,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::raid::superblock::DATA_SECTOR;
+use crate::raid::layout::DATA_SECTOR;
 use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// Behind both copies of the superblock.

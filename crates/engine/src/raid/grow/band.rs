@@ -6,8 +6,8 @@
 //! overwritten.
 
 use crate::Lba;
+use crate::raid::layout::DATA_SECTOR;
 use crate::raid::layout::Layout;
-use crate::raid::superblock::DATA_SECTOR;
 
 /// Some rows of one stripe, or all rows of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

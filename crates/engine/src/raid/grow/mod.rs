@@ -23,9 +23,9 @@ use crate::raid::away::Away;
 use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
 use crate::raid::journal::Slots;
-use crate::raid::layout::Layout;
+use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::offline::forget;
-use crate::raid::superblock::{DATA_SECTOR, Identity, NOBODY, Reshape, Superblock, SuperblockError};
+use crate::raid::superblock::{Identity, NOBODY, Reshape, Superblock, SuperblockError};
 use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
 
 use backup::BACKUP_SECTORS_MAX;

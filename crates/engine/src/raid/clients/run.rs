@@ -1,106 +1,16 @@
-//! Requests of clients: what is in the cache, what members have, what has to be computed; writes that find room and writes
-//! that wait for it; flushes.
+//! Carrying out the requests of clients.
 
-use std::collections::VecDeque;
-
-use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
+use super::{Action, Unanswered, Waiter, WaitingFor};
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request};
 use crate::raid::array::{Array, Flight};
 use crate::raid::lost::unknown;
 use crate::raid::plan::StripeView;
 use crate::raid::stripe::Goal;
 use crate::raid::unit::Piece;
-use crate::slab::Slab;
 use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    Read,
-    Write(Durability),
-}
-
-/// A request that is not answered yet.
-pub(super) struct Unanswered {
-    id: RequestId,
-    action: Action,
-    buf: Buf,
-    /// Pieces that are not done.
-    left: u32,
-    error: Option<IoError>,
-    /// What a durable write has made dirty; taken when it begins to wait for that.
-    units: Vec<u64>,
-}
-
-/// Who wants to know when what was dirty is safe.
-pub(super) enum WaitingFor {
-    Request(u64),
-    Report(Report),
-}
-
-/// Waits until what was dirty at a stamp is destaged: all of it, or only some units.
-pub(super) struct Waiter {
-    who: WaitingFor,
-    stamp: u64,
-    units: Option<Vec<u64>>,
-}
-
-/// The requests of clients that are not answered yet, and what they wait for.
-#[derive(Default)]
-pub(super) struct Clients {
-    requests: Slab<Unanswered>,
-    foreground: u64,
-    last_activity: Nanos,
-    /// Reads at members that have not returned.
-    reading: u32,
-    /// Pieces of writes that wait for room, in their order.
-    stalled: VecDeque<Piece>,
-    /// Flushes, durable writes and an administrator that wait until something is destaged.
-    waiters: Vec<Waiter>,
-}
-
-impl Clients {
-    /// Requests that are not answered.
-    pub const fn foreground(&self) -> u64 {
-        self.foreground
-    }
-
-    /// When the last request came.
-    pub const fn last_activity(&self) -> Nanos {
-        self.last_activity
-    }
-
-    pub fn are_answered(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    /// Writes wait for room.
-    pub fn wait_for_room(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
-    /// Nobody reads at members, or waits for anything.
-    pub fn only_write(&self) -> bool {
-        self.reading == 0 && self.waiters.is_empty() && self.stalled.is_empty()
-    }
-
-    /// Somebody waits for all that is dirty.
-    pub fn wait_for_flush(&self) -> bool {
-        self.waiters.iter().any(|waiter| waiter.units.is_none())
-    }
-
-    /// Some wait for a flush, and nobody for anything else.
-    pub fn wait_for_flush_only(&self) -> bool {
-        let clients = self.waiters.iter().filter(|waiter| matches!(waiter.who, WaitingFor::Request(_)));
-        self.wait_for_flush() && clients.count() as u64 == self.foreground
-    }
-
-    /// An administrator's drain is called off.
-    pub fn cancel_drains(&mut self) {
-        self.waiters.retain(|waiter| !matches!(waiter.who, WaitingFor::Report(Report::Drained)));
-    }
-}
-
 impl Array {
-    pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    pub fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.clients.last_activity = now;
         let mut valid = self.geometry.validate(&request.io);
         if valid.is_ok() && self.broken && request.io.modifies() {
@@ -141,7 +51,7 @@ impl Array {
     }
 
     /// Reads a piece from the cache, or from its member, or has it computed.
-    pub(super) fn read(&mut self, piece: Piece, out: &mut Outbox) {
+    pub fn read(&mut self, piece: Piece, out: &mut Outbox) {
         let chunk = piece.chunk;
         if self.is_lost(chunk) {
             return self.read_fails(piece, out);
@@ -199,7 +109,7 @@ impl Array {
     }
 
     /// A read of a client has returned from its member.
-    pub(super) fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
+    pub fn read_returned(&mut self, piece: Piece, result: IoResult, out: &mut Outbox) {
         self.clients.reading -= 1;
         self.cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
@@ -229,7 +139,7 @@ impl Array {
     }
 
     /// A row that could not be computed is an error for those who wait for it.
-    pub(super) fn fail_fetch(&mut self, unit: u64, row: usize, view: &StripeView, out: &mut Outbox) {
+    pub fn fail_fetch(&mut self, unit: u64, row: usize, view: &StripeView, out: &mut Outbox) {
         self.statistics.lost_rows += 1;
         self.cannot_read(unit, row, unknown(view, row));
         let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
@@ -245,7 +155,7 @@ impl Array {
     }
 
     /// Takes a write into the cache, if its unit is free and there is room.
-    pub(super) fn write(&mut self, piece: Piece, out: &mut Outbox) {
+    pub fn write(&mut self, piece: Piece, out: &mut Outbox) {
         if !self.absorb(piece, out) {
             self.statistics.stalls += 1;
             self.clients.stalled.push_back(piece);
@@ -286,7 +196,7 @@ impl Array {
     }
 
     /// Lets the writes that wait for room go on, in their order.
-    pub(super) fn go_on_writing(&mut self, out: &mut Outbox) {
+    pub fn go_on_writing(&mut self, out: &mut Outbox) {
         while let Some(piece) = self.clients.stalled.pop_front() {
             if !self.absorb(piece, out) {
                 return self.clients.stalled.push_front(piece);
@@ -295,7 +205,7 @@ impl Array {
     }
 
     /// Those who waited for a unit go on, in their order.
-    pub(super) fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
+    pub fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
         for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
             match self.clients.requests.get_mut(piece.request).action {
                 Action::Read => self.read(piece, out),
@@ -338,14 +248,14 @@ impl Array {
     }
 
     /// Whoever it is learns when what is dirty now is destaged.
-    pub(super) fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
+    pub fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
         let stamp = if everything { self.cache.stamp() } else { 0 };
         self.clients.waiters.push(Waiter { who, stamp, units });
     }
 
     /// A unit that somebody waits for, the next one in the direction of rising addresses.
-    pub(super) fn wanted_by_waiters(&mut self) -> Option<u64> {
+    pub fn wanted_by_waiters(&mut self) -> Option<u64> {
         let mut whole = 0;
         for index in 0..self.clients.waiters.len() {
             match self.clients.waiters[index].units.take() {
@@ -394,7 +304,7 @@ impl Array {
     }
 
     /// Answers those whose blocks are destaged and flushed, or never will be.
-    pub(super) fn finish_waiters(&mut self, out: &mut Outbox) {
+    pub fn finish_waiters(&mut self, out: &mut Outbox) {
         let mut index = 0;
         while index < self.clients.waiters.len() {
             let waiter = &self.clients.waiters[index];
@@ -428,7 +338,7 @@ impl Array {
 
     /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets those who wait for it go on: its lock may
     /// be free.
-    pub(super) fn unlocked(&mut self, number: u64, out: &mut Outbox) {
+    pub fn unlocked(&mut self, number: u64, out: &mut Outbox) {
         loop {
             let Some(unit) = self.cache.get(number) else { return };
             if unit.exclusive || unit.readers > 0 {

@@ -1,111 +1,18 @@
-//! An operation on one unit of the cache, under its exclusive lock: a destage, or the recovery of what a member cannot give.
-//!
-//! | it is      | until                                                          | then                                |
-//! |------------|----------------------------------------------------------------|-------------------------------------|
-//! | reading    | all that its plan reads has returned                           | computed, or planned anew if a read failed |
-//! | held       | the superblocks say that writes are under way, and who has failed | journaling or writing            |
-//! | journaling | its record is durable                                          | writing                             |
-//! | writing    | all that its plan writes is durable                            | ending                              |
-//! | ending     | the superblocks name a member that failed meanwhile            | over                                |
-//!
-//! A read that failed makes the block a bad sector, which the next plan computes from the others and writes again. A write
-//! that failed makes the member a failed one: what it should have had is in the parity by then.
+//! Carrying out an operation on a unit.
 
+use super::{BLOCK, Bytes, Goal, Operation, OperationPhase, Reads, Work};
+use crate::Buf;
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
-use crate::raid::cache::StripeCache;
-use crate::raid::compute::{self, Blocks, Computed};
+use crate::raid::compute::{self, Computed};
 use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
 use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
 use crate::raid::prefetch::lacks;
-use crate::{Buf, LINE_BYTES};
-
-const BLOCK: usize = LINE_BYTES as usize;
-
-/// What it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
-    Destage,
-    Fetch,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperationPhase {
-    Reading,
-    Held,
-    Journaling,
-    Writing,
-    Ending,
-}
-
-/// A plan, and what was read for it.
-struct Work {
-    view: StripeView,
-    plan: Plan,
-    reads: Reads,
-}
-
-/// Runs of blocks that were read, and for each block its run's number and place in it, from 1.
-struct Reads {
-    runs: Vec<(Run, Option<Buf>)>,
-    index: Grid<u32>,
-}
-
-/// See the module's documentation.
-pub(super) struct Operation {
-    pub unit: u64,
-    goal: Goal,
-    /// That were dirty when it began.
-    blocks: usize,
-    pub phase: OperationPhase,
-    work: Option<Work>,
-    /// What was read before it began.
-    prefetched: Vec<(Run, Buf)>,
-    pub writes: Vec<(Run, Buf)>,
-    /// Commands that have not returned.
-    left: u32,
-    failed_reads: bool,
-    /// Something could not be written that no parity makes up for.
-    unwritten: bool,
-    /// Its record in the journal.
-    pub record: Option<u64>,
-    /// Rows in doubt whose parity is right when it has written.
-    made_right: Vec<usize>,
-}
-
-/// Where the plan's blocks are.
-struct Bytes<'a> {
-    cache: &'a StripeCache,
-    unit: u64,
-    reads: &'a Reads,
-}
-
-impl Blocks for Bytes<'_> {
-    fn cached(&self, row: usize, column: usize) -> &[u8] {
-        self.cache.bytes(self.unit, row, column)
-    }
-
-    fn read(&self, row: usize, column: usize) -> &[u8] {
-        self.reads.block(row, column)
-    }
-}
-
-impl Reads {
-    fn block(&self, row: usize, column: usize) -> &[u8] {
-        let (run, buf) = &self.runs[self.index[(row, column)] as usize - 1];
-        let buf = buf.as_ref().expect("all reads have returned");
-        if buf.is_blank() {
-            return &[];
-        }
-        let at = (row - run.rows.start) * BLOCK;
-        &buf.bytes()[at..at + BLOCK]
-    }
-}
 
 impl Array {
     /// Locks a unit for an operation, and begins it.
-    pub(super) fn start(&mut self, unit: u64, goal: Goal, out: &mut Outbox) {
+    pub fn start(&mut self, unit: u64, goal: Goal, out: &mut Outbox) {
         let entry = self.cache.unit(unit);
         assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
         (entry.exclusive, entry.wanted) = (true, false);
@@ -133,7 +40,7 @@ impl Array {
         self.plan_and_read(key, out);
     }
 
-    pub(super) fn view(&self, unit: u64) -> StripeView {
+    pub fn view(&self, unit: u64) -> StripeView {
         let shape = self.layout.shape;
         let access = Grid::new(self.layout.rows, shape.columns());
         let mut view = StripeView { shape, z: self.cache.z(unit), access };
@@ -222,7 +129,7 @@ impl Array {
     }
 
     /// A read of an operation has returned.
-    pub(super) fn operation_read(&mut self, key: u64, run: usize, result: IoResult, out: &mut Outbox) {
+    pub fn operation_read(&mut self, key: u64, run: usize, result: IoResult, out: &mut Outbox) {
         let carries_bytes = self.cache.carries_bytes();
         let operation = self.operations.get_mut(key);
         operation.left -= 1;
@@ -324,7 +231,7 @@ impl Array {
     }
 
     /// Begins the writes of an operation, as soon as it may.
-    pub(super) fn go_on(&mut self, key: u64, out: &mut Outbox) {
+    pub fn go_on(&mut self, key: u64, out: &mut Outbox) {
         let Operation { phase, unit, .. } = *self.operations.get_mut(key);
         match phase {
             OperationPhase::Held if self.broken => self.not_written(key, out),
@@ -345,7 +252,7 @@ impl Array {
     }
 
     /// Sends an operation's writes. A member that has failed since it was planned gets none: the parity has it all.
-    pub(super) fn write_members(&mut self, key: u64, out: &mut Outbox) {
+    pub fn write_members(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         operation.phase = OperationPhase::Writing;
         let unit = operation.unit;
@@ -370,7 +277,7 @@ impl Array {
     }
 
     /// A write of an operation has returned.
-    pub(super) fn operation_write(
+    pub fn operation_write(
         &mut self,
         key: u64,
         run: &Run,
@@ -395,7 +302,7 @@ impl Array {
     }
 
     /// Nothing of an operation is written: what was dirty stays so.
-    pub(super) fn not_written(&mut self, key: u64, out: &mut Outbox) {
+    pub fn not_written(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         operation.unwritten = true;
         let unit = operation.unit;

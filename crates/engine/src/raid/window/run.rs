@@ -1,41 +1,12 @@
-//! A window of a pass: some units, read from all members at once, looked at, and written where something has to be written.
-//!
-//! | it is    | until                                                            | then                              |
-//! |----------|------------------------------------------------------------------|-----------------------------------|
-//! | locking  | nobody else has the lock of any of its units                     | reading                           |
-//! | reading  | every member has given its part; what fails is read block by block | surveyed: what has to be written |
-//! | writing  | all of that is written                                           | ended                             |
-//! | ended    | those before it have ended too                                   | over, and its units free          |
-//!
-//! Only what is on the members counts here: what is dirty in the cache is destaged afterwards as ever. Nothing that a window
-//! writes is new to anybody, so it need not be durable before the pass says that it has come so far.
+//! Carrying out a window of a pass.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::{BLOCK, Window};
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::pass::PassKind;
 use crate::raid::survey::{Repair, Survey};
-use crate::{Buf, LINE_BYTES};
-
-const BLOCK: usize = LINE_BYTES as usize;
-
-/// See the module's documentation. Rows are counted from its first one.
-pub(super) struct Window {
-    pub units: Range<u64>,
-    /// Locks, or commands, that it waits for.
-    left: usize,
-    /// What each member gave; none where it has failed.
-    bytes: Vec<Option<Buf>>,
-    /// By role and row.
-    unreadable: BTreeSet<(usize, usize)>,
-    /// Those among them that are lost, and lie in rows that do not fit.
-    unsettled: BTreeSet<(usize, usize)>,
-    /// Rows that could not be made right.
-    lost: Vec<usize>,
-    ended: bool,
-}
 
 impl Array {
     const fn window_rows(&self, units: &Range<u64>) -> usize {
@@ -43,7 +14,7 @@ impl Array {
     }
 
     /// Takes the locks of a window's units, as soon as they are free.
-    pub(super) fn begin_window(&mut self, units: Range<u64>, out: &mut Outbox) {
+    pub fn begin_window(&mut self, units: Range<u64>, out: &mut Outbox) {
         let left = (units.end - units.start) as usize;
         let bytes = (0..self.members.count()).map(|_| None).collect();
         let (unreadable, unsettled) = Default::default();
@@ -61,7 +32,7 @@ impl Array {
     }
 
     /// Gives a unit to the window that has claimed it.
-    pub(super) fn lock_for_window(&mut self, unit: u64, out: &mut Outbox) {
+    pub fn lock_for_window(&mut self, unit: u64, out: &mut Outbox) {
         let entry = self.cache.unit(unit);
         let key = entry.claimed.take().expect("a window has claimed it");
         (entry.exclusive, entry.wanted) = (true, false);
@@ -96,7 +67,7 @@ impl Array {
     }
 
     /// A member has given something of a window. What it cannot give in one piece is read again block by block.
-    pub(super) fn window_read(
+    pub fn window_read(
         &mut self,
         key: u64,
         role: usize,
@@ -194,7 +165,7 @@ impl Array {
     }
 
     /// A member has written something of a window, or could not: then it has failed.
-    pub(super) fn window_write(
+    pub fn window_write(
         &mut self,
         key: u64,
         role: usize,

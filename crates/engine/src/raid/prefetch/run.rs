@@ -1,45 +1,16 @@
-//! What destages are going to read, read before: the old content of dirty blocks.
-//!
-//! While clients write into the cache, members have time. What a destage has to know first changes only under the exclusive lock of
-//! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: an operation uses it, a pass forgets
-//! it. Parity is not read: more of it goes in one command when all of a stripe is destaged.
-//!
-//! It is read of units that rest and whose dirty blocks lie apart: one that is being filled will need none of it. While clients read,
-//! and while somebody waits for a destage, nothing is.
+//! Reading what the next destages will need.
 
-use std::collections::BTreeSet;
-
+use super::{BLOCK, RUN_MAX, SHARE, lacks};
+use crate::Buf;
 use crate::layer::{Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::config::CacheUnit;
 use crate::raid::plan::{Purpose, Run, plan};
 use crate::raid::unit::Unit;
-use crate::{Buf, LINE_BYTES};
-
-const BLOCK: usize = LINE_BYTES as usize;
-
-/// A longer run of dirty blocks is a stream that may go on.
-const RUN_MAX: usize = 4;
-/// It takes no more than this part of what the stripe cache has, beside it.
-const SHARE: usize = 8;
-
-/// See the module's documentation.
-#[derive(Default)]
-pub(super) struct Prefetch {
-    /// Units that were last written at this stamp, or before, have been looked at.
-    seen: u64,
-    /// Those that are next, and where the sweep through them goes on.
-    due: BTreeSet<u64>,
-    hand: u64,
-    /// Reads that have not returned.
-    pub in_flight: u32,
-    /// Blocks that are here, or will be.
-    pub blocks: usize,
-}
 
 impl Array {
     /// Reads what the next destages will need, where that may be done now.
-    pub(super) fn go_on_prefetching(&mut self, out: &mut Outbox) {
+    pub fn go_on_prefetching(&mut self, out: &mut Outbox) {
         if !self.may_prefetch() {
             return;
         }
@@ -108,7 +79,7 @@ impl Array {
     }
 
     /// A read has returned. One that failed is forgotten: the destage will see.
-    pub(super) fn prefetched(&mut self, unit: u64, run: Run, result: IoResult, out: &mut Outbox) {
+    pub fn prefetched(&mut self, unit: u64, run: Run, result: IoResult, out: &mut Outbox) {
         self.prefetch.in_flight -= 1;
         let entry = self.cache.unit(unit);
         entry.readers -= 1;
@@ -120,7 +91,7 @@ impl Array {
     }
 
     /// Takes out what was read of a unit, as its exclusive lock is taken.
-    pub(super) fn take_prefetched(&mut self, unit: u64) -> Vec<(Run, Buf)> {
+    pub fn take_prefetched(&mut self, unit: u64) -> Vec<(Run, Buf)> {
         let carries_bytes = self.cache.carries_bytes();
         let mut taken = std::mem::take(&mut self.cache.unit(unit).prefetched);
         for (run, buf) in &mut taken {
@@ -131,13 +102,4 @@ impl Array {
         }
         taken
     }
-}
-
-/// The part of a run that is not here. What lies between two such parts is read again.
-pub(super) fn lacks(run: &Run, here: &[(Run, Buf)]) -> Option<Run> {
-    let of_column = |(other, _): &&(Run, Buf)| other.column == run.column;
-    let is_lacked = |row: &usize| !here.iter().filter(of_column).any(|(other, _)| other.rows.contains(row));
-    let first = run.rows.clone().find(is_lacked)?;
-    let last = run.rows.clone().rfind(is_lacked)?;
-    Some(Run { column: run.column, rows: first..last + 1 })
 }

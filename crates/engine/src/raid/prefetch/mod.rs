@@ -1,0 +1,45 @@
+//! What destages are going to read, read before: the old content of dirty blocks.
+//!
+//! While clients write into the cache, members have time. What a destage has to know first changes only under the exclusive lock of
+//! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: an operation uses it, a pass forgets
+//! it. Parity is not read: more of it goes in one command when all of a stripe is destaged.
+//!
+//! It is read of units that rest and whose dirty blocks lie apart: one that is being filled will need none of it. While clients read,
+//! and while somebody waits for a destage, nothing is.
+
+mod run;
+
+use std::collections::BTreeSet;
+
+use crate::raid::plan::Run;
+use crate::{Buf, LINE_BYTES};
+
+const BLOCK: usize = LINE_BYTES as usize;
+
+/// A longer run of dirty blocks is a stream that may go on.
+const RUN_MAX: usize = 4;
+/// It takes no more than this part of what the stripe cache has, beside it.
+const SHARE: usize = 8;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Prefetch {
+    /// Units that were last written at this stamp, or before, have been looked at.
+    seen: u64,
+    /// Those that are next, and where the sweep through them goes on.
+    due: BTreeSet<u64>,
+    hand: u64,
+    /// Reads that have not returned.
+    pub in_flight: u32,
+    /// Blocks that are here, or will be.
+    pub blocks: usize,
+}
+
+/// The part of a run that is not here. What lies between two such parts is read again.
+pub(super) fn lacks(run: &Run, here: &[(Run, Buf)]) -> Option<Run> {
+    let of_column = |(other, _): &&(Run, Buf)| other.column == run.column;
+    let is_lacked = |row: &usize| !here.iter().filter(of_column).any(|(other, _)| other.rows.contains(row));
+    let first = run.rows.clone().find(is_lacked)?;
+    let last = run.rows.clone().rfind(is_lacked)?;
+    Some(Run { column: run.column, rows: first..last + 1 })
+}
