@@ -7,7 +7,7 @@
 //! | `pool`    | the blocks of one cache: recency, dirty ones by region                              |
 //! | `store`   | their bytes                                                                         |
 //! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
-//! | `request` | requests of clients: hits, misses, writes that wait for room, flushes               |
+//! | `clients` | requests of clients: hits, misses, writes that wait for room, flushes               |
 //! | `disk`    | what each disk does next: its queue, when and what it purges                        |
 //! | `operation` | reads with what they take along, purges, what goes around: their commands         |
 //! | `metrics` | the paper's counts                                                                  |
@@ -21,13 +21,13 @@
 //!
 //! What is purged is written durably (FUA), so a block that became clean needs no flush of the disk.
 
+mod clients;
 mod config;
 mod disk;
 mod metrics;
 mod operation;
 mod pool;
 mod regions;
-mod request;
 mod status;
 mod store;
 #[cfg(test)]
@@ -47,9 +47,9 @@ pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
 pub use status::{WriteCacheState, WriteCacheStatus};
 
+use clients::{Unanswered, Waiter, WaitingFor};
 use disk::Disk;
 use operation::{Flight, Operation};
-use request::{Unanswered, Waiter, WaitingFor};
 use store::Store;
 
 /// A disk under the cache: how its blocks lie together, and its arm where that can be seen.
@@ -66,7 +66,7 @@ struct Share {
     reads: Option<Pool>,
     read_bytes: Store,
     /// Pieces of write requests that wait for room, in order.
-    stalled: VecDeque<request::Piece>,
+    stalled: VecDeque<clients::Piece>,
     /// An immediate purge is in a queue or under way.
     purging_now: bool,
     /// Purging has begun at the high mark and not reached the low one.

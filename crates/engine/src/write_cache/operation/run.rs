@@ -1,57 +1,16 @@
-//! Operations at a disk: reads that missed, with the dirty blocks that they take along, purges, and what goes around the cache.
-//! Each is some commands below, and ends when all of them have returned.
+//! Carrying out operations at a disk.
 
-use std::ops::Range;
-
+use super::{Flight, Operation, OperationKind, Run, What};
 use crate::destage::how::{self, Block};
-use crate::layer::{Durability, Io, IoError, IoResult, OpId, Outbox};
+use crate::layer::{Durability, Io, IoResult, OpId, Outbox};
+use crate::write_cache::clients::{Action, Piece};
 use crate::write_cache::disk::{BACK_OFF, Queued};
 use crate::write_cache::pool::{BlockId, RegionId, SlotIndex};
-use crate::write_cache::request::{Action, Piece};
 use crate::write_cache::{Piggyback, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos};
 
-pub(super) enum OperationKind {
-    Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
-    Purge { share: usize, immediate: bool },
-    Through { piece: Piece, stamp: u64 },
-    Flush { waiter: u64, covers: u64 },
-}
-
-pub(super) struct Operation {
-    disk: u32,
-    kind: OperationKind,
-    started: Nanos,
-    /// Commands that have not returned.
-    left: u32,
-    error: Option<IoError>,
-    /// Dirty blocks that are being written, in the order of the commands.
-    blocks: Vec<(SlotIndex, RegionId)>,
-}
-
-enum What {
-    /// The main command: the read, or what goes around.
-    Main,
-    /// A run of the operation's blocks.
-    Run(Range<usize>),
-    /// The flush after a discard.
-    Settling,
-}
-
-/// One command below.
-pub(super) struct Flight {
-    operation: u64,
-    what: What,
-}
-
-/// A run of dirty blocks that are written with one command.
-pub(super) struct Run {
-    pub extent: Extent,
-    pub slots: Vec<SlotIndex>,
-}
-
 impl WriteCache {
-    pub(super) fn start(&mut self, now: Nanos, index: u32, kind: OperationKind) -> u64 {
+    pub(in crate::write_cache) fn start(&mut self, now: Nanos, index: u32, kind: OperationKind) -> u64 {
         let disk = &mut self.disks[index as usize];
         match kind {
             OperationKind::Flush { .. } => {}
@@ -80,7 +39,7 @@ impl WriteCache {
     }
 
     /// The dirty blocks of some regions that are not being written, in the order of the policy, neighbours together.
-    pub(super) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
+    pub(in crate::write_cache) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
         let writes = &self.shares[share].writes;
         let sectors = self.block_sectors();
         let slots: Vec<SlotIndex> =
@@ -105,7 +64,13 @@ impl WriteCache {
     }
 
     /// Writes dirty blocks to the disk, durably: then they are clean.
-    pub(super) fn write_runs(&mut self, operation: u64, share: usize, runs: Vec<Run>, out: &mut Outbox) {
+    pub(in crate::write_cache) fn write_runs(
+        &mut self,
+        operation: u64,
+        share: usize,
+        runs: Vec<Run>,
+        out: &mut Outbox,
+    ) {
         for run in runs {
             let cache = &mut self.shares[share];
             let mut buf = cache.write_bytes.buffer(run.slots.len());
@@ -136,7 +101,13 @@ impl WriteCache {
         }
     }
 
-    pub(super) fn start_read(&mut self, now: Nanos, piece: Piece, queued: &Queued, out: &mut Outbox) {
+    pub(in crate::write_cache) fn start_read(
+        &mut self,
+        now: Nanos,
+        piece: Piece,
+        queued: &Queued,
+        out: &mut Outbox,
+    ) {
         if self.read_from_cache(piece, out) {
             return;
         }
@@ -226,7 +197,7 @@ impl WriteCache {
         }
     }
 
-    pub(super) fn start_through(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
+    pub(in crate::write_cache) fn start_through(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
         let share = self.share_of(piece.disk);
         let stamp = self.shares[share].writes.stamp();
         let operation = self.start(now, piece.disk, OperationKind::Through { piece, stamp });
@@ -255,7 +226,7 @@ impl WriteCache {
     }
 
     /// Flushes the disks that may hold something in a volatile cache; the number of flushes.
-    pub(super) fn start_flushes(&mut self, now: Nanos, waiter: u64, out: &mut Outbox) -> u32 {
+    pub(in crate::write_cache) fn start_flushes(&mut self, now: Nanos, waiter: u64, out: &mut Outbox) -> u32 {
         let mut count = 0;
         for index in 0..self.disks.len() as u32 {
             let disk = &self.disks[index as usize];
@@ -270,7 +241,7 @@ impl WriteCache {
     }
 
     /// A block is written: a read of it that is under way must not be put into the read cache.
-    pub(super) fn taint_reads(&mut self, block: BlockId) {
+    pub(in crate::write_cache) fn taint_reads(&mut self, block: BlockId) {
         let lba = Lba(block.number * self.block_sectors());
         for &operation in &self.disks[block.disk as usize].reading {
             if let OperationKind::Read { piece, tainted, .. } = &mut self.operations.get_mut(operation).kind {
@@ -280,7 +251,13 @@ impl WriteCache {
     }
 
     /// A command has returned.
-    pub(super) fn completed(&mut self, now: Nanos, flight: u64, result: IoResult, out: &mut Outbox) {
+    pub(in crate::write_cache) fn completed(
+        &mut self,
+        now: Nanos,
+        flight: u64,
+        result: IoResult,
+        out: &mut Outbox,
+    ) {
         let Flight { operation: key, what } = self.flights.remove(flight);
         let disk = self.operations.get_mut(key).disk;
         let share = self.share_of(disk);

@@ -1,64 +1,14 @@
-//! Requests of clients: reads that hit and reads that miss, writes that find room and writes that wait for it, flushes.
+//! Carrying out the requests of clients.
 
-use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
+use super::{Action, Piece, Unanswered, Waiter, WaitingFor};
+use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request};
 use crate::write_cache::disk::{Job, Queued};
 use crate::write_cache::pool::{BlockId, Pool, RegionId, Settled};
 use crate::write_cache::{DYNAMIC_LOW, OnWrite, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// What a request does to its sectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Read,
-    Write(Durability),
-    Discard,
-    Zeroes { unmap: bool },
-}
-
-/// A request that is not answered yet.
-pub(super) struct Unanswered {
-    id: RequestId,
-    pub action: Action,
-    pub buf: Buf,
-    /// Pieces that are not done.
-    left: u32,
-    error: Option<IoError>,
-    /// It has been counted as one that had to wait.
-    stalled: bool,
-    /// The number of the write, to tell the blocks of one from those of another.
-    writer: u32,
-}
-
-/// The part of a request that lies on one disk.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub request: u64,
-    pub disk: u32,
-    /// On the disk.
-    pub extent: Extent,
-    /// Where its bytes are in the request's buffer.
-    pub at: usize,
-}
-
-/// Who wants to know when what was dirty is safe.
-pub(super) enum WaitingFor {
-    Request(u64),
-    Report(Report),
-}
-
-/// Waits until what was dirty at a stamp is purged, then until the disks have been flushed.
-pub(super) struct Waiter {
-    id: u64,
-    who: WaitingFor,
-    /// For each share of the cache: the stamp, and how many blocks that were dirty then still are.
-    dirty: Vec<(u64, u64)>,
-    /// Flushes of disks that have not returned; `None` before they were sent.
-    flushes: Option<u32>,
-    error: Option<IoError>,
-}
-
 impl WriteCache {
-    pub(super) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    pub(in crate::write_cache) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.last_activity = now;
         let action = match &request.io {
             Io::Flush => return self.accept_flush(request),
@@ -167,7 +117,7 @@ impl WriteCache {
     }
 
     /// Answers a read whose blocks are all in the caches.
-    pub(super) fn read_from_cache(&mut self, piece: Piece, out: &mut Outbox) -> bool {
+    pub(in crate::write_cache) fn read_from_cache(&mut self, piece: Piece, out: &mut Outbox) -> bool {
         let blocks = self.blocks_of(piece);
         let share = self.share_of(piece.disk);
         let share = &mut self.shares[share];
@@ -204,7 +154,7 @@ impl WriteCache {
     }
 
     /// Takes a write into the cache, as far as there is room; the rest waits for it.
-    pub(super) fn absorb(&mut self, mut piece: Piece, out: &mut Outbox) {
+    pub(in crate::write_cache) fn absorb(&mut self, mut piece: Piece, out: &mut Outbox) {
         let block_bytes = self.config.block_bytes as usize;
         let index = self.share_of(piece.disk);
         let mut overwritten = 0;
@@ -269,7 +219,7 @@ impl WriteCache {
     }
 
     /// Lets the writes that wait for room go on, in their order.
-    pub(super) fn go_on_writing(&mut self, share: usize, out: &mut Outbox) {
+    pub(in crate::write_cache) fn go_on_writing(&mut self, share: usize, out: &mut Outbox) {
         while let Some(piece) = self.shares[share].stalled.pop_front() {
             let waiting = self.shares[share].stalled.len();
             self.absorb(piece, out);
@@ -282,7 +232,7 @@ impl WriteCache {
     }
 
     /// What was cached of a piece is older than what is now on the disk, but for what was written since `stamp`.
-    pub(super) fn forget_older(&mut self, piece: Piece, stamp: u64) {
+    pub(in crate::write_cache) fn forget_older(&mut self, piece: Piece, stamp: u64) {
         let index = self.share_of(piece.disk);
         let numbers = self.blocks_of(piece);
         let share = &self.shares[index];
@@ -323,7 +273,7 @@ impl WriteCache {
     }
 
     /// Whoever it is learns when all that is dirty now is safe.
-    pub(super) fn wait_until_safe(&mut self, who: WaitingFor) {
+    pub(in crate::write_cache) fn wait_until_safe(&mut self, who: WaitingFor) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
         let left = |pool: &Pool| if everything { pool.dirty() as u64 } else { 0 };
         let dirty = self.shares.iter().map(|share| (share.writes.stamp(), left(&share.writes))).collect();
@@ -331,7 +281,7 @@ impl WriteCache {
         self.waiters.push(Waiter { id: self.waiters_so_far, who, dirty, flushes: None, error: None });
     }
 
-    pub(super) fn settle(&mut self, share: usize, settled: Settled) {
+    pub(in crate::write_cache) fn settle(&mut self, share: usize, settled: Settled) {
         for waiter in &mut self.waiters {
             let (stamp, left) = &mut waiter.dirty[share];
             if settled.covers(*stamp) {
@@ -341,12 +291,12 @@ impl WriteCache {
     }
 
     /// Somebody waits for the dirty blocks of these caches.
-    pub(super) fn is_wanted(&self, share: usize) -> bool {
+    pub(in crate::write_cache) fn is_wanted(&self, share: usize) -> bool {
         self.waiters.iter().any(|waiter| waiter.dirty[share].1 > 0)
     }
 
     /// Sends the flushes of those whose blocks are purged, and answers those whose flushes have returned.
-    pub(super) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
+    pub(in crate::write_cache) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
@@ -367,7 +317,7 @@ impl WriteCache {
         }
     }
 
-    pub(super) fn flush_returned(&mut self, waiter: u64, error: Option<IoError>) {
+    pub(in crate::write_cache) fn flush_returned(&mut self, waiter: u64, error: Option<IoError>) {
         let waiter =
             self.waiters.iter_mut().find(|other| other.id == waiter).expect("it waits for its flushes");
         waiter.flushes = waiter.flushes.map(|left| left - 1);
@@ -375,13 +325,13 @@ impl WriteCache {
     }
 
     /// An administrator's drain is called off.
-    pub(super) fn cancel_drains(&mut self) {
+    pub(in crate::write_cache) fn cancel_drains(&mut self) {
         self.waiters
             .retain(|waiter| waiter.flushes.is_some() || !matches!(waiter.who, WaitingFor::Report(_)));
     }
 
     /// One piece of a request is done; the last one answers it.
-    pub(super) fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
+    pub(in crate::write_cache) fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
         let request = self.requests.get_mut(key);
         request.error = request.error.or(error);
         request.left -= 1;
@@ -394,12 +344,12 @@ impl WriteCache {
     }
 
     /// The numbers of a piece's blocks.
-    pub(super) fn blocks_of(&self, piece: Piece) -> std::ops::Range<u64> {
+    pub(in crate::write_cache) fn blocks_of(&self, piece: Piece) -> std::ops::Range<u64> {
         let block = self.block_sectors();
         piece.extent.start.0 / block..piece.extent.end().0 / block
     }
 
-    pub(super) fn region_of(&self, block: BlockId) -> RegionId {
+    pub(in crate::write_cache) fn region_of(&self, block: BlockId) -> RegionId {
         let lba = Lba(block.number * self.block_sectors());
         RegionId { disk: block.disk, number: self.disks[block.disk as usize].map.regions.region_of(lba) }
     }

@@ -1,0 +1,57 @@
+//! Requests of clients: reads that hit and reads that miss, writes that find room and writes that wait for it, flushes.
+
+mod run;
+
+use crate::layer::{Durability, IoError, Report, RequestId};
+use crate::{Buf, Extent};
+
+/// What a request does to its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read,
+    Write(Durability),
+    Discard,
+    Zeroes { unmap: bool },
+}
+
+/// A request that is not answered yet.
+pub(super) struct Unanswered {
+    id: RequestId,
+    pub action: Action,
+    pub buf: Buf,
+    /// Pieces that are not done.
+    left: u32,
+    error: Option<IoError>,
+    /// It has been counted as one that had to wait.
+    stalled: bool,
+    /// The number of the write, to tell the blocks of one from those of another.
+    writer: u32,
+}
+
+/// The part of a request that lies on one disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub request: u64,
+    pub disk: u32,
+    /// On the disk.
+    pub extent: Extent,
+    /// Where its bytes are in the request's buffer.
+    pub at: usize,
+}
+
+/// Who wants to know when what was dirty is safe.
+pub(super) enum WaitingFor {
+    Request(u64),
+    Report(Report),
+}
+
+/// Waits until what was dirty at a stamp is purged, then until the disks have been flushed.
+pub(super) struct Waiter {
+    id: u64,
+    who: WaitingFor,
+    /// For each share of the cache: the stamp, and how many blocks that were dirty then still are.
+    dirty: Vec<(u64, u64)>,
+    /// Flushes of disks that have not returned; `None` before they were sent.
+    flushes: Option<u32>,
+    error: Option<IoError>,
+}

@@ -1,0 +1,50 @@
+//! Operations at a disk: reads that missed, with the dirty blocks that they take along, purges, and what goes around the cache.
+//! Each is some commands below, and ends when all of them have returned.
+
+mod run;
+
+use std::ops::Range;
+
+use crate::layer::IoError;
+use crate::write_cache::clients::Piece;
+use crate::write_cache::pool::{RegionId, SlotIndex};
+use crate::{Buf, Extent, Nanos};
+
+pub(super) enum OperationKind {
+    Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
+    Purge { share: usize, immediate: bool },
+    Through { piece: Piece, stamp: u64 },
+    Flush { waiter: u64, covers: u64 },
+}
+
+pub(super) struct Operation {
+    disk: u32,
+    kind: OperationKind,
+    started: Nanos,
+    /// Commands that have not returned.
+    left: u32,
+    error: Option<IoError>,
+    /// Dirty blocks that are being written, in the order of the commands.
+    blocks: Vec<(SlotIndex, RegionId)>,
+}
+
+enum What {
+    /// The main command: the read, or what goes around.
+    Main,
+    /// A run of the operation's blocks.
+    Run(Range<usize>),
+    /// The flush after a discard.
+    Settling,
+}
+
+/// One command below.
+pub(super) struct Flight {
+    operation: u64,
+    what: What,
+}
+
+/// A run of dirty blocks that are written with one command.
+pub(super) struct Run {
+    pub extent: Extent,
+    pub slots: Vec<SlotIndex>,
+}
