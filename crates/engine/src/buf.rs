@@ -170,7 +170,7 @@ impl Buf {
     /// Cuts or grows the length within the pages that are held.
     ///
     /// # Panics
-    /// Where the pages do not reach that far.
+    /// If the pages do not reach that far.
     pub fn set_len(&mut self, len: usize) {
         let capacity = match &self.memory {
             Memory::Blank => usize::MAX,

@@ -1,4 +1,4 @@
-//! What every layer is: a synchronous state machine with requests and completions in, commands and replies out.
+//! The layer: a synchronous state machine with requests and completions in, commands and replies out.
 //!
 //! A layer does no I/O, reads no clock, starts no thread, and never blocks. Time is an argument. The one exception to
 //! "never blocks" is [`Layer::activate`], which runs once before any request, on devices that answer synchronously.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Buf, Extent, LayerStatus, Lba, Nanos};
 
-/// How long a write may stay in a volatile cache.
+/// The time that a write may stay in a volatile cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Durability {
     /// Until the next flush.
@@ -109,7 +109,7 @@ impl Io {
     }
 }
 
-/// What went wrong, in the terms that a front-end can pass on.
+/// The kind of an error, in the terms that a front-end can pass on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
@@ -195,7 +195,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
-/// Which of the things below a layer: the log cache has its log on port 0 and its data disk on port 1.
+/// One of the things below a layer: the log cache has its log on port 0 and its data disk on port 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub usize);
 
@@ -205,7 +205,7 @@ pub struct Request {
     pub io: Io,
 }
 
-/// Where a device is in an array, as its stack file has it.
+/// The place of a device in an array, as its stack file has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
     /// At this place among the spares.
@@ -223,7 +223,7 @@ impl fmt::Display for Seat {
     }
 }
 
-/// What an administrator tells an array; each is answered by one [`Report::Array`], in their order.
+/// A command of an administrator to an array; each is answered by one [`Report::Array`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayCommand {
     /// Use the member of this role no more, as if it had failed.
@@ -241,7 +241,7 @@ pub enum ArrayCommand {
     Remove { port: Port },
 }
 
-/// What an administrator tells a layer. A layer that does not know a control ignores it.
+/// A command of an administrator to a layer. A layer that does not know a control ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Destage all dirty data, now and at full speed. Answered by [`Report::Drained`].
@@ -258,7 +258,7 @@ pub enum Control {
     Array(ArrayCommand),
 }
 
-/// What a layer tells its host, unasked or as the answer to a [`Control`].
+/// A message of a layer to its host, unasked or as the answer to a [`Control`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     Drained,
@@ -295,7 +295,7 @@ pub enum Command {
     Report(Report),
 }
 
-/// Where a layer puts its commands, in the order in which they are to be carried out.
+/// The commands of a layer, in the order in which they are to be carried out.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub commands: Vec<Command>,
@@ -317,7 +317,7 @@ impl Outbox {
     }
 }
 
-/// What a device or a layer looks like from above.
+/// The properties of a device or a layer, from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Geometry {
     /// Size in sectors of 512 bytes.
@@ -344,7 +344,7 @@ pub struct Geometry {
 pub struct Stripes {
     /// Sectors of data in a stripe.
     pub sectors: u64,
-    /// Where the first whole stripe begins.
+    /// The sector at which the first whole stripe begins.
     pub first: u64,
 }
 
@@ -468,13 +468,13 @@ pub trait Layer {
     /// Consumes one event at `now`, and pushes every command that it leads to.
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox);
 
-    /// When the layer next wants [`Event::Wake`], if ever. May be in the past: then at once.
+    /// The time at which the layer wants the next [`Event::Wake`], if ever. May be in the past: then at once.
     fn next_deadline(&self) -> Option<Nanos>;
 
     /// Panics where an invariant does not hold; run after every event under simulation.
     fn check(&self) {}
 
-    /// What it looks like from above. Valid after [`Layer::activate`].
+    /// Its geometry from above. Valid after [`Layer::activate`].
     fn geometry(&self) -> Geometry;
 
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.

@@ -25,7 +25,7 @@ impl<T> Slab<T> {
     /// Takes a value out.
     ///
     /// # Panics
-    /// Where there is none: what is in flight ends once.
+    /// If there is none: each operation in flight ends once.
     pub fn remove(&mut self, key: u64) -> T {
         let value = self.places[key as usize].take().expect("what is in flight ends once");
         self.free.push(key as u32);

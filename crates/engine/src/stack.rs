@@ -19,7 +19,7 @@ pub struct LayerIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub usize);
 
-/// Where a port leads.
+/// The thing that a port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     Layer(LayerIndex),
@@ -30,7 +30,7 @@ pub enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// What a stack asks of its driver.
+/// A request of a stack to its driver.
 #[derive(Debug)]
 pub enum Output {
     Device { device: DeviceIndex, tag: Tag, io: Io },
@@ -110,7 +110,7 @@ pub struct Stack {
     checks: bool,
 }
 
-/// What carries a stack's outputs out while somebody waits: implemented by the drivers.
+/// Carries a stack's outputs out while somebody waits: implemented by the drivers.
 pub trait Pump {
     fn now(&self) -> Nanos;
 
@@ -151,7 +151,7 @@ impl Stack {
         users.next().is_none().then_some((LayerIndex(layer), Port(port)))
     }
 
-    /// What a port of a layer leads to.
+    /// The thing that a port of a layer leads to.
     pub fn below(&self, layer: LayerIndex, port: Port) -> Target {
         self.nodes[layer.0].ports[port.0]
     }

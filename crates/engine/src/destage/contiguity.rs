@@ -1,4 +1,4 @@
-//! When it pays to fill a gap between two accesses: the rules for performance of the contiguity transform (Baek and Park,
+//! Filling a gap between two accesses, if that pays: the rules for performance of the contiguity transform (Baek and Park,
 //! section III-D, predicates (8) and (9)). A disk that has to leave out a few blocks often misses the next one and waits for
 //! a revolution. The stride benchmark (`raid::stride`) finds the rules for a disk; the array and the log cache use them.
 
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::{LINE_SECTORS, Lba};
 
-/// What a superblock has room for: ranges of Sexcept for reads, and as many for writes.
+/// The most that a superblock has room for: ranges of Sexcept for reads, and as many for writes.
 pub const EXCEPT_MAX: usize = 64;
 
 /// For which stride distances a disk is faster with the gap filled. A stride distance is the difference of two positions

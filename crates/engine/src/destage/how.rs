@@ -20,7 +20,7 @@ pub enum HowPolicy {
 pub struct Block {
     /// On the disk that they are written to.
     pub home: Extent,
-    /// Where they are in the cache: the order in which they came.
+    /// Their place in the cache: the order in which they came.
     pub place: u64,
     /// Whatever the caller wants to find again.
     pub index: u32,

@@ -1,6 +1,6 @@
 //! Destaging answers three questions, and each answer is a pure function of a view: *when* to run, *what* to take first,
 //! *how* to order the writes. Policies hold no state: what they need to know is in the view.
-//! What one of them remembers (`stow`) is kept by whoever asks it.
+//! The memory of one of them (`stow`) is kept by its caller.
 //!
 //! A policy is one type, registered in the table of its module.
 

@@ -4,7 +4,7 @@
 //! From its published description: the write cache is parted into a sequential and a random queue, each in an order that has
 //! both localities, spatial and temporal; their relative sizes adapt all the time; one-time sequential data does not push
 //! the random data out. The rate of destages, its other half, is for the policy that says when (`linear`, for instance).
-//! How fast the sizes adapt and how long one queue is served are not taken from it, and are the constants here.
+//! The speed at which the sizes adapt and the time that one queue is served are not taken from it, and are the constants here.
 //!
 //! The arm leaves the one sweep for the other only after [`STAY`] parts, as each change costs a seek. A sequential part that
 //! is destaged before it is whole will cost a second visit: its queue was too short. A random part that was written again
@@ -12,7 +12,7 @@
 
 /// Parts that are destaged from one queue before the other gets its turn.
 pub const STAY: u32 = 8;
-/// What one sign that a queue is too short adds to its share of what is dirty.
+/// The part that one sign that a queue is too short adds to its share of what is dirty.
 const STEP: f64 = 1.0 / 64.0;
 /// Each queue keeps at least this share, so that it can show what it is good for.
 const SHARE_MIN: f64 = 1.0 / 16.0;
@@ -29,7 +29,7 @@ impl Queue {
     }
 }
 
-/// What the policy remembers of a disk.
+/// The memory of the policy for a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stow {
     /// The share of what is dirty that may be sequential.

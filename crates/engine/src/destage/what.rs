@@ -1,4 +1,4 @@
-//! Which parts of a cache are destaged first.
+//! Policies for the part of a cache that is destaged first.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhatPolicy {
-    /// What has been dirty for the longest time; it frees a log's tail.
+    /// The part that has been dirty for the longest time; it frees a log's tail.
     #[default]
     OldestFirst,
     /// The newest first (Nightingale et al. 1999, section 3.5.3).
     LastWriteFirst,
     /// The least dirty data first: the least work for a free segment (the same section, as future work).
     LeastValidFirst,
-    /// What nobody has written for the longest time.
+    /// The part that nobody has written for the longest time.
     LeastRecentlyWritten,
     /// The most dirty blocks for one visit of the arm; the nearest of equals (Biswas et al. 1993, section 2.1).
     MostDirty,
@@ -36,15 +36,15 @@ pub struct Part {
     pub dirty_sectors: u64,
     /// The age of its last write.
     pub written: u64,
-    /// How far it lies ahead of the sweep's hand, in the direction of rising addresses and round again.
+    /// The distance ahead of the sweep's hand, in the direction of rising addresses and round again.
     pub ahead: u64,
-    /// How far the arm has to move.
+    /// The distance that the arm has to move.
     pub distance: u64,
     /// Written again since it came, or since it was last passed over.
     pub referenced: bool,
 }
 
-/// Which part goes first: the one with the smallest key.
+/// Orders the parts: the one with the smallest key is first.
 pub trait What: Sync {
     fn key(&self, part: &Part) -> (u64, u64);
 
@@ -59,7 +59,7 @@ pub trait What: Sync {
     }
 }
 
-/// What a policy chose.
+/// The choice of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen<T> {
     pub best: T,

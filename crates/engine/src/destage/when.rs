@@ -1,4 +1,4 @@
-//! When destaging runs.
+//! Policies for the time at which destaging runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,15 +26,15 @@ pub enum WhenPolicy {
     Linear,
 }
 
-/// What a policy may look at.
+/// The state that a policy may look at.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub now: Nanos,
-    /// How full the cache is, 0 to 1.
+    /// The share of the cache that is full, 0 to 1.
     pub utilisation: f64,
     /// Requests of clients that are not answered yet.
     pub foreground: u64,
-    /// When the last request came or was answered.
+    /// The time at which the last request came or was answered.
     pub last_activity: Nanos,
     /// Destaging is running now, or has been suspended before it reached the low mark.
     pub running: bool,

@@ -7,7 +7,7 @@ use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, OpId, Outbox, R
 use crate::layers::filter::{Filter, Seen};
 use crate::{Buf, LayerStatus, Nanos};
 
-/// Which operations a fault hits.
+/// The operations that a fault hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hits {
@@ -19,16 +19,16 @@ pub enum Hits {
     Flushes,
 }
 
-/// What goes wrong.
+/// The planned faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FaultPlan {
     /// Flushes are answered and not carried out, and writes that should be durable are made volatile: a liar.
     pub ignore_flush: bool,
     pub hits: Hits,
-    /// How many of the operations that are hit succeed first.
+    /// The number of operations that succeed first, of those that are hit.
     pub fail_after: u64,
-    /// How many fail then; 0: none.
+    /// The number of those that fail then; 0: none.
     pub fail_count: u64,
     /// ENOSPC in place of EIO.
     pub no_space: bool,

@@ -7,7 +7,7 @@ use crate::layer::{
 };
 use crate::{LayerStatus, Nanos};
 
-/// What a filter looks like from above, from activation on.
+/// The geometry of a filter from above, from activation on.
 pub type Seen = Cell<Option<Geometry>>;
 
 /// A layer over one thing: without more than [`Filter::seen`] it changes nothing. Each filter is a [`Layer`].
@@ -28,10 +28,10 @@ pub trait Filter {
 
     fn reset_statistics(&mut self) {}
 
-    /// What it looks like over something.
+    /// Its geometry over something.
     ///
     /// # Errors
-    /// Where it cannot stand on that.
+    /// If it cannot stand on that.
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
         Ok(below)
     }

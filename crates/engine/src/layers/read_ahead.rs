@@ -27,18 +27,18 @@ const LOAD: u64 = 1 << 63;
 /// The first piece of a stream is this part of the longest.
 const FIRST_PART: u64 = 4;
 
-/// How a read-ahead layer is set up. It takes up to three times `bytes` of RAM for each stream.
+/// The settings of a read-ahead layer. It takes up to three times `bytes` of RAM for each stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReadAheadConfig {
-    /// How many readers are followed at a time.
+    /// The number of readers that are followed at a time.
     pub streams: usize,
     /// The most that is read ahead at a time, in bytes: a multiple of 16 KiB.
     pub bytes: u64,
 }
 
 impl ReadAheadConfig {
-    /// What `bytes` must be a multiple of, so that also the first piece is whole blocks of any disk.
+    /// `bytes` must be a multiple of this, so that also the first piece is whole blocks of any disk.
     pub const UNIT_BYTES: u64 = FIRST_PART * 4096;
 
     pub const fn is_valid(&self) -> bool {
@@ -54,7 +54,7 @@ impl Default for ReadAheadConfig {
 
 /// A reader, and what was read ahead for it.
 struct Stream {
-    /// Where its last read ended.
+    /// The end of its last read.
     end: Lba,
     kept: Extent,
     buf: Buf,
@@ -62,7 +62,7 @@ struct Stream {
     /// Something in what is loading was written since.
     stale: bool,
     waiting: Vec<(RequestId, Lba, Buf)>,
-    /// How much to load next, in sectors.
+    /// The size of the next load, in sectors.
     piece: u64,
     used: u64,
 }
@@ -85,7 +85,7 @@ impl Stream {
         covers(self.kept, wanted) && (blank || !self.buf.is_blank())
     }
 
-    /// What is kept and what is loading are one range, if both are there.
+    /// The kept range and the loading one are one range, if both are there.
     fn will_keep(&self, wanted: Extent) -> bool {
         self.loading.is_some_and(|loading| {
             let joined = self.kept.sectors > 0 && self.kept.end() == loading.start;
@@ -132,7 +132,7 @@ pub struct ReadAhead {
 
 impl ReadAhead {
     /// # Panics
-    /// Where the configuration is not valid.
+    /// If the configuration is not valid.
     pub fn new(config: ReadAheadConfig) -> ReadAhead {
         assert!(config.is_valid(), "{config:?} is no read-ahead");
         let streams = (0..config.streams).map(|_| Stream::new()).collect();
@@ -144,7 +144,7 @@ impl ReadAhead {
         self.config.bytes / SECTOR_BYTES
     }
 
-    /// What is malformed is for the disk to refuse.
+    /// Malformed reads are for the disk to refuse.
     fn is_inside(&self, at: Lba, buf: &Buf) -> bool {
         let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         let whole = (buf.len() as u64).is_multiple_of(u64::from(self.geometry().logical_block_bytes));
@@ -263,7 +263,7 @@ impl ReadAhead {
             if stream.loading.is_some_and(|loading| loading.overlaps(extent)) {
                 stream.stale = true;
             }
-            // What begins in what was kept cannot be put together any more either.
+            // Reads that begin in the kept range cannot be put together any more either.
             let gone = |(_, at, buf): &mut (RequestId, Lba, Buf)| {
                 !stream.loading.is_some_and(|loading| {
                     !stream.stale && covers(loading, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES))

@@ -15,7 +15,7 @@ use crate::{Extent, LayerStatus, Nanos};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceRecord {
-    /// When it came.
+    /// The time of its arrival.
     pub at: Nanos,
     pub operation: IoKind,
     pub extent: Option<Extent>,
@@ -26,12 +26,12 @@ pub struct TraceRecord {
     pub ok: bool,
 }
 
-/// What gets every record.
+/// A receiver of every record.
 pub trait Sink {
     /// Takes a record at once: what is served must not wait for it.
     fn take(&mut self, record: &TraceRecord);
 
-    /// What became of the records.
+    /// The fate of the records.
     fn status(&self) -> SinkStatus;
 }
 

@@ -67,11 +67,11 @@ pub(super) enum Flight {
         key: u64,
         rows: Range<usize>,
     },
-    /// What a pass has written.
+    /// Of the writes of a pass.
     PassFlush,
 }
 
-/// What has been counted.
+/// The counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     pub read_hits: u64,
@@ -100,7 +100,7 @@ pub struct Statistics {
     pub journal_records: u64,
 }
 
-/// How far the array has come with an administrator's stop.
+/// The progress of an administrator's stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     No,
@@ -113,7 +113,7 @@ enum Stop {
     Done,
 }
 
-/// What an array begins with.
+/// The state that an array begins with.
 pub(super) struct Start {
     pub config: RaidConfig,
     pub layout: Layout,
@@ -129,7 +129,7 @@ pub(super) struct Array {
     pub config: RaidConfig,
     pub layout: Layout,
     pub regions: Regions,
-    /// What the marks of members that are away stand for.
+    /// The tracts that are marked for members that are away.
     pub tracts: Regions,
     pub geometry: Geometry,
     pub members: Members,
@@ -198,7 +198,7 @@ impl Array {
             flushing: 0,
             notice: false,
             stop: Stop::No,
-            // What has to be done without being asked begins at once.
+            // Work that nobody has to ask for begins at once.
             deadline: Some(Nanos::ZERO),
             statistics: Statistics::default(),
         }
@@ -277,7 +277,7 @@ impl Array {
             Flight::Journal { operation } => self.journal_returned(operation, &result, out),
             Flight::Flush { role } => {
                 self.flushing -= 1;
-                // What it should have covered may be lost.
+                // The writes that it should have covered may be lost.
                 if result.status.is_err() {
                     self.member_failed(role, out);
                 }

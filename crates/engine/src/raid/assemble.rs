@@ -1,4 +1,4 @@
-//! How an array starts: who of its members can be used, what a crash has left.
+//! The start of an array: finds the members that can be used, and repairs the traces of a crash.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
         }
         Some(_) => {
             starting.now.in_doubt = Bitmap::default();
-            // What they hold there is not what is computed of the others.
+            // Their content there differs from what is computed of the others.
             starting.now.away = Away::default();
         }
     }
@@ -105,7 +105,7 @@ impl Starting<'_> {
     }
 
     /// # Errors
-    /// Where the data cannot be computed from the others.
+    /// If the data cannot be computed from the others.
     fn fail(&mut self, role: usize) -> Result<(), ActivateError> {
         self.now.failed |= 1 << role;
         if self.now.rebuilds(role) {
@@ -121,7 +121,7 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// Where the member of a role is, if it is written to.
+    /// The port of a role's member, if it is written to.
     fn in_use(&self, role: usize) -> Option<Port> {
         self.members.port(role).filter(|_| self.now.is_in_use(role))
     }
@@ -138,7 +138,7 @@ impl Starting<'_> {
 
     /// Why it does not start with a region in doubt. `failed`: the roles that had failed before.
     fn damage(&self, region: u64, failed: u64, lacks_journal: bool) -> String {
-        // What has failed is not believed any more, wherever it is.
+        // A failed member is not trusted any more, even if it is there.
         let absent = self.now.failed & !failed;
         let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
         let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
@@ -299,7 +299,7 @@ fn members_in(roles: u64) -> String {
     members_named(&roles)
 }
 
-/// Where the records of the journal are; none where it cannot be read and is not needed.
+/// The places of the journal's records; none where it cannot be read and is not needed.
 fn open(
     port: Port,
     layout: &Layout,

@@ -2,13 +2,13 @@
 //!
 //! A *tract* is some regions in a row. While a member is away its bit is durable in the superblocks before anything of it is written,
 //! with a journal and without, and is not cleared before all are back: so a member lacks nothing outside of the marked tracts.
-//! Where that is not known of a member that fails, it is not listed, and its role is rebuilt whole.
+//! If that is not known of a member that fails, the member is not listed, and its role is rebuilt whole.
 
 use crate::raid::bitmap::Bitmap;
 
 /// As many members as may be away at a time.
 pub const AWAY_MAX: usize = 2;
-/// What a superblock has room for.
+/// The bytes that a superblock has for it.
 pub const MISSED_BYTES: usize = 256;
 pub const TRACTS_MAX: u64 = 8 * MISSED_BYTES as u64;
 /// So many tracts are marked one by one. Who writes in more of them writes everywhere: then neighbours are marked with each, which
@@ -23,7 +23,7 @@ pub struct Absence {
     pub id: u64,
     /// The generation that was the first to say so; 0 before it is recorded.
     pub since: u64,
-    /// Who had failed then, itself included.
+    /// The roles that had failed then, its own included.
     pub failed: u64,
     /// A generation that it had by then: if it has an older one, an older content has been put back on it.
     pub had: u64,

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::raid::layout::Layout;
 
-/// What a superblock has room for.
+/// The bytes that a superblock has for it.
 pub const BITMAP_BYTES: usize = 4096;
 pub const REGIONS_MAX: u64 = 8 * BITMAP_BYTES as u64;
 
@@ -82,13 +82,13 @@ impl Bitmap {
     }
 }
 
-/// How many stripes make a region: at least `region_bytes` of the array or what a superblock can say, and more where there are too
+/// The stripes of a region: at least `region_bytes` of the array or what a superblock can say, and more where there are too
 /// many regions otherwise.
 pub fn region_stripes(stripes: u64, stripe_bytes: u64, region_bytes: u64) -> u64 {
     region_bytes.div_ceil(stripe_bytes).max(stripes.div_ceil(REGIONS_MAX)).clamp(1, u64::from(u32::MAX))
 }
 
-/// Which units of the cache lie in which region.
+/// The regions of an array, and the units of the cache in each.
 #[derive(Clone, Copy, Debug)]
 pub struct Regions {
     units: u64,

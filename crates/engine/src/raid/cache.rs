@@ -33,7 +33,7 @@ pub struct StripeCache {
     units: BTreeMap<u64, Box<Unit>>,
     /// Rows of one piece of memory.
     piece_rows: usize,
-    /// How many pieces there may be, how many there are, and how many of them are neither in clean units nor in units that are being destaged.
+    /// Pieces that there may be, that there are, and those among them that are neither in clean units nor in units that are being destaged.
     capacity: usize,
     held: usize,
     dirty_held: usize,
@@ -49,7 +49,7 @@ pub struct StripeCache {
     seen_bytes: bool,
 }
 
-/// What a chunk has of one row: sectors of one block.
+/// The part of a chunk in one row: sectors of one block.
 struct RowPart {
     /// Sectors into the chunk, and into the block.
     in_chunk: u64,
@@ -324,7 +324,7 @@ impl StripeCache {
             );
             let block = &mut entry.blocks[index];
             entry.dirty_blocks += usize::from(block.dirty == 0);
-            // What fills a stripe block by block gives it no second chance.
+            // A stripe that is filled block by block gets no second chance.
             entry.referenced |= block.dirty & part.mask() != 0;
             block.valid |= part.mask();
             block.dirty |= part.mask();
@@ -385,7 +385,7 @@ impl StripeCache {
         }
     }
 
-    /// What a destage took along of a unit is on the members.
+    /// The blocks that a destage took along are on the members.
     pub fn destaged(&mut self, unit: u64) {
         self.stamp += 1;
         let entry = self.units.get_mut(&unit).expect("it is there");

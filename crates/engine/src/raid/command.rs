@@ -1,4 +1,4 @@
-//! What an administrator tells a running array.
+//! The commands of an administrator to a running array.
 
 use crate::layer::{ArrayCommand, Outbox};
 use crate::raid::array::Array;

@@ -6,11 +6,11 @@ use crate::raid::matrix::{Ops, Status};
 use crate::raid::parity::{self, Q};
 use crate::raid::plan::{Plan, StripeView};
 
-/// Where the bytes of a stripe's blocks are.
+/// Gives the bytes of a stripe's blocks.
 pub trait Blocks {
-    /// What the cache has; asked for only where it has something.
+    /// The block in the cache; asked for only where the cache has something.
     fn cached(&self, row: usize, column: usize) -> &[u8];
-    /// What was read; asked for only where the plan reads.
+    /// The block that was read; asked for only where the plan reads.
     fn read(&self, row: usize, column: usize) -> &[u8];
 }
 
@@ -24,7 +24,7 @@ impl Computed {
     }
 }
 
-/// What is on the disks where it cannot be read.
+/// The content of blocks that cannot be read.
 pub fn recovered(plan: &Plan, view: &StripeView, blocks: &dyn Blocks) -> Computed {
     let mut computed = Computed::default();
     for row in 0..view.rows() {
@@ -52,7 +52,7 @@ pub fn recovered(plan: &Plan, view: &StripeView, blocks: &dyn Blocks) -> Compute
     computed
 }
 
-/// What the disk has of a data block now, where the plan finds it out.
+/// The present content of a data block on its disk, if the plan finds it out.
 pub fn old<'a>(
     plan: &Plan,
     blocks: &'a dyn Blocks,

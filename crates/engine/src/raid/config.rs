@@ -1,4 +1,4 @@
-//! How an array is set up. What is written on its members (level, strip, who is who) is in their superblocks, and has to agree.
+//! The settings of an array. Level, strip and roles are also in its members' superblocks, and have to agree.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub const MEMBERS_MAX: usize = 64;
 /// The longest strip, 16 MiB: a stripe cache unit is one allocation.
 pub const STRIP_SECTORS_MAX: u64 = 32_768;
 
-/// How many members may fail.
+/// The number of members that may fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
     /// One: P.
@@ -52,7 +52,7 @@ impl Level {
     }
 }
 
-/// What the cache is managed in: what is locked, replaced and destaged as one (Baek and Park, section III-A, Fig. 6).
+/// The unit in which the cache is managed: locked, replaced and destaged as one (Baek and Park, section III-A, Fig. 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheUnit {
@@ -101,7 +101,7 @@ pub struct RaidConfig {
     pub journal_implied: bool,
     /// Starts without the journal that it had.
     pub journal_given_up: bool,
-    /// Where the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
+    /// If the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
     pub journal_required: bool,
     /// For each place among the spares, whether a device is there; ports between those of the members and of the journal lead to them.
     pub spares: Vec<bool>,
@@ -128,7 +128,7 @@ pub struct RaidConfig {
     pub destage_depth: u32,
     /// The same while clients wait for nothing but a flush, of units with few dirty blocks.
     pub flush_depth: u32,
-    /// What destages will read is read before, of units that have not been written since the cache gave so many stamps: one for each
+    /// Blocks that destages will read are read before, of units that have not been written since the cache gave so many stamps: one for each
     /// write, and one for each piece of memory. 0: it is not.
     pub prefetch_after: u64,
     /// For the idle policy below the high mark: see the log cache.
@@ -189,7 +189,7 @@ impl RaidConfig {
         Port(self.present.iter().chain(&self.spares).filter(|there| **there).count())
     }
 
-    /// What is wrong with the members and the strip, if anything is.
+    /// Complains about members or a strip that make no array.
     pub fn complaint(&self) -> Option<String> {
         let members = self.present.len();
         if self.level.shape(members).is_none() {

@@ -13,7 +13,7 @@ pub fn gaps(rows: usize, is: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
     marked.windows(2).map(|pair| (pair[0], pair[1])).filter(|(a, b)| b - a > 1).collect()
 }
 
-/// Which read fills a gap without spoiling newer data, (6).
+/// The read that fills a gap without spoiling newer data, (6).
 pub const fn fill_read(is_parity: bool, status: Status) -> Ops {
     // Parity is not cached, so there is nothing newer to spoil.
     if !is_parity && status.is_dirty() { Ops::T } else { Ops::R }

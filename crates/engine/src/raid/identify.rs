@@ -1,4 +1,4 @@
-//! Who the devices below an array are: reads their superblocks, gives each role its member, and refuses what does not belong.
+//! Identifies the devices below an array: reads their superblocks, gives each role its member, and refuses other devices.
 
 use crate::SECTOR_BYTES;
 use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
@@ -7,7 +7,7 @@ use crate::raid::layout::DATA_SECTOR;
 use crate::raid::members::{Members, Spare, members_named};
 use crate::raid::superblock::{Identity, NOBODY, Superblock, SuperblockError};
 
-/// What the superblocks say together.
+/// The result of reading all superblocks.
 pub(super) struct Found {
     pub newest: Superblock,
     pub members: Members,
@@ -69,7 +69,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
     for (place, device) in present(&spares) {
         found.add_spare(place, device, below)?;
     }
-    // Where a spare has the role, it does not matter what is in the place of the member.
+    // If a spare has the role, the content of the device in the place of the member does not matter.
     let has_member = |place: usize| found.members.holder(place).is_none();
     let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(*place)).collect();
     if !unknown.is_empty() {
@@ -103,7 +103,7 @@ fn take_foreign(devices: &mut [Option<Device>], uuid: [u8; 16]) -> Vec<(usize, P
 
 type Read = Option<Result<Device, SuperblockError>>;
 
-/// What is on some devices; none where there is no device.
+/// Reads the superblocks of some devices; none where there is no device.
 fn read(ports: &[Option<Port>], below: &mut dyn Ports) -> Vec<Read> {
     let mut device = |port: Port| {
         let read = Superblock::read(&mut PortDevice { ports: below, port });
@@ -154,7 +154,7 @@ fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option
     voters().max_by_key(|uuid| voters().filter(|other| other == uuid).count())
 }
 
-/// What is told of a spare that is not used.
+/// The text about a spare that is not used.
 fn unused(place: usize, why: &str) -> String {
     format!("spare {place} is not used: {why}")
 }
@@ -195,7 +195,7 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
 }
 
 impl Found {
-    /// What the superblocks say of the array, which the stack file has to describe. No device has a role yet.
+    /// Takes the newest superblock, which the stack file has to agree with. No device has a role yet.
     fn new(
         config: &RaidConfig,
         members: &[Option<Device>],

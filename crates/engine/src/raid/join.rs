@@ -2,7 +2,7 @@
 //!
 //! A member that was away, and of which it is known what it has missed (`away`), gets its role again as it is.
 //!
-//! What was on any other device before is no superblock any more when it gets its own, and only then it is a spare: a crash leaves it
+//! On any other device the old superblocks are wiped before it gets its own, and only then it is a spare: a crash leaves it
 //! without one, or a spare. Who takes a role is recorded afterwards, as for every spare.
 //!
 //! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
@@ -61,7 +61,7 @@ impl Array {
         }
     }
 
-    /// What a member has to have at least.
+    /// The least size of a member.
     pub fn sectors_needed(&self) -> u64 {
         DATA_SECTOR + self.recorder.recorded().member_sectors
     }

@@ -1,4 +1,4 @@
-//! Where the sectors of an array lie on its members: parity moves from stripe to stripe, and the data begins behind it
+//! The places of an array's sectors on its members: parity moves from stripe to stripe, and the data begins behind it
 //! (left-symmetric, the arrangement that Linux md has by default).
 //!
 //! ```text
@@ -12,7 +12,7 @@ use crate::raid::config::CacheUnit;
 use crate::raid::matrix::Shape;
 use crate::{Extent, LINE_SECTORS, Lba};
 
-/// Where the first stripe begins on each member: at 1 MiB, as partitions do.
+/// The first sector of stripes on each member: at 1 MiB, as partitions begin.
 pub const DATA_SECTOR: u64 = 2048;
 
 /// See the module's documentation. Rows are counted in blocks of 4 KiB.
@@ -91,7 +91,7 @@ impl Layout {
         (role + members - first_data) % members
     }
 
-    /// Where a row of a unit is on each of the members.
+    /// The sector on each member at which a row of a unit begins.
     pub const fn member_lba(&self, unit: u64, row: usize) -> Lba {
         Lba(DATA_SECTOR + unit * self.column_sectors() + row as u64 * LINE_SECTORS)
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// How many strips of a stripe hold data, and how many parity.
+/// The number of strips of a stripe that hold data, and of those that hold parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub data: usize,
@@ -23,7 +23,7 @@ impl Shape {
     }
 }
 
-/// What the cache has of a data block: an element of the matrix Z.
+/// The state of a data block in the cache: an element of the matrix Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// Nothing.
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// What can be done with a block's place on its member.
+/// Whether a block can be read and written on its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     #[default]

@@ -123,7 +123,7 @@ impl RaidLayer {
         self.array.as_ref().expect("it is active")
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn statistics(&self) -> &Statistics {
         &self.array().statistics
     }

@@ -169,7 +169,7 @@ fn put(member: &mut dyn BlockDevice, superblock: &Superblock, identity: Identity
 /// Makes a device a spare of an array. `id`: a random number.
 ///
 /// # Errors
-/// Where the device is too small or cannot be written, or the id is that of a member.
+/// If the device is too small or cannot be written, or the id is that of a member.
 pub fn make_spare(device: &mut dyn BlockDevice, superblock: &Superblock, id: u64) -> Result<(), ChangeError> {
     must_fit(device, superblock)?;
     if id == NOBODY || superblock.role_of(id).is_some() {
@@ -194,10 +194,10 @@ pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
     device.flush()
 }
 
-/// What the members say together: the newest superblock. `members` are in the order of their roles.
+/// The newest superblock of all members. `members` are in the order of their roles.
 ///
 /// # Errors
-/// Where none of them can be read, one is of another array, or some were used apart from the others.
+/// If none of them can be read, one is of another array, or some were used apart from the others.
 pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
     let mut all: Vec<(Superblock, Identity)> = Vec::new();
     for (place, member) in members.iter_mut().enumerate() {
@@ -242,14 +242,14 @@ fn change(
     superblock.away = superblock.away.recorded_by(superblock.generation, superblock.failed);
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
-        // Who is there under its own id, wherever it is named.
+        // A device counts by its id, wherever it is named.
         let Ok((own, identity)) = Superblock::read(*member) else { continue };
         let Some(role) = superblock.role_of(identity.id) else { continue };
         if superblock.is_outdated(role, own.generation) || !superblock.is_in_use(role) {
             continue;
         }
         let wrong = |source| ChangeError::Write { role: place, source };
-        // What counts may be in its cache only, since a server was killed, and the next one goes over the other copy.
+        // A killed server may have left the superblock that counts in its cache, and the next one goes over the other copy.
         member.flush().map_err(wrong)?;
         member.run(superblock.write(superblock.identity(role, identity.copy))).status.map_err(wrong)?;
         member.flush().map_err(wrong)?;
@@ -274,7 +274,7 @@ fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -
 /// Records that the member of a role has failed, and is not to be used again.
 ///
 /// # Errors
-/// Where the parity does not make up for it, and for what else is not there; see [`newest`] for others.
+/// If the parity does not make up for it, and for other members that are not there; see [`newest`] for others.
 pub fn mark_failed(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
@@ -310,7 +310,7 @@ pub fn mark_failed(
 /// another one is being rebuilt it becomes a spare, which gets the role after that. `id`: a random number.
 ///
 /// # Errors
-/// Where the role has a member; see [`mark_failed`], [`make_spare`] and [`newest`] for others.
+/// If the role has a member; see [`mark_failed`], [`make_spare`] and [`newest`] for others.
 pub fn replace(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
@@ -326,7 +326,7 @@ pub fn replace(
         }
         superblock = mark_failed(members, role)?;
     }
-    // What counts may be in its cache only, and the next one goes over the other copy.
+    // The superblock that counts may be in its cache only, and the next one goes over the other copy.
     device.flush()?;
     let returns = Superblock::read(device)
         .is_ok_and(|(own, identity)| superblock.returns(&own, identity) == Some(role));
@@ -354,7 +354,7 @@ pub fn replace(
 /// Stores what the stride benchmark has found of a member.
 ///
 /// # Errors
-/// Where it does not fit into a superblock; see [`newest`] for others.
+/// If it does not fit into a superblock; see [`newest`] for others.
 pub fn store_calibration(
     members: &mut [Option<&mut dyn BlockDevice>],
     calibration: &Contiguity,
@@ -545,7 +545,7 @@ mod tests {
         assert!(now.is_returning());
     }
 
-    /// What a device is told, in its order.
+    /// The names of the commands to a device, in their order.
     struct Told(Device, Vec<&'static str>);
 
     impl BlockDevice for Told {

@@ -12,7 +12,7 @@ const REDUCED: u8 = 0x1d;
 /// So many bytes are worked on together: a cache line, and a few vector registers.
 const LANES: usize = 64;
 
-/// Which parity: P is 0, Q is 1.
+/// The number of a parity: P is 0, Q is 1.
 pub const Q: usize = 1;
 
 /// Adds `source` to `target`.
@@ -75,7 +75,7 @@ const fn times(a: u8, b: u8) -> u8 {
     product
 }
 
-/// What a byte has to be multiplied by to give 1, for each byte but 0.
+/// The inverse of each byte but 0.
 const INVERSES: [u8; 256] = {
     let (mut inverses, mut exponent) = ([0; 256], 0);
     while exponent < 255 {

@@ -1,4 +1,4 @@
-//! What it takes to destage a stripe, or to compute what a member cannot give: the rxw-matrix, and from it the reads, the
+//! Plans a destage of a stripe, or the recovery of blocks that a member cannot give: the rxw-matrix, and from it the reads, the
 //! XORs and the writes. Pure: a view of the stripe goes in, a [`Plan`] comes out.
 //!
 //! Each row, a parity block group, has its own cycle:
@@ -18,7 +18,7 @@ use std::ops::Range;
 use crate::raid::contiguity::{self, Contiguity};
 use crate::raid::matrix::{Access, Grid, Ops, Shape, Status};
 
-/// What is known of a stripe, or of a part of its rows.
+/// The state of a stripe, or of a part of its rows.
 #[derive(Clone, Debug)]
 pub struct StripeView {
     pub shape: Shape,
@@ -121,7 +121,7 @@ pub fn plan(
     Ok(Plan { cycles, matrix, reads, writes })
 }
 
-/// How many blocks a reconstruct-write moves; none where it would have to read what cannot be read.
+/// The number of blocks that a reconstruct-write moves; none where it would have to read what cannot be read.
 pub fn reconstruct_write_blocks(view: &StripeView, row: usize) -> Option<usize> {
     let fills = |status: Status| needs_fill(view, row, status);
     let z = view.z.row(row).iter().zip(view.access.row(row));
@@ -130,13 +130,13 @@ pub fn reconstruct_write_blocks(view: &StripeView, row: usize) -> Option<usize> 
     (!missing).then_some(reads + written(view, row))
 }
 
-/// How many blocks a read-modify-write moves; none where it would have to read what cannot be read.
+/// The number of blocks that a read-modify-write moves; none where it would have to read what cannot be read.
 pub fn read_modify_write_blocks(view: &StripeView, row: usize) -> Option<usize> {
     let unreadable = |column: usize| view.access[(row, column)] != Access::Whole;
     let bad_dirty = (0..view.shape.data).any(|c| view.z[(row, c)].is_dirty() && unreadable(c));
     let bad_parity =
         view.shape.parity_columns().any(|column| view.access[(row, column)] == Access::Unreadable);
-    // What is read is what is written: the dirty blocks and the parity.
+    // It reads the blocks that it writes: the dirty ones and the parity.
     (!bad_dirty && !bad_parity).then_some(2 * written(view, row))
 }
 

@@ -1,4 +1,4 @@
-//! What a superblock says of members that are away, and of devices that come back.
+//! Superblocks about members that are away, and devices that come back.
 
 use crate::raid::away::{Absence, TRACTS_MAX};
 use crate::raid::bitmap::Bitmap;
@@ -6,13 +6,13 @@ use crate::raid::status::AwayStatus;
 use crate::raid::superblock::{Identity, NOBODY, Superblock};
 
 impl Superblock {
-    /// How many tracts there are.
+    /// The number of tracts.
     pub const fn missed_regions_max(&self) -> u64 {
         let regions = (self.member_sectors / self.strip_sectors).div_ceil(self.region_stripes);
         regions.div_ceil(regions.div_ceil(TRACTS_MAX))
     }
 
-    /// What a status says of it.
+    /// Its part of the status.
     pub fn away_status(&self) -> AwayStatus {
         AwayStatus {
             members: self.away.members.iter().map(|absence| absence.role).collect(),

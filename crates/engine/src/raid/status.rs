@@ -1,12 +1,12 @@
-//! What an administrator sees of an array.
+//! The status of an array, and advice to its administrator.
 
 use serde::{Deserialize, Serialize};
 
 use crate::raid::Level;
 use crate::raid::array::{Array, Statistics};
 use crate::raid::lost::UNREADABLE_MAX;
-use crate::raid::pass::Return;
 use crate::raid::pass::Findings;
+use crate::raid::pass::Return;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// The state of an array in a word. The last three are of arrays that are not served.
@@ -244,7 +244,7 @@ impl Array {
         }
     }
 
-    /// What an administrator should do, in words.
+    /// Advice to the administrator, in words.
     pub fn advice(&self) -> Vec<String> {
         let taken = (0..self.members.count()).filter(|role| self.recorder.is_in_use(*role));
         let taken = taken.filter_map(|role| {

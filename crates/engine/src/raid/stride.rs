@@ -27,7 +27,7 @@ pub const THRESHOLD: f64 = 1.2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     pub writes: bool,
-    /// What is sent, and how many blocks of it were asked for: the others fill gaps.
+    /// The commands, and the number of blocks in them that were asked for: the others fill gaps.
     pub requests: Vec<(Extent, usize)>,
 }
 
@@ -85,7 +85,7 @@ impl Strides {
     }
 }
 
-/// Where a pass stands.
+/// The progress of a pass.
 struct Running {
     pass: Pass,
     client: RequestId,
@@ -93,7 +93,7 @@ struct Running {
     next: usize,
     /// Blocks that were asked for and are outstanding.
     outstanding: usize,
-    /// What was written is being flushed.
+    /// The writes are being flushed.
     flushing: bool,
     error: Option<IoError>,
 }
@@ -191,7 +191,7 @@ impl Layer for StrideBench {
     }
 
     /// # Errors
-    /// Where a pass lies outside of the device, is empty, or writes to a device that is read only.
+    /// If a pass lies outside of the device, is empty, or writes to a device that is read only.
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let geometry = below.geometry(BELOW);
         for pass in &self.passes {

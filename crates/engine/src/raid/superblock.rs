@@ -5,7 +5,7 @@
 //! is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the middle of
 //! updates leave some members behind that have missed no data.
 //!
-//! Who a member is says its id, not its place: a role belongs to the member whose id is in the table. One that was replaced is
+//! A member is identified by its id, not by its place: a role belongs to the member whose id is in the table. One that was replaced is
 //! told from its replacement by that.
 
 use std::collections::BTreeMap;
@@ -21,16 +21,16 @@ use crate::raid::contiguity::Contiguity;
 use crate::{BlockDevice, Buf, Durability, Io, IoError, Lba};
 
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
-/// Where the copies are.
+/// The sectors of the copies.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
 
 /// The id of no member: nobody has the role.
 pub const NOBODY: u64 = 0;
 
-/// How many caches the members can tell of.
+/// The most caches that the members can tell of.
 pub const CACHES_MAX: usize = 3;
 
-/// How many lost blocks can be remembered.
+/// The most lost blocks that can be remembered.
 pub const LOST_MAX: usize = 256;
 
 const MAGIC: [u8; 8] = *b"DCDRAID\0";
@@ -92,20 +92,20 @@ const _: () = assert!(size_of::<Bytes>() == SUPERBLOCK_BYTES);
 /// A member that is being filled with what the others say it has to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rebuild {
-    /// Which has failed until it is over; the id in its place is that of the new member.
+    /// The role has failed until the rebuild is over; the id in its place is that of the new member.
     pub role: usize,
-    /// What is right of it, and durable: so many sectors of what it gives to stripes, from the first one on.
+    /// The part that is right and durable: so many sectors of what it gives to stripes, from the first one on.
     pub sectors: u64,
 }
 
 /// A move of all data to the stripes of one more member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reshape {
-    /// How many members there were.
+    /// The number of members before.
     pub from_members: usize,
-    /// What is done, and durable: so many sectors of what each member gives to stripes, from the first one on.
+    /// The part that is done and durable: so many sectors of what each member gives to stripes, from the first one on.
     pub sectors: u64,
-    /// What the next stripe is made of is kept elsewhere on its members, and may have been overwritten in its place.
+    /// The sources of the next stripe are kept elsewhere on its members, and may have been overwritten in its place.
     pub kept: bool,
 }
 
@@ -121,14 +121,14 @@ pub struct LostBlock {
 const LOST_ROLE_SHIFT: u32 = 48;
 const LOST_SETTLED: u64 = 1 << 63;
 
-/// What all members say alike.
+/// The content of a superblock that all members have alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub uuid: [u8; 16],
     pub level: Level,
     pub members: usize,
     pub strip_sectors: u64,
-    /// What each member gives to stripes.
+    /// The sectors that each member gives to stripes.
     pub member_sectors: u64,
     /// Stripes for each bit of `in_doubt`.
     pub region_stripes: u64,
@@ -140,7 +140,7 @@ pub struct Superblock {
     pub epoch: u64,
     /// The roles whose members have failed, a bit each.
     pub failed: u64,
-    /// Who has which role.
+    /// The ids of the members, by role.
     pub member_ids: Vec<u64>,
     pub rebuilding: Option<Rebuild>,
     pub reshape: Option<Reshape>,
@@ -157,20 +157,20 @@ pub struct Superblock {
     pub lost: BTreeMap<LostBlock, bool>,
     /// Members that have failed and may come back, and what they lack.
     pub away: Away,
-    /// What the stride benchmark has found.
+    /// The result of the stride benchmark.
     pub calibration: Option<Contiguity>,
     /// The first eight bytes of the UUIDs of the caches whose data disk the array is, or a part of it: alone it may be incomplete.
     /// At most [`CACHES_MAX`].
     pub caches: Vec<u64>,
 }
 
-/// Who a device says it is.
+/// The identity of a device by its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub id: u64,
     /// None: a spare.
     pub role: Option<usize>,
-    /// Which copy of its superblock counts: the next one is written over the other.
+    /// The copy of its superblock that counts: the next one is written over the other.
     pub copy: usize,
 }
 
@@ -201,7 +201,7 @@ impl Superblock {
         Identity { id: self.member_ids[role], role: Some(role), copy }
     }
 
-    /// Which of several superblocks of an array counts. Some members may be ahead of others that went on without them: what counts is
+    /// The one of several superblocks of an array that counts. Some members may be ahead of others that went on without them: what counts is
     /// how far all that were in use have come together. A program that does not know of that counts generations.
     pub fn newest_of<'a>(
         found: impl IntoIterator<Item = &'a Superblock, IntoIter: Clone>,
@@ -318,7 +318,7 @@ impl Superblock {
         Superblock::newer(copy(0), copy(1))
     }
 
-    /// Which of the two copies on a device counts.
+    /// The one of the two copies on a device that counts.
     pub(super) fn newer(
         first: Result<(Superblock, Identity), SuperblockError>,
         second: Result<(Superblock, Identity), SuperblockError>,

@@ -1,4 +1,4 @@
-//! What a pass makes of a window that was read: what has to be written, and what there is to tell. Pure.
+//! Judges a window that a pass has read: the blocks that have to be written, and the findings. Pure.
 //!
 //! | the pass is a | a row that fits                      | one that does not            | a block that could not be read |
 //! |---------------|--------------------------------------|------------------------------|--------------------------------|
@@ -41,7 +41,7 @@ pub(super) struct Survey<'a> {
     pub layout: Layout,
     pub kind: PassKind,
     pub units: Range<u64>,
-    /// What each member gave.
+    /// The rows that each member gave.
     pub bytes: Vec<Option<Buf>>,
     /// By role and row.
     pub unreadable: &'a BTreeSet<(usize, usize)>,
@@ -49,7 +49,7 @@ pub(super) struct Survey<'a> {
     pub unsettled: &'a BTreeSet<(usize, usize)>,
 }
 
-/// What is to be written, before neighbours are put together.
+/// The writes, before neighbours are put together.
 #[derive(Default)]
 struct Writes {
     blocks: BTreeMap<(usize, usize), Vec<u8>>,

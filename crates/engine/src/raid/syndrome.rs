@@ -1,4 +1,4 @@
-//! What the blocks of a parity block group say about each other: which are missing and can be computed, whether data and
+//! Compares the blocks of a parity block group with each other: which are missing and can be computed, whether data and
 //! parity fit, and which block is wrong where exactly one is.
 //!
 //! RAID-6 can tell which one (H. P. Anvin, "The mathematics of RAID-6", on the corruption of one disk). Where the block of data
@@ -8,7 +8,7 @@
 use crate::raid::matrix::Shape;
 use crate::raid::parity::{self, Q};
 
-/// What was found out about a group of which every block could be read.
+/// The verdict on a group of which every block could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Right,

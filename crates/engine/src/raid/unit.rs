@@ -40,7 +40,7 @@ impl Block {
 pub struct Piece {
     pub request: u64,
     pub chunk: Chunk,
-    /// Where its bytes are in the request's buffer.
+    /// The offset of its bytes in the request's buffer.
     pub at: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct Unit {
     pub(super) blocks: Vec<Block>,
     /// The data blocks of some rows each, column by column; none where none of them is held.
     pub(super) pieces: Vec<Option<Buf>>,
-    /// How many of the pieces are there.
+    /// The number of pieces that are held.
     pub(super) held: usize,
     pub(super) dirty_blocks: usize,
     /// Being destaged.
@@ -73,7 +73,7 @@ pub struct Unit {
     pub waiting: VecDeque<Piece>,
     /// Rows of which something has to be computed, as a member cannot give it.
     pub fetch: Option<BTreeSet<usize>>,
-    /// What its members have, read for its next destage (`prefetch`).
+    /// The content on its members, read for its next destage (`prefetch`).
     pub(super) prefetched: Vec<(Run, Buf)>,
     /// A read of several blocks has failed: which of them is found out one by one.
     pub singly: bool,

@@ -1,4 +1,4 @@
-//! How a write cache is set up. The names are those of Biswas, Ramakrishnan and Towsley 1993, sections 2 and 4.
+//! The settings of a write cache. The names are those of Biswas, Ramakrishnan and Towsley 1993, sections 2 and 4.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::destage::how::HowPolicy;
 use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 
-/// What a write does to the read cache (section 2.3).
+/// The effect of a write on the read cache (section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnWrite {
@@ -20,7 +20,7 @@ pub enum OnWrite {
     WriteAllocate,
 }
 
-/// Which dirty blocks go to the disk together with a read miss (section 2.3).
+/// The dirty blocks that are written together with a read miss (section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Piggyback {
@@ -32,7 +32,7 @@ pub enum Piggyback {
     Full,
 }
 
-/// What is purged together: what one visit of the arm can reach (section 2.3).
+/// The blocks that are purged together: those that one visit of the arm can reach (section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RegionUnit {

@@ -1,4 +1,4 @@
-//! What is counted: the metrics of Biswas et al. 1993, section 3.3, and those of the tables of section 4.
+//! The counters: the metrics of Biswas et al. 1993, section 3.3, and those of the tables of section 4.
 
 use serde::{Deserialize, Serialize};
 

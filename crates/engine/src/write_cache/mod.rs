@@ -15,11 +15,11 @@
 //! A write is put into the cache and answered. It overwrites a dirty block of the same address, which is the point of it
 //! all. When dirty blocks are purged, and which first, is for the policies in `destage`; each *purge* writes all dirty
 //! blocks of one region. A read that finds nothing goes to the disk, and may take dirty blocks along (*piggybacking*).
-//! When no slot is free or clean a write waits, and the next purge is *immediate*: it takes its turn among the reads.
+//! If no slot is free or clean, a write waits, and the next purge is *immediate*: it takes its turn among the reads.
 //!
 //! Several disks are one space of addresses, one after the other.
 //!
-//! What is purged is written durably (FUA), so a block that became clean needs no flush of the disk.
+//! A purge writes durably (FUA), so a block that became clean needs no flush of the disk.
 
 mod clients;
 mod config;
@@ -225,7 +225,7 @@ impl Layer for WriteCache {
     }
 
     fn check(&self) {
-        // What takes time grows with the cache; small ones, as in tests, are checked whole.
+        // The time of a check grows with the cache; small ones, as in tests, are checked whole.
         for share in self.shares.iter().filter(|share| share.writes.capacity() <= 4096) {
             share.writes.check();
             if let Some(reads) = &share.reads {

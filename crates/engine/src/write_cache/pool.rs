@@ -68,21 +68,21 @@ struct Slot {
     /// In the list of its region, while dirty.
     region_before: u32,
     region_after: u32,
-    /// When it was last used; slots in the chain have rising stamps.
+    /// The stamp of its last use; slots in the chain have rising stamps.
     used: u64,
     state: State,
     /// Being written to the disk: it may not be purged a second time meanwhile.
     being_written: bool,
-    /// When it was first written again since its write began, whose end does not make it clean then; 0: it was not.
+    /// The stamp of the first write by a client while it was being written to the disk: then it stays dirty; 0: there was none.
     rewritten: u64,
     /// The request that wrote it last, and when.
     writer: u32,
     written: u64,
-    /// When it became dirty; what it held then is not on the disk before it is clean.
+    /// The stamp at which it became dirty; the content of that time is not on the disk before it is clean.
     dirty_since: u64,
 }
 
-/// What the write of a block to the disk means for those who wait until everything that was dirty at some stamp is safe: one
+/// The end of a block's write, for those who wait until everything that was dirty at some stamp is safe: one
 /// block less for each whose stamp is in `since..until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -232,7 +232,7 @@ impl Pool {
         self.slots[slot.0 as usize].writer
     }
 
-    /// When it was last written.
+    /// The stamp of its last write.
     pub fn written(&self, slot: SlotIndex) -> u64 {
         self.slots[slot.0 as usize].written
     }
@@ -246,7 +246,7 @@ impl Pool {
     /// A clean block; `None` where every slot is dirty. What it replaces is the least recently used clean block.
     ///
     /// # Panics
-    /// Where the block is in the pool already.
+    /// If the block is in the pool already.
     pub fn insert(&mut self, block: BlockId) -> Option<SlotIndex> {
         debug_assert!(self.find(block).is_none(), "a block has one slot");
         let slot = self.take_slot()?;
@@ -330,7 +330,7 @@ impl Pool {
         let rewritten = std::mem::take(&mut entry.rewritten);
         let since = entry.dirty_since;
         if safely && rewritten > 0 {
-            // What it held when the write began is on the disk; the newer content is not.
+            // The older content is on the disk; the newer one is not.
             entry.dirty_since = rewritten;
         }
         let index = self.find_region(region).expect("a dirty block's region is known");

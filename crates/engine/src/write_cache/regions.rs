@@ -1,4 +1,4 @@
-//! Which blocks lie together on a disk: on a track, on a cylinder, or, where tracks cannot be seen, in a range of addresses.
+//! Regions: blocks that lie together on a disk, on a track, on a cylinder, or, where tracks cannot be seen, in a range of addresses.
 //!
 //! Everything here is a number on one disk; whoever knows the disk makes the map (`dcd-model` for drives).
 
@@ -28,9 +28,9 @@ pub struct Regions {
 pub struct Stretch {
     pub regions: u32,
     pub region_sectors: u64,
-    /// How many of them the arm reaches without moving: the tracks of a cylinder, 1 for cylinders and plain ranges.
+    /// The number of them that the arm reaches without moving: the tracks of a cylinder, 1 for cylinders and plain ranges.
     pub regions_per_step: u32,
-    /// Where the arm is for the first of them: its cylinder, where that is known.
+    /// The cylinder of the first of them, where that is known.
     pub first_step: u64,
 }
 
@@ -67,7 +67,7 @@ impl Regions {
         Regions::new(&[Stretch { regions, region_sectors, regions_per_step: 1, first_step: 0 }])
     }
 
-    /// How many regions there are.
+    /// The number of regions.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -89,7 +89,7 @@ impl Regions {
         Extent::new(Lba(first), run.region_sectors)
     }
 
-    /// How far the arm moves between two regions: cylinders, where they are known.
+    /// The distance between two regions: in cylinders, where they are known.
     pub fn distance(&self, from: u32, to: u32) -> u64 {
         self.step(from).abs_diff(self.step(to))
     }
@@ -104,9 +104,9 @@ impl Regions {
     }
 }
 
-/// What a controller that sees the arm and the platters can tell; without it there is no *free* piggybacking.
+/// The arm and the platters, for a controller that sees them; without it there is no *free* piggybacking.
 pub trait Arm {
-    /// When the head could begin to read or write on the track of `to` if it set out at `now`.
+    /// The time at which the head could begin to read or write on the track of `to` if it began to move at `now`.
     fn on_track(&self, now: Nanos, to: Lba, write: bool) -> Nanos;
 
     /// When, from `at` on, the extent's first sector comes under the head, and when its last one has passed. The extent

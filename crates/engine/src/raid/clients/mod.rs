@@ -24,11 +24,11 @@ pub(super) struct Unanswered {
     /// Pieces that are not done.
     left: u32,
     error: Option<IoError>,
-    /// What a durable write has made dirty; taken when it begins to wait for that.
+    /// Units that a durable write has made dirty; taken when it begins to wait for them.
     units: Vec<u64>,
 }
 
-/// Who wants to know when what was dirty is safe.
+/// The one that waits until dirty data is safe.
 pub(super) enum WaitingFor {
     Request(u64),
     Report(Report),
@@ -61,7 +61,7 @@ impl Clients {
         self.foreground
     }
 
-    /// When the last request came.
+    /// The time of the last request.
     pub const fn last_activity(&self) -> Nanos {
         self.last_activity
     }

@@ -113,7 +113,7 @@ impl Array {
         self.clients.reading -= 1;
         self.cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
-            // What was written meanwhile may have made it whole.
+            // A write may have made it whole meanwhile.
             if self.cache.has(piece.chunk) {
                 self.answer_read(piece, out);
             } else {
@@ -128,7 +128,7 @@ impl Array {
         self.unlocked(piece.chunk.unit, out);
     }
 
-    /// What the cache has is newer than what a member gave.
+    /// Blocks in the cache are newer than those that a member gave.
     fn answer_read(&mut self, piece: Piece, out: &mut Outbox) {
         if self.cache.get(piece.chunk.unit).is_some() {
             let request = self.clients.requests.get_mut(piece.request);
@@ -169,7 +169,7 @@ impl Array {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
             return true;
         }
-        // What is lost is settled when its unit is destaged: nothing may be written past that.
+        // Lost blocks are settled when their unit is destaged: no write may overtake that.
         let settling = !self.recorder.lost().is_empty();
         let locked = self.cache.is_locked(piece.chunk);
         let unit = self.cache.unit(number);

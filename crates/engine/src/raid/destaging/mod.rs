@@ -1,4 +1,4 @@
-//! What is destaged next: by marks and policies, and by those who wait.
+//! Choosing the next destage: by marks and policies, and by those who wait.
 
 mod run;
 
@@ -6,9 +6,9 @@ mod run;
 #[derive(Default)]
 pub(super) struct Destaging {
     running: u32,
-    /// What was dirty when these began.
+    /// Blocks that were dirty when these began.
     blocks: usize,
-    /// Where a sweep goes on.
+    /// The unit at which a sweep continues.
     hand: u64,
     /// Destaging has begun at the high mark and not reached the low one.
     triggered: bool,

@@ -1,4 +1,4 @@
-//! What a band of the critical section is made of, kept on each member between its superblocks and its first stripe while it is
+//! The sources of a band in the critical section, kept on each member between its superblocks and its first stripe while it is
 //! overwritten. Bytes are described in docs/format.md.
 
 use zerocopy::little_endian::{U32, U64};
@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"DCDRGROW";
 struct Header {
     magic: [u8; 8],
     uuid: [u8; 16],
-    /// Where the band begins, in sectors from the first stripe.
+    /// The sector at which the band begins, from the first stripe on.
     position: U64,
     sectors: U32,
     role: U32,
@@ -27,7 +27,7 @@ struct Header {
     crc: U32,
 }
 
-/// Which band is kept.
+/// The identity of a kept band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub uuid: [u8; 16],
@@ -55,7 +55,7 @@ pub fn keep(member: &mut dyn BlockDevice, kept: &Kept, data: &[u8]) -> Result<()
     member.run(Io::Write { at: BACKUP_SECTOR, buf, durability: Durability::Durable }).status
 }
 
-/// What was kept of a band on a member; none where it is damaged, or of another band.
+/// The bytes that were kept of a band on a member; none where it is damaged, or of another band.
 pub fn kept(member: &mut dyn BlockDevice, kept: &Kept) -> Result<Option<Vec<u8>>, IoError> {
     let block = member.read(BACKUP_SECTOR, LINE_BYTES as usize)?;
     let Ok((found, _)) = Header::read_from_prefix(block.bytes()) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Which stripes move together, and which old ones they come from.
+//! Bands: stripes that move together, and the old stripes that they come from.
 //!
 //! The array has the same strips in the same order before and after; a stripe of the new layout only has more of them. So what a new
 //! stripe gets comes from the old stripe of the same number, or from one behind it: from the same only while the number is
@@ -20,7 +20,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// Where it begins on each member.
+    /// The sector at which it begins on each member.
     pub fn lba(&self, layout: &Layout) -> Lba {
         Lba(DATA_SECTOR + self.position(layout))
     }
@@ -57,7 +57,7 @@ impl Bands {
         (self.old.stripes * self.old.shape.data as u64).div_ceil(self.new.shape.data as u64)
     }
 
-    /// Where the move ends, in sectors of each member.
+    /// The end of the move, in sectors of each member.
     pub const fn end(&self) -> u64 {
         self.stripes() * self.new.strip_sectors
     }
@@ -67,7 +67,7 @@ impl Bands {
         band.stripe < self.old.shape.data as u64
     }
 
-    /// What moves next, from a position.
+    /// The band that moves next, from a position.
     pub fn at(&self, position: u64) -> Band {
         let strip = self.new.strip_sectors;
         let (stripe, first) = (position / strip, position % strip);

@@ -32,7 +32,7 @@ use backup::BACKUP_SECTORS_MAX;
 use band::Bands;
 use reshape::Mover;
 
-/// How much of each member is zeroed between two records of progress.
+/// The sectors of each member that are zeroed between two records of progress.
 const ZEROED_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 
 /// The members in the order of their roles; none where one is missing.
@@ -73,7 +73,7 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, GrowError> {
 /// data move at a time. The journal is emptied: its records are as long as the stripes were.
 ///
 /// # Errors
-/// Where the array is not at rest or the new member does not fit; where a medium fails; where `progress` breaks.
+/// If the array is not at rest or the new member does not fit; where a medium fails; where `progress` breaks.
 pub fn add_member(
     members: Members<'_, '_>,
     journal: Option<&mut dyn BlockDevice>,
@@ -120,7 +120,7 @@ pub fn add_member(
     }
     Mover { work: &mut work, bands }.run(reshape, progress)?;
     work.superblock.reshape = None;
-    // What a member had that is away has moved.
+    // The data of members that are away has moved.
     work.superblock.away = Away::default();
     work.record()?;
     Ok(work.superblock)
@@ -130,7 +130,7 @@ pub fn add_member(
 /// nothing to gain.
 ///
 /// # Errors
-/// Where the array is not at rest; where a medium fails; where `progress` breaks: then nothing has changed.
+/// If the array is not at rest; where a medium fails; where `progress` breaks: then nothing has changed.
 pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Option<Superblock>, GrowError> {
     let mut work = survey(members)?;
     let superblock = &work.superblock;
@@ -200,7 +200,7 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
     Ok(Work { members, superblock: newest, copies, flushed: false })
 }
 
-/// What an array must be before it may grow.
+/// Refuses to grow an array that is not at rest.
 fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
     if superblock.active || !superblock.in_doubt.is_empty() {
         return refuse(
@@ -219,7 +219,7 @@ fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
 struct Work<'a, 'b> {
     members: Members<'a, 'b>,
     superblock: Superblock,
-    /// Which copy of its superblock counts on each member; none where it has none that can be read.
+    /// The copy of its superblock that counts on each member; none where it has none that can be read.
     copies: Vec<Option<usize>>,
     /// The superblocks that were found are durable: a killed server may have left them in the caches of members.
     flushed: bool,

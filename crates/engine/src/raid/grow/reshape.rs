@@ -68,7 +68,7 @@ impl Mover<'_, '_, '_> {
         backup::kept(self.work.member(role), &place).ok().flatten()
     }
 
-    /// How much was kept of a band that had been begun.
+    /// The sectors that were kept of a band that had been begun.
     fn kept_sectors(&mut self, band: &Band) -> Result<u64, GrowError> {
         let kept = self.old_members().into_iter().find_map(|role| self.kept(band, role));
         kept.map(|kept| kept.len() as u64 / SECTOR_BYTES).ok_or(GrowError::Lost { stripe: band.stripe })
@@ -122,7 +122,7 @@ impl Mover<'_, '_, '_> {
         self.work.flush()
     }
 
-    /// What each member gets of a band.
+    /// The part of a band that each member gets.
     fn compose(&self, band: &Band, source: &Source) -> Vec<Vec<u8>> {
         let (old, new) = (&self.bands.old, &self.bands.new);
         let data = new.shape.data as u64;

@@ -19,7 +19,7 @@ pub struct Lost {
 pub struct Source {
     layout: Layout,
     band: Band,
-    /// What was read of each member, stripe after stripe.
+    /// The strips that were read of each member, stripe after stripe.
     members: Vec<Vec<u8>>,
     /// Blocks of each member that could not be read.
     unread: Vec<BTreeSet<usize>>,
@@ -89,7 +89,7 @@ impl Source {
         failed
     }
 
-    /// What a member has of the first stripe.
+    /// The strip of a member in the first stripe.
     pub fn first(&self, role: usize) -> &[u8] {
         &self.members[role][..self.strip_bytes()]
     }

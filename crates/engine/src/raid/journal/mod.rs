@@ -62,7 +62,7 @@ pub struct Entry {
     pub buf: Buf,
 }
 
-/// Where records lie on a journal for an array.
+/// The places of records on a journal for an array.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
     pub count: u64,
@@ -98,7 +98,7 @@ impl Slots {
     }
 }
 
-/// What a record is part of.
+/// A record's place in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub uuid: [u8; 16],
@@ -141,7 +141,7 @@ fn encode(slots: &Slots, place: Place, entries: &[(usize, Lba, &Buf)]) -> Buf {
     record
 }
 
-/// Where a record has the number of slots: behind its entries, if there is room in its header.
+/// The place in a record of the number of slots: behind its entries, if there is room in its header.
 const fn count_at(entries: usize) -> std::ops::Range<usize> {
     let at = HEADER_BYTES + entries * ENTRY_BYTES;
     at..at + size_of::<u64>()
@@ -196,7 +196,7 @@ pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Res
     Ok(false)
 }
 
-/// Where the records of an array are on a device.
+/// The places of an array's records on a device.
 fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
     let shape = superblock.level.shape(superblock.members)?;
     let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
@@ -206,7 +206,7 @@ fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
 /// Makes a device the journal of a new array: it begins with zeroes.
 ///
 /// # Errors
-/// Where it is too small, or cannot be written.
+/// If it is too small, or cannot be written.
 pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), CreateError> {
     let slots = slots(device, superblock).expect("an array that has been made has a shape");
     if slots.count < Slots::COUNT_MIN {
@@ -219,7 +219,7 @@ pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> R
 /// Whether a device can be the journal of an array: not where there is something else.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn may_be_journal_of(
     device: &mut dyn BlockDevice,
     superblock: &Superblock,
@@ -347,7 +347,7 @@ impl Journal {
         }
     }
 
-    /// Where it is.
+    /// Its port.
     pub const fn port(&self) -> Port {
         self.port
     }

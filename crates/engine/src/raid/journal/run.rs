@@ -57,7 +57,7 @@ impl Array {
             .iter()
             .map(|(run, buf)| (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf))
             .collect();
-        // What it has for a member that has failed since it was planned counts: no superblock may say yet that it has.
+        // A write to a member that has failed since the plan was made counts: no superblock may say yet that it has.
         let void = failed.iter().filter(|role| writes.iter().all(|(other, ..)| other != *role));
         let mut entries: Vec<(usize, Lba, &Buf)> =
             void.map(|role| (*role, layout.member_lba(unit, 0), &nothing)).collect();

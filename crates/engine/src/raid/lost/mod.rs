@@ -17,14 +17,14 @@ use crate::raid::superblock::LostBlock;
 /// A block of the cache: unit, row, column.
 type Place = (u64, usize, usize);
 
-/// Where a lost block is in the cache.
+/// The place of a lost block in the cache.
 fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
     let (unit, row) = (lost.block / layout.rows as u64, (lost.block % layout.rows as u64) as usize);
     let column = (0..layout.shape.data).find(|&column| layout.member(unit, column) == lost.role)?;
     Some((unit, row, column))
 }
 
-/// How many blocks are remembered that cannot be read: what is behind that is counted when these are written.
+/// The most unreadable blocks that are remembered. Others are counted after some of these have been written.
 pub(super) const UNREADABLE_MAX: usize = 4096;
 
 /// The data blocks of a row that neither their members nor the cache give.

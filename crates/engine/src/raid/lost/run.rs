@@ -54,7 +54,7 @@ impl Array {
                 .any(|row| self.losses.lost.contains(&(chunk.unit, row as usize, chunk.column)))
     }
 
-    /// What a write covers whole is not lost any more. False where it leaves something of a lost block as it was.
+    /// Blocks that a write covers whole are no longer lost. False if it covers a part of a lost block only.
     pub fn overwrite_lost(&mut self, piece: Piece) -> bool {
         let chunk = piece.chunk;
         let end = chunk.first + chunk.sectors;
@@ -91,7 +91,7 @@ impl Array {
         self.notice |= self.losses.lost.insert(place);
     }
 
-    /// What a new member cannot get, and what else is missing of these rows. They are counted from a unit on, each with a role.
+    /// Records the blocks that a new member cannot get, and others that are missing in these rows. Rows are counted from a unit on, each with a role.
     pub fn lose_blocks(&mut self, first: u64, lost: &[(usize, usize)], out: &mut Outbox) {
         for &(row, role) in lost {
             let unit = first + (row / self.layout.rows) as u64;

@@ -27,9 +27,9 @@ pub(super) struct Joining {
     /// Commands that have not returned.
     left: usize,
     error: Option<IoError>,
-    /// What was on it, copy by copy, as far as it was a superblock.
+    /// The copies of a superblock that were on it.
     copies: [Result<(Superblock, Identity), SuperblockError>; 2],
-    /// What it was.
+    /// The newer one of them.
     was: Option<(Superblock, Identity)>,
 }
 
@@ -49,7 +49,7 @@ impl Joining {
         &self.spare
     }
 
-    /// What its superblock says, until that is wiped.
+    /// Its superblock, until that is wiped.
     pub const fn was(&self) -> Option<&(Superblock, Identity)> {
         self.was.as_ref()
     }

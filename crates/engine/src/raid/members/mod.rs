@@ -20,7 +20,7 @@ use joining::{Joining, Outcome};
 pub(super) struct Spare {
     pub port: Port,
     pub id: u64,
-    /// Which copy of its superblock counts.
+    /// The copy of its superblock that counts.
     pub copy: usize,
     pub seat: Seat,
 }
@@ -55,7 +55,7 @@ pub fn members_named(roles: &[usize]) -> String {
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Members {
-    /// Where the member of each role is; none where it is missing.
+    /// The port of each role's member; none where it is missing.
     ports: Vec<Option<Port>>,
     /// For each role that a spare has taken, the place of that among the spares.
     holders: Vec<Option<usize>>,
@@ -79,7 +79,7 @@ impl Members {
         self.ports.len()
     }
 
-    /// Where the member of a role is.
+    /// The port of a role's member.
     pub fn port(&self, role: usize) -> Option<Port> {
         self.ports.get(role).copied().flatten()
     }
@@ -166,7 +166,7 @@ impl Members {
         Ok(())
     }
 
-    /// What is being made of the device on a port, if it is joining.
+    /// The seat of the device on a port, if it is joining.
     pub fn joining(&self, port: Port) -> Option<Seat> {
         self.joining.iter().map(Joining::spare).find(|spare| spare.port == port).map(|spare| spare.seat)
     }

@@ -25,7 +25,7 @@ use crate::{LINE_BYTES, Nanos};
 
 /// Clients are active until so long after the last request.
 const ACTIVE: Nanos = Nanos::from_millis(500);
-/// What a window has of each member while clients are active: some ten milliseconds of a disk.
+/// The bytes of a window on each member while clients are active: some ten milliseconds of a disk.
 const ACTIVE_WINDOW_BYTES: u64 = 512 << 10;
 /// Windows at a time while they are not: some are read while others are written.
 const DEPTH: u64 = 4;
@@ -33,7 +33,7 @@ const DEPTH: u64 = 4;
 /// A pass says so often how far it has come: what a restart does again at most.
 const CHECKPOINT_TIME: Nanos = Nanos::from_secs(10);
 
-/// What a pass is for.
+/// The purpose of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassKind {
     Resync,
@@ -52,7 +52,7 @@ impl PassKind {
     }
 }
 
-/// What a pass has come across.
+/// The findings of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// Rows whose parity does not fit their data.
@@ -67,7 +67,7 @@ pub struct Findings {
     pub unlocated: u64,
 }
 
-/// What a pass has written below a unit is made durable, so that it can be said that the pass has come so far.
+/// The writes of a pass below a unit are being made durable, so that its progress can be recorded.
 #[derive(Clone, Copy)]
 struct Checkpoint {
     position: u64,
@@ -78,11 +78,11 @@ struct Checkpoint {
 /// See the module's documentation.
 struct Pass {
     kind: PassKind,
-    /// What no window has been begun of, in rising order.
+    /// Units for which no window has begun, in rising order.
     todo: VecDeque<Range<u64>>,
     /// All that it goes over.
     units: u64,
-    /// When it began, or went on, and what was left then.
+    /// The time at which it began or continued, and the units that were left then.
     began: Option<(Nanos, u64)>,
     findings: Findings,
     /// Regions of which something could not be made right.
@@ -133,13 +133,13 @@ pub(super) struct Passes {
     /// Those of the current pass that have begun, and their order.
     pub windows: Slab<Window>,
     pub order: VecDeque<u64>,
-    /// When the next window may begin while clients are active.
+    /// The time at which the next window may begin while clients are active.
     next_at: Nanos,
     /// A scrub that does not go on now.
     parked: Option<Pass>,
     /// An administrator has stopped it.
     paused: bool,
-    /// What the last ones that came to their end have found.
+    /// The findings of the last passes that came to their end.
     pub last_scrub: Option<Findings>,
     pub last_rebuild: Option<Findings>,
     pub last_return: Option<Return>,
@@ -149,7 +149,7 @@ pub(super) struct Passes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
     pub role: usize,
-    /// What was filled of it since the array was started or the member was added.
+    /// Bytes that were filled since the array was started or the member was added.
     pub filled_bytes: u64,
     pub member_bytes: u64,
 }

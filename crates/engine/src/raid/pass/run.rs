@@ -54,7 +54,7 @@ impl Array {
         }
     }
 
-    /// What the current pass was begun for is not so any more.
+    /// The reason for the current pass no longer holds.
     pub fn is_void(&self) -> bool {
         self.passes.current.as_ref().is_some_and(|pass| {
             pass.void
@@ -112,7 +112,7 @@ impl Array {
         }
     }
 
-    /// What the member that is being rebuilt lacks; none as long as that is not known.
+    /// The units that the member that is being rebuilt lacks; none as long as that is not known.
     fn units_to_rebuild(&self, rebuild: &Rebuild) -> Option<Vec<Range<u64>>> {
         let left = rebuild.sectors / self.layout.column_sectors()..self.layout.units();
         if !self.recorder.is_returning() {
@@ -154,7 +154,7 @@ impl Array {
         self.layout.rows as u64 * LINE_BYTES
     }
 
-    /// How many units a window has now.
+    /// The units of the next window.
     fn window_units(&self, now: Nanos) -> u64 {
         let share = self.config.pass_bytes / (DEPTH * self.members.count() as u64);
         let bytes = if self.is_active(now) { share.min(ACTIVE_WINDOW_BYTES) } else { share };
@@ -194,7 +194,7 @@ impl Array {
         }
     }
 
-    /// What a member has below a unit.
+    /// The sectors of a member below a unit.
     fn sectors_below(&self, unit: Option<u64>) -> u64 {
         unit.map_or(self.recorder.recorded().member_sectors, |unit| unit * self.layout.column_sectors())
     }

@@ -1,4 +1,4 @@
-//! What destages are going to read, read before: the old content of dirty blocks.
+//! Prefetching reads the old content of dirty blocks before their destage needs it.
 //!
 //! While clients write into the cache, members have time. What a destage has to know first changes only under the exclusive lock of
 //! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: an operation uses it, a pass forgets

@@ -30,7 +30,7 @@ pub(super) struct Recorder {
     copies: Vec<usize>,
     /// For each role, the generation that its member has; 0 where nobody is.
     generations: Vec<u64>,
-    /// What is to be recorded; its generation and epoch do not count.
+    /// The superblock that is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
     /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
     in_doubt: Bitmap,
@@ -142,7 +142,7 @@ impl Recorder {
         self.lacks.as_ref().is_none_or(|lacks| lacks.contains(tract))
     }
 
-    /// What the member that is being rebuilt lacks, if it is one that has come back.
+    /// The tracts that the member that is being rebuilt lacks, if it has come back.
     pub const fn lacks(&self) -> Option<&Bitmap> {
         self.lacks.as_ref()
     }
@@ -193,7 +193,7 @@ impl Recorder {
         self.news = true;
     }
 
-    /// What is below this sector of the member that is being rebuilt is as it should be, and is kept so.
+    /// Below this sector the member that is being rebuilt is up to date, and is kept so.
     pub const fn rebuilt(&mut self, sectors: u64) {
         self.rebuilt = sectors;
     }
@@ -202,7 +202,7 @@ impl Recorder {
     pub fn checkpoint(&mut self, sectors: u64) {
         let Some(rebuild) = &mut self.wanted.rebuilding else { return };
         rebuild.sectors = sectors;
-        // Where nothing else would be recorded with it, progress may be, although nobody has written.
+        // Progress may be recorded without a write of a client, if nothing else would be recorded with it.
         self.news |= self.wanted.failed == self.recorded.failed;
         if sectors >= self.wanted.member_sectors {
             self.wanted.failed &= !(1 << rebuild.role);
@@ -271,7 +271,7 @@ impl Recorder {
         }
     }
 
-    /// What is to be recorded announces writes to a region of a tract.
+    /// The next superblock announces writes to a region of a tract.
     fn is_begun(&self, region: u64, tract: u64, journaled: bool) -> bool {
         let away = &self.wanted.away;
         (journaled || self.wanted.in_doubt.contains(region))
@@ -301,12 +301,12 @@ impl Recorder {
         self.touched = Bitmap::default();
     }
 
-    /// Who has failed, as the superblocks have to say it.
+    /// The failed members, as the superblocks have to say it.
     fn known(&self) -> &Superblock {
         if self.news || self.wanted.active || self.recorded.active { &self.wanted } else { &self.recorded }
     }
 
-    /// What is to be recorded and is not.
+    /// The next superblock, if it differs from the recorded one.
     fn next(&self) -> Option<Superblock> {
         let known = self.known();
         let differs = self.owes()

@@ -17,7 +17,7 @@ impl Array {
     pub fn announce(&mut self, unit: u64, out: &mut Outbox) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        // What is dirty in non-volatile RAM may stay there for long.
+        // Dirty blocks may stay in non-volatile RAM for long.
         let together = !self.config.non_volatile
             || self.clients.wait_for_flush()
             || !self.recorder.wanted.away.is_empty();
@@ -35,7 +35,7 @@ impl Array {
         self.recorder.may_write(self.regions.of_unit(unit), self.tracts.of_unit(unit)) || late
     }
 
-    /// What waits in the cache is recorded together, and not region by region: all members would leave what they do for each.
+    /// The regions of all dirty units are recorded together: each update interrupts all members.
     fn begin_all_dirty(&mut self, journaled: bool) {
         let mut next = 0;
         while let Some(&unit) = self.cache.dirty().range(next..).next() {

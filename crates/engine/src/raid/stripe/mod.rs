@@ -21,7 +21,7 @@ use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
 
-/// What it is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     Destage,
@@ -58,7 +58,7 @@ pub(super) struct Operation {
     blocks: usize,
     pub phase: OperationPhase,
     work: Option<Work>,
-    /// What was read before it began.
+    /// Blocks that were read before it began.
     prefetched: Vec<(Run, Buf)>,
     pub writes: Vec<(Run, Buf)>,
     /// Commands that have not returned.
@@ -72,7 +72,7 @@ pub(super) struct Operation {
     made_right: Vec<usize>,
 }
 
-/// Where the plan's blocks are.
+/// The blocks of a plan.
 struct Bytes<'a> {
     cache: &'a StripeCache,
     unit: u64,

@@ -24,7 +24,7 @@ pub(super) struct Window {
     pub units: Range<u64>,
     /// Locks, or commands, that it waits for.
     left: usize,
-    /// What each member gave; none where it has failed.
+    /// The rows that each member gave; none where it has failed.
     bytes: Vec<Option<Buf>>,
     /// By role and row.
     unreadable: BTreeSet<(usize, usize)>,

@@ -138,7 +138,7 @@ impl Array {
         self.passes.found(&found.findings, in_doubt);
         let first = self.passes.windows.get_mut(key).units.start;
         self.lose_blocks(first, &lost, out);
-        // What was looked at is known anew.
+        // These units have just been looked at.
         self.losses.forget_unreadable(&looked_at);
         for (row, role) in unknown {
             let unit = first + (row / self.layout.rows) as u64;

@@ -5,7 +5,7 @@ mod run;
 use crate::layer::{Durability, IoError, Report, RequestId};
 use crate::{Buf, Extent};
 
-/// What a request does to its sectors.
+/// The effect of a request on its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Read,
@@ -35,11 +35,11 @@ pub(super) struct Piece {
     pub disk: u32,
     /// On the disk.
     pub extent: Extent,
-    /// Where its bytes are in the request's buffer.
+    /// The offset of its bytes in the request's buffer.
     pub at: usize,
 }
 
-/// Who wants to know when what was dirty is safe.
+/// The one that waits until dirty data is safe.
 pub(super) enum WaitingFor {
     Request(u64),
     Report(Report),

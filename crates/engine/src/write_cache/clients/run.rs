@@ -231,7 +231,7 @@ impl WriteCache {
         }
     }
 
-    /// What was cached of a piece is older than what is now on the disk, but for what was written since `stamp`.
+    /// Drops cached blocks of a piece that are older than those on the disk: all that were not written since `stamp`.
     pub(in crate::write_cache) fn forget_older(&mut self, piece: Piece, stamp: u64) {
         let index = self.share_of(piece.disk);
         let numbers = self.blocks_of(piece);

@@ -1,4 +1,4 @@
-//! What each disk does next: its queue, and when and what it purges.
+//! The disks: their queues, and their purges.
 //!
 //! | an operation is | until                                                                       |
 //! |-----------------|-----------------------------------------------------------------------------|
@@ -32,7 +32,7 @@ pub(super) enum Job {
 pub(super) struct Queued {
     pub job: Job,
     pub arrived: Nanos,
-    /// How long the disk had been busy with writes by then.
+    /// The time that the disk had been busy with writes by then.
     pub write_busy: Nanos,
 }
 
@@ -88,7 +88,7 @@ impl Disk {
         }
     }
 
-    /// How long the disk has been busy with writes.
+    /// The time that the disk has been busy with writes.
     pub fn write_busy(&self, now: Nanos) -> Nanos {
         let current = if self.writing > 0 { now.since(self.writing_since) } else { Nanos::ZERO };
         self.written_for + current

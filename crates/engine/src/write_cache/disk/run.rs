@@ -1,4 +1,4 @@
-//! What a disk does next.
+//! Choosing the next operation of a disk.
 
 use super::{Job, Queued};
 use crate::Nanos;
@@ -211,7 +211,7 @@ impl WriteCache {
         self.disks[index as usize].stow.queue(waiting[0], waiting[1])
     }
 
-    /// How far the arm of its disk is from a region.
+    /// The distance of the arm of its disk from a region.
     fn distance(&self, region: RegionId) -> u64 {
         let disk = &self.disks[region.disk as usize];
         disk.map.regions.distance(disk.arm_at, region.number)

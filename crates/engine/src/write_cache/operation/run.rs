@@ -137,7 +137,7 @@ impl WriteCache {
         self.write_runs(operation, share, after, out);
     }
 
-    /// What is in the cache of a read's range now. It must be kept here: by the time the read returns it may have been purged
+    /// Copies the cached blocks in a read's range. They must be kept: by the time the read returns it may have been purged
     /// and evicted, and the disk may have read before it was written.
     fn overlay(&self, piece: Piece, share: usize) -> Vec<(usize, Buf)> {
         let share = &self.shares[share];
@@ -391,7 +391,7 @@ impl WriteCache {
             OperationKind::Flush { waiter, covers } => {
                 match operation.error {
                     None => disk.flushed = disk.flushed.max(covers),
-                    // What it should have covered counts as unwritten for good: the next flush has to try again.
+                    // The writes that it should have covered count as unflushed: the next flush has to try again.
                     Some(_) => disk.unflushed += 1,
                 }
                 self.flush_returned(waiter, operation.error);
