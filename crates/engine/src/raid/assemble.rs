@@ -8,7 +8,7 @@ use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::identify::identify;
-use crate::raid::journal::{self, Entry, Journal, ReplayError, Slots};
+use crate::raid::journal::{self, Journal, RecordEntry, ReplayError, Slots};
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::{Members, members_named};
 use crate::raid::record::Recorder;
@@ -232,13 +232,18 @@ impl Starting<'_> {
     }
 
     /// Makes the writes of the journal again. They are all there, whichever of them a crash has cut short.
-    fn replay(&mut self, port: Port, writes: Vec<Entry>, below: &mut dyn Ports) -> Result<(), ActivateError> {
+    fn replay(
+        &mut self,
+        port: Port,
+        writes: Vec<RecordEntry>,
+        below: &mut dyn Ports,
+    ) -> Result<(), ActivateError> {
         let mut device = PortDevice { ports: below, port };
         // A server that was killed may have left the newest record in the device's cache: if a power cut took it while its
         // writes are half made, nobody could finish them. The crash explorer found this.
         device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
         let column_sectors = self.layout.column_sectors();
-        let unit_of = |write: &Entry| (write.at.0 - DATA_SECTOR) / column_sectors;
+        let unit_of = |write: &RecordEntry| (write.at.0 - DATA_SECTOR) / column_sectors;
         let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
         let void: BTreeMap<_, _> =
             marks.map(|(index, write)| ((write.role, unit_of(write)), index)).collect();

@@ -8,7 +8,7 @@ use crate::raid::members::{Members, Spare, members_named};
 use crate::raid::superblock::{Identity, NOBODY, Superblock, SuperblockError};
 
 /// The result of reading all superblocks.
-pub(super) struct Found {
+pub(super) struct Identified {
     pub newest: Superblock,
     pub members: Members,
     /// For each role, which copy of its superblock counts.
@@ -36,7 +36,7 @@ fn refuse<T>(why: impl Into<String>) -> Refusal<T> {
     Err(ActivateError(why.into()))
 }
 
-pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Found> {
+pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Identified> {
     let mut count = 0;
     let mut next = || {
         count += 1;
@@ -64,7 +64,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Fo
         let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
         unusable.push((port, unused(place, why)));
     }
-    let mut found = Found::new(config, &members, &spares, places)?;
+    let mut found = Identified::new(config, &members, &spares, places)?;
     unusable.into_iter().for_each(|(port, why)| found.members.add_unusable(port, why));
     for (place, device) in present(&spares) {
         found.add_spare(place, device, below)?;
@@ -194,14 +194,14 @@ fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
     ))
 }
 
-impl Found {
+impl Identified {
     /// Takes the newest superblock, which the stack file has to agree with. No device has a role yet.
     fn new(
         config: &RaidConfig,
         members: &[Option<Device>],
         spares: &[Option<Device>],
         places: Vec<Option<Port>>,
-    ) -> Refusal<Found> {
+    ) -> Refusal<Identified> {
         let known: Vec<_> = known(members, spares).collect();
         let superblocks = known.iter().map(|(superblock, _)| *superblock);
         let Some(newest) = Superblock::newest_of(superblocks.clone()) else {
@@ -213,7 +213,7 @@ impl Found {
         if let Some(apart) = newest.apart(&known) {
             return refuse(apart.to_string());
         }
-        Ok(Found {
+        Ok(Identified {
             newest: newest.clone(),
             members: Members::new(newest.members, places),
             copies: vec![0; newest.members],

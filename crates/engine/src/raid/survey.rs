@@ -29,7 +29,7 @@ pub(super) struct Repair {
 
 /// The outcome of a [`Survey`].
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Surveyed {
     pub findings: Findings,
     pub repairs: Vec<Repair>,
     /// Rows that stay as they are: more of them is missing than the parity makes up for, or it is in doubt itself.
@@ -66,8 +66,8 @@ impl Survey<'_> {
         (self.units.end - self.units.start) as usize * self.layout.rows
     }
 
-    pub fn carry_out(&self) -> Found {
-        let mut found = Found::default();
+    pub fn carry_out(&self) -> Surveyed {
+        let mut found = Surveyed::default();
         let mut writes = Writes::default();
         let blank = self.bytes.iter().flatten().any(Buf::is_blank);
         if let PassKind::Rebuild { .. } = self.kind {
@@ -120,7 +120,7 @@ impl Survey<'_> {
     }
 
     /// Some rows of a unit of which the same blocks are missing.
-    fn look_at(&self, unit: u64, rows: Range<usize>, found: &mut Found, writes: &mut Writes) {
+    fn look_at(&self, unit: u64, rows: Range<usize>, found: &mut Surveyed, writes: &mut Writes) {
         let shape = self.shape();
         let role = |column: usize| self.layout.member(unit, column);
         let blocks: Vec<Option<&[u8]>> =
@@ -170,7 +170,7 @@ impl Survey<'_> {
         unit: u64,
         rows: Range<usize>,
         blocks: &[Option<&[u8]>],
-        found: &mut Found,
+        found: &mut Surveyed,
         writes: &mut Writes,
     ) {
         let shape = self.shape();
@@ -227,7 +227,7 @@ impl Survey<'_> {
         unit: u64,
         rows: Range<usize>,
         blocks: &[&[u8]],
-        found: &mut Found,
+        found: &mut Surveyed,
         writes: &mut Writes,
     ) {
         let shape = self.shape();

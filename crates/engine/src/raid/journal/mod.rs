@@ -56,7 +56,7 @@ const ENTRY_BYTES: usize = size_of::<EntryBytes>();
 
 /// One write of a record. Without bytes: the role has failed in the unit that begins there, and older writes to it are void.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RecordEntry {
     pub role: usize,
     pub at: Lba,
     pub buf: Buf,
@@ -100,14 +100,14 @@ impl Slots {
 
 /// A record's place in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     pub uuid: [u8; 16],
     pub epoch: u64,
     pub number: u64,
     pub tail: u64,
 }
 
-fn encode(slots: &Slots, place: Place, entries: &[(usize, Lba, &Buf)]) -> Buf {
+fn encode(slots: &Slots, place: RecordPlace, entries: &[(usize, Lba, &Buf)]) -> Buf {
     let payload: usize = entries.iter().map(|(.., buf)| buf.len()).sum();
     let mut record = Buf::zeroed(slots.header_bytes + payload);
     let mut at = slots.header_bytes;
@@ -265,8 +265,8 @@ pub fn pending(
     slots: &Slots,
     uuid: [u8; 16],
     epoch: u64,
-) -> Result<Vec<Entry>, ReplayError> {
-    let mut records: Vec<(u64, u64, Option<Vec<Entry>>)> = Vec::new();
+) -> Result<Vec<RecordEntry>, ReplayError> {
+    let mut records: Vec<(u64, u64, Option<Vec<RecordEntry>>)> = Vec::new();
     for slot in 0..slots.count {
         let block = journal.read(slots.at(slot), slots.header_bytes).map_err(ReplayError::Io)?;
         let Some((header, entries)) = decode(block.bytes()) else { continue };
@@ -303,14 +303,14 @@ pub fn pending(
     Ok(writes)
 }
 
-fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<Entry> {
+fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<RecordEntry> {
     let mut at = 0;
     let mut cut = Vec::with_capacity(entries.len());
     for entry in entries {
         let bytes = (u64::from(entry.sectors.get()) * SECTOR_BYTES) as usize;
         let Some(block) = payload.bytes().get(at..at + bytes) else { break };
         at += bytes;
-        cut.push(Entry {
+        cut.push(RecordEntry {
             role: entry.role.get() as usize,
             at: Lba(entry.lba.get()),
             buf: Buf::copy_of(block),

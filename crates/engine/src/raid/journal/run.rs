@@ -1,6 +1,6 @@
 //! The journal of a running array.
 
-use super::{Place, encode};
+use super::{RecordPlace, encode};
 use crate::layer::{Durability, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
 use crate::raid::stripe::OperationPhase;
@@ -15,7 +15,7 @@ impl Array {
             return journal.epoch == epoch && !journal.writing;
         }
         (journal.epoch, journal.next, journal.writing) = (epoch, 1, true);
-        let place = Place { uuid, epoch, number: 0, tail: 0 };
+        let place = RecordPlace { uuid, epoch, number: 0, tail: 0 };
         let buf = encode(&journal.slots, place, &[]);
         let (port, at) = (journal.port, journal.slots.at(0));
         let io = Io::Write { at, buf, durability: Durability::Durable };
@@ -43,7 +43,7 @@ impl Array {
         journal.live.insert(number);
         (journal.next, journal.writing) = (number + 1, true);
         let tail = *journal.live.first().expect("it has this one");
-        let place = Place { uuid, epoch: journal.epoch, number, tail };
+        let place = RecordPlace { uuid, epoch: journal.epoch, number, tail };
         let (slots, port, at) = (journal.slots, journal.port, journal.slots.at(number));
         let unit = self.operations.get_mut(key).unit;
         let layout = self.layout;

@@ -28,7 +28,7 @@ pub(super) struct Operation {
     blocks: Vec<(SlotIndex, RegionId)>,
 }
 
-enum What {
+enum Step {
     /// The main command: the read, or what goes around.
     Main,
     /// A run of the operation's blocks.
@@ -40,7 +40,7 @@ enum What {
 /// One command below.
 pub(super) struct Flight {
     operation: u64,
-    what: What,
+    what: Step,
 }
 
 /// A run of dirty blocks that are written with one command.

@@ -1,6 +1,6 @@
 //! Carrying out operations at a disk.
 
-use super::{Flight, Operation, OperationKind, Run, What};
+use super::{Flight, Operation, OperationKind, Run, Step};
 use crate::destage::how::{self, Block};
 use crate::layer::{Durability, Io, IoResult, OpId, Outbox};
 use crate::write_cache::clients::{Action, Piece};
@@ -30,7 +30,7 @@ impl WriteCache {
         })
     }
 
-    fn submit(&mut self, operation: u64, what: What, io: Io, out: &mut Outbox) {
+    fn submit(&mut self, operation: u64, what: Step, io: Io, out: &mut Outbox) {
         let entry = self.operations.get_mut(operation);
         entry.left += 1;
         let port = self.disks[entry.disk as usize].port;
@@ -86,7 +86,7 @@ impl WriteCache {
             let to = self.operations.get_mut(operation).blocks.len();
             self.arrive_at(operation, run.extent);
             let io = Io::Write { at: run.extent.start, buf, durability: Durability::Durable };
-            self.submit(operation, What::Run(from..to), io, out);
+            self.submit(operation, Step::Run(from..to), io, out);
         }
     }
 
@@ -133,7 +133,7 @@ impl WriteCache {
         let whole = &self.requests.get_mut(piece.request).buf;
         let buf = if whole.is_blank() { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
         self.arrive_at(operation, piece.extent);
-        self.submit(operation, What::Main, Io::Read { at: piece.extent.start, buf }, out);
+        self.submit(operation, Step::Main, Io::Read { at: piece.extent.start, buf }, out);
         self.write_runs(operation, share, after, out);
     }
 
@@ -222,7 +222,7 @@ impl WriteCache {
             Action::Read => unreachable!("reads do not go around"),
         };
         self.arrive_at(operation, extent);
-        self.submit(operation, What::Main, io, out);
+        self.submit(operation, Step::Main, io, out);
     }
 
     /// Flushes the disks that may hold something in a volatile cache; the number of flushes.
@@ -233,7 +233,7 @@ impl WriteCache {
             if disk.unflushed > disk.flushed {
                 let operation =
                     self.start(now, index, OperationKind::Flush { waiter, covers: disk.unflushed });
-                self.submit(operation, What::Main, Io::Flush, out);
+                self.submit(operation, Step::Main, Io::Flush, out);
                 count += 1;
             }
         }
@@ -268,7 +268,7 @@ impl WriteCache {
         let operation = self.operations.get_mut(key);
         operation.left -= 1;
         match what {
-            What::Run(range) => {
+            Step::Run(range) => {
                 let blocks: Vec<_> = operation.blocks[range].to_vec();
                 for (slot, region) in blocks {
                     let settled = self.shares[share].writes.end_write(slot, region, error.is_none());
@@ -279,8 +279,8 @@ impl WriteCache {
                 }
                 self.go_on_writing(share, out);
             }
-            What::Settling => operation.error = operation.error.or(error),
-            What::Main => {
+            Step::Settling => operation.error = operation.error.or(error),
+            Step::Main => {
                 operation.error = error;
                 if let OperationKind::Read { buf, done, .. } = &mut operation.kind {
                     (*buf, *done) = (Some(result.buf), true);
@@ -301,7 +301,7 @@ impl WriteCache {
         if let (OperationKind::Through { piece, .. }, None) = (&operation.kind, operation.error) {
             let (disk, request) = (piece.disk as usize, piece.request);
             match self.requests.get_mut(request).action {
-                Action::Discard => self.submit(key, What::Settling, Io::Flush, out),
+                Action::Discard => self.submit(key, Step::Settling, Io::Flush, out),
                 Action::Write(Durability::Volatile) => self.disks[disk].unflushed += 1,
                 _ => {}
             }
