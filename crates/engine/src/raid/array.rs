@@ -343,7 +343,8 @@ impl Array {
     /// Nothing is dirty any more: the superblocks are to say so, and then it is over.
     pub fn close(&mut self, out: &mut Outbox) {
         self.stop = Stop::Recording;
-        self.rest(out);
+        self.recorder.rest();
+        self.record(out);
     }
 
     /// Asks for an alarm at a time, unless there is an earlier one.

@@ -26,7 +26,7 @@ impl Array {
             return false;
         }
         self.statistics.member_failures += 1;
-        let under_way = self.is_listed_when_away().then(|| self.tracts_in_use());
+        let under_way = self.is_listed_when_away().then(|| self.in_use(self.tracts));
         self.recorder.fail(role, under_way.as_ref());
         self.record(out);
         true

@@ -242,33 +242,30 @@ fn change(
     superblock.away = superblock.away.recorded_by(superblock.generation, superblock.failed);
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
-        // A device counts by its id, wherever it is named.
-        let Ok((own, identity)) = Superblock::read(*member) else { continue };
-        let Some(role) = superblock.role_of(identity.id) else { continue };
-        if superblock.is_outdated(role, own.generation) || !superblock.is_in_use(role) {
+        let Some((role, copy)) = held_role(*member, &superblock) else { continue };
+        if !superblock.is_in_use(role) {
             continue;
         }
         let wrong = |source| ChangeError::Write { role: place, source };
         // A killed server may have left the superblock that counts in its cache, and the next one goes over the other copy.
         member.flush().map_err(wrong)?;
-        member.run(superblock.write(superblock.identity(role, identity.copy))).status.map_err(wrong)?;
+        member.run(superblock.write(superblock.identity(role, copy))).status.map_err(wrong)?;
         member.flush().map_err(wrong)?;
     }
     Ok(superblock)
 }
 
-/// The roles that a device holds whose content counts, a bit each.
+/// The role of a device by its id, wherever it is named, and which copy of its superblock counts; none if its content is outdated.
+fn held_role(member: &mut dyn BlockDevice, superblock: &Superblock) -> Option<(usize, usize)> {
+    let (own, identity) = Superblock::read(member).ok()?;
+    let role = superblock.role_of(identity.id)?;
+    (!superblock.is_outdated(role, own.generation)).then_some((role, identity.copy))
+}
+
+/// The roles that devices hold whose content counts, a bit each.
 fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -> u64 {
-    let mut held = 0;
-    for member in members.iter_mut().flatten() {
-        if let Ok((own, identity)) = Superblock::read(*member)
-            && let Some(role) = superblock.role_of(identity.id)
-            && !superblock.is_outdated(role, own.generation)
-        {
-            held |= 1 << role;
-        }
-    }
-    held
+    let roles = members.iter_mut().flatten().filter_map(|member| held_role(*member, superblock));
+    roles.fold(0, |held, (role, _)| held | 1 << role)
 }
 
 /// Records that the member of a role has failed, and is not to be used again.

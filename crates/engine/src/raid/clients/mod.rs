@@ -56,6 +56,11 @@ pub(super) struct Clients {
 }
 
 impl Clients {
+    fn take(&mut self, id: RequestId, action: Action, buf: Buf) -> u64 {
+        self.foreground += 1;
+        self.requests.insert(Unanswered { id, action, buf, left: 1, error: None, units: Vec::new() })
+    }
+
     /// Requests that are not answered.
     pub const fn foreground(&self) -> u64 {
         self.foreground

@@ -1,6 +1,6 @@
 //! Carrying out the requests of clients.
 
-use super::{Action, Unanswered, Waiter, WaitingFor};
+use super::{Action, Waiter, WaitingFor};
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request};
 use crate::raid::array::{Array, Flight};
 use crate::raid::lost::unknown;
@@ -24,8 +24,10 @@ impl Array {
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => unreachable!("an array offers none"),
         };
-        self.clients.foreground += 1;
-        let Some(extent) = request.io.extent() else { return self.accept_flush(request) };
+        let Some(extent) = request.io.extent() else {
+            let key = self.clients.take(request.id, action, Buf::none());
+            return self.wait_until_destaged(WaitingFor::Request(key), None);
+        };
         let buf = match request.io {
             Io::WriteZeroes { .. } => Buf::blank((extent.sectors * SECTOR_BYTES) as usize),
             io => {
@@ -34,20 +36,23 @@ impl Array {
                 buf
             }
         };
-        let unanswered = Unanswered { id: request.id, action, buf, left: 1, error: None, units: Vec::new() };
-        let key = self.clients.requests.insert(unanswered);
+        let key = self.clients.take(request.id, action, buf);
         let mut at = 0;
         for chunk in self.layout.chunks(extent) {
             let piece = Piece { request: key, chunk, at };
             at += (chunk.sectors * SECTOR_BYTES) as usize;
             self.clients.requests.get_mut(key).left += 1;
-            match action {
-                Action::Read => self.read(piece, out),
-                Action::Write(_) if self.clients.stalled.is_empty() => self.write(piece, out),
-                Action::Write(_) => self.clients.stalled.push_back(piece),
-            }
+            self.begin(piece, out);
         }
         self.piece_done(key, None, out);
+    }
+
+    fn begin(&mut self, piece: Piece, out: &mut Outbox) {
+        match self.clients.requests.get_mut(piece.request).action {
+            Action::Read => self.read(piece, out),
+            Action::Write(_) if self.clients.stalled.is_empty() => self.write(piece, out),
+            Action::Write(_) => self.clients.stalled.push_back(piece),
+        }
     }
 
     /// Reads a piece from the cache, or from its member, or has it computed.
@@ -207,11 +212,7 @@ impl Array {
     /// Those who waited for a unit go on, in their order.
     pub fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
         for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
-            match self.clients.requests.get_mut(piece.request).action {
-                Action::Read => self.read(piece, out),
-                Action::Write(_) if self.clients.stalled.is_empty() => self.write(piece, out),
-                Action::Write(_) => self.clients.stalled.push_back(piece),
-            }
+            self.begin(piece, out);
         }
     }
 
@@ -232,19 +233,6 @@ impl Array {
         let request = self.clients.requests.remove(key);
         let status = request.error.map_or(Ok(()), Err);
         out.reply(request.id, IoResult { buf: request.buf, status });
-    }
-
-    fn accept_flush(&mut self, request: Request) {
-        let unanswered = Unanswered {
-            id: request.id,
-            action: Action::Read,
-            buf: Buf::none(),
-            left: 1,
-            error: None,
-            units: Vec::new(),
-        };
-        let key = self.clients.requests.insert(unanswered);
-        self.wait_until_destaged(WaitingFor::Request(key), None);
     }
 
     /// Whoever it is learns when what is dirty now is destaged.

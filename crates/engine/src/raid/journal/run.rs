@@ -90,7 +90,8 @@ impl Array {
         let Some(journal) = self.journal.take() else { return };
         (self.journal_failed, self.notice) = (true, true);
         self.broken |= self.config.journal_required;
-        self.lose_journal();
+        // From now on the bitmap says what is under way.
+        self.recorder.lose_journal(&self.in_use(self.regions));
         for key in operation.into_iter().chain(journal.queue) {
             self.operations.get_mut(key).phase = OperationPhase::Held;
             self.go_on(key, out);

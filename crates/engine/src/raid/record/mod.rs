@@ -279,7 +279,7 @@ impl Recorder {
     }
 
     /// There is no journal any more. `regions`: what may have been written on its word.
-    fn lose_journal(&mut self, regions: &Bitmap) {
+    pub fn lose_journal(&mut self, regions: &Bitmap) {
         if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
             self.wanted.in_doubt.add_all(regions);
             self.touched.add_all(regions);
@@ -287,7 +287,7 @@ impl Recorder {
     }
 
     /// No writes are under way any more.
-    fn rest(&mut self) {
+    pub fn rest(&mut self) {
         self.wanted.active = false;
         self.wanted.in_doubt = self.in_doubt.clone();
     }

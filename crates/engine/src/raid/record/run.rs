@@ -4,7 +4,7 @@ use super::REST_TIME;
 use crate::Nanos;
 use crate::layer::{IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
-use crate::raid::bitmap::Bitmap;
+use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::Canary;
 
 impl Array {
@@ -89,29 +89,17 @@ impl Array {
         if self.recorder.left == 0 {
             let recorded = self.recorder.recording.take().expect("it is being recorded");
             self.recorder.was_recorded(recorded);
-            let under_way = self.tracts_in_use();
+            let under_way = self.in_use(self.tracts);
             self.recorder.begin_return(&under_way);
             self.record(out);
         }
     }
 
-    /// The tracts of the operations that are under way.
-    pub fn tracts_in_use(&self) -> Bitmap {
-        let mut tracts = Bitmap::default();
-        self.operations.iter().for_each(|operation| tracts.insert(self.tracts.of_unit(operation.unit)));
-        tracts
-    }
-
-    /// The regions of the operations that are under way.
-    fn regions_in_use(&self) -> Bitmap {
-        let mut regions = Bitmap::default();
-        self.operations.iter().for_each(|operation| regions.insert(self.regions.of_unit(operation.unit)));
-        regions
-    }
-
-    /// The journal has failed: from now on the bitmap says what is under way.
-    pub fn lose_journal(&mut self) {
-        self.recorder.lose_journal(&self.regions_in_use());
+    /// The regions, or the tracts, of the operations that are under way.
+    pub fn in_use(&self, regions: Regions) -> Bitmap {
+        let mut used = Bitmap::default();
+        self.operations.iter().for_each(|operation| used.insert(regions.of_unit(operation.unit)));
+        used
     }
 
     /// Records what is at rest, now and then.
@@ -128,18 +116,12 @@ impl Array {
                 && now.since(self.clients.last_activity()) >= REST_TIME;
             match idle {
                 true => self.recorder.rest(),
-                false => self.recorder.clear(&self.regions_in_use()),
+                false => self.recorder.clear(&self.in_use(self.regions)),
             }
             self.recorder.look_at = (!idle).then_some(now + REST_TIME);
         }
         if let Some(at) = self.recorder.look_at {
             self.wake_at(at);
         }
-    }
-
-    /// Nothing is dirty, and nothing more comes.
-    pub fn rest(&mut self, out: &mut Outbox) {
-        self.recorder.rest();
-        self.record(out);
     }
 }

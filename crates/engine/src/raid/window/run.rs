@@ -113,41 +113,27 @@ impl Array {
         let (unreadable, unsettled) = (&window.unreadable, &window.unsettled);
         let survey = Survey { layout: self.layout, kind, units, bytes, unreadable, unsettled };
         let found = survey.carry_out();
-        let mut lost: Vec<(usize, usize)> = Vec::new();
-        if let PassKind::Rebuild { .. } = kind {
-            for &row in &found.lost {
-                lost.extend(survey.missing(row).into_iter().map(|role| (row, role)));
-            }
-        }
-        let unknown: Vec<(usize, usize)> = match kind {
-            PassKind::Rebuild { .. } => Vec::new(),
-            _ => found
-                .lost
-                .iter()
-                .flat_map(|&row| survey.missing(row).into_iter().map(move |role| (row, role)))
-                .collect(),
+        let missing = |row: &usize| survey.missing(*row).into_iter().map(|role| (*row, role)).collect();
+        let missing: Vec<Vec<(usize, usize)>> = found.lost.iter().map(missing).collect();
+        let (lost, unknown) = match kind {
+            PassKind::Rebuild { .. } => (missing.concat(), Vec::new()),
+            PassKind::Resync | PassKind::Scrub { .. } => (Vec::new(), missing.concat()),
         };
         let looked_at = survey.units.clone();
         window.lost = found.lost;
         let regions = self.regions;
-        let in_doubt = window
-            .lost
-            .iter()
-            .map(|row| regions.of_unit(window.units.start + (row / self.layout.rows) as u64));
-        let in_doubt: Vec<u64> = in_doubt.collect();
+        let first = window.units.start;
+        let unit_of = |row: usize| first + (row / self.layout.rows) as u64;
+        let in_doubt: Vec<u64> = window.lost.iter().map(|row| regions.of_unit(unit_of(*row))).collect();
         self.passes.found(&found.findings, in_doubt);
-        let first = self.passes.windows.get_mut(key).units.start;
         self.lose_blocks(first, &lost, out);
         // These units have just been looked at.
         self.losses.forget_unreadable(&looked_at);
         for (row, role) in unknown {
             let unit = first + (row / self.layout.rows) as u64;
             let column = self.layout.column(unit, role);
-            self.cannot_read(
-                unit,
-                row % self.layout.rows,
-                (column < self.layout.shape.data).then_some(column),
-            );
+            let column = (column < self.layout.shape.data).then_some(column);
+            self.cannot_read(unit, row % self.layout.rows, column);
         }
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.

@@ -1,27 +1,34 @@
 //! Carrying out the requests of clients.
 
 use super::{Action, Piece, Unanswered, Waiter, WaitingFor};
-use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request};
+use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::write_cache::disk::{Job, Queued};
 use crate::write_cache::pool::{BlockId, Pool, RegionId, Settled};
 use crate::write_cache::{DYNAMIC_LOW, OnWrite, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl WriteCache {
+    fn take(&mut self, id: RequestId, action: Action, buf: Buf) -> u64 {
+        self.foreground += 1;
+        let (left, error, stalled, writer) = (1, None, false, self.writer);
+        self.requests.insert(Unanswered { id, action, buf, left, error, stalled, writer })
+    }
+
     pub(in crate::write_cache) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.last_activity = now;
         let action = match &request.io {
-            Io::Flush => return self.accept_flush(request),
-            Io::Read { .. } => Action::Read,
+            Io::Read { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => Action::Discard,
             Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },
         };
-        let extent = request.io.extent().expect("all but flushes have an extent");
         if let Err(error) = self.geometry.expect("it is active").validate(&request.io) {
             return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
         }
-        self.foreground += 1;
+        let Some(extent) = request.io.extent() else {
+            let key = self.take(request.id, action, Buf::none());
+            return self.wait_until_safe(WaitingFor::Request(key));
+        };
         let blocks = extent.sectors / self.block_sectors();
         match action {
             Action::Read => self.adapt_marks(blocks, 0),
@@ -29,16 +36,7 @@ impl WriteCache {
         }
         self.writer = self.writer.wrapping_add(u32::from(action != Action::Read));
         let buf = request.io.take_buf();
-        let unanswered = Unanswered {
-            id: request.id,
-            action,
-            buf,
-            left: 1,
-            error: None,
-            stalled: false,
-            writer: self.writer,
-        };
-        let key = self.requests.insert(unanswered);
+        let key = self.take(request.id, action, buf);
         let mut rest = extent;
         while rest.sectors > 0 {
             let disk = self.disks.partition_point(|disk| disk.first_sector <= rest.start.0) - 1;
@@ -255,21 +253,6 @@ impl WriteCache {
                 reads.remove(slot, region);
             }
         }
-    }
-
-    fn accept_flush(&mut self, request: Request) {
-        self.foreground += 1;
-        let unanswered = Unanswered {
-            id: request.id,
-            action: Action::Read,
-            buf: Buf::none(),
-            left: 1,
-            error: None,
-            stalled: false,
-            writer: 0,
-        };
-        let key = self.requests.insert(unanswered);
-        self.wait_until_safe(WaitingFor::Request(key));
     }
 
     /// Whoever it is learns when all that is dirty now is safe.
