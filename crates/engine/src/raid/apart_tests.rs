@@ -134,7 +134,7 @@ fn the_pair_that_is_kept_fills_the_others_whole() {
             assert!(bench.status()["last_return"].is_null(), "it is of another history");
         }
         assert!(bench.is_good(), "{}", bench.status());
-        assert_eq!(bench.scrub(false), crate::raid::pass::Findings::default());
+        assert_eq!(bench.scrub(false), crate::raid::status::Findings::default());
         bench.stop();
         let order = kept.iter().chain(&left).copied().collect::<Vec<_>>();
         parts.keep(&order, bench);

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Nanos;
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
 use crate::raid::away::TRACTS_MAX;
@@ -21,6 +19,7 @@ use crate::raid::plan::Run;
 use crate::raid::prefetch::Prefetch;
 use crate::raid::record::Recorder;
 use crate::raid::right::RightRows;
+use crate::raid::status::Statistics;
 use crate::raid::stripe::{Goal, Operation};
 use crate::raid::unit::Piece;
 use crate::slab::Slab;
@@ -69,35 +68,6 @@ pub(super) enum Flight {
     },
     /// Of the writes of a pass.
     PassFlush,
-}
-
-/// The counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statistics {
-    pub read_hits: u64,
-    pub read_misses: u64,
-    /// Writes that had to wait for room.
-    pub stalls: u64,
-    pub destages: u64,
-    /// Commands to members for parity and destages, and their blocks.
-    pub destage_reads: u64,
-    pub destage_read_blocks: u64,
-    /// Of these reads, those before their destage.
-    pub prefetches: u64,
-    pub destage_writes: u64,
-    pub destage_written_blocks: u64,
-    /// Operations that read, or computed, what a member could not give.
-    pub fetches: u64,
-    pub resynced_units: u64,
-    /// Bad sectors' blocks that were computed and written again.
-    pub sectors_repaired: u64,
-    /// Times that more of a row was missing than the parity makes up for.
-    pub lost_rows: u64,
-    pub member_failures: u64,
-    /// Members that were away, and were given what they had missed.
-    pub members_returned: u64,
-    pub superblocks: u64,
-    pub journal_records: u64,
 }
 
 /// The progress of an administrator's stop.

@@ -4,7 +4,7 @@ use super::passes::byte_of;
 use super::*;
 use crate::raid::away::Away;
 use crate::raid::bitmap::Bitmap;
-use crate::raid::pass::Findings;
+use crate::raid::status::Findings;
 use crate::raid::superblock::{COPY_SECTORS, LostBlock};
 
 /// A region for each of the four stripes.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::raid::offline::replace;
-use crate::raid::pass::Findings;
+use crate::raid::status::Findings;
 
 impl Bench {
     /// Plugs a device in, and tells the array of it.

@@ -96,14 +96,15 @@ use crate::{LayerStatus, Nanos};
 
 pub use apart::Apart;
 use array::Array;
-pub use array::Statistics;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
 pub use journal::{FoundJournal, clear_journal, find_journal, may_be_journal_of};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
-pub use pass::{Findings, Return};
-pub use status::{ArrayState, ArrayStatus, AwayStatus, DevicesStatus, PassName, PassStatus, StridesStatus};
+pub use status::{
+    ArrayState, ArrayStatus, AwayStatus, DevicesStatus, Findings, PassName, PassStatus, Return, Statistics,
+    StridesStatus,
+};
 pub use superblock::{CACHES_MAX, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 
 /// See the module's documentation.

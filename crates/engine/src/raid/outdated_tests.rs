@@ -2,7 +2,7 @@
 
 use super::passes::byte_of;
 use super::*;
-use crate::raid::pass::Findings;
+use crate::raid::status::Findings;
 
 const MEMBERS: usize = 4;
 

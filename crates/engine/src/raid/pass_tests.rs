@@ -1,7 +1,7 @@
 //! Passes over an array, step by step: what they find, what they write, and who waits for them.
 
 use super::*;
-use crate::raid::pass::Findings;
+use crate::raid::status::Findings;
 
 /// Blocks of a stripe on one member.
 const ROWS: u64 = STRIP / 8;

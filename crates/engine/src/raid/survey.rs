@@ -14,7 +14,8 @@ use std::ops::Range;
 
 use crate::raid::layout::Layout;
 use crate::raid::matrix::Shape;
-use crate::raid::pass::{Findings, PassKind};
+use crate::raid::pass::PassKind;
+use crate::raid::status::Findings;
 use crate::raid::syndrome::{self, Verdict};
 use crate::{Buf, LINE_BYTES};
 

@@ -15,10 +15,8 @@ mod run;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use crate::raid::layout::Layout;
-use crate::raid::status::{PassName, PassStatus};
+use crate::raid::status::{Findings, PassName, PassStatus, Return};
 use crate::raid::window::Window;
 use crate::slab::Slab;
 use crate::{LINE_BYTES, Nanos};
@@ -50,21 +48,6 @@ impl PassKind {
             PassKind::Scrub { repair: true } => PassName::ScrubRepair,
         }
     }
-}
-
-/// The findings of a pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings {
-    /// Rows whose parity does not fit their data.
-    pub mismatches: u64,
-    /// Blocks that were written because they were wrong or could not be read.
-    pub repaired: u64,
-    /// Blocks that could not be read, and were computed.
-    pub unreadable: u64,
-    /// Data blocks that could neither be read nor computed.
-    pub lost: u64,
-    /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
-    pub unlocated: u64,
 }
 
 /// The writes of a pass below a unit are being made durable, so that its progress can be recorded.
@@ -143,15 +126,6 @@ pub(super) struct Passes {
     pub last_scrub: Option<Findings>,
     pub last_rebuild: Option<Findings>,
     pub last_return: Option<Return>,
-}
-
-/// A member that was away has been given what it had missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Return {
-    pub role: usize,
-    /// Bytes that were filled since the array was started or the member was added.
-    pub filled_bytes: u64,
-    pub member_bytes: u64,
 }
 
 impl Passes {

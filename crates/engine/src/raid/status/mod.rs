@@ -1,0 +1,231 @@
+//! The status of an array, and advice to its administrator.
+
+mod run;
+
+use serde::{Deserialize, Serialize};
+
+use crate::raid::Level;
+
+/// The state of an array in a word. The last three are of arrays that are not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArrayState {
+    Good,
+    /// The parity is computed anew, after a crash or for the first time.
+    Resyncing,
+    Rebuilding,
+    Degraded,
+    /// All members are there, and blocks are lost.
+    Damaged,
+    /// More members have failed than the parity makes up for.
+    Broken,
+    /// The parity of some regions may be wrong.
+    #[serde(rename = "in doubt")]
+    InDoubt,
+    Growing,
+    /// Parts of it were used without each other.
+    Apart,
+    /// It would not start.
+    Refused,
+}
+
+impl ArrayState {
+    /// The word, as JSON has it.
+    pub fn word(self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::String(word)) => word,
+            _ => unreachable!("a variant without fields is a string"),
+        }
+    }
+}
+
+/// The state of a served array. Members are named by their roles, spares by their places.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    pub state: ArrayState,
+    pub failed_members: Vec<usize>,
+    pub resynced_percent: Option<f64>,
+    /// Blocks of 4 KiB that can neither be read nor computed: written down, and met since the start.
+    pub lost_blocks: usize,
+    pub unreadable_blocks: usize,
+    /// It was stopped cleanly, or nothing was written since.
+    pub clean: bool,
+    pub rebuilding_member: Option<usize>,
+    pub rebuilt_percent: Option<f64>,
+    /// Members that something goes on at, so that they cannot be let go yet.
+    pub held_members: Vec<usize>,
+    /// The least size of a device that can become a member.
+    pub member_sectors_min: u64,
+    pub logical_block_bytes: u32,
+    pub regions_in_doubt: u64,
+    pub regions: u64,
+    pub uuid: String,
+    /// The event counter of the superblocks, and that of each member.
+    pub generation: u64,
+    pub generations: Vec<u64>,
+    pub level: Level,
+    pub members: usize,
+    pub strip_bytes: u64,
+    pub size_bytes: u64,
+    /// The stride benchmark's result is stored in the superblocks.
+    pub calibrated: bool,
+    /// Which gaps are filled.
+    pub strides: Option<StridesStatus>,
+    pub pass: Option<PassStatus>,
+    pub last_scrub: Option<Findings>,
+    pub last_rebuild: Option<Findings>,
+    pub last_return: Option<Return>,
+    pub away: AwayStatus,
+    pub journal: bool,
+    pub journal_failed: bool,
+    /// What an administrator should do.
+    pub advice: Vec<String>,
+    pub non_volatile: bool,
+    pub read_only: bool,
+    pub cache_bytes: u64,
+    pub held_bytes: u64,
+    /// Stripes that have something dirty.
+    pub dirty_units: usize,
+    pub dirty_bytes: u64,
+    pub statistics: Statistics,
+    #[serde(flatten)]
+    pub devices: DevicesStatus,
+}
+
+impl ArrayStatus {
+    pub const fn blocks_lost(&self) -> usize {
+        self.lost_blocks + self.unreadable_blocks
+    }
+
+    pub fn has_failed(&self, role: usize) -> bool {
+        self.failed_members.contains(&role)
+    }
+}
+
+/// The devices of a served array.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DevicesStatus {
+    /// Places of the spares that wait for a role, and of those that are being made.
+    pub spares: Vec<usize>,
+    pub joining: Vec<usize>,
+    /// Roles whose devices are being made spares.
+    pub joining_members: Vec<usize>,
+    /// For each place of a spare, whether a device is open there.
+    pub spare_places: Vec<bool>,
+    /// For each role, whether a device is open in the place of that member.
+    pub open_members: Vec<bool>,
+    /// For each role, the place of the spare that has it, if one has.
+    pub holders: Vec<Option<usize>>,
+    pub member_ports: Vec<Option<usize>>,
+    pub spare_ports: Vec<Option<usize>>,
+    pub read_errors: Vec<u64>,
+    /// The names of the devices, which a server adds: it knows them.
+    #[serde(default)]
+    pub member_names: Vec<Option<String>>,
+    #[serde(default)]
+    pub spare_names: Vec<Option<String>>,
+}
+
+/// A resync, a rebuild, or a scrub.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PassStatus {
+    pub kind: PassName,
+    /// The member that is rebuilt.
+    pub role: Option<usize>,
+    pub member_bytes: u64,
+    pub paused: bool,
+    pub percent: f64,
+    pub member_bytes_left: u64,
+    pub member_bytes_per_second: Option<f64>,
+    pub findings: Findings,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassName {
+    Resync,
+    Rebuild,
+    Scrub,
+    ScrubRepair,
+}
+
+impl PassName {
+    pub const fn word(self) -> &'static str {
+        match self {
+            PassName::Resync => "resync",
+            PassName::Rebuild => "rebuild",
+            PassName::Scrub => "scrub",
+            PassName::ScrubRepair => "scrub-repair",
+        }
+    }
+}
+
+/// Smax of the gaps that are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StridesStatus {
+    pub read_max: u64,
+    pub write_max: u64,
+}
+
+/// Members that are away, and how much was written meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwayStatus {
+    pub members: Vec<usize>,
+    pub missed_regions: u64,
+    pub regions: u64,
+    /// The member that is being rebuilt lacks only these.
+    pub returning: bool,
+}
+
+/// The counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    pub read_hits: u64,
+    pub read_misses: u64,
+    /// Writes that had to wait for room.
+    pub stalls: u64,
+    pub destages: u64,
+    /// Commands to members for parity and destages, and their blocks.
+    pub destage_reads: u64,
+    pub destage_read_blocks: u64,
+    /// Of these reads, those before their destage.
+    pub prefetches: u64,
+    pub destage_writes: u64,
+    pub destage_written_blocks: u64,
+    /// Operations that read, or computed, what a member could not give.
+    pub fetches: u64,
+    pub resynced_units: u64,
+    /// Bad sectors' blocks that were computed and written again.
+    pub sectors_repaired: u64,
+    /// Times that more of a row was missing than the parity makes up for.
+    pub lost_rows: u64,
+    pub member_failures: u64,
+    /// Members that were away, and were given what they had missed.
+    pub members_returned: u64,
+    pub superblocks: u64,
+    pub journal_records: u64,
+}
+
+/// The findings of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Findings {
+    /// Rows whose parity does not fit their data.
+    pub mismatches: u64,
+    /// Blocks that were written because they were wrong or could not be read.
+    pub repaired: u64,
+    /// Blocks that could not be read, and were computed.
+    pub unreadable: u64,
+    /// Data blocks that could neither be read nor computed.
+    pub lost: u64,
+    /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
+    pub unlocated: u64,
+}
+
+/// A member that was away has been given what it had missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
+    pub role: usize,
+    /// Bytes that were filled since the array was started or the member was added.
+    pub filled_bytes: u64,
+    pub member_bytes: u64,
+}
