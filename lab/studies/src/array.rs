@@ -15,7 +15,7 @@ use dcd_sim::{VirtualDriver, mix};
 use crate::elevator::Elevator;
 use crate::params::drive_of;
 use crate::rig::{Medium, Rig};
-use crate::{LabError, Param, Sample, Settings};
+use crate::{LabError, Sample, Settings};
 
 /// What stands between the host and the members (Baek and Park, section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,79 +139,6 @@ const HOST_READ_AHEAD: u64 = 128 << 10;
 /// The strips to which `depth` refers.
 const DEPTH_STRIP: u64 = 128 << 10;
 
-const fn param(key: &'static str, default: &'static str, about: &'static str) -> Param {
-    Param { key, default, about }
-}
-
-const DRIVE: Param = param("drive", "cheetah-15k4", "the members; or the path of a drive file");
-pub(crate) const QUEUE_DEPTH: Param =
-    param("queue-depth", "1", "commands that a member gets to know at a time (one: section I-C, equation 1)");
-const ANTICIPATION: Param =
-    param("anticipation", "6ms", "how long the host's scheduler keeps a member free for another read");
-const READ_AHEAD: Param = param(
-    "read-ahead",
-    "no",
-    "yes or no: the members read on behind a read (this drive does not, section I-C)",
-);
-const MEMBERS: Param = param("members", "5", "how many");
-const STRIP: Param = param("strip", "128KiB", "what a stripe has on each member");
-/// "When a single sequential read is detected ... the prefetching size is set to a multiple of stripe size"; otherwise a strip
-/// (Baek and Park, US 7,822,920).
-pub(crate) const PREFETCH: Param = param("prefetch", "1", "strips prefetched at a time, with a stripe cache");
-pub(crate) const CACHE: Param = param("cache", "512MiB", "RAM for stripes");
-const DEPTH: Param =
-    param("depth", "32", "stripes destaged at a time, with strips of 128KiB; as much with others");
-/// Linux lets a block device's queue have 128 requests of a kind (`BLKDEV_MAX_RQ`), and md's one thread begins rows until the first
-/// member has as many. A row with one dirty block reads from two of five members, so that this is the case after 294 rows (see the
-/// test). The number of rows in md's memory is no limit: 256 unless somebody says otherwise (`NR_STRIPES`), but the paper's has
-/// 512 MiB of them.
-const MD_ROWS: Param = param(
-    "rows",
-    "294",
-    "parity block groups destaged at a time: until the first member's queue has 128 requests",
-);
-const FILL_READS: Param = param("fill-reads", "6", "Smax for reads, as ct-stride finds it");
-const FILL_WRITES: Param = param("fill-writes", "12", "Smax for writes, as ct-stride finds it");
-const REGION: Param = param(
-    "region",
-    "64MiB",
-    "what a bit of the write-intent bitmap stands for; 1TiB is one bit for all, as if there were no bitmap",
-);
-
-/// The parameters of [`ArraySetup`].
-const SHARED: [Param; 13] = [
-    DRIVE,
-    QUEUE_DEPTH,
-    ANTICIPATION,
-    READ_AHEAD,
-    MEMBERS,
-    STRIP,
-    PREFETCH,
-    CACHE,
-    DEPTH,
-    MD_ROWS,
-    FILL_READS,
-    FILL_WRITES,
-    REGION,
-];
-
-const fn is_same(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut at = 0;
-    while at < a.len() && at < b.len() && a[at] == b[at] {
-        at += 1;
-    }
-    at == a.len() && at == b.len()
-}
-
-const fn has(params: &[Param], key: &str) -> bool {
-    let mut at = 0;
-    while at < params.len() && !is_same(params[at].key, key) {
-        at += 1;
-    }
-    at < params.len()
-}
-
 /// Several runs, each with another seed: what all of them moved over the time that all of them took, and the means of the
 /// rest. (The mean of the rates would be that of the fastest run where a load just begins not to fit.)
 pub(crate) fn rate_of_runs(
@@ -227,26 +154,6 @@ pub(crate) fn rate_of_runs(
 
 /// What a run measures for [`rate_of_runs`].
 pub(crate) const SECONDS_PER_MB: &str = "s_per_mb";
-
-/// An experiment's own parameters, and those of [`ArraySetup`] that are not among them: `ALL` together.
-pub(crate) const fn with_array<const ALL: usize>(own: &[Param]) -> [Param; ALL] {
-    let mut params = [DRIVE; ALL];
-    let (mut count, mut at) = (own.len(), 0);
-    while at < own.len() {
-        params[at] = own[at];
-        at += 1;
-    }
-    at = 0;
-    while at < SHARED.len() {
-        if !has(own, SHARED[at].key) {
-            params[count] = SHARED[at];
-            count += 1;
-        }
-        at += 1;
-    }
-    assert!(count == ALL, "so many parameters there are together");
-    params
-}
 
 impl ArraySetup {
     pub fn read(settings: &Settings) -> Result<ArraySetup, LabError> {
@@ -407,8 +314,9 @@ impl ArraySetup {
 mod tests {
     use dcd_sim::SimRng;
 
-    use super::{CACHE, MD_ROWS, SECONDS_PER_MB, SHARED, has, rate_of_runs, with_array};
-    use crate::{Param, Sample};
+    use super::{SECONDS_PER_MB, rate_of_runs};
+    use crate::Sample;
+    use crate::experiments::find;
 
     #[test]
     fn the_rate_of_runs_is_what_all_moved_over_all_their_time() {
@@ -444,24 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn an_own_parameter_takes_the_place_of_the_arrays() {
-        let cache = Param { default: "51MiB", ..CACHE };
-        let params = with_array::<14>(&[Param { key: "used", default: "1GiB", about: "" }, cache]);
-        let of = |key: &str| -> Vec<&str> {
-            params.iter().filter(|param| param.key == key).map(|param| param.default).collect()
-        };
-        assert_eq!(of("cache"), ["51MiB"]);
-        assert!(SHARED.iter().all(|shared| of(shared.key).len() == 1));
-        assert!(has(&params, "used") && !has(&params, "use") && !has(&params, "used-up"));
-    }
-
-    #[test]
     fn md_begins_rows_until_the_first_queue_is_full() {
         let mut random = SimRng::new(1);
         let rounds = 4000;
         let sum: u32 = (0..rounds).map(|_| rows_until_a_queue_is_full(&mut random)).sum();
         let mean = f64::from(sum) / f64::from(rounds);
-        let rows: f64 = MD_ROWS.default.parse().expect("a number");
+        let params = find("ct-random").expect("it is there").params;
+        let rows = params.iter().find(|param| param.key == "rows").expect("it is shared");
+        let rows: f64 = rows.default.parse().expect("a number");
         assert!((mean - rows).abs() < 2.0, "{mean}");
     }
 }

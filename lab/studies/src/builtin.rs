@@ -16,7 +16,7 @@ use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache, drive};
 use dcd_sim::workloads::{self, Measured, PROFILES, Phase, PostMark, Synthetic, Workload};
 use dcd_sim::{BlankDisk, Latency, VirtualDriver, mix};
 
-use crate::{LabError, Param, Sample, Settings};
+use crate::{LabError, Sample, Settings};
 
 /// The five traces and PostMark.
 pub(crate) const WORKLOADS: [&str; 6] = ["RES", "INS", "WEB", "HARP", "SITAR", "PostMark"];
@@ -30,24 +30,6 @@ const BUS_BYTES_PER_SECOND: u64 = 18_000_000;
 pub(crate) const DRIVE: &str = "atlas-10k";
 /// One transaction of PostMark stands for so many.
 const POSTMARK_SCALE: u32 = 10;
-
-pub(crate) const WORKLOADS_PARAM: Param =
-    Param { key: "workloads", default: "RES,INS,WEB,HARP,SITAR,PostMark", about: "what is run" };
-pub(crate) const SCALE: Param = Param {
-    key: "scale",
-    default: "1",
-    about: "runs shortened by this factor, on top of each workload's own",
-};
-pub(crate) const BUFFER: Param =
-    Param { key: "buffer", default: "16MiB", about: "the buffer cache of the file system" };
-pub(crate) const BUFFERS: Param =
-    Param { key: "buffers", default: "16MiB,32MiB,128MiB", about: "sizes of the file system's buffer cache" };
-
-pub(crate) const RUNS: Param = Param {
-    key: "runs",
-    default: "3",
-    about: "how often each point is run, with other seeds; the figures are means",
-};
 
 /// Pauses of PostMark's trace: some twenty transactions a second, as mail servers of the time had.
 const POSTMARK_THINK: Nanos = Nanos::from_millis(50);

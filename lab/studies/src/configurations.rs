@@ -5,7 +5,7 @@ use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::{HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
 
 use crate::rig::{CacheSetup, LogPlace};
-use crate::{LabError, Param, Settings};
+use crate::{LabError, Settings};
 
 /// Section 4.1: the first 64 MB of the disk.
 pub(crate) const LOG_BYTES: u64 = 64 << 20;
@@ -94,47 +94,6 @@ pub(crate) fn ours(promise: Promise) -> CacheSetup {
         spindle: true,
         read_ahead: Some(ReadAheadConfig::default()),
     }
-}
-
-/// The parameters with which a user can change the caches.
-const PARAMS: [Param; 9] = [
-    Param { key: "cache", default: "64MiB", about: "the log, of all caches" },
-    Param { key: "segment", default: "own", about: "bytes of a segment of our log, or own" },
-    Param {
-        key: "delay",
-        default: "500ms",
-        about: "how much of the newest past a crash may take (promise ordered)",
-    },
-    Param { key: "when", default: "idle", about: "when ours destages: idle, high-low" },
-    Param {
-        key: "what",
-        default: "oldest-first",
-        about: "what ours destages first: oldest-first, last-write-first, least-valid-first",
-    },
-    Param { key: "how", default: "sorted", about: "how ours destages: sorted, as-it-comes" },
-    Param {
-        key: "compact",
-        default: "yes",
-        about: "ours overwrites in RAM what is not in the log yet: yes, no",
-    },
-    Param { key: "lock", default: "yes", about: "the paper's cache has the paper's lock: yes, no" },
-    Param {
-        key: "read-ahead",
-        default: "128KiB",
-        about: "the most that ours reads ahead for a stream; 0: nothing",
-    },
-];
-
-/// An experiment's own parameters, and those of the caches.
-pub(crate) const fn with_caches<const OWN: usize, const ALL: usize>(own: [Param; OWN]) -> [Param; ALL] {
-    assert!(OWN + PARAMS.len() == ALL, "the sum of both");
-    let mut all = [PARAMS[0]; ALL];
-    let mut index = 0;
-    while index < ALL {
-        all[index] = if index < OWN { own[index] } else { PARAMS[index - OWN] };
-        index += 1;
-    }
-    all
 }
 
 /// The cache of a disk of [`DISKS`], as the user wants it.

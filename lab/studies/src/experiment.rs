@@ -30,6 +30,12 @@ impl Group {
     }
 }
 
+/// Makes the points to measure.
+pub type Plan = fn(&Settings) -> Result<Vec<Point>, LabError>;
+
+/// Tells what follows from them.
+pub type Conclude = fn(&Settings, &Samples) -> Result<Findings, LabError>;
+
 /// One experiment. See the module's documentation.
 pub struct Experiment {
     pub name: &'static str,
@@ -40,10 +46,8 @@ pub struct Experiment {
     /// How it is set up, for somebody who reads the results: what is the paper's, what is calibrated, what is ours.
     pub about: &'static str,
     pub params: &'static [Param],
-    /// The points to measure.
-    pub plan: fn(&Settings) -> Result<Vec<Point>, LabError>,
-    /// What follows from them.
-    pub conclude: fn(&Settings, &Samples) -> Result<Findings, LabError>,
+    pub plan: Plan,
+    pub conclude: Conclude,
 }
 
 /// Measures one point.

@@ -19,12 +19,10 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn new(title: impl Into<String>, columns: &[&str]) -> Table {
-        Table {
-            title: title.into(),
-            columns: columns.iter().map(|c| (*c).to_owned()).collect(),
-            rows: Vec::new(),
-        }
+    /// `columns` has ` | ` between them.
+    pub fn new(title: impl Into<String>, columns: &str) -> Table {
+        let columns = columns.split(" | ").map(str::to_owned).collect();
+        Table { title: title.into(), columns, rows: Vec::new() }
     }
 
     /// # Panics

@@ -9,7 +9,7 @@
 //! | module | what |
 //! |---|---|
 //! | `params` | parameters, and what the user set |
-//! | `experiment`, `run` | the shape of an experiment; carrying one out |
+//! | `experiment`, `sheet`, `run` | the shape of an experiment; the file with its parameters; carrying one out |
 //! | `findings`, `plot` | tables, claims with verdicts, plots |
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
@@ -41,6 +41,7 @@ mod profile;
 mod rig;
 mod run;
 mod serial;
+mod sheet;
 mod store;
 mod strides;
 mod text;

@@ -46,7 +46,7 @@ fn section(text: &mut String, outcome: &Outcome) {
     if outcome.findings.claims.is_empty() {
         return;
     }
-    let mut claims = Table::new("", &["claim", "paper", "ours", "accepted", "verdict"]);
+    let mut claims = Table::new("", "claim | paper | ours | accepted | verdict");
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, &claim.chose, &claim.reason) {
             (_, Some(parameter), _) => format!("not counted: it chose {parameter}"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::configurations;
 use crate::rig::{LOCK, LOG_PROFILE, LogPlace, PROFILE, Setup, Traffic};
-use crate::{LabError, Param, Sample, Settings};
+use crate::{LabError, Sample, Settings};
 
 /// From so many users on a phase writes more than the paper's log holds, and more metadata than its host keeps in memory.
 pub(crate) const MANY_USERS: u32 = 8;
@@ -21,47 +21,10 @@ pub(crate) const PHASES: [&str; 3] = ["untar", "copy", "remove"];
 /// Response times are counted in buckets of a millisecond up to here (Fig. 11 and 12 end there).
 pub(crate) const HISTOGRAM_MS: usize = 500;
 
-/// The parameters that all these experiments have.
-pub(crate) const DRIVE: Param =
-    Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" };
-/// Solaris sends a disk all requests at once, as tagged commands, and the disk chooses. In which order Seagate's disks did so
-/// is in none of their manuals that were found. Conner's of 1995 sweep (CFP2105: "elevator"; CFP2107: circular, and rotational
-/// position beside it); a patent of Seagate filed that year (US 5,570,332) goes by rotational latency. Between the two the
-/// paper's own response times decide (Fig. 11): a mean write of 135 ms, most of them within 25 to 150 ms. A sweep has 110 ms
-/// and 72 % of them there, the shortest positioning time 80 ms and 50 %. So these two claims say nothing about the model.
-pub(crate) const QUEUE: Param = Param {
-    key: "queue",
-    default: "c-look",
-    about: "in which order the drive serves what waits: c-look (a circular sweep), sptf or fcfs",
-};
-
-/// Seagate's product manuals of these years: the host can choose 1 to 16, the default is 3. They say, too, that drives may be
-/// shipped with other values than the default ones; what those of Sun had is in no source that was found. With 3 the paper's
-/// response times of reads cannot be had, so the number is calibrated to them (Fig. 12, with the paper's cache: a mean of
-/// 6.69 ms). Over six seeds it is 10.6 ms with 3, 8.40 with 6, 8.08 with 7, 7.89, 7.65 and 7.73 with 8, 9 and 10, and 7.76
-/// with 16. So the claims on the mean of these reads and on their share under 1 ms (13, 38, 41, 42, 44, 44 and 43 %) say
-/// nothing about the model.
-pub(crate) const SEGMENTS: Param = Param {
-    key: "segments",
-    default: "10",
-    about: "segments of the drive's buffer, of whose memory each has an equal part; own: as in its drive file",
-};
-
-/// The paper says of reads that "older written data has very likely been moved to the data-disk by destaging" (section
-/// 3.5.2), and that hardly any go elsewhere: so there was time enough between the phases.
-pub(crate) const PAUSE: Param =
-    Param { key: "pause", default: "60s", about: "time between the phases, in which a cache can destage" };
-
 pub(crate) fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
     let queues = [("c-look", Scheduler::CLook), ("sptf", Scheduler::Sptf), ("fcfs", Scheduler::Fcfs)];
     settings.choice("queue", &queues)
 }
-
-pub(crate) const CLUSTER: Param = Param {
-    key: "cluster",
-    default: "56KiB",
-    about: "what the file system writes at once of a large file; the paper's cache lets 64 KiB and more go around the log",
-};
 
 /// The paper's host, with clusters as the user wants them, and what writes to this disk cost it.
 pub(crate) fn file_system(settings: &Settings, disk: &Setup) -> Result<FfsConfig, LabError> {

@@ -100,6 +100,27 @@ const COLOURS: [RGBColor; 6] = [
 ];
 
 impl Plot {
+    /// Lines with their points.
+    pub fn lines(
+        title: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Plot {
+        let series = series.into_iter().collect();
+        Plot { title: title.into(), x, y, style: Style::Line, series }
+    }
+
+    /// Bars side by side.
+    pub fn bars(
+        title: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Plot {
+        Plot { style: Style::Bars, ..Plot::lines(title, x, y, series) }
+    }
+
     /// The picture.
     pub fn svg(&self) -> String {
         let mut text = String::new();

@@ -52,7 +52,7 @@ impl Outcome {
 pub fn select(name: &str) -> Result<Vec<&'static Experiment>, LabError> {
     let of_group = |group| REGISTRY.iter().copied().filter(|e| e.group == group).collect();
     match name {
-        "all" => Ok(REGISTRY.to_vec()),
+        "all" => Ok(REGISTRY.clone()),
         "A" => Ok(of_group(Group::A)),
         "B" => Ok(of_group(Group::B)),
         "C" => Ok(of_group(Group::C)),

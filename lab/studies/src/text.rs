@@ -9,7 +9,7 @@ use crate::{Experiment, Outcome, Table, Verdict};
 pub fn listing() -> String {
     let mut text = String::new();
     let mut group = None;
-    for experiment in REGISTRY {
+    for experiment in REGISTRY.iter().copied() {
         if group != Some(experiment.group) {
             group = Some(experiment.group);
             let _ = writeln!(text, "{:?}: {}", experiment.group, experiment.group.title());

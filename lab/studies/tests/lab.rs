@@ -126,7 +126,7 @@ fn the_documentation_names_every_experiment_and_no_other() {
 fn every_experiment_has_a_name_of_its_own_and_says_what_its_parameters_are() {
     let names: std::collections::BTreeSet<&str> = REGISTRY.iter().map(|experiment| experiment.name).collect();
     assert_eq!(names.len(), REGISTRY.len());
-    for experiment in REGISTRY {
+    for experiment in REGISTRY.iter() {
         assert!(experiment.params.iter().all(|param| !param.about.is_empty()), "{}", experiment.name);
     }
 }

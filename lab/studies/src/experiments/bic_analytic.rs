@@ -1,31 +1,8 @@
 //! The paper's analytic model beside the simulation.
 
-use crate::builtin::{
-    BUFFERS, Case, DRIVE, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
-};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Sample, Samples, Series, Settings,
-    Style, Table,
-};
+use super::prelude::*;
+use crate::builtin::{Case, DRIVE, WORKLOADS, gain_percent, measure, workload};
 use dcd_model::drive;
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "bic-analytic",
-    group: Group::C,
-    source: "section 4, eq. 1 to 5",
-    title: "The analytic model",
-    about: "FSRT = T_hit + P_miss x (overhead + size / BusTR + P_DiskMiss x (seek + rotation + size / DiskTR)). The rates of \
-            misses and the mean sizes are measured in the simulation; mean seek, rotation and rates are the drive's. P_miss is \
-            the number of disk reads for a read or write of a program; the blocks that the buffer cache was asked for and did not \
-            have are beside it, and what section 5.1.1 says of P_miss is judged by these, as they are the cache's miss rate. In \
-            the model's FSRT each write of metadata that a call waits for is a miss too; beside it is the simulated time with \
-            the removal of files. P_DiskMiss is of all requests to the disk, and a write is a miss (section 4.3). The five traces are fitted \
-            to what section 5.1.1 says of P_miss and P_DiskMiss, so for them those claims say that the fit holds at all sizes and seeds, and no more.",
-    params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
-    plan,
-    conclude,
-};
 
 /// What was fitted by some of the claims.
 const FITTED: &str = "how soon the five traces come back to what they have used";
@@ -57,7 +34,7 @@ fn key(name: &str, buffer: u64, built_in: u64) -> String {
     format!("{name}, buffer {buffer}, built-in {built_in}")
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let runs = settings.count("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
@@ -91,23 +68,15 @@ fn fsrt_ms(sample: &Sample) -> Result<f64, LabError> {
     Ok(SYSTEM_CALL_MS + size * COPY_MS_PER_KIB + waits * disk)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let names = settings.choices("workloads", &WORKLOADS)?;
     let buffers = settings.sizes("buffers")?;
     let get = |name: &str, buffer: u64, size: u64, what: &str| samples.get(&key(name, buffer, size), what);
     let percent = |name: &str, buffer: u64, size: u64, what: &str| 100.0 * get(name, buffer, size, what);
     let mut table = Table::new(
         "Model and simulation, 512 KB of built-in cache",
-        &[
-            "workload",
-            "buffer cache",
-            "P_miss (%)",
-            "blocks missed (%)",
-            "P_DiskMiss (%)",
-            "the same at 16 MB (%)",
-            "FSRT, model (ms)",
-            "FSRT, simulated (ms)",
-        ],
+        "workload | buffer cache | P_miss (%) | blocks missed (%) | P_DiskMiss (%) | \
+            the same at 16 MB (%) | FSRT, model (ms) | FSRT, simulated (ms)",
     );
     let (mut ratios, mut disk_misses, mut falls) = (Vec::new(), Vec::new(), Vec::new());
     for name in &names {
@@ -185,13 +154,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let bars = names.iter().enumerate().map(|(x, name)| (x as f64, get(name, buffer, SMALL, what)));
         Series::new(title, bars.collect())
     });
-    let plot = Plot {
-        title: "Response time, model and simulation".to_owned(),
-        x: Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
-        y: Axis::linear("response time (ms)"),
-        style: Style::Bars,
-        series: series.to_vec(),
-    };
+    let plot = Plot::bars(
+        "Response time, model and simulation",
+        Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
+        Axis::linear("response time (ms)"),
+        series,
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
 

@@ -1,24 +1,7 @@
 //! Reading ahead in the drive: on against off.
 
-use crate::builtin::{
-    BUFFERS, Case, POSTMARK, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
-};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "bic-readahead",
-    group: Group::C,
-    source: "section 5.2, Fig. 2a",
-    title: "Readahead of the drive",
-    about: "FFS on an Atlas 10K with a built-in cache of 2 MB in 10 segments, write caching off; the same with readahead and \
-            without. Traces are generated to the paper's Table 2 and shortened.",
-    params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::builtin::{Case, POSTMARK, WORKLOADS, gain_percent, measure, workload};
 
 /// The paper's gains with 16 MB of buffer cache, in percent.
 const PAPER: [(&str, f64); 6] =
@@ -53,7 +36,7 @@ fn key(name: &str, buffer: u64, on: bool) -> String {
     format!("{name}, buffer {buffer}, readahead {}", if on { "on" } else { "off" })
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let runs = settings.count("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
@@ -132,9 +115,10 @@ fn by_size(buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
     let gain = |buffer: u64, built_in: u64| sized_gain(samples, SIZED, buffer, built_in);
     let mut columns = vec!["buffer cache".to_owned()];
     columns.extend(BUILT_IN.map(|size| format!("{} (%)", dcd_stack::HumanBytes(size))));
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table =
-        Table::new(format!("Gain of readahead for {SIZED}, by the size of the built-in cache"), &columns);
+    let mut table = Table::new(
+        format!("Gain of readahead for {SIZED}, by the size of the built-in cache"),
+        &columns.join(" | "),
+    );
     let mut of_best = Vec::new();
     for &buffer in buffers {
         let gains = BUILT_IN.map(|size| gain(buffer, size));
@@ -162,7 +146,7 @@ fn by_size(buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
     (table, claims)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let names = settings.choices("workloads", &WORKLOADS)?;
     let buffers = settings.sizes("buffers")?;
     let fsrt = |name: &str, buffer: u64, on: bool| samples.get(&key(name, buffer, on), "fsrt_ms");
@@ -171,15 +155,8 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         |name: &str| PAPER.iter().find(|(known, _)| *known == name).map_or(f64::NAN, |(_, gain)| *gain);
     let mut table = Table::new(
         "Gain of readahead",
-        &[
-            "workload",
-            "buffer cache",
-            "off (ms)",
-            "on (ms)",
-            "gain, paper (%)",
-            "gain, ours (%)",
-            "hits in the drive (%)",
-        ],
+        "workload | buffer cache | off (ms) | on (ms) | gain, paper (%) | gain, ours (%) | \
+            hits in the drive (%)",
     );
     for name in &names {
         for &buffer in &buffers {
@@ -233,12 +210,11 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let point = |buffer: &u64| (*buffer as f64 / f64::from(1 << 20), gain(name, *buffer));
         Series::new(*name, buffers.iter().map(point).collect())
     });
-    let plot = Plot {
-        title: "Gain of readahead (Fig. 2a)".to_owned(),
-        x: Axis::log("buffer cache (MiB)"),
-        y: Axis::linear("gain (%)"),
-        style: Style::Line,
-        series: series.collect(),
-    };
+    let plot = Plot::lines(
+        "Gain of readahead (Fig. 2a)",
+        Axis::log("buffer cache (MiB)"),
+        Axis::linear("gain (%)"),
+        series,
+    );
     Ok(Findings { tables: vec![table, sizes], plots: vec![plot], claims })
 }

@@ -3,35 +3,8 @@
 use dcd_engine::Nanos;
 use dcd_sim::workloads::{Place, Streams, Turns, Workload};
 
-use crate::builtin::{BUFFER, Case, RUNS, SCALE, gain_percent, measure, workload};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-/// What 10 and 80 segments differ by is a few percent, of which three runs leave one in doubt.
-const SEGMENT_RUNS: Param = Param { default: "6", ..RUNS };
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "bic-segments",
-    group: Group::C,
-    source: "Fig. 2b, 3a and 3b, section 5.2.2",
-    title: "The number of segments of the built-in cache",
-    about: "A built-in cache of 2 MB, cut into more or fewer segments, under INS; and nine streams of \
-            64 KB, each read in order with requests of 1 to 16 KB, on 5 and on 9 segments. The streams are a trace: one request \
-            at a time goes to the disk as it is, of a stream that is drawn at random, and the time of a hit in the buffer cache \
-            (Table 1) passes before the next. Readahead is on, write caching off.",
-    params: &[
-        BUFFER,
-        SEGMENT_RUNS,
-        SCALE,
-        Param { key: "segments", default: "1,2,5,8,10,20,40,80", about: "numbers of segments" },
-        Param { key: "requests", default: "1k,2k,4k,8k,16k", about: "requests of the nine streams" },
-    ],
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::builtin::{Case, gain_percent, measure, workload};
 
 const TRACE: &str = "INS";
 const STREAMS: u64 = 9;
@@ -67,7 +40,7 @@ fn trace_key(segments: usize) -> String {
     format!("{TRACE}, {segments} segments")
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (buffer, seed) = (settings.bytes("buffer")?, settings.seed);
     let (runs, trace) = (settings.count("runs")?, workload(settings, TRACE)?);
     let mut points = Vec::new();
@@ -109,13 +82,13 @@ fn hit_time(bytes: u64) -> Nanos {
     Nanos::from_micros(10 + 10 * bytes.div_ceil(1024))
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let counts = settings.counts::<usize>("segments")?;
     let requests = settings.sizes("requests")?;
     let trace = |segments: usize| samples.get(&trace_key(segments), "fsrt_ms");
     let stream =
         |segments: usize, request: u64, what: &str| samples.get(&stream_key(segments, request), what);
-    let mut by_count = Table::new(TRACE, &["segments", "response time (ms)", "misses in the drive (%)"]);
+    let mut by_count = Table::new(TRACE, "segments | response time (ms) | misses in the drive (%)");
     for &segments in &counts {
         let misses = 100.0 * samples.get(&trace_key(segments), "p_disk_miss");
         by_count.row([segments.to_string(), figure(trace(segments)), figure(misses)]);
@@ -125,15 +98,8 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let paper = |request: u64| PAPER.iter().find(|(kib, _)| kib << 10 == request).map(|(_, saved)| *saved);
     let mut by_request = Table::new(
         "Nine streams",
-        &[
-            "request (KiB)",
-            "5 segments (ms)",
-            "9 segments (ms)",
-            "saved, paper (%)",
-            "saved, ours (%)",
-            "misses, 5 (%)",
-            "misses, 9 (%)",
-        ],
+        "request (KiB) | 5 segments (ms) | 9 segments (ms) | saved, paper (%) | \
+            saved, ours (%) | misses, 5 (%) | misses, 9 (%)",
     );
     let mut claims = trace_claims(&counts, &trace);
     for &request in &requests {
@@ -161,25 +127,21 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let claim = "nine streams on 5 segments: readahead improves the response time by";
     claims.push(Claim::spread(claim, "little", &gains, (-LITTLE, LITTLE), " %").because(FIVE_SEGMENTS));
     let points = counts.iter().map(|&segments| (segments as f64, trace(segments))).collect();
-    let trace_plot = Plot {
-        title: "Response time by the number of segments (Fig. 2b)".to_owned(),
-        x: Axis::log("segments"),
-        y: Axis::linear("response time (ms)"),
-        style: Style::Line,
-        series: vec![Series::new(TRACE, points)],
-    };
-    let stream_plot = Plot {
-        title: "Nine streams on 5 and on 9 segments (Fig. 3a)".to_owned(),
-        x: Axis::names("request (KiB)", requests.iter().map(|r| figure(*r as f64 / 1024.0)).collect()),
-        y: Axis::linear("response time (ms)"),
-        style: Style::Bars,
-        series: [FEW, ENOUGH]
-            .map(|segments| {
-                let bar = |(x, request): (usize, &u64)| (x as f64, stream(segments, *request, "fsrt_ms"));
-                Series::new(format!("{segments} segments"), requests.iter().enumerate().map(bar).collect())
-            })
-            .to_vec(),
-    };
+    let trace_plot = Plot::lines(
+        "Response time by the number of segments (Fig. 2b)",
+        Axis::log("segments"),
+        Axis::linear("response time (ms)"),
+        [Series::new(TRACE, points)],
+    );
+    let stream_plot = Plot::bars(
+        "Nine streams on 5 and on 9 segments (Fig. 3a)",
+        Axis::names("request (KiB)", requests.iter().map(|r| figure(*r as f64 / 1024.0)).collect()),
+        Axis::linear("response time (ms)"),
+        [FEW, ENOUGH].map(|segments| {
+            let bar = |(x, request): (usize, &u64)| (x as f64, stream(segments, *request, "fsrt_ms"));
+            Series::new(format!("{segments} segments"), requests.iter().enumerate().map(bar).collect())
+        }),
+    );
     Ok(Findings { tables: vec![by_count, by_request], plots: vec![trace_plot, stream_plot], claims })
 }
 

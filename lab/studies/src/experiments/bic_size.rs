@@ -1,32 +1,7 @@
 //! Larger built-in caches: how much the file system gains.
 
-use crate::builtin::{
-    BUFFERS, Case, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
-};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "bic-size",
-    group: Group::C,
-    source: "Fig. 1, section 5.1",
-    title: "The size of the built-in cache",
-    about: "FFS on an Atlas 10K with 10 segments, readahead on and write caching off. The traces are generated to the \
-            numbers of the paper's Table 2 and shortened; PostMark has the paper's files and fewer transactions. The metric \
-            is the mean response time of reads and writes of programs.",
-    params: &[
-        WORKLOADS_PARAM,
-        RUNS,
-        SCALE,
-        BUFFERS,
-        Param { key: "sizes", default: "512KiB,2MiB,16MiB", about: "sizes of the built-in cache" },
-    ],
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::builtin::{Case, WORKLOADS, gain_percent, measure, workload};
 
 const SMALL: u64 = 512 << 10;
 const LARGE: u64 = 16 << 20;
@@ -39,7 +14,7 @@ fn key(name: &str, buffer: u64, size: u64) -> String {
     format!("{name}, buffer {buffer}, built-in {size}")
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let runs = settings.count("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
@@ -56,7 +31,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let names = settings.choices("workloads", &WORKLOADS)?;
     let (buffers, sizes) = (settings.sizes("buffers")?, settings.sizes("sizes")?);
     let fsrt = |name: &str, buffer: u64, size: u64| samples.get(&key(name, buffer, size), "fsrt_ms");
@@ -65,8 +40,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let mut columns = vec!["workload".to_owned(), "buffer cache".to_owned()];
     columns.extend(sizes.iter().map(|size| format!("{} (ms)", human(*size))));
     columns.push("gain from the smallest to the largest".to_owned());
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new("File system response time", &columns);
+    let mut table = Table::new("File system response time", &columns.join(" | "));
     for name in &names {
         for &buffer in &buffers {
             let mut row = vec![(*name).to_owned(), human(buffer)];
@@ -87,18 +61,16 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             claims.push(Claim::spread(claim, paper, &gains, accepted, " %").because(reason));
         }
     }
-    let plots = buffers.iter().map(|&buffer| Plot {
-        title: format!("Response time by built-in cache, {} of buffer cache (Fig. 1)", human(buffer)),
-        x: Axis::log("built-in cache (KiB)"),
-        y: Axis::log("file system response time (ms)"),
-        style: Style::Line,
-        series: names
-            .iter()
-            .map(|name| {
+    let plots = buffers.iter().map(|&buffer| {
+        Plot::lines(
+            format!("Response time by built-in cache, {} of buffer cache (Fig. 1)", human(buffer)),
+            Axis::log("built-in cache (KiB)"),
+            Axis::log("file system response time (ms)"),
+            names.iter().map(|name| {
                 let point = |size: &u64| (*size as f64 / 1024.0, fsrt(name, buffer, *size));
                 Series::new(*name, sizes.iter().map(point).collect())
-            })
-            .collect(),
+            }),
+        )
     });
     Ok(Findings { tables: vec![table], plots: plots.collect(), claims })
 }

@@ -1,27 +1,8 @@
 //! Write caching in the drive: off, on, and for user data only.
 
-use crate::builtin::{
-    BUFFERS, Case, RUNS, SCALE, WORKLOADS, WORKLOADS_PARAM, gain_percent, measure, workload,
-};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
-};
+use super::prelude::*;
+use crate::builtin::{Case, WORKLOADS, gain_percent, measure, workload};
 use dcd_model::WriteCache;
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "bic-writecache",
-    group: Group::C,
-    source: "section 5.3",
-    title: "Write caching in the drive",
-    about: "FFS on an Atlas 10K with a built-in cache of 2 MB, one of whose 10 segments may hold writes. Off: an answer means \
-            that the write is on the medium. On: all writes are answered from the cache. Selective: user data is, metadata \
-            that a call waits for is not, so the file system is as consistent after a power cut as without a cache. In the \
-            traces, one number for all says how often a written file is a new one; it is fitted to the mean of these gains.",
-    params: &[WORKLOADS_PARAM, RUNS, SCALE, BUFFERS],
-    plan,
-    conclude,
-};
 
 const KINDS: [(&str, WriteCache); 3] =
     [("off", WriteCache::Off), ("on", WriteCache::On), ("selective", WriteCache::Selective)];
@@ -49,7 +30,7 @@ fn key(name: &str, buffer: u64, kind: &str) -> String {
     format!("{name}, buffer {buffer}, {kind}")
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let runs = settings.count("runs")?;
     let mut points = Vec::new();
     for name in settings.choices("workloads", &WORKLOADS)? {
@@ -70,7 +51,7 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let names = settings.choices("workloads", &WORKLOADS)?;
     let buffers = settings.sizes("buffers")?;
     let fsrt = |name: &str, buffer: u64, kind: &str| samples.get(&key(name, buffer, kind), "fsrt_ms");
@@ -81,7 +62,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         |name: &str| PAPER.iter().find(|(known, _)| *known == name).map_or((0.0, 0.0), |(_, range)| *range);
     let mut table = Table::new(
         "Gain of write caching",
-        &["workload", "buffer cache", "off (ms)", "on (%)", "selective (%)", "on, paper (%)"],
+        "workload | buffer cache | off (ms) | on (%) | selective (%) | on, paper (%)",
     );
     let mut claims = Vec::new();
     for name in &names {
@@ -138,13 +119,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let bars = names.iter().enumerate().map(|(x, name)| (x as f64, gain(name, buffers[0], kind)));
         Series::new(*kind, bars.collect())
     });
-    let plot = Plot {
-        title: "Gain of write caching".to_owned(),
-        x: Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
-        y: Axis::linear("gain (%)"),
-        style: Style::Bars,
-        series: series.collect(),
-    };
+    let plot = Plot::bars(
+        "Gain of write caching",
+        Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
+        Axis::linear("gain (%)"),
+        series,
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
 

@@ -2,54 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use dcd_sim::mix;
 use dcd_sim::workloads::Aging;
 
-use crate::array::{ArraySetup, CACHE, HostSetup, SECONDS_PER_MB, Scheme, with_array};
-use crate::builtin::RUNS;
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-aged",
-    group: Group::D,
-    source: "Fig. 14, section IV-D",
-    title: "Writing files on an aged file system on a RAID-5",
-    about: "Files whose sizes have a normal distribution (deviation: a quarter of the mean) fill the file system up to 90 % of what it \
-            has for files; then a fifth of them is removed and others take their place, again and again. The paper says nothing of \
-            directories: here 256 files have one, and new files take the names of removed ones, directory by directory. Measured is the writing \
-            of files after the last removal, until all of it is on the disks, in several runs together, in more of them where the files are large. Everything has the paper's size; with a smaller file system \
-            (`--set used=1GiB`) the journal and the time between its commits are as much smaller. The array and its disks are those of ct-random. The file \
-            system is the FFS of this project with the blocks, the journal and the placement of ext3, as Linux has it from 2.6.10 on: the first \
-            free blocks from a goal on, in windows that are one file's while it is open.",
-    params: &with_array::<21>(&[
-        Param { key: "means", default: "16KiB,64KiB,256KiB,2MiB", about: "mean file sizes" },
-        Param {
-            key: "cycles",
-            default: "0,1,5,20,50",
-            about: "removals before the measured writing, at the first mean size",
-        },
-        Param { key: "aged", default: "50", about: "removals where the mean size varies" },
-        Param {
-            about: "how often each point is run, with other seeds; more often where files are large",
-            ..RUNS
-        },
-        Param { key: "used", default: "10GiB", about: "the size of the device below the file system" },
-        Param {
-            key: "fill",
-            default: "83",
-            about: "percent of it that files take up: 90 % of what is left beside inodes and reserve",
-        },
-        Param { key: "removed", default: "20", about: "percent of the files that are removed at a time" },
-        CACHE,
-        Param { key: "page-cache", default: "400MiB", about: "the host's page cache, as in ct-random" },
-    ]),
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::array::{ArraySetup, HostSetup, SECONDS_PER_MB, Scheme};
 
 /// The paper's file system.
 const USED: u64 = 10 << 30;
@@ -93,7 +49,7 @@ fn percent(settings: &Settings, key: &str) -> Result<u64, LabError> {
     }
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = ArraySetup::read(settings)?;
     let (means, cycles, aged) = cases(settings)?;
     let (used, page_cache) = (settings.bytes("used")?, settings.bytes("page-cache")?);
@@ -131,21 +87,21 @@ fn measure(setup: &ArraySetup, host: &HostSetup, aging: &Aging, seed: u64) -> Re
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let (means, cycles, aged) = cases(settings)?;
     let of = |scheme, what, mean, cycles| samples.get(&key(mean, cycles), &name(scheme, what));
     let rate = |scheme, mean, cycles| 1.0 / of(scheme, SECONDS_PER_MB, mean, cycles);
     let gain = |mean, cycles| rate(Scheme::MscCt, mean, cycles) / rate(Scheme::Sc, mean, cycles);
-    let columns = ["", "SC (MB/s)", "MSC-CT", "over SC", "blocks a command, SC", "MSC-CT"];
+    let columns = " | SC (MB/s) | MSC-CT | over SC | blocks a command, SC | MSC-CT";
     let row = |table: &mut Table, name: String, mean: u64, cycles: u32| {
         let [sc, ct] = SCHEMES.map(|scheme| figure(rate(scheme, mean, cycles)));
         let [b0, b1] = SCHEMES.map(|scheme| figure(of(scheme, "blocks", mean, cycles)));
         table.row([name, sc, ct, format!("{:.2}x", gain(mean, cycles)), b0, b1]);
     };
-    let mut by_mean = Table::new(format!("After {aged} removals, by the mean file size"), &columns);
+    let mut by_mean = Table::new(format!("After {aged} removals, by the mean file size"), columns);
     means.iter().for_each(|mean| row(&mut by_mean, format!("{} KiB", mean >> 10), *mean, aged));
     let first = means[0];
-    let mut by_cycles = Table::new(format!("Files of {} KiB, by removals", first >> 10), &columns);
+    let mut by_cycles = Table::new(format!("Files of {} KiB, by removals", first >> 10), columns);
     cycles.iter().for_each(|cycles| row(&mut by_cycles, cycles.to_string(), first, *cycles));
 
     let mut claims = Vec::new();
@@ -186,12 +142,13 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             ct < sc,
         ));
     }
-    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| Plot {
-        title: title.to_owned(),
-        x,
-        y: Axis::linear("MB/s"),
-        style: Style::Line,
-        series: SCHEMES.map(|scheme| Series::new(scheme.name(), points(scheme))).to_vec(),
+    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {
+        Plot::lines(
+            title,
+            x,
+            Axis::linear("MB/s"),
+            SCHEMES.map(|scheme| Series::new(scheme.name(), points(scheme))),
+        )
     };
     let of_means =
         |scheme| means.iter().map(|mean| ((mean >> 10) as f64, rate(scheme, *mean, aged))).collect();

@@ -3,45 +3,11 @@
 use std::collections::VecDeque;
 
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
+use dcd_sim::SimRng;
 use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
-use dcd_sim::{SimRng, mix};
 
-use crate::array::{ArraySetup, HostSetup, PREFETCH, QUEUE_DEPTH, Scheme, with_array};
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-bulk",
-    group: Group::D,
-    source: "Table II, section IV-E",
-    title: "Sequential and bulky I/O on a RAID-5",
-    about: "Files are copied within a file system, from a cold start until the copy is on the disks: one of 2.13 GB (video), 154 of \
-            682 MB in all (music), 25 628 of 458 MB in all (sources), each divided by `scale` as the caches are. The sources are a tree \
-            that is made up: 17 files in a directory on average, directories in one another, and sizes whose logarithms have a normal \
-            distribution, so that half of them are below 6 KB and a tenth above 40 KB, as objects lie beside sources; it is walked as \
-            `cp` does. One large file is written and read. At the block level, requests of a stripe, aligned to stripes, several in flight. \
-            The array and its disks are those of ct-random, with stripes of 512 KiB as stated, but a member gets up to 32 commands \
-            at a time, as the kernel's driver for the paper's host adapter has it: none of these requests is a fragment. SC and \
-            MSC-CT prefetch stripes, as the paper's driver does (section III-G; for one reader several at a time, as its \
-            authors' patent US 7,822,920 says: four, with which the one large file is read as fast as the table says); md has the host read \
-            two stripes ahead in a file. The file system is the FFS of this project with the blocks, the groups, the \
-            placement and the journal of ext3. How many requests were in flight at the block level is not stated. The making \
-            of a file system is left out: the model's takes no time.",
-    params: &with_array::<18>(&[
-        Param { key: "scale", default: "4", about: "files, file system and caches are divided by this" },
-        Param { key: "used", default: "10GiB", about: "the size of the file system, before that" },
-        Param { key: "block-bytes", default: "512MiB", about: "what is moved at the block level" },
-        Param { key: "in-flight", default: "4", about: "requests in flight at the block level" },
-        Param { key: "page-cache", default: "400MiB", about: "the host's page cache, before that" },
-        Param { default: "32", about: "commands that a member gets to know at a time", ..QUEUE_DEPTH },
-        Param { default: "16", ..PREFETCH },
-    ]),
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::array::{ArraySetup, HostSetup, Scheme};
 
 const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext3 allocates in advance and leaves unused between files. From Linux 2.6.10 \
      on ext3 only reserves them in memory, and gives them up when a file is closed: the next file of one program begins where the \
@@ -91,7 +57,7 @@ const BLOCK_LEVEL: [(&str, bool, bool); 4] = [
     ("bulky random write (block)", true, true),
 ];
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let scale: u64 = settings.count("scale")?;
     let whole = ArraySetup::read(settings)?;
     let setup = ArraySetup { cache: whole.cache / scale, ..whole };
@@ -185,11 +151,11 @@ fn part(row: &'static str) -> &'static str {
     }
 }
 
-fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let get = |scheme, row| samples.get(&key(scheme, part(row)), row);
     let mut table = Table::new(
         "Seconds for copies, MB/s otherwise",
-        &["", "PBGC, paper", "SC", "MSC-CT", "PBGC, ours", "SC", "MSC-CT"],
+        " | PBGC, paper | SC | MSC-CT | PBGC, ours | SC | MSC-CT",
     );
     for (row, _, paper) in ROWS {
         let [p0, p1, p2] = paper.map(figure);
@@ -255,12 +221,11 @@ fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabErro
             Series::new(format!("{}, paper", scheme.name()), ROWS.iter().enumerate().map(paper).collect());
         [ours, theirs]
     };
-    let plot = Plot {
-        title: "How many times PBGC's speed (Table II)".to_owned(),
-        x: Axis::linear("row of the table"),
-        y: Axis::linear("times PBGC"),
-        style: Style::Line,
-        series: [series(sc, 1), series(ct, 2)].concat(),
-    };
+    let plot = Plot::lines(
+        "How many times PBGC's speed (Table II)",
+        Axis::linear("row of the table"),
+        Axis::linear("times PBGC"),
+        [series(sc, 1), series(ct, 2)].concat(),
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

@@ -2,51 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use dcd_sim::mix;
 use dcd_sim::workloads::{DBench, Workload};
 
-use crate::array::{ArraySetup, HostSetup, SECONDS_PER_MB, Scheme, rate_of_runs, with_array};
-use crate::builtin::RUNS;
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-concurrent",
-    group: Group::D,
-    source: "Fig. 13, section IV-C",
-    title: "Concurrent sequential writes on a RAID-5",
-    about: "Clients of a file server, as DBench plays them: each makes files in a directory of its own, writes them from start to \
-            end, reads some of them, and removes the older ones. All runs write the same amount, whatever the number of \
-            clients. Throughput is that of what the clients write and read, as DBench counts it, of several runs with \
-            different seeds together; what is in the caches at the end is not waited for (section IV-C). The array and its disks are those of ct-random; SC \
-            and MSC-CT prefetch stripes, as the paper's driver does (section III-G). The file system is \
-            the FFS of this project with the blocks, the groups, the placement and the journal of ext3 (data=ordered), which is committed \
-            every 5 s, divided by `scale`. These clients are simpler \
-            than DBench's list of calls (client.txt of dbench 4.0), in which a client has 21 MB of files and goes through 129 rounds: in \
-            each it writes 7.7 MB, half of that over files that stay, and the rest to 50 files of 4 KB to 650 KB that go with the \
-            round, and reads 11.4 MB.",
-    params: &with_array::<23>(&[
-        Param { key: "clients", default: "1,2,4,8,16,32,64,128,256", about: "how many clients" },
-        Param { key: "strips", default: "8KiB,32KiB,128KiB,256KiB", about: "strips tried" },
-        Param { key: "strip-clients", default: "128", about: "clients where the strip varies" },
-        Param { default: "12", ..RUNS },
-        Param { key: "scale", default: "4", about: "the following and the caches are divided by this" },
-        Param { key: "bytes", default: "4GiB", about: "what all clients together write" },
-        Param {
-            key: "kept",
-            default: "20MiB",
-            about: "files of each client; 21 MB in the list of dbench 4.0",
-        },
-        Param { key: "used", default: "10GiB", about: "the size of the file system" },
-        Param { key: "page-cache", default: "400MiB", about: "the host's page cache" },
-        Param { key: "file", default: "64KiB", about: "the mean size of a file" },
-    ]),
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::array::{ArraySetup, HostSetup, SECONDS_PER_MB, Scheme, rate_of_runs};
 
 fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
     format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
@@ -59,7 +18,7 @@ fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u64>, u64, u64), LabError
     Ok((clients, settings.sizes("strips")?, many, settings.bytes("strip")?))
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let scale: u64 = settings.count("scale")?;
     let runs: u64 = settings.count("runs")?;
     let scaled = |key| settings.bytes(key).map(|bytes| bytes / scale);
@@ -104,11 +63,11 @@ fn measure(
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let (clients, strips, many, strip) = cases(settings)?;
     let rate = |scheme, clients, strip| samples.get(&key(scheme, clients, strip), "mb_per_s");
-    let columns =
-        ["", "PBGC (MB/s)", "SC", "MSC-CT", "over SC", "over PBGC", "blocks a command, PBGC", "SC", "MSC-CT"];
+    let columns = " | PBGC (MB/s) | SC | MSC-CT | over SC | over PBGC | blocks a command, PBGC | SC | \
+            MSC-CT";
     let row = |table: &mut Table, name: String, clients: u64, strip: u64| {
         let [pbgc, sc, ct] = Scheme::ALL.map(|scheme| rate(scheme, clients, strip));
         let blocks = |scheme| figure(samples.get(&key(scheme, clients, strip), "blocks"));
@@ -117,17 +76,18 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let [over_sc, over_pbgc] = gains;
         table.row([name, figure(pbgc), figure(sc), figure(ct), over_sc, over_pbgc, b0, b1, b2]);
     };
-    let mut by_clients = Table::new(format!("Strips of {} KiB, by clients", strip >> 10), &columns);
+    let mut by_clients = Table::new(format!("Strips of {} KiB, by clients", strip >> 10), columns);
     clients.iter().for_each(|count| row(&mut by_clients, count.to_string(), *count, strip));
-    let mut by_strip = Table::new(format!("{many} clients, by the strip"), &columns);
+    let mut by_strip = Table::new(format!("{many} clients, by the strip"), columns);
     strips.iter().for_each(|strip| row(&mut by_strip, format!("{} KiB", strip >> 10), many, *strip));
     let claims = claims(&clients, &strips, many, strip, &rate);
-    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| Plot {
-        title: title.to_owned(),
-        x,
-        y: Axis::linear("MB/s"),
-        style: Style::Line,
-        series: Scheme::ALL.map(|scheme| Series::new(scheme.name(), points(scheme))).to_vec(),
+    let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {
+        Plot::lines(
+            title,
+            x,
+            Axis::linear("MB/s"),
+            Scheme::ALL.map(|scheme| Series::new(scheme.name(), points(scheme))),
+        )
     };
     let of_clients =
         |scheme| clients.iter().map(|count| (*count as f64, rate(scheme, *count, strip))).collect();

@@ -3,38 +3,11 @@
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
-use dcd_sim::{SimRng, mix};
+use dcd_sim::SimRng;
 
-use crate::builtin::RUNS;
-use crate::findings::figure;
+use super::prelude::*;
 use crate::params::drive_of;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table, stride_times,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-fragmented",
-    group: Group::D,
-    source: "Fig. 1, section I-C",
-    title: "Fragmented writes over the same span as contiguous ones",
-    about: "Blocks of 4 KiB in ascending order, the distances between them exponential and at most 32 blocks, 32 to 64 \
-            outstanding, sent 32 at a time; the drive's write cache is off. Times are those over the time of writing the whole \
-            span in one piece. Judged are the disks of before the paper, those with measured times for commands among them; a \
-            disk of 2018 is shown beside them.",
-    params: &[
-        Param {
-            key: "drives",
-            default: "cheetah-15k4,atlas-10k,barracuda-st32171w,nearline-2018",
-            about: "the disks, or paths of drive files",
-        },
-        Param { key: "means", default: "2,3,4,6,8,12,16", about: "mean stride distances, in blocks" },
-        Param { key: "span", default: "64MiB", about: "the span" },
-        RUNS,
-    ],
-    plan,
-    conclude,
-};
+use crate::stride_times;
 
 /// "The maximum stride distance is limited up to 32 blocks."
 const DISTANCE_MAX: u64 = 32;
@@ -81,7 +54,7 @@ fn means(settings: &Settings) -> Result<Vec<u64>, LabError> {
     }
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let span = span(settings, 1 << 20)?;
     let means = means(settings)?;
     let (runs, seed) = (settings.count("runs")?, settings.seed);
@@ -108,13 +81,13 @@ fn measure(name: &str, span: Extent, means: &[u64], seed: u64) -> Result<Sample,
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let means = means(settings)?;
     let drives = drives(settings)?;
     let mut columns = vec!["drive".to_owned(), "contiguous (MB/s)".to_owned()];
     columns.extend(means.iter().map(|mean| format!("mean {mean}")));
-    let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new("Time over that of the contiguous write, by mean stride distance", &names);
+    let mut table =
+        Table::new("Time over that of the contiguous write, by mean stride distance", &columns.join(" | "));
     let mut series = Vec::new();
     for drive in &drives {
         let normalised = samples.list(drive, "normalised");
@@ -159,12 +132,11 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             slower == judged.len(),
         ));
     }
-    let plot = Plot {
-        title: "Writes with exponential stride distances (Fig. 1)".to_owned(),
-        x: Axis::linear("mean stride distance (blocks)"),
-        y: Axis::linear("time over that of the contiguous write"),
-        style: Style::Line,
+    let plot = Plot::lines(
+        "Writes with exponential stride distances (Fig. 1)",
+        Axis::linear("mean stride distance (blocks)"),
+        Axis::linear("time over that of the contiguous write"),
         series,
-    };
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

@@ -3,50 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dcd_engine::{Buf, Durability, Io, LINE_BYTES, LINE_SECTORS, Lba, Nanos, RequestId};
-use dcd_sim::{SimRng, mix};
+use dcd_sim::SimRng;
 
-use crate::array::{ArraySetup, SECONDS_PER_MB, Scheme, rate_of_runs, with_array};
-use crate::builtin::RUNS;
-use crate::findings::figure;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-random",
-    group: Group::D,
-    source: "Fig. 11 and 12, section IV-B",
-    title: "Random writes to a RAID-5 of five disks",
-    about: "Threads write pages of 4 KiB uniformly in files of 1 GB. They write into the host's page cache, as Tiobench's do; when it \
-            may hold no more dirty pages, it writes them back as kernels do: in ascending order through the files, neighbours \
-            joined, up to 128 requests in flight. At the end all of it is written back, and the array's cache is flushed, as the paper's \
-            remark on a controller that cannot be flushed implies (section IV-C). The array's cache is non-volatile and \
-            managed by high and low marks of 95 and 85 %, least recently written first. Throughput is that of the pages written, of several runs together. \
-            As stated: the disks, their number, the caches, and that this drive does not read on behind a read (section I-C). \
-            As the paper's analysis has it: a disk gets the next command after the end of the one before it (section I-C, equation 1); \
-            a table shows what more commands at a time change. Not stated, so assumed: dirty pages take up to 40 % of \
-            memory, the default of Linux 2.6; strips of 128 KiB, as for Table II; 32 stripes are destaged at a time, with \
-            which bulky random writes are about as fast as Table II says (ct-bulk), and of parity block groups 294: md's one thread begins \
-            them until the first member has 128 requests in the host's queue, and waits. The host's scheduler for each member is the anticipatory one of Linux 2.6, the same \
-            for all three (section IV-E). The array has a write-intent bitmap, a bit for 64 MiB, of which the paper says nothing. With one \
-            bit for all of it (--set region=1TiB) three claims fewer of this group hold, each by less than 2 %: SC over PBGC at \
-            8 GB here, one of ct-concurrent and one of ct-bulk.",
-    params: &with_array::<19>(&[
-        Param { key: "workspaces", default: "1,2,3,4,6,8", about: "gigabytes written to" },
-        Param { key: "writes", default: "160000", about: "pages written at each size" },
-        Param { key: "counts", default: "40000,160000,640000", about: "pages written to 1.5 GB" },
-        RUNS,
-        Param { key: "page-cache", default: "400MiB", about: "dirty pages of the host: 40 % of its 1 GB" },
-        Param {
-            key: "queue-depths",
-            default: "1,2,4,32",
-            about: "commands that a member gets at a time, tried on the first workspace",
-        },
-    ]),
-    plan,
-    conclude,
-};
+use super::prelude::*;
+use crate::array::{ArraySetup, SECONDS_PER_MB, Scheme, rate_of_runs};
 
 const ALL_SORTED: &str = "so few pages all wait in the page cache before any is written back, and reach the array in one ascending sweep, \
      as dense in each stripe as the sweeps of more writes";
@@ -74,7 +34,7 @@ fn queue_key(scheme: Scheme, pages: u64, writes: u64, queue_depth: usize) -> Str
     format!("{} with {queue_depth} commands at a time", key(scheme, pages, writes))
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = ArraySetup::read(settings)?;
     let dirty_max = (settings.bytes("page-cache")? / LINE_BYTES).max(1);
     let writes: u64 = settings.count("writes")?;
@@ -177,24 +137,13 @@ fn measure(
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let workspaces = workspaces(settings)?;
     let writes: u64 = settings.count("writes")?;
     let counts: Vec<u64> = settings.counts("counts")?;
     let get = |scheme, pages, writes, name: &str| samples.get(&key(scheme, pages, writes), name);
-    let columns = [
-        "",
-        "PBGC (MB/s)",
-        "SC",
-        "MSC-CT",
-        "over SC",
-        "over PBGC",
-        "commands a write, PBGC",
-        "SC",
-        "MSC-CT",
-        "blocks, SC",
-        "MSC-CT",
-    ];
+    let columns = " | PBGC (MB/s) | SC | MSC-CT | over SC | over PBGC | commands a write, PBGC | SC | \
+            MSC-CT | blocks, SC | MSC-CT";
     let mut tables = Vec::new();
     let row = |table: &mut Table, name: String, pages: u64, writes: u64| {
         let rate = |scheme| get(scheme, pages, writes, "mb_per_s");
@@ -216,7 +165,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             blocks(Scheme::MscCt),
         ]);
     };
-    let mut sizes = Table::new(format!("{writes} writes, by the workspace"), &columns);
+    let mut sizes = Table::new(format!("{writes} writes, by the workspace"), columns);
     for gib in &workspaces {
         row(&mut sizes, format!("{gib} GB"), gib * GIB_PAGES, writes);
     }
@@ -224,7 +173,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let first = workspaces[0] * GIB_PAGES;
     let mut queues = Table::new(
         format!("{} GB, by the commands that a member gets at a time (MB/s)", workspaces[0]),
-        &["commands", "PBGC", "SC", "MSC-CT", "over SC", "over PBGC"],
+        "commands | PBGC | SC | MSC-CT | over SC | over PBGC",
     );
     for depth in settings.counts::<usize>("queue-depths")? {
         let rate = |scheme| samples.get(&queue_key(scheme, first, writes, depth), "mb_per_s");
@@ -234,14 +183,14 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         queues.row([depth.to_string(), figure(pbgc), figure(sc), figure(ct), over_sc, over_pbgc]);
     }
     tables.push(queues);
-    let mut by_count = Table::new("1.5 GB, by the number of writes", &columns);
+    let mut by_count = Table::new("1.5 GB, by the number of writes", columns);
     for count in &counts {
         row(&mut by_count, count.to_string(), COUNTS_PAGES, *count);
     }
     tables.push(by_count);
     let mut latency = Table::new(
         "Response times of the array's writes in 1.5 GB (ms)",
-        &["writes", "PBGC mean", "SC", "MSC-CT", "PBGC max", "SC", "MSC-CT"],
+        "writes | PBGC mean | SC | MSC-CT | PBGC max | SC | MSC-CT",
     );
     for count in &counts {
         let of = |name: &str| Scheme::ALL.map(|scheme| figure(get(scheme, COUNTS_PAGES, *count, name)));
@@ -328,23 +277,21 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let points = workspaces.iter().map(|gib| (*gib as f64, rate(scheme, *gib))).collect();
         Series::new(scheme.name(), points)
     };
-    let by_size = Plot {
-        title: "Random writes by the workspace (Fig. 11)".to_owned(),
-        x: Axis::linear("workspace (GB)"),
-        y: Axis::linear("MB/s"),
-        style: Style::Line,
-        series: Scheme::ALL.map(series).to_vec(),
-    };
+    let by_size = Plot::lines(
+        "Random writes by the workspace (Fig. 11)",
+        Axis::linear("workspace (GB)"),
+        Axis::linear("MB/s"),
+        Scheme::ALL.map(series),
+    );
     let series = |scheme: Scheme| {
         let points = counts.iter().map(|count| (*count as f64 / 1e3, counted(scheme, *count))).collect();
         Series::new(scheme.name(), points)
     };
-    let by_count = Plot {
-        title: "Random writes by their number (Fig. 12a)".to_owned(),
-        x: Axis::log("thousands of writes"),
-        y: Axis::linear("MB/s"),
-        style: Style::Line,
-        series: Scheme::ALL.map(series).to_vec(),
-    };
+    let by_count = Plot::lines(
+        "Random writes by their number (Fig. 12a)",
+        Axis::log("thousands of writes"),
+        Axis::linear("MB/s"),
+        Scheme::ALL.map(series),
+    );
     Ok(Findings { tables, plots: vec![by_size, by_count], claims })
 }

@@ -6,39 +6,9 @@ use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_model::Drive;
 
 use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
-use crate::findings::figure;
+use super::prelude::*;
 use crate::params::drive_of;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table, stride_times,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "ct-stride",
-    group: Group::D,
-    source: "Fig. 8, 9 and 15, sections III-D and IV-F",
-    title: "The stride benchmark, and the strides that it says to fill",
-    about: "One block of 4 KiB, some that are left out, and so on, over one span, beside reading or writing all of it. Smax is the \
-            smallest stride from which on the fragmented pass takes less than 1.2 times the contiguous one. Then writes and \
-            reads with exponential distances (mean 10, at most 64 blocks) whose gaps shorter than some Smax are filled: the one \
-            that the benchmark chose should be the fastest.",
-    params: &[
-        Param {
-            key: "drives",
-            default: "cheetah-15k4,atlas-10k,nearline-2018",
-            about: "the disks, or paths of drive files",
-        },
-        Param {
-            key: "strides",
-            default: "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,18,20,24,28,32,40,48,64",
-            about: "strides, in blocks",
-        },
-        Param { key: "span", default: "256MiB", about: "the span of a pass" },
-        Param { key: "mean", default: "10", about: "the mean distance where gaps are filled" },
-    ],
-    plan,
-    conclude,
-};
+use crate::stride_times;
 
 /// "We limit the maximum stride distance up to 64 blocks."
 const DISTANCE_MAX: u64 = 64;
@@ -72,7 +42,7 @@ fn key(drive: &str, writes: bool) -> String {
     format!("{drive} {}", word(writes))
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let span = span(settings, 8 << 20)?;
     let strides = strides(settings)?;
     let mean = settings.number::<f64>("mean")?;
@@ -139,12 +109,13 @@ fn measure(
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let strides = strides(settings)?;
     let drives = drives(settings)?;
     let mut chosen = Table::new(
         "What the benchmark says",
-        &["drive", "", "contiguous (MB/s)", "stride 2", "Smax", "Sexcept", "gaps filled, over not filled"],
+        "drive |  | contiguous (MB/s) | stride 2 | Smax | Sexcept | \
+            gaps filled, over not filled",
     );
     let mut plots = Vec::new();
     for writes in [true, false] {
@@ -167,13 +138,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             let points = curve(&strides, normalised).into_iter().map(|(s, v)| (s as f64, v)).collect();
             series.push(Series::new(*drive, points));
         }
-        plots.push(Plot {
-            title: format!("Strided {}s (Fig. 9)", word(writes)),
-            x: Axis::linear("stride (blocks)"),
-            y: Axis::linear("time over that of the contiguous pass"),
-            style: Style::Line,
+        plots.push(Plot::lines(
+            format!("Strided {}s (Fig. 9)", word(writes)),
+            Axis::linear("stride (blocks)"),
+            Axis::linear("time over that of the contiguous pass"),
             series,
-        });
+        ));
     }
     let mut tables = vec![chosen];
     let mut claims = Vec::new();
@@ -186,7 +156,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             let (max, time) = (samples.get(&key, "max"), samples.get(&key, "chosen"));
             let mut table = Table::new(
                 format!("Smax for {}s tried on {ARRAY_DRIVE} (Fig. 15)", word(writes)),
-                &["Smax", "time"],
+                "Smax | time",
             );
             for (tried, time) in tried.iter().zip(times) {
                 table.row([tried.to_string(), format!("{time:.3}")]);

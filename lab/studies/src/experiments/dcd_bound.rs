@@ -3,42 +3,11 @@
 //! Two bounds stand side by side. The paper's is an estimate: each write could be as much faster as the disk's bandwidth
 //! is larger with writes of 128 KB, and nothing else changes. Ours is measured: the same cache with a log that takes no time.
 
-use dcd_sim::mix;
 use dcd_sim::workloads::NUser;
 
 use super::dcd_rawwrite;
-use crate::configurations::with_caches;
-use crate::findings::figure;
-use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-bound",
-    group: Group::A,
-    source: "section 4.2.2",
-    title: "The largest possible speed-up, and the share of it that is reached",
-    about: "The sizes of the writes in the N-user remove on the plain disk, and from them the paper's estimate of the \
-            largest possible speed-up, with the bandwidths of dcd-rawwrite on the same disk. Beside it the speed-up with a \
-            log that takes no time (\"instant log\"), which no cache of writes can beat. Means of several runs. The processor's part \
-            of the remove is fitted to 3 % of the plain disk's time (dcd-nuser); that of the reads is not. The segments of the \
-            drive's buffer, 10, are calibrated to the paper's response times of reads (dcd-latency).",
-    params: &PARAMS,
-    plan,
-    conclude,
-};
-
-const PARAMS: [Param; 16] = with_caches([
-    DRIVE,
-    QUEUE,
-    SEGMENTS,
-    CLUSTER,
-    PAUSE,
-    Param { key: "users", default: "4", about: "users at once" },
-    Param { key: "runs", default: "3", about: "runs of each disk" },
-]);
+use super::prelude::*;
+use crate::nuser::{self, PHASES};
 
 const SHOWN: [&str; 5] = ["plain", "paper", "ours ordered", "ours flush", "instant log"];
 /// Size in KiB and the paper's share of the requests, in percent.
@@ -55,7 +24,7 @@ const SLACK: f64 = 0.25;
 /// A quarter at most is "a small portion".
 const SMALL_PERCENT: f64 = 25.0;
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (users, pause) = (settings.users()?, settings.span("pause")?);
     let mut points = Vec::new();
     for disk in SHOWN {
@@ -96,7 +65,7 @@ fn share(samples: &Samples, runs: u64, kib: u64) -> f64 {
     100.0 * of_size / all
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let runs: u64 = settings.count("runs")?;
     let bandwidth = |kib: u64| samples.get(&raw(kib), "bytes_per_second");
     let ratio = |kib: u64| bandwidth(LARGE_KIB) / bandwidth(kib);
@@ -112,12 +81,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let rest = seconds("instant log", "remove") / seconds("plain", "remove");
     let bound = 1.0 / (rest + (1.0 - rest) / writes);
     let mut mix_table =
-        Table::new("Writes of the remove", &["size (KiB)", "paper (%)", "ours (%)", "128 KiB over it"]);
+        Table::new("Writes of the remove", "size (KiB) | paper (%) | ours (%) | 128 KiB over it");
     for (kib, paper) in MIX {
         let ratio = format!("{}x", figure(ratio(kib)));
         mix_table.row([kib.to_string(), figure(paper), figure(share(samples, runs, kib)), ratio]);
     }
-    let mut table = Table::new("Speed-up over the plain disk", &["disk", "untar", "copy", "remove"]);
+    let mut table = Table::new("Speed-up over the plain disk", "disk | untar | copy | remove");
     for disk in SHOWN {
         let mut row = vec![disk.to_owned()];
         row.extend(PHASES.map(|phase| format!("{}x", figure(gain(disk, phase)))));
@@ -157,13 +126,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         let points = PHASES.iter().enumerate().map(|(x, phase)| (x as f64, gain(disk, phase)));
         Series::new(*disk, points.collect())
     });
-    let plot = Plot {
-        title: "Speed-up over the plain disk, and its bound".to_owned(),
-        x: Axis::names("", PHASES.map(str::to_owned).to_vec()),
-        y: Axis::linear("times the plain disk"),
-        style: Style::Bars,
-        series: series.collect(),
-    };
+    let plot = Plot::bars(
+        "Speed-up over the plain disk, and its bound",
+        Axis::names("", PHASES.map(str::to_owned).to_vec()),
+        Axis::linear("times the plain disk"),
+        series,
+    );
     Ok(Findings { tables: vec![mix_table, table], plots: vec![plot], claims })
 }
 

@@ -2,45 +2,13 @@
 
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::{HowPolicy, WhatPolicy};
-use dcd_sim::mix;
 use dcd_sim::workloads::NUser;
 
+use super::prelude::*;
 use crate::clients::{Load, work};
 use crate::configurations::{LOG_BYTES, paper};
-use crate::findings::figure;
-use crate::nuser::{self, CLUSTER, DRIVE, PAUSE, PHASES, QUEUE, SEGMENTS};
+use crate::nuser::{self, PHASES};
 use crate::rig::{CacheSetup, Setup};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-futurework",
-    group: Group::A,
-    source: "sections 3.5.1, 3.5.3, 3.5.4 and 4.2.2",
-    title: "What the paper left undone",
-    about: "Each improvement alone over the paper's configuration. Destaging: bursts of requests with overwrites, and pauses \
-            in which the cache destages; then everything is brought home. Compaction and finer concurrency: the 4-user \
-            benchmark. Recovery: the power is cut with the log full, and the cache started again; compaction works only \
-            within a record of the log, which a crash takes as a whole or not at all, so the order of updates is kept. The \
-            segments of the drive's buffer, 10, are calibrated to the paper's response times of reads (dcd-latency).",
-    params: &[
-        DRIVE,
-        QUEUE,
-        SEGMENTS,
-        CLUSTER,
-        PAUSE,
-        Param { key: "users", default: "4", about: "users at once" },
-        Param { key: "bursts", default: "20", about: "bursts of requests, for destaging" },
-        Param { key: "burst", default: "150", about: "requests of each user in a burst" },
-        Param { key: "between", default: "4s", about: "time between bursts" },
-        Param { key: "overwrites", default: "60", about: "writes to a block written before, in percent" },
-        Param { key: "logs", default: "64MiB,1GiB", about: "logs to recover" },
-    ],
-    plan,
-    conclude,
-};
 
 const BASE: &str = "paper";
 const DESTAGES: [&str; 4] = [BASE, "least valid first", "sorted by LBA", "both"];
@@ -78,7 +46,7 @@ fn benchmarked(name: &str) -> Option<CacheSetup> {
     (name != "plain").then_some(cache)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let seed = mix(settings.seed, 0);
     let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
         let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
@@ -171,10 +139,10 @@ fn recover(setup: Setup, log_bytes: u64, seed: u64) -> Result<Sample, LabError> 
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let at = |kind: &str, name: &str, what: &str| samples.get(&format!("{kind}: {name}"), what);
-    let columns = ["destaging", "bursts (s)", "writes home", "MB home", "the rest home at the end (s)"];
-    let mut destaging = Table::new("Destaging", &columns);
+    let columns = "destaging | bursts (s) | writes home | MB home | the rest home at the end (s)";
+    let mut destaging = Table::new("Destaging", columns);
     for name in DESTAGES {
         let figure_of = |what: &str| figure(at("destage", name, what));
         let figures = ["seconds", "destage_writes", "destaged_mb", "home_seconds"].map(figure_of);
@@ -185,16 +153,14 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         |name: &str, phase: &str| benchmark("plain", phase, "seconds") / benchmark(name, phase, "seconds");
     let log_mb =
         |name: &str| PHASES.iter().map(|phase| benchmark(name, phase, "log_bytes")).sum::<f64>() / 1e6;
-    let mut caches = Table::new(
-        "The benchmark, times the plain disk",
-        &["cache", "untar", "copy", "remove", "log written (MB)"],
-    );
+    let mut caches =
+        Table::new("The benchmark, times the plain disk", "cache | untar | copy | remove | log written (MB)");
     for name in &CACHES[1..] {
         let gains = PHASES.map(|phase| format!("{}x", figure(gain(name, phase))));
         caches.row(std::iter::once((*name).to_owned()).chain(gains).chain([figure(log_mb(name))]));
     }
     let logs = settings.sizes("logs")?;
-    let mut recovering = Table::new("Recovery", &["log", "dirty (MB)", "reads", "seconds"]);
+    let mut recovering = Table::new("Recovery", "log | dirty (MB) | reads | seconds");
     for &bytes in &logs {
         let get = |what: &str| samples.get(&recovery(bytes), what);
         let reads = format!("{}", get("disk_reads"));
@@ -259,12 +225,11 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             PHASES.iter().enumerate().map(|(x, phase)| (x as f64, gain(name, phase))).collect(),
         )
     });
-    let plot = Plot {
-        title: "Each improvement alone".to_owned(),
-        x: Axis::names("", PHASES.map(str::to_owned).to_vec()),
-        y: Axis::linear("times the plain disk"),
-        style: Style::Bars,
-        series: series.collect(),
-    };
+    let plot = Plot::bars(
+        "Each improvement alone",
+        Axis::names("", PHASES.map(str::to_owned).to_vec()),
+        Axis::linear("times the plain disk"),
+        series,
+    );
     Ok(Findings { tables: vec![destaging, caches, recovering], plots: vec![plot], claims })
 }

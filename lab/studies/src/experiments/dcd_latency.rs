@@ -1,43 +1,11 @@
 //! Response times of reads and writes in the 4-user copy.
 
-use dcd_sim::mix;
 use dcd_sim::workloads::NUser;
 
-use crate::configurations::{DISKS, with_caches};
-use crate::findings::figure;
-use crate::nuser::{self, CLUSTER, DRIVE, HISTOGRAM_MS, PAUSE, QUEUE, SEGMENTS};
+use super::prelude::*;
+use crate::configurations::DISKS;
+use crate::nuser::{self, HISTOGRAM_MS};
 use crate::rig::Setup;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-latency",
-    group: Group::A,
-    source: "Fig. 11 and 12, section 4.2.3",
-    title: "Response times of reads and writes",
-    about: "The requests that the file system sends in the N-user copy, from when it sends them to their answer. With the \
-            paper's cache also from when a request has the lock: while one request holds it until it is complete (section \
-            4.2.2), all others wait, so 95 % of the writes can only be answered within 1 ms if the wait for the lock is \
-            not counted. The claims are judged by that, and without the lock it is seen what it costs. The order in which the drive \
-            serves its queue, a circular sweep, was chosen by what the paper says of the writes on the plain disk, and the number \
-            of segments of its buffer, 10, by what it says of the reads with its cache, as no source states them; the claims on \
-            these follow from that choice. A read that the drive's buffer has is answered from there as a whole; one that goes \
-            on where the drive is still reading ahead waits for the rest of it as it passes under the heads.",
-    params: &PARAMS,
-    plan,
-    conclude,
-};
-
-const PARAMS: [Param; 15] = with_caches([
-    DRIVE,
-    QUEUE,
-    SEGMENTS,
-    CLUSTER,
-    PAUSE,
-    Param { key: "users", default: "4", about: "users at once" },
-]);
 
 const SHOWN: [&str; 5] = ["plain", "paper", "paper without lock", "ours ordered", "ours flush"];
 const PHASE: &str = "copy";
@@ -52,7 +20,7 @@ const BUFFER_SEGMENTS: &str = "the segments of the drive's buffer";
 /// Queueing times depend on how many writes the file system has out at once; half to twice is the same order.
 const FACTOR: f64 = 2.0;
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     debug_assert!(SHOWN.iter().all(|disk| DISKS.contains(disk)));
     let users = settings.users()?;
     let pause = settings.span("pause")?;
@@ -73,13 +41,13 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 /// Names the times that begin when a request has the lock.
 const INSIDE: &str = "inside_";
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     // Without the lock there is nothing to wait for before a request begins.
     let inside = if settings.flag("lock")? { INSIDE } else { "" };
     let get = |disk: &str, name: &str| samples.get(disk, &format!("{PHASE}/{name}"));
     let mut table = Table::new(
         "Response times in the copy",
-        &["disk", "writes", "mean (ms)", "under 1 ms (%)", "reads", "mean (ms)", "under 1 ms (%)"],
+        "disk | writes | mean (ms) | under 1 ms (%) | reads | mean (ms) | under 1 ms (%)",
     );
     table.row(["the paper's plain disk", "", "135.30", "", "", "42.28", "very few"].map(str::to_owned));
     table.row(["the paper's cache", "", "9.59", "95", "", "6.69", "40"].map(str::to_owned));
@@ -96,7 +64,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     }
     let mut buffer = Table::new(
         "Reads and the drive's buffer",
-        &["disk", "reads", "in the buffer (%)", "where it is still reading ahead (%)"],
+        "disk | reads | in the buffer (%) | where it is still reading ahead (%)",
     );
     for disk in ["plain", NO_BUMPS, "paper", "paper without lock"] {
         let shares = from_buffer(samples, disk).map(|share| figure(100.0 * share));
@@ -122,13 +90,12 @@ fn histogram(
     let bars = shares.chunks(step).take(up_to_ms / step).enumerate();
     let points = bars
         .map(|(bar, shares)| ((bar * step) as f64 + step as f64 / 2.0, 100.0 * shares.iter().sum::<f64>()));
-    Plot {
-        title: format!("Response times of {kind}s, {disk} ({source})"),
-        x: Axis::linear("response time (ms)"),
-        y: Axis::linear("requests (%)"),
-        style: Style::Bars,
-        series: vec![Series::new(disk, points.collect())],
-    }
+    Plot::bars(
+        format!("Response times of {kind}s, {disk} ({source})"),
+        Axis::linear("response time (ms)"),
+        Axis::linear("requests (%)"),
+        [Series::new(disk, points.collect())],
+    )
 }
 
 /// "The majority of writes fall within the range of 25-150 ms" on the plain disk; with the cache 95 % take less than 1 ms,

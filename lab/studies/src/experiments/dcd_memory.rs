@@ -1,31 +1,9 @@
 //! How much RAM a cache of 64 MB takes.
 
-use dcd_sim::mix;
-
+use super::prelude::*;
 use crate::clients::{Load, work};
 use crate::configurations::{LOG_BYTES, paper};
-use crate::findings::figure;
 use crate::rig::Setup;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-memory",
-    group: Group::A,
-    source: "sections 3.2 and 4.1",
-    title: "RAM for a cache",
-    about: "The paper's configuration, filled by four clients with its mix of request sizes (50 % 8 KB, 15 % 2 KB, 35 % \
-            1 KB), destaging held back so that as much as possible is in the table; then the RAM of its parts is counted.",
-    params: &[
-        Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" },
-        Param { key: "cache", default: "16MiB,64MiB,256MiB", about: "sizes of the cache-disk" },
-        Param { key: "requests", default: "3000", about: "requests of each of 4 users" },
-    ],
-    plan,
-    conclude,
-};
 
 const PARTS: [(&str, &str); 4] = [
     ("buffers_bytes", "RAM buffer"),
@@ -39,7 +17,7 @@ const ACCEPTED_KIB: f64 = 800.0;
 /// 512 headers of 512 bytes.
 const HEADERS_KIB: f64 = 256.0;
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let requests = settings.count("requests")?;
     let drive = settings.drive("drive")?.to_owned();
     let seed = settings.seed;
@@ -74,14 +52,14 @@ fn measure(drive: String, log_bytes: u64, requests: u64, seed: u64) -> Result<Sa
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sizes = settings.sizes("cache")?;
     let kib = |bytes: u64, field: &str| samples.get(&bytes.to_string(), field) / 1024.0;
     let total = |bytes: u64| PARTS.iter().map(|(field, _)| kib(bytes, field)).sum::<f64>();
     let mut columns = vec!["cache-disk (MiB)"];
     columns.extend(PARTS.iter().map(|(_, name)| *name));
     columns.extend(["in all, paper", "in all, ours"]);
-    let mut table = Table::new("RAM (KiB)", &columns);
+    let mut table = Table::new("RAM (KiB)", &columns.join(" | "));
     for &bytes in &sizes {
         let mut row = vec![figure(bytes as f64 / f64::from(1 << 20))];
         row.extend(PARTS.iter().map(|(field, _)| figure(kib(bytes, field))));
@@ -99,12 +77,11 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         claims.push(Claim::range(claim, "only 250 KB", ours, (0.0, HEADERS_KIB), " KB"));
     }
     let points = sizes.iter().map(|&bytes| (bytes as f64 / f64::from(1 << 20), total(bytes))).collect();
-    let plot = Plot {
-        title: "RAM by the size of the cache".to_owned(),
-        x: Axis::log("cache-disk (MiB)"),
-        y: Axis::linear("RAM (KiB)"),
-        style: Style::Line,
-        series: vec![Series::new("ours", points)],
-    };
+    let plot = Plot::lines(
+        "RAM by the size of the cache",
+        Axis::log("cache-disk (MiB)"),
+        Axis::linear("RAM (KiB)"),
+        [Series::new("ours", points)],
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

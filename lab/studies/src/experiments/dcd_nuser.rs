@@ -1,50 +1,11 @@
 //! N users untar, copy and remove a tree of sources: how much faster with a cache.
 
 use dcd_model::ffs::CpuCosts;
-use dcd_sim::mix;
 use dcd_sim::workloads::NUser;
 
-use crate::configurations::{DISKS, with_caches};
-use crate::findings::figure;
-use crate::nuser::{self, CLUSTER, DRIVE, MANY_USERS, PAUSE, PHASES, QUEUE, SEGMENTS};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-nuser",
-    group: Group::A,
-    source: "Fig. 7 to 9, section 4.2.1",
-    title: "N users untar, copy and remove a tree of sources",
-    about: "Each user works on the tree of Apache 1.3.3, 31 subdirectories and 508 files of 9.9 KB on average, in an FFS \
-            with synchronous metadata on a 4 GB disk of 1996 whose first 64 MB are the log. The file system is mounted anew before each \
-            phase (cold), or not (warm). The paper's cache reports immediately and locks itself for each request; ours is \
-            shown with the same promise (ordered) and with that of a block device (flush), where synchronous metadata is \
-            on the medium before a call returns, and reads ahead for each reader. The host is Solaris's, as far as its manuals \
-            and the sources of its successor tell: whole blocks of a file are written when it is closed, the rest in up to \
-            30 s. Means of several runs, each with its own times between the phases. What the processor needs is fitted to two ends of the paper's ranges, \
-            with costs that are the same for all users and disks: 3 % of the plain disk's time, which is the remove's, and 50 % \
-            of the time with the paper's cache, which is that of the untar with 4 users. So the claims on its shares say \
-            something only at their other ends, 15 % and 16 %, and for other numbers of users. A write that a cache takes costs \
-            what copying it and the cache's tables do (20 us, an estimate), and not a request to the disk; the claim on the cache's \
-            processor time adds the requests that it sends to the disk itself. \
-            The segments of the drive's buffer, 10, are calibrated to the paper's response times of reads (dcd-latency).",
-    params: &PARAMS,
-    plan,
-    conclude,
-};
-
-const PARAMS: [Param; 17] = with_caches([
-    DRIVE,
-    QUEUE,
-    SEGMENTS,
-    CLUSTER,
-    Param { key: "users", default: "1,4,16", about: "users at once" },
-    Param { key: "disks", default: "plain,paper,ours ordered,ours flush", about: "what is compared" },
-    PAUSE,
-    Param { key: "runs", default: "3", about: "runs of each point" },
-]);
+use super::prelude::*;
+use crate::configurations::DISKS;
+use crate::nuser::{self, MANY_USERS, PHASES};
 
 /// The speed-ups that the paper gives: all, untar and remove, copy cold and warm, and the one number.
 const ALL: (f64, f64) = (2.0, 6.0);
@@ -77,7 +38,7 @@ fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {
     format!("{disk}, {users} users, {}, run {run}", if cold { "cold" } else { "warm" })
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let mut points = Vec::new();
     for disk in settings.choices("disks", &DISKS)? {
         for users in settings.numbers_of_users()? {
@@ -127,7 +88,7 @@ impl Means<'_> {
     }
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let runs: u64 = settings.count("runs")?;
     let users = settings.numbers_of_users()?;
     let disks = settings.choices("disks", &DISKS)?;
@@ -148,17 +109,9 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
 
 fn table(means: &Means<'_>, disks: &[&str], users: &[u32], cold: bool) -> Table {
     let title = if cold { "Cold: mounted anew before each phase" } else { "Warm: not mounted anew" };
-    let columns = [
-        "users",
-        "phase",
-        "disk",
-        "seconds",
-        "times the plain disk",
-        "CPU (%)",
-        "mean write (ms)",
-        "mean read (ms)",
-    ];
-    let mut table = Table::new(title, &columns);
+    let columns = "users | phase | disk | seconds | times the plain disk | CPU (%) | mean write (ms) | \
+            mean read (ms)";
+    let mut table = Table::new(title, columns);
     for &users in users {
         for phase in PHASES {
             for disk in disks {
@@ -191,13 +144,12 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
         let points = seconds.map(|(x, phase)| (x as f64, means.of(disk, users, true, phase, "seconds")));
         Series::new(*disk, points.collect())
     });
-    Plot {
-        title: format!("Execution times with {users} users (Fig. 7 to 9)"),
-        x: Axis::names("", PHASES.iter().map(|phase| (*phase).to_owned()).collect()),
-        y: Axis::linear("seconds"),
-        style: Style::Bars,
-        series: series.collect(),
-    }
+    Plot::bars(
+        format!("Execution times with {users} users (Fig. 7 to 9)"),
+        Axis::names("", PHASES.iter().map(|phase| (*phase).to_owned()).collect()),
+        Axis::linear("seconds"),
+        series,
+    )
 }
 
 /// The processor's costs are fitted to the paper's shares with so many users.

@@ -1,38 +1,12 @@
 //! A cache-disk of its own against a partition of the data disk.
 
 use dcd_engine::log_cache::Promise;
-use dcd_sim::mix;
 
+use super::prelude::*;
 use crate::clients::{Load, mean_ms, work};
 use crate::configurations::{LOG_BYTES, ours, paper};
-use crate::findings::figure;
-use crate::nuser::{self, DRIVE, QUEUE, SEGMENTS};
+use crate::nuser;
 use crate::rig::{CacheSetup, LogPlace, Setup};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-physical",
-    group: Group::A,
-    source: "section 2, Fig. 1",
-    title: "A physical DCD against a logical one",
-    about: "Clients send the paper's mix of requests, each waiting for its answer. The log is a partition of the data disk \
-            (logical) or a disk of its own of the same kind (physical). Afterwards everything is brought home. The drive's queue \
-            and buffer are as in dcd-latency.",
-    params: &[
-        Param { about: "both disks", ..DRIVE },
-        QUEUE,
-        SEGMENTS,
-        Param { key: "users", default: "4", about: "clients" },
-        Param { key: "requests", default: "1500", about: "requests of each client" },
-        Param { key: "reads", default: "10", about: "reads, in percent" },
-        Param { key: "overwrites", default: "30", about: "writes to a block written before, in percent" },
-    ],
-    plan,
-    conclude,
-};
 
 const KINDS: [&str; 5] = ["plain", "paper, logical", "paper, physical", "ours, logical", "ours, physical"];
 
@@ -45,7 +19,7 @@ fn cache_of(kind: &str) -> Option<CacheSetup> {
     Some(CacheSetup { place, ..setup })
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let load = Load {
         users: settings.users()?.into(),
         requests: settings.count("requests")?,
@@ -83,19 +57,12 @@ fn measure(setup: &Setup, load: &Load, seed: u64) -> Result<Sample, LabError> {
     Ok(sample)
 }
 
-fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let get = |kind: &str, name: &str| samples.get(kind, name);
     let mut table = Table::new(
         "The same requests",
-        &[
-            "disk",
-            "seconds",
-            "times the plain disk",
-            "mean write (ms)",
-            "mean read (ms)",
-            "then home (s)",
-            "disk requests in all",
-        ],
+        "disk | seconds | times the plain disk | mean write (ms) | mean read (ms) | \
+            then home (s) | disk requests in all",
     );
     for kind in KINDS {
         table.row([
@@ -115,12 +82,11 @@ fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabErro
         Claim::range(claim, "faster", gain(who), (1.0, f64::INFINITY), "x")
     });
     let bars = KINDS.iter().enumerate().map(|(index, kind)| (index as f64, get(kind, "seconds"))).collect();
-    let plot = Plot {
-        title: "The same requests on each disk".to_owned(),
-        x: Axis::names("", KINDS.iter().map(|kind| (*kind).to_owned()).collect()),
-        y: Axis::linear("seconds"),
-        style: Style::Bars,
-        series: vec![Series::new("seconds", bars)],
-    };
+    let plot = Plot::bars(
+        "The same requests on each disk",
+        Axis::names("", KINDS.iter().map(|kind| (*kind).to_owned()).collect()),
+        Axis::linear("seconds"),
+        [Series::new("seconds", bars)],
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims: claims.to_vec() })
 }

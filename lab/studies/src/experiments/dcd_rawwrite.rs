@@ -2,30 +2,10 @@
 
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
 use dcd_model::Scheduler;
-use dcd_sim::{SimRng, mix};
+use dcd_sim::SimRng;
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::rig::Setup;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-rawwrite",
-    group: Group::A,
-    source: "Fig. 10, section 4.2.2",
-    title: "Bandwidth of random raw writes by their size",
-    about: "20 MB are written at random places of the whole disk in units of one size, one request at a time, with the \
-            drive's write cache off.",
-    params: &[
-        Param { key: "drive", default: "barracuda-1996", about: "the disk, or the path of a drive file" },
-        Param { key: "total", default: "20MB", about: "bytes written at each size" },
-        Param { key: "sizes", default: "1k,2k,4k,8k,16k,32k,64k,128k,256k", about: "sizes of a request" },
-    ],
-    plan,
-    conclude,
-};
 
 /// The paper's ratios: the bandwidth at 128 KB over that at the size.
 const PAPER: [(u64, f64); 4] = [(1, 55.0), (2, 28.0), (4, 14.3), (8, 7.4)];
@@ -33,7 +13,7 @@ const LARGE_KIB: u64 = 128;
 /// The paper's drive is known by its class only ("a 4 GB, high performance Seagate Barracuda").
 const SLACK: f64 = 0.25;
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let total = settings.bytes("total")?;
     let sizes = settings.sizes("sizes")?;
     if let Some(size) = sizes.iter().find(|size| **size == 0 || **size % SECTOR_BYTES != 0 || **size > total)
@@ -77,7 +57,7 @@ pub(super) fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result
     Ok(sample)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sizes = settings.sizes("sizes")?;
     let bandwidth = |size: u64| samples.get(&size.to_string(), "bytes_per_second");
     let large = LARGE_KIB << 10;
@@ -85,7 +65,7 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let paper = |size: u64| PAPER.iter().find(|(kib, _)| kib << 10 == size).map(|(_, ratio)| *ratio);
     let mut table = Table::new(
         "Random writes",
-        &["size (KiB)", "MB/s", "mean (ms)", "128 KiB over it, paper", "128 KiB over it, ours"],
+        "size (KiB) | MB/s | mean (ms) | 128 KiB over it, paper | 128 KiB over it, ours",
     );
     for &size in &sizes {
         let show = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{}x", figure(ratio)));
@@ -105,12 +85,11 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         claims.push(Claim::range(claim, format!("{paper}x"), ours, accepted, "x"));
     }
     let points = sizes.iter().map(|&size| (size as f64 / 1024.0, bandwidth(size) / 1e6)).collect();
-    let plot = Plot {
-        title: "Raw write bandwidth (Fig. 10)".to_owned(),
-        x: Axis::log("size of a request (KiB)"),
-        y: Axis::linear("MB/s"),
-        style: Style::Line,
-        series: vec![Series::new("ours", points)],
-    };
+    let plot = Plot::lines(
+        "Raw write bandwidth (Fig. 10)",
+        Axis::log("size of a request (KiB)"),
+        Axis::linear("MB/s"),
+        [Series::new("ours", points)],
+    );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

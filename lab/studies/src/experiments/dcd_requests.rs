@@ -1,42 +1,10 @@
 //! What the requests are like, where they go, and how many reach the disk in all, destaging included.
 
-use dcd_sim::mix;
 use dcd_sim::workloads::NUser;
 
-use crate::configurations::with_caches;
-use crate::findings::figure;
-use crate::nuser::{self, CLUSTER, DRIVE, MANY_USERS, PAUSE, PHASES, QUEUE, SEGMENTS};
+use super::prelude::*;
+use crate::nuser::{self, MANY_USERS, PHASES};
 use crate::rig::Setup;
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "dcd-requests",
-    group: Group::A,
-    source: "sections 2, 3.3, 3.5.2, 3.6 and 4.2.4",
-    title: "Requests, and where they go",
-    about: "Untar, copy and remove one after the other, and then everything is brought home. Every request that the disk \
-            gets is counted: the file system's, those of the log, and those of destaging. What the file system sends, and what \
-            the cache sends to its log, is profiled, as the paper's authors did: a line of the lookup table has 4 KB, and a \
-            request overlaps where it is not the same range that was written before, but shares a part with it. The time \
-            between the phases was chosen so that there is time to destage (section 3.5.2: nearly all reads go to the data \
-            disk), and the segments of the drive's buffer, 10, are calibrated to the paper's response times of reads \
-            (dcd-latency).",
-    params: &PARAMS,
-    plan,
-    conclude,
-};
-
-const PARAMS: [Param; 15] = with_caches([
-    DRIVE,
-    QUEUE,
-    SEGMENTS,
-    CLUSTER,
-    PAUSE,
-    Param { key: "users", default: "1,4,16", about: "users at once" },
-]);
 
 const SHOWN: [&str; 4] = ["plain", "paper", "ours ordered", "ours flush"];
 
@@ -44,7 +12,7 @@ fn key(disk: &str, users: u32) -> String {
     format!("{disk}, {users} users")
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let pause = settings.span("pause")?;
     let mut points = Vec::new();
     for users in settings.numbers_of_users()? {
@@ -59,16 +27,14 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let users = settings.numbers_of_users()?;
     let get = |disk: &str, users: u32, name: &str| samples.get(&key(disk, users), name);
     let reads = |disk: &str, users: u32| get(disk, users, "log_reads") + get(disk, users, "data_reads");
     let writes = |disk: &str, users: u32| get(disk, users, "log_writes") + get(disk, users, "data_writes");
     let all = |disk: &str, users: u32| reads(disk, users) + writes(disk, users);
-    let mut table = Table::new(
-        "Requests to the disk",
-        &["users", "disk", "reads", "writes", "in all", "of the plain disk's"],
-    );
+    let mut table =
+        Table::new("Requests to the disk", "users | disk | reads | writes | in all | of the plain disk's");
     for &users in &users {
         for disk in SHOWN {
             table.row([
@@ -93,13 +59,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let series = SHOWN.iter().map(|disk| {
         Series::new(*disk, users.iter().enumerate().map(|(x, &users)| (x as f64, all(disk, users))).collect())
     });
-    let plot = Plot {
-        title: "Requests to the disk, destaging included".to_owned(),
-        x: Axis::names("users", users.iter().map(u32::to_string).collect()),
-        y: Axis::linear("requests"),
-        style: Style::Bars,
-        series: series.collect(),
-    };
+    let plot = Plot::bars(
+        "Requests to the disk, destaging included",
+        Axis::names("users", users.iter().map(u32::to_string).collect()),
+        Axis::linear("requests"),
+        series,
+    );
     Ok(Findings { tables: vec![table, profile.table()], plots: vec![plot], claims })
 }
 
@@ -172,18 +137,10 @@ impl Profiles<'_> {
     }
 
     fn table(&self) -> Table {
-        let columns = [
-            "users",
-            "phase",
-            "requests",
-            "aligned to 4 KB (%)",
-            "overlapping (%)",
-            "one or two whole lines (%)",
-            "reads not from the data disk alone (%)",
-            "requests a log write",
-            "longest log write (ms)",
-        ];
-        let mut table = Table::new("The file system's requests, with the paper's cache", &columns);
+        let columns = "users | phase | requests | aligned to 4 KB (%) | overlapping (%) | \
+            one or two whole lines (%) | reads not from the data disk alone (%) | \
+            requests a log write | longest log write (ms)";
+        let mut table = Table::new("The file system's requests, with the paper's cache", columns);
         for &users in self.users {
             for phase in PHASES {
                 let all = self.get(users, phase, "reads") + self.get(users, phase, "writes");

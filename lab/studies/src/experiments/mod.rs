@@ -1,5 +1,5 @@
-//! The registry of experiments. To add one: a file here that ends in `pub const EXPERIMENT`, and a row below; then
-//! `dcd lab run all --doc docs/experiments.md` writes its section.
+//! The registry of experiments. To add one: a file with `plan` and `conclude`, a TOML file of the same name with what it
+//! says of itself, and a row in the registry; then `dcd-lab study run all --doc docs/experiments.md` writes its section.
 
 mod bic_analytic;
 mod bic_readahead;
@@ -30,39 +30,61 @@ mod nv_size;
 mod nv_traces;
 mod nv_two_thresholds;
 
+use std::sync::LazyLock;
+
 use crate::{Experiment, LabError};
 
+/// What the experiments are written with.
+mod prelude {
+    pub use dcd_sim::mix;
+
+    pub use crate::findings::figure;
+    pub use crate::{Axis, Claim, Findings, LabError, Plot, Point, Sample, Samples, Series, Settings, Table};
+}
+
+macro_rules! registry {
+    ($($module:ident)*) => {
+        vec![$(crate::sheet::load(
+            include_str!(concat!(stringify!($module), ".toml")),
+            $module::plan,
+            $module::conclude,
+        )),*]
+    };
+}
+
 /// Every experiment, in the order of the papers.
-pub const REGISTRY: &[&Experiment] = &[
-    &dcd_nuser::EXPERIMENT,
-    &dcd_rawwrite::EXPERIMENT,
-    &dcd_bound::EXPERIMENT,
-    &dcd_latency::EXPERIMENT,
-    &dcd_requests::EXPERIMENT,
-    &dcd_memory::EXPERIMENT,
-    &dcd_physical::EXPERIMENT,
-    &dcd_futurework::EXPERIMENT,
-    &nv_one_threshold::EXPERIMENT,
-    &nv_two_thresholds::EXPERIMENT,
-    &nv_size::EXPERIMENT,
-    &nv_piggyback::EXPERIMENT,
-    &nv_queueing::EXPERIMENT,
-    &nv_allocate::EXPERIMENT,
-    &nv_shared::EXPERIMENT,
-    &nv_single::EXPERIMENT,
-    &nv_traces::EXPERIMENT,
-    &bic_size::EXPERIMENT,
-    &bic_readahead::EXPERIMENT,
-    &bic_segments::EXPERIMENT,
-    &bic_writecache::EXPERIMENT,
-    &bic_analytic::EXPERIMENT,
-    &ct_fragmented::EXPERIMENT,
-    &ct_stride::EXPERIMENT,
-    &ct_random::EXPERIMENT,
-    &ct_concurrent::EXPERIMENT,
-    &ct_aged::EXPERIMENT,
-    &ct_bulk::EXPERIMENT,
-];
+pub static REGISTRY: LazyLock<Vec<&'static Experiment>> = LazyLock::new(|| {
+    registry! {
+        dcd_nuser
+        dcd_rawwrite
+        dcd_bound
+        dcd_latency
+        dcd_requests
+        dcd_memory
+        dcd_physical
+        dcd_futurework
+        nv_one_threshold
+        nv_two_thresholds
+        nv_size
+        nv_piggyback
+        nv_queueing
+        nv_allocate
+        nv_shared
+        nv_single
+        nv_traces
+        bic_size
+        bic_readahead
+        bic_segments
+        bic_writecache
+        bic_analytic
+        ct_fragmented
+        ct_stride
+        ct_random
+        ct_concurrent
+        ct_aged
+        ct_bulk
+    }
+});
 
 /// The experiment of a name.
 pub fn find(name: &str) -> Result<&'static Experiment, LabError> {

@@ -2,23 +2,8 @@
 
 use dcd_engine::write_cache::{OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-allocate",
-    group: Group::B,
-    source: "Table 4.8, section 4.6",
-    title: "Write-allocate, write-update and write-purge",
-    about: "A written block goes into the read cache (allocate), is brought up to date there if it is there (update; the paper \
-            has no figures of it), or leaves it (purge). Two thresholds and full track piggybacking.",
-    params: &[nv::DISKS, nv::REQUESTS, nv::READ_CACHE, nv::WRITE_CACHE],
-    plan,
-    conclude,
-};
 
 const WAYS: [(OnWrite, &str); 3] =
     [(OnWrite::WriteAllocate, "allocate"), (OnWrite::WriteUpdate, "update"), (OnWrite::WritePurge, "purge")];
@@ -37,7 +22,7 @@ fn key(site: &Site, way: &str) -> String {
     format!("{}, {way}", site.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = WriteCacheConfig { piggyback: Piggyback::Full, ..nv::config(settings)? };
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
@@ -50,22 +35,12 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
-    let columns = [
-        "disk",
-        "on a write",
-        "R_wc, paper",
-        "ours",
-        "W_wc, paper",
-        "ours",
-        "stalls, paper",
-        "ours",
-        "success, paper",
-        "ours",
-    ];
-    let mut table = Table::new("What a write does to the read cache (%)", &columns);
+    let columns = "disk | on a write | R_wc, paper | ours | W_wc, paper | ours | stalls, paper | ours | \
+            success, paper | ours";
+    let mut table = Table::new("What a write does to the read cache (%)", columns);
     for site in &sites {
         for (_, way) in WAYS {
             let paper = match way {
@@ -86,13 +61,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
     let bars = |way: &str| {
         sites.iter().enumerate().map(|(x, site)| (x as f64, samples.get(&key(site, way), "rwc"))).collect()
     };
-    findings.plots.push(Plot {
-        title: "Reads with caching (Table 4.8)".to_owned(),
-        x: Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
-        y: Axis::linear("R_wc (%)"),
-        style: Style::Bars,
-        series: WAYS.map(|(_, way)| Series::new(way, bars(way))).to_vec(),
-    });
+    findings.plots.push(Plot::bars(
+        "Reads with caching (Table 4.8)",
+        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::linear("R_wc (%)"),
+        WAYS.map(|(_, way)| Series::new(way, bars(way))),
+    ));
     Ok(findings)
 }
 

@@ -3,30 +3,8 @@
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-one-threshold",
-    group: Group::B,
-    source: "Table 4.1, section 4.1",
-    title: "Purging at one threshold",
-    about: "While more than WC-HILIM of the write cache is dirty and no request waits, the track with the most dirty blocks \
-            goes home. The traces are made from Tables 3.1 and 4.5.",
-    params: &[
-        nv::DISKS,
-        nv::REQUESTS,
-        nv::READ_CACHE,
-        nv::WRITE_CACHE,
-        Param { key: "high", default: "80,90,95,99", about: "WC-HILIM, percent" },
-    ],
-    plan,
-    conclude,
-};
 
 /// Table 4.1: WC-HILIM; W_wc and I/O stalls in percent for off-day, air-rsv and sci-off.
 const PAPER: [(u8, [(f64, f64); 3]); 4] = [
@@ -42,7 +20,7 @@ fn key(site: &Site, high: u8) -> String {
     format!("{}, {high} %", site.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = nv::config(settings)?;
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
@@ -55,12 +33,12 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let highs = settings.numbers::<u8>("high")?;
     let mut findings = Findings::default();
-    let columns =
-        ["disk", "WC-HILIM (%)", "W_wc, paper", "W_wc, ours", "stalls, paper", "stalls, ours", "overwritten"];
-    let mut table = Table::new("Writes with caching and stalled requests (%)", &columns);
+    let columns = "disk | WC-HILIM (%) | W_wc, paper | W_wc, ours | stalls, paper | stalls, ours | \
+            overwritten";
+    let mut table = Table::new("Writes with caching and stalled requests (%)", columns);
     let mut series = Vec::new();
     for site in nv::chosen(settings)? {
         let get = |high: u8, what: &str| samples.get(&key(site, high), what);
@@ -84,13 +62,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         }
     }
     findings.tables.push(table);
-    findings.plots.push(Plot {
-        title: "Writes with caching by the threshold (Table 4.1)".to_owned(),
-        x: Axis::linear("WC-HILIM (%)"),
-        y: Axis::linear("W_wc (%)"),
-        style: Style::Line,
+    findings.plots.push(Plot::lines(
+        "Writes with caching by the threshold (Table 4.1)",
+        Axis::linear("WC-HILIM (%)"),
+        Axis::linear("W_wc (%)"),
         series,
-    });
+    ));
     Ok(findings)
 }
 

@@ -2,23 +2,8 @@
 
 use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-piggyback",
-    group: Group::B,
-    source: "Fig. 4.6 and 4.7, Table 4.3, section 4.3",
-    title: "Piggybacking on reads",
-    about: "A read that misses takes dirty blocks of its track, or of its cylinder, along: all of them (full), or those that \
-            pass the head before the read can begin (free). Beside it two thresholds alone, 95 and 40 %.",
-    params: &[nv::DISKS, nv::REQUESTS, nv::READ_CACHE, nv::WRITE_CACHE],
-    plan,
-    conclude,
-};
 
 const UNITS: [(RegionUnit, &str); 2] = [(RegionUnit::Track, "track"), (RegionUnit::Cylinder, "cylinder")];
 const WAYS: [(Piggyback, &str); 3] =
@@ -50,7 +35,7 @@ fn key(site: &Site, unit: &str, way: &str) -> String {
     format!("{}, {unit}, {way}", site.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = nv::config(settings)?;
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
@@ -65,22 +50,12 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
-    let columns = [
-        "disk",
-        "piggybacking",
-        "W_wc, paper",
-        "W_wc, ours",
-        "stalls, paper",
-        "ours",
-        "success, paper",
-        "ours",
-        "KB a purge, paper",
-        "ours",
-    ];
-    let mut table = Table::new("Writes with caching, stalls, and reads that took blocks along (%)", &columns);
+    let columns = "disk | piggybacking | W_wc, paper | W_wc, ours | stalls, paper | ours | \
+            success, paper | ours | KB a purge, paper | ours";
+    let mut table = Table::new("Writes with caching, stalls, and reads that took blocks along (%)", columns);
     for (unit_index, (_, unit)) in UNITS.iter().enumerate() {
         for site in &sites {
             for (way_index, (_, way)) in WAYS.iter().enumerate() {
@@ -116,15 +91,13 @@ fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {
             .map(|(x, site)| (x as f64, samples.get(&key(site, unit, way), "wwc")))
             .collect()
     };
-    Plot {
-        title: format!("Writes with caching, by {unit}s (Fig. 4.{})", index + 6),
-        x: Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
-        y: Axis::linear("W_wc (%)"),
-        style: Style::Bars,
-        series: [("none", "two thresholds"), ("free", "free"), ("full", "full")]
-            .map(|(way, name)| Series::new(name, bars(way)))
-            .to_vec(),
-    }
+    Plot::bars(
+        format!("Writes with caching, by {unit}s (Fig. 4.{})", index + 6),
+        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::linear("W_wc (%)"),
+        [("none", "two thresholds"), ("free", "free"), ("full", "full")]
+            .map(|(way, name)| Series::new(name, bars(way))),
+    )
 }
 
 /// Purges that full track piggybacking spares for each read that takes blocks along: the difference of the W_wc of Table A3, over

@@ -3,23 +3,8 @@
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Samples, Series, Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-queueing",
-    group: Group::B,
-    source: "Tables 4.6, 4.7 and A3, section 4.5",
-    title: "Service, queueing and work at the disk",
-    about: "No write cache, 125 KB of it that is written as soon as the disk is idle, two thresholds, and those with free and \
-            full piggybacking; by cylinders and by tracks. R_wc without a write cache is what the traces are calibrated to.",
-    params: &[nv::DISKS, nv::REQUESTS, nv::READ_CACHE, nv::WRITE_CACHE],
-    plan,
-    conclude,
-};
 
 const UNITS: [(RegionUnit, &str); 2] = [(RegionUnit::Cylinder, "cylinder"), (RegionUnit::Track, "track")];
 const POLICIES: [&str; 5] = ["no write cache", "125 KB, asap", "two thresholds", "full", "free"];
@@ -102,7 +87,7 @@ fn key(site: &Site, unit: &str, policy: &str) -> String {
     format!("{}, {unit}, {policy}", site.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = nv::config(settings)?;
     let variants = [
         WriteCacheConfig { write_bytes: 0, ..config },
@@ -123,14 +108,13 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
     for (unit_index, (_, unit)) in UNITS.iter().enumerate() {
         let mut columns = vec!["disk".to_owned(), "policy".to_owned()];
         columns.extend(TITLES.iter().flat_map(|title| [format!("{title}, paper"), "ours".to_owned()]));
-        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-        let mut table = Table::new(format!("By {unit}s"), &columns);
+        let mut table = Table::new(format!("By {unit}s"), &columns.join(" | "));
         for site in &sites {
             for (index, policy) in POLICIES.iter().enumerate() {
                 let mut row = vec![site.name.to_owned(), (*policy).to_owned()];
@@ -152,8 +136,8 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
 
 /// Table 4.7: the paper's work is the product of two columns of Table 4.6 with the counts of Table 3.1.
 fn work(sites: &[&Site], samples: &Samples) -> Table {
-    let columns = ["disk", "policy", "reads (s)", "writes (s)", "all (s)", "of no write cache (%)"];
-    let mut table = Table::new("Work at the disk, by cylinders (Table 4.7)", &columns);
+    let columns = "disk | policy | reads (s) | writes (s) | all (s) | of no write cache (%)";
+    let mut table = Table::new("Work at the disk, by cylinders (Table 4.7)", columns);
     for site in sites {
         let get = |policy: &str, what: &str| samples.get(&key(site, UNITS[0].1, policy), what);
         for policy in POLICIES {
@@ -177,13 +161,12 @@ fn plot(sites: &[&Site], samples: &Samples) -> Plot {
         };
         sites.iter().enumerate().map(bar).collect()
     };
-    Plot {
-        title: "How long reads wait for writes, by cylinders (Table 4.6)".to_owned(),
-        x: Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
-        y: Axis::linear("ms"),
-        style: Style::Bars,
-        series: POLICIES.map(|policy| Series::new(policy, bars(policy))).to_vec(),
-    }
+    Plot::bars(
+        "How long reads wait for writes, by cylinders (Table 4.6)",
+        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::linear("ms"),
+        POLICIES.map(|policy| Series::new(policy, bars(policy))),
+    )
 }
 
 fn claims(site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {

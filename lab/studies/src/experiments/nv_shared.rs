@@ -1,33 +1,10 @@
 //! Several disks: a common cache or a part for each.
 
 use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
-use dcd_sim::mix;
 use dcd_trace::synthesise::Description;
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, AIR_RSV, Case, OFF_DAY, Site, Trace, replay, sample, synthesised};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Plot, Point, Sample, Samples, Series, Settings,
-    Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-shared",
-    group: Group::B,
-    source: "Tables 4.9 to 4.12, Fig. 4.9 and 4.10, sections 4.7 and 4.8",
-    title: "A cache that several disks share, and how fair it is",
-    about: "Four disks of Off-Day and three of Air-Rsv behind one controller, whose caches are common or parted equally, four \
-            times as much for reads as for writes; full cylinder purging and piggybacking. In a common cache the cylinder with \
-            the most dirty blocks of all disks goes home first. The private and the database disk are those of the other \
-            experiments. Of the others the paper gives the counts of requests (Table A1); how often they read the same again \
-            is taken from the reads that reach the disk in Table A1, and all else from the first disk. The fourth of Off-Day \
-            is in no other table: its writes follow from Table 4.11, whose mean is weighted by writes, their bytes and how \
-            they are overwritten from disk 4 of Table 4.5. Table 4.9 has writes at the disk as a share of all requests: of \
-            the writes they are 11.25 and 16.92 % at the smallest size (Table 4.11).",
-    params: &[nv::REQUESTS],
-    plan,
-    conclude,
-};
 
 /// A disk that is like another but for this.
 struct Like {
@@ -206,7 +183,7 @@ impl Set {
     }
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = WriteCacheConfig { piggyback: Piggyback::Full, ..nv::PAPERS };
     let mut points = Vec::new();
     for set in SETS {
@@ -243,20 +220,14 @@ fn fairness(samples: &Samples, key: &str) -> (f64, f64) {
     (most - least, disks.iter().map(|disk| (disk - mean).powi(2)).sum())
 }
 
-fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let mut findings = Findings::default();
     for (set, number) in SETS.into_iter().zip([9, 10]) {
-        let columns = [
-            "read cache (KiB)",
-            "cache",
-            if set.of_all { "writes of all requests, paper" } else { "W_wc, paper" },
-            "ours",
-            "stalls, paper",
-            "ours",
-            "success, paper",
-            "ours",
-            "I/Os",
-        ];
+        let writes = if set.of_all { "writes of all requests" } else { "W_wc" };
+        let columns = format!(
+            "read cache (KiB) | cache | {writes}, paper | ours | stalls, paper | ours | \
+            success, paper | ours | I/Os"
+        );
         let mut table = Table::new(format!("{} (%; Table 4.{number})", set.name), &columns);
         for (kib, paper) in set.sizes.into_iter().zip(set.paper) {
             for ((_, way), paper) in WAYS.into_iter().zip(paper) {
@@ -275,26 +246,25 @@ fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
             let point = |kib: &u64| (*kib as f64 / 1024.0, samples.get(&set.key(*kib, way), "ios"));
             set.sizes.iter().map(point).collect()
         };
-        findings.plots.push(Plot {
-            title: format!("{}: I/Os by the size of the read cache (Fig. 4.{number})", set.name),
-            x: Axis::linear("read cache (MiB); a quarter of it for writes"),
-            y: Axis::linear("I/Os at the disks"),
-            style: Style::Line,
-            series: WAYS.map(|(_, way)| Series::new(way, curve(way))).to_vec(),
-        });
+        findings.plots.push(Plot::lines(
+            format!("{}: I/Os by the size of the read cache (Fig. 4.{number})", set.name),
+            Axis::linear("read cache (MiB); a quarter of it for writes"),
+            Axis::linear("I/Os at the disks"),
+            WAYS.map(|(_, way)| Series::new(way, curve(way))),
+        ));
         claims(set, samples, &mut findings.claims);
     }
     Ok(findings)
 }
 
 fn by_disk(set: &Set, samples: &Samples) -> Table {
-    let columns = ["disk", "common, paper*", "ours", "partitioned, paper*", "ours"];
+    let columns = "disk | common, paper* | ours | partitioned, paper* | ours";
     let mut table = Table::new(
         format!(
             "{}: W_wc of each disk, the smallest cache (%; Table 4.11; *which disk is which follows from its means)",
             set.name
         ),
-        &columns,
+        columns,
     );
     for (index, name) in set.disk_names().into_iter().enumerate() {
         let ours = |way: &str| figure(samples.list(&set.key(set.sizes[0], way), "disks")[index]);
@@ -305,8 +275,8 @@ fn by_disk(set: &Set, samples: &Samples) -> Table {
 }
 
 fn fair(set: &Set, samples: &Samples) -> Table {
-    let columns = ["read cache (KiB)", "cache", "range, paper", "ours", "difference square, paper", "ours"];
-    let mut table = Table::new(format!("{}: fairness (Table 4.12)", set.name), &columns);
+    let columns = "read cache (KiB) | cache | range, paper | ours | difference square, paper | ours";
+    let mut table = Table::new(format!("{}: fairness (Table 4.12)", set.name), columns);
     for (kib, paper) in [set.sizes[0], set.sizes[3]].into_iter().zip(set.paper_fair) {
         for ((_, way), paper) in WAYS.into_iter().zip(paper) {
             let ours = fairness(samples, &set.key(kib, way));

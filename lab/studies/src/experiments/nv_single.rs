@@ -2,40 +2,8 @@
 
 use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-single",
-    group: Group::B,
-    source: "Fig. 4.11 to 4.13, Tables 4.13 and 4.14, section 4.9",
-    title: "Separate caches and a single one",
-    about: "Full cylinder piggybacking. Separate caches that share a total of 2.5 MB, thresholds 95 and 40 %; and one \
-            non-volatile cache of that size for reads and writes, which marks targets when it evicts, with fixed thresholds \
-            (the low one 40 % of the high one) and with thresholds that follow the share of writes.",
-    params: &[
-        nv::DISKS,
-        nv::REQUESTS,
-        Param { key: "total", default: "2560KiB", about: "both caches together" },
-        Param {
-            key: "writes",
-            default: "128KiB,256KiB,512KiB,768KiB,1MiB,1536KiB,2MiB",
-            about: "the write cache's part of it",
-        },
-        Param { key: "fixed", default: "10,20,40,60,80,95", about: "WC-HILIM of the single cache (%)" },
-        Param {
-            key: "intervals",
-            default: "5000,10000,25000",
-            about: "requests between changes of the thresholds",
-        },
-    ],
-    plan,
-    conclude,
-};
 
 /// The low threshold as a percentage of the high one, for the single cache ("0.4 in our simulations").
 const LOW_PERCENT: u32 = 40;
@@ -68,7 +36,7 @@ fn dynamic_key(site: &Site, interval: u64) -> String {
     format!("{}, single, every {interval}", site.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let total = settings.ram("total")?;
     let config = WriteCacheConfig { piggyback: Piggyback::Full, ..nv::PAPERS };
     let single = WriteCacheConfig { single: true, write_bytes: total, read_bytes: 0, ..config };
@@ -131,21 +99,14 @@ fn results(settings: &Settings, site: &Site, samples: &Samples) -> Result<Result
     })
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let writes = settings.sizes("writes")?;
     let mut findings = Findings::default();
-    let columns = [
-        "disk",
-        "write cache (KiB)",
-        "W_wc (%)",
-        "R_wc (%)",
-        "hit in read cache",
-        "hit in write cache",
-        "I/Os",
-    ];
-    let mut splits = Table::new("Separate caches", &columns);
-    let columns = ["disk", "cache", "W_wc (%)", "R_wc (%)", "stalls (%)", "I/Os, paper", "I/Os, ours"];
-    let mut caches = Table::new("Single and separate (Table 4.14)", &columns);
+    let columns = "disk | write cache (KiB) | W_wc (%) | R_wc (%) | hit in read cache | \
+            hit in write cache | I/Os";
+    let mut splits = Table::new("Separate caches", columns);
+    let columns = "disk | cache | W_wc (%) | R_wc (%) | stalls (%) | I/Os, paper | I/Os, ours";
+    let mut caches = Table::new("Single and separate (Table 4.14)", columns);
     for site in nv::chosen(settings)? {
         let results = results(settings, site, samples)?;
         for &bytes in &writes {
@@ -183,15 +144,13 @@ fn plot(site: &Site, samples: &Samples, writes: &[u64]) -> Plot {
         writes.iter().map(|&w| (w as f64 / 1024.0, samples.get(&split_key(site, w), what))).collect()
     };
     let figure = ["4.13", "4.11", "4.12"][site.index];
-    Plot {
-        title: format!("{}: I/Os by the write cache's part of 2.5 MB (Fig. {figure})", site.name),
-        x: Axis::linear("write cache (KiB)"),
-        y: Axis::linear("I/Os at the disk"),
-        style: Style::Line,
-        series: [("disk_reads", "reads"), ("disk_writes", "writes"), ("ios", "all")]
-            .map(|(what, name)| Series::new(name, curve(what)))
-            .to_vec(),
-    }
+    Plot::lines(
+        format!("{}: I/Os by the write cache's part of 2.5 MB (Fig. {figure})", site.name),
+        Axis::linear("write cache (KiB)"),
+        Axis::linear("I/Os at the disk"),
+        [("disk_reads", "reads"), ("disk_writes", "writes"), ("ios", "all")]
+            .map(|(what, name)| Series::new(name, curve(what))),
+    )
 }
 
 fn claims(site: &Site, results: &Results, claims: &mut Vec<Claim>) {

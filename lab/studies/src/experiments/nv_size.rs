@@ -2,32 +2,8 @@
 
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-size",
-    group: Group::B,
-    source: "Fig. 4.3 to 4.5, section 4.2",
-    title: "The size of the write cache",
-    about: "Two thresholds, 95 and 40 %, by tracks; the read cache stays the same.",
-    params: &[
-        nv::DISKS,
-        nv::REQUESTS,
-        nv::READ_CACHE,
-        Param {
-            key: "sizes",
-            default: "128KiB,256KiB,512KiB,768KiB,1MiB,1536KiB,2MiB",
-            about: "write caches",
-        },
-    ],
-    plan,
-    conclude,
-};
 
 const SMALL: u64 = 128 << 10;
 const MEDIUM: u64 = 1 << 20;
@@ -46,7 +22,7 @@ fn key(site: &Site, bytes: u64) -> String {
     format!("{}, {} KiB", site.name, bytes >> 10)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = WriteCacheConfig { read_bytes: settings.ram("read-cache")?, ..nv::PAPERS };
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
@@ -59,12 +35,12 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let sizes = settings.rams("sizes")?;
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
-    let columns = ["disk", "write cache (KiB)", "W_wc", "W_wc, paper", "R_wc", "stalls"];
-    let mut table = Table::new("By the size of the write cache (%)", &columns);
+    let columns = "disk | write cache (KiB) | W_wc | W_wc, paper | R_wc | stalls";
+    let mut table = Table::new("By the size of the write cache (%)", columns);
     for site in &sites {
         let get = |bytes: u64, what: &str| samples.get(&key(site, bytes), what);
         for &bytes in &sizes {
@@ -80,13 +56,12 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
             ]);
         }
         let curve = |what: &str| sizes.iter().map(|&s| (s as f64 / (1 << 20) as f64, get(s, what))).collect();
-        findings.plots.push(Plot {
-            title: format!("{}: reads and writes with caching (Fig. 4.{})", site.name, site.index + 3),
-            x: Axis::linear("write cache (MiB)"),
-            y: Axis::linear("%"),
-            style: Style::Line,
-            series: vec![Series::new("R_wc", curve("rwc")), Series::new("W_wc", curve("wwc"))],
-        });
+        findings.plots.push(Plot::lines(
+            format!("{}: reads and writes with caching (Fig. 4.{})", site.name, site.index + 3),
+            Axis::linear("write cache (MiB)"),
+            Axis::linear("%"),
+            [Series::new("R_wc", curve("rwc")), Series::new("W_wc", curve("wwc"))],
+        ));
     }
     findings.tables.push(table);
     if [SMALL, MEDIUM, LARGE].iter().all(|size| sizes.contains(size)) {

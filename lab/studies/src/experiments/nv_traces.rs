@@ -9,34 +9,8 @@ use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_model::drive;
 use dcd_trace::{Characteriser, DeviceId, Options, Record, open};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Case, replay};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Sample, Samples, Series,
-    Settings, Style, Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-traces",
-    group: Group::B,
-    source: "section 4, on other traces",
-    title: "The same policies on real traces",
-    about: "Each disk of a trace behind a cache of its own, on the smallest of the paper's three drives that holds it. The overwrite \
-            bound is the part of the written sectors that overwrite an earlier write: the most that an infinite cache could \
-            save without putting writes together. Needs real traces: a week of a workstation of 1992 (HP SRT) and 25 minutes \
-            of 14 disks (DiskSim ASCII); without them it is skipped.",
-    params: &[
-        Param {
-            key: "traces",
-            default: "",
-            about: "their directory; if empty, what DCD_TRACES names, or skipped",
-        },
-        nv::READ_CACHE,
-        nv::WRITE_CACHE,
-    ],
-    plan,
-    conclude,
-};
 
 /// A trace's file, what it is, and which of the paper's words can be held against it.
 struct Known {
@@ -129,7 +103,7 @@ fn key(known: &Known, policy: &str) -> String {
     format!("{}, {policy}", known.name)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let Some(directory) = directory(settings) else { return Ok(Vec::new()) };
     let config = nv::config(settings)?;
     let mut points = Vec::new();
@@ -173,11 +147,11 @@ fn measure(disks: &[Traced], config: WriteCacheConfig, unit: RegionUnit) -> Resu
     Ok(sample)
 }
 
-fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let mut findings = Findings::default();
     let there: Vec<&Known> = KNOWN.iter().filter(|known| samples.has(&key(known, POLICIES[0]))).collect();
     if there.is_empty() {
-        let mut table = Table::new("Skipped", &["why", "what to do"]);
+        let mut table = Table::new("Skipped", "why | what to do");
         let files = KNOWN.map(|known| known.file).join(" and ");
         table.row([
             "no directory of real traces was named, or it has none of them".to_owned(),
@@ -186,10 +160,8 @@ fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
         findings.tables.push(table);
         return Ok(findings);
     }
-    let mut table = Table::new(
-        "All disks of a trace (%)",
-        &["trace", "policy", "overwrite bound", "W_wc", "R_wc", "stalls"],
-    );
+    let mut table =
+        Table::new("All disks of a trace (%)", "trace | policy | overwrite bound | W_wc | R_wc | stalls");
     for known in &there {
         for policy in POLICIES {
             let get = |what: &str| figure(samples.get(&key(known, policy), what));
@@ -207,27 +179,19 @@ fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
             .map(|(x, policy)| (x as f64, samples.get(&key(known, policy), "wwc")))
             .collect()
     };
-    findings.plots.push(Plot {
-        title: "Writes with caching on real traces".to_owned(),
-        x: Axis::names("policy", POLICIES.map(str::to_owned).to_vec()),
-        y: Axis::linear("W_wc (%)"),
-        style: Style::Bars,
-        series: there.iter().map(|known| Series::new(known.name, bars(known))).collect(),
-    });
+    findings.plots.push(Plot::bars(
+        "Writes with caching on real traces",
+        Axis::names("policy", POLICIES.map(str::to_owned).to_vec()),
+        Axis::linear("W_wc (%)"),
+        there.iter().map(|known| Series::new(known.name, bars(known))),
+    ));
     Ok(findings)
 }
 
 fn by_disk(there: &[&Known], samples: &Samples) -> Table {
-    let columns = [
-        "trace",
-        "disk",
-        "overwrite bound",
-        "one threshold",
-        "two thresholds",
-        "full track",
-        "full cylinder",
-    ];
-    let mut table = Table::new("W_wc of each disk (%)", &columns);
+    let columns = "trace | disk | overwrite bound | one threshold | two thresholds | full track | \
+            full cylinder";
+    let mut table = Table::new("W_wc of each disk (%)", columns);
     for known in there {
         let of = |policy: &str, what: &str| samples.list(&key(known, policy), what);
         for (disk, bound) in of(POLICIES[0], "disks_bound").iter().enumerate() {

@@ -3,35 +3,8 @@
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
-use crate::findings::figure;
+use super::prelude::*;
 use crate::nv::{self, Site};
-use crate::{
-    Axis, Claim, Experiment, Findings, Group, LabError, Param, Plot, Point, Samples, Series, Settings, Style,
-    Table,
-};
-
-pub const EXPERIMENT: Experiment = Experiment {
-    name: "nv-two-thresholds",
-    group: Group::B,
-    source: "Fig. 4.1 and 4.2, Tables 4.2 and 4.4, sections 4.1 and 4.4",
-    title: "Purging between two thresholds",
-    about: "When more than WC-HILIM of the write cache is dirty, tracks go home, the most dirty one first, until no more than \
-            WC-LOLIM is, whenever no request waits. Beside it one threshold, at the same WC-HILIM.",
-    params: &[
-        nv::DISKS,
-        nv::REQUESTS,
-        nv::READ_CACHE,
-        nv::WRITE_CACHE,
-        Param {
-            key: "low",
-            default: "0,5,10,20,30,40,50,60,70,80,90",
-            about: "WC-LOLIM (%), at WC-HILIM 95 %",
-        },
-        Param { key: "high", default: "80,90,95,99,100", about: "WC-HILIM (%), at WC-LOLIM 40 %" },
-    ],
-    plan,
-    conclude,
-};
 
 const HIGH: u8 = 95;
 const LOW: u8 = 40;
@@ -75,7 +48,7 @@ fn pairs(settings: &Settings) -> Result<Vec<(u8, u8)>, LabError> {
     Ok(pairs)
 }
 
-fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
+pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let config = nv::config(settings)?;
     let mut points = Vec::new();
     for site in nv::chosen(settings)? {
@@ -90,19 +63,17 @@ fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let (lows, highs) = (settings.numbers::<u8>("low")?, settings.numbers::<u8>("high")?);
     let sites = nv::chosen(settings)?;
     let mut findings = Findings::default();
     findings.tables.push(by_policy(&sites, samples));
     let mut by_high = Table::new(
         format!("WC-LOLIM {LOW} % (%; Table 4.2)"),
-        &["disk", "WC-HILIM", "W_wc, paper", "W_wc, ours", "stalls, paper", "stalls, ours"],
+        "disk | WC-HILIM | W_wc, paper | W_wc, ours | stalls, paper | stalls, ours",
     );
-    let mut by_low = Table::new(
-        format!("W_wc at WC-HILIM {HIGH} % (%; Fig. 4.2)"),
-        &["disk", "WC-LOLIM", "W_wc", "stalls"],
-    );
+    let mut by_low =
+        Table::new(format!("W_wc at WC-HILIM {HIGH} % (%; Fig. 4.2)"), "disk | WC-LOLIM | W_wc | stalls");
     let mut series = Vec::new();
     for site in &sites {
         let get = |low: u8, high: u8, what: &str| samples.get(&key(site, low, high), what);
@@ -128,28 +99,20 @@ fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError
         claims(site, samples, &lows, &highs, &mut findings.claims);
     }
     findings.tables.extend([by_high, by_low]);
-    findings.plots.push(Plot {
-        title: "Writes with caching by the low threshold (Fig. 4.2)".to_owned(),
-        x: Axis::linear("WC-LOLIM (%)"),
-        y: Axis::linear("W_wc (%)"),
-        style: Style::Line,
+    findings.plots.push(Plot::lines(
+        "Writes with caching by the low threshold (Fig. 4.2)",
+        Axis::linear("WC-LOLIM (%)"),
+        Axis::linear("W_wc (%)"),
         series,
-    });
+    ));
     findings.plots.push(one_against_two(&sites, samples));
     Ok(findings)
 }
 
 fn by_policy(sites: &[&Site], samples: &Samples) -> Table {
-    let columns = [
-        "disk",
-        "thresholds",
-        "W_wc",
-        "overwritten, paper",
-        "overwritten, ours",
-        "purges of several writes, paper",
-        "ours",
-    ];
-    let mut table = Table::new("One threshold and two (%; Table 4.4)", &columns);
+    let columns = "disk | thresholds | W_wc | overwritten, paper | overwritten, ours | \
+            purges of several writes, paper | ours";
+    let mut table = Table::new("One threshold and two (%; Table 4.4)", columns);
     for site in sites {
         for (index, key) in [one_key(site), key(site, LOW, HIGH)].into_iter().enumerate() {
             let (overwritten, several) = PAPER_OVERWRITTEN[site.index][index];
@@ -171,16 +134,15 @@ fn one_against_two(sites: &[&Site], samples: &Samples) -> Plot {
     let bars = |key: &dyn Fn(&Site) -> String| {
         sites.iter().enumerate().map(|(x, site)| (x as f64, samples.get(&key(site), "wwc"))).collect()
     };
-    Plot {
-        title: "One threshold and two (Fig. 4.1)".to_owned(),
-        x: Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
-        y: Axis::linear("W_wc (%)"),
-        style: Style::Bars,
-        series: vec![
+    Plot::bars(
+        "One threshold and two (Fig. 4.1)",
+        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::linear("W_wc (%)"),
+        [
             Series::new("one threshold", bars(&one_key)),
             Series::new("two thresholds", bars(&|site| key(site, LOW, HIGH))),
         ],
-    }
+    )
 }
 
 fn claims(site: &Site, samples: &Samples, lows: &[u8], highs: &[u8], claims: &mut Vec<Claim>) {

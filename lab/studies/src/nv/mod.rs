@@ -14,17 +14,10 @@ use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 
-use crate::{LabError, Param, Point, Sample, Settings};
+use crate::{LabError, Point, Sample, Settings};
 
 pub(crate) use replay::{Case, replay};
 pub(crate) use sites::{AIR_RSV, OFF_DAY, SCI_OFF, SITES, Site, Trace, synthesised};
-
-pub(crate) const DISKS: Param =
-    Param { key: "disks", default: "off-day,air-rsv,sci-off", about: "disks of Table 3.1" };
-pub(crate) const REQUESTS: Param =
-    Param { key: "requests", default: "0", about: "only so many requests of each trace; 0: all of them" };
-pub(crate) const READ_CACHE: Param = Param { key: "read-cache", default: "2MiB", about: "the read cache" };
-pub(crate) const WRITE_CACHE: Param = Param { key: "write-cache", default: "1MiB", about: "the write cache" };
 
 /// The disks that the user asks for.
 pub(crate) fn chosen(settings: &Settings) -> Result<Vec<&'static Site>, LabError> {
