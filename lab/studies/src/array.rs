@@ -229,14 +229,13 @@ impl ArraySetup {
 
     /// The same; of the array only the first so many bytes are used.
     fn build_part(&self, scheme: Scheme, used: Option<u64>) -> Result<Rig, LabError> {
-        let wrong = |error: &dyn std::fmt::Display| LabError::Setup(error.to_string());
         let drive = drive_of(&self.drive)?;
         let config = self.config(scheme);
         let mut members: Vec<Medium> =
             (0..self.members).map(|index| Medium::of(&drive, index as u64)).collect();
         let mut disks: Vec<Option<&mut dyn BlockDevice>> =
             members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice)).collect();
-        create(&mut disks, &config, *b"the lab's array.", true).map_err(|e| wrong(&e))?;
+        create(&mut disks, &config, *b"the lab's array.", true).map_err(LabError::setup)?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();
         let mut ports = Vec::new();
@@ -268,7 +267,7 @@ impl ArraySetup {
             None => root,
         };
         let mut stack = builder.finish(root);
-        stack.activate(&mut driver).map_err(|e| wrong(&e))?;
+        stack.activate(&mut driver).map_err(LabError::setup)?;
         Ok(Rig::new(stack, driver, Some(array)))
     }
 
@@ -288,7 +287,7 @@ impl ArraySetup {
     pub fn age(&self, setup: &HostSetup, aging: &Aging, seed: u64) -> Result<Aged, LabError> {
         let ffs = host(setup, self.host_read_ahead(Scheme::Sc));
         let sectors = setup.used / SECTOR_BYTES;
-        aging.age(&ffs, sectors, seed).map_err(|error| LabError::Setup(error.to_string()))
+        aging.age(&ffs, sectors, seed).map_err(LabError::setup)
     }
 
     /// Runs what is measured in an aged file system on a new array.
@@ -303,8 +302,7 @@ impl ArraySetup {
         run: impl FnOnce(&mut Stack, &mut VirtualDriver<Medium>) -> Result<Measured, RunError>,
     ) -> Result<Ran, LabError> {
         let mut rig = self.build_part(scheme, Some(setup.used))?;
-        let measured =
-            run(&mut rig.stack, &mut rig.driver).map_err(|error| LabError::Setup(error.to_string()))?;
+        let measured = run(&mut rig.stack, &mut rig.driver).map_err(LabError::setup)?;
         let home = rig.drain();
         Ok(Ran { measured, home })
     }

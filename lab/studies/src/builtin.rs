@@ -77,7 +77,6 @@ pub(crate) fn workload(settings: &Settings, name: &str) -> Result<Workload, LabE
 }
 
 fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError> {
-    let setup_error = |e: &dyn std::fmt::Display| LabError::Setup(e.to_string());
     let config = DiskConfig {
         drive: DRIVE.to_owned(),
         segments: Some(case.segments),
@@ -88,8 +87,8 @@ fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError
         bus: Some(BUS_BYTES_PER_SECOND),
         ..DiskConfig::default()
     };
-    let drive = drive::builtin(DRIVE).and_then(|drive| config.change(drive)).map_err(|e| setup_error(&e))?;
-    let drive = drive.with_write_segments(case.write_segments).map_err(|e| setup_error(&e))?;
+    let drive = drive::builtin(DRIVE).and_then(|drive| config.change(drive)).map_err(LabError::setup)?;
+    let drive = drive.with_write_segments(case.write_segments).map_err(LabError::setup)?;
     let disk = Disk::with_drive(drive, &config);
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(disk.drive().sectors()) };
     let mut builder = StackBuilder::new();
@@ -97,9 +96,9 @@ fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError
     let root = builder.layer("disk", Box::new(disk), &[device]);
     let mut stack = builder.finish(root);
     let mut driver = VirtualDriver::new(vec![BlankDisk::new(geometry, Latency::INSTANT, seed)]);
-    stack.activate(&mut driver).map_err(|e| setup_error(&e))?;
+    stack.activate(&mut driver).map_err(LabError::setup)?;
     let ffs = FfsConfig { buffer_cache_bytes: case.buffer_bytes, read_ahead: false, ..FfsConfig::default() };
-    workloads::run(&mut stack, &mut driver, &ffs, workload, seed).map_err(|e| setup_error(&e))
+    workloads::run(&mut stack, &mut driver, &ffs, workload, seed).map_err(LabError::setup)
 }
 
 /// Runs a workload several times, and gives the means.

@@ -103,8 +103,7 @@ impl Claim {
         accepted: (f64, f64),
         unit: &str,
     ) -> Claim {
-        let smallest = ours.iter().copied().fold(f64::INFINITY, f64::min);
-        let largest = ours.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (smallest, largest) = (least(ours.iter().copied()), most(ours.iter().copied()));
         let (claim, paper) = (claim.into(), paper.into());
         let low = Claim::range(claim.clone(), paper.clone(), smallest, accepted, unit);
         let high = Claim::range(claim, paper, largest, accepted, unit);
@@ -197,6 +196,16 @@ pub struct Findings {
     pub tables: Vec<Table>,
     pub plots: Vec<Plot>,
     pub claims: Vec<Claim>,
+}
+
+/// The smallest of some figures; infinite where there are none.
+pub(crate) fn least(figures: impl IntoIterator<Item = f64>) -> f64 {
+    figures.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+/// The largest of some figures; infinite, and negative, where there are none.
+pub(crate) fn most(figures: impl IntoIterator<Item = f64>) -> f64 {
+    figures.into_iter().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// A number for people: three figures, no needless zeroes.

@@ -78,3 +78,9 @@ pub enum LabError {
     #[error("{0}")]
     Setup(String),
 }
+
+impl LabError {
+    pub(crate) fn setup(error: impl std::fmt::Display) -> LabError {
+        LabError::Setup(error.to_string())
+    }
+}

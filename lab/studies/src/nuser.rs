@@ -21,7 +21,7 @@ pub(crate) const PHASES: [&str; 3] = ["untar", "copy", "remove"];
 /// Response times are counted in buckets of a millisecond up to here (Fig. 11 and 12 end there).
 pub(crate) const HISTOGRAM_MS: usize = 500;
 
-pub(crate) fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
+fn queue(settings: &Settings) -> Result<Scheduler, LabError> {
     let queues = [("c-look", Scheduler::CLook), ("sptf", Scheduler::Sptf), ("fcfs", Scheduler::Fcfs)];
     settings.choice("queue", &queues)
 }
@@ -35,24 +35,23 @@ pub(crate) fn file_system(settings: &Settings, disk: &Setup) -> Result<FfsConfig
     Ok(FfsConfig { cluster_bytes, cpu, ..FfsConfig::ultra_1() })
 }
 
-pub(crate) fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
+fn segments(settings: &Settings) -> Result<Option<usize>, LabError> {
     if settings.text("segments") == "own" {
         return Ok(None);
     }
     settings.count("segments").map(Some)
 }
 
+/// The disk alone, as the user wants it.
+pub(crate) fn disk(settings: &Settings) -> Result<Setup, LabError> {
+    let drive = settings.drive("drive")?.to_owned();
+    Ok(Setup { queue: queue(settings)?, segments: segments(settings)?, ..Setup::plain(drive) })
+}
+
 /// A disk with one of the caches of [`configurations`], or none.
 pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> {
-    Ok(Setup {
-        drive: settings.drive("drive")?.to_owned(),
-        queue: queue(settings)?,
-        segments: segments(settings)?,
-        writes_in_buffer: true,
-        data_first: settings.bytes("cache")?,
-        cache: configurations::chosen(settings, disk)?,
-        profile: false,
-    })
+    let (data_first, cache) = (settings.bytes("cache")?, configurations::chosen(settings, disk)?);
+    Ok(Setup { data_first, cache, ..self::disk(settings)? })
 }
 
 /// One run; the numbers of a phase begin with its name.
@@ -65,8 +64,8 @@ pub(crate) fn measure(
     let mut rig = setup.build(seed)?;
     let workload = Workload::NUser(benchmark);
     let begin = rig.traffic();
-    let measured = workloads::run(&mut rig.stack, &mut rig.driver, ffs, &workload, seed)
-        .map_err(|e| LabError::Setup(e.to_string()))?;
+    let measured =
+        workloads::run(&mut rig.stack, &mut rig.driver, ffs, &workload, seed).map_err(LabError::setup)?;
     let mut sample = Sample::default();
     for phase in &measured.phases {
         add_phase(&mut sample, phase);

@@ -183,7 +183,7 @@ impl Settings {
 
 /// A drive that comes with the program, or that of a drive file.
 pub(crate) fn drive_of(name_or_path: &str) -> Result<Drive, LabError> {
-    drive::open(name_or_path, Path::new(name_or_path)).map_err(|error| LabError::Setup(error.to_string()))
+    drive::open(name_or_path, Path::new(name_or_path)).map_err(LabError::setup)
 }
 
 /// The types of numbers that parameters have.

@@ -148,10 +148,6 @@ pub(crate) struct Rig {
     next_id: u64,
 }
 
-fn setup_error(error: impl std::fmt::Display) -> LabError {
-    LabError::Setup(error.to_string())
-}
-
 /// Where the parts of a stack are.
 struct Parts {
     log: Option<Target>,
@@ -166,14 +162,27 @@ fn index(target: Target) -> LayerIndex {
 }
 
 impl Setup {
+    /// A whole disk without a cache.
+    pub fn plain(drive: String) -> Setup {
+        Setup {
+            drive,
+            queue: Scheduler::Fcfs,
+            segments: None,
+            writes_in_buffer: true,
+            data_first: 0,
+            cache: None,
+            profile: false,
+        }
+    }
+
     fn drive(&self) -> Result<Drive, LabError> {
         let mut drive = drive_of(&self.drive)?;
         if let Some(segments) = self.segments {
             let (own, sectors) = drive.segments();
             let each = own as u64 * sectors / segments.max(1) as u64;
-            drive = drive.with_segments(segments, each).map_err(setup_error)?;
+            drive = drive.with_segments(segments, each).map_err(LabError::setup)?;
         }
-        if self.writes_in_buffer { Ok(drive) } else { drive.with_write_segments(0).map_err(setup_error) }
+        if self.writes_in_buffer { Ok(drive) } else { drive.with_write_segments(0).map_err(LabError::setup) }
     }
 
     fn disk(&self, builder: &mut StackBuilder, drive: Drive, geometry: Geometry, name: &str) -> Target {
@@ -299,14 +308,14 @@ impl Setup {
     ) -> Result<VirtualDriver<Medium>, LabError> {
         let mut builder = StackBuilder::new();
         let parts = self.lower(&mut builder, &driver.geometries())?;
-        let offline = Offline::start(builder.finish(parts.data), driver).map_err(setup_error)?;
+        let offline = Offline::start(builder.finish(parts.data), driver).map_err(LabError::setup)?;
         let options = FormatOptions {
             segment_bytes: cache.segment_bytes,
             log_block_bytes: Some(cache.log_block_bytes),
             ..FormatOptions::new(*b"the lab's  cache", *b"the lab's   disk")
         };
         let log = parts.log.expect("a cache has a log");
-        format(&mut offline.part(log), &mut offline.part(parts.data), &options).map_err(setup_error)?;
+        format(&mut offline.part(log), &mut offline.part(parts.data), &options).map_err(LabError::setup)?;
         Ok(VirtualDriver::new(offline.into_pump().into_devices()))
     }
 }
@@ -318,7 +327,7 @@ impl Rig {
     }
 
     fn activate(&mut self) -> Result<(), LabError> {
-        self.stack.activate(&mut self.driver).map_err(setup_error)
+        self.stack.activate(&mut self.driver).map_err(LabError::setup)
     }
 
     /// Writes blocks of a size far from each other, and waits until all of them are on the log.
@@ -359,7 +368,7 @@ impl Rig {
     pub fn wait_reply(&mut self) -> Result<RequestId, LabError> {
         loop {
             if let Some((id, result)) = self.driver.take_reply() {
-                return result.status.map(|()| id).map_err(setup_error);
+                return result.status.map(|()| id).map_err(LabError::setup);
             }
             if self.driver.step(&mut self.stack) == Progress::Idle {
                 return Err(LabError::Setup("a request was never answered".to_owned()));

@@ -10,7 +10,6 @@ use crate::LabError;
 /// How long each pass takes, one after the other, on a drive with its write cache off. The drive is as it is shipped:
 /// its own order of service, its own read-ahead.
 pub fn stride_times(drive: &Drive, passes: Vec<Pass>) -> Result<Vec<Nanos>, LabError> {
-    let setup_error = |error: &dyn std::fmt::Display| LabError::Setup(error.to_string());
     let count = passes.len();
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
     let mut driver = VirtualDriver::new(vec![MemDisk::new(geometry, Latency::INSTANT, 1)]);
@@ -20,11 +19,11 @@ pub fn stride_times(drive: &Drive, passes: Vec<Pass>) -> Result<Vec<Nanos>, LabE
     let disk = builder.layer("disk", Box::new(disk), &[device]);
     let root = builder.layer("strides", Box::new(StrideBench::new(passes)), &[disk]);
     let mut stack = builder.finish(root);
-    stack.activate(&mut driver).map_err(|e| setup_error(&e))?;
+    stack.activate(&mut driver).map_err(LabError::setup)?;
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let began = driver.now();
-        stack.run_blocking(&mut driver, root, Io::Flush).status.map_err(|e| setup_error(&e))?;
+        stack.run_blocking(&mut driver, root, Io::Flush).status.map_err(LabError::setup)?;
         times.push(driver.now().since(began));
     }
     Ok(times)

@@ -57,7 +57,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 
 /// Equations 1 to 4.
 fn fsrt_ms(sample: &Sample) -> Result<f64, LabError> {
-    let drive = drive::builtin(DRIVE).map_err(|e| LabError::Setup(e.to_string()))?;
+    let drive = drive::builtin(DRIVE).map_err(LabError::setup)?;
     let get = |name: &str| sample.numbers[name];
     let size = get("wait_kib");
     let positioning = drive.mean_seek().as_millis_f64() + drive.revolution().as_millis_f64() / 2.0;
@@ -187,8 +187,8 @@ fn by_buffer(names: &[&str], buffers: &[u64], get: &dyn Fn(&str, u64, u64, &str)
         let ratio = |name: &&str| {
             let times: Vec<f64> =
                 buffers.iter().map(|&buffer| get(name, buffer, SMALL, "access_ms")).collect();
-            let most = times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            most / times.iter().copied().fold(f64::INFINITY, f64::min)
+            let most = most(times.iter().copied());
+            most / least(times.iter().copied())
         };
         let ratios: Vec<f64> = names.iter().map(ratio).collect();
         let claim = "the mean time of a disk request, the largest over the buffer caches by the smallest";

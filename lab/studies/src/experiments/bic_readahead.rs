@@ -85,7 +85,7 @@ fn other_sizes(names: &[&str], buffers: &[u64], samples: &Samples) -> Option<Cla
     }
     let of_best = |name: &&&str| {
         let gains = BUILT_IN.map(|size| sized_gain(samples, name, SMALL_BUFFER, size));
-        100.0 * gains[0] / gains.into_iter().fold(f64::NEG_INFINITY, f64::max)
+        100.0 * gains[0] / most(gains)
     };
     let shares: Vec<f64> = others.iter().map(of_best).collect();
     let claim = "the other four traces: the gain with 512 KB of built-in cache, of the best";
@@ -122,7 +122,7 @@ fn by_size(buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
     let mut of_best = Vec::new();
     for &buffer in buffers {
         let gains = BUILT_IN.map(|size| gain(buffer, size));
-        let best = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let best = most(gains.iter().copied());
         of_best.push(100.0 * gains[0] / best);
         let mut row = vec![dcd_stack::HumanBytes(buffer).to_string()];
         row.extend(gains.map(figure));

@@ -156,7 +156,7 @@ fn stream_claims(
         .iter()
         .map(|&request| stream(FEW, request, "p_disk_miss") / stream(ENOUGH, request, "p_disk_miss"))
         .collect();
-    let smallest = fewer.iter().copied().fold(f64::INFINITY, f64::min);
+    let smallest = least(fewer.iter().copied());
     let ours = format!("at least {}x the misses", figure(smallest));
     vec![
         Claim::fact(

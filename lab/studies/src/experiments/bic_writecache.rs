@@ -155,8 +155,8 @@ fn more_claims(
     claims.push(Claim::spread(claim, "little", &gains, (-LITTLE, LITTLE), " %"));
     let others = all("on", &|name| name != WRITES_MUCH);
     if names.contains(&WRITES_MUCH) && !others.is_empty() {
-        let least = all("on", &|name| name == WRITES_MUCH).into_iter().fold(f64::INFINITY, f64::min);
-        let most = others.into_iter().fold(f64::NEG_INFINITY, f64::max);
+        let least = least(all("on", &|name| name == WRITES_MUCH));
+        let most = most(others);
         let claim = "a workload that writes much (PostMark) gains more from write caching than any other, by";
         claims.push(Claim::range(claim, "much more", least / most, (MUCH_MORE, f64::INFINITY), "x"));
     }

@@ -108,7 +108,6 @@ fn claims(
     rate: &dyn Fn(Scheme, u64, u64) -> f64,
 ) -> Vec<Claim> {
     let over = |scheme, clients, strip| rate(Scheme::MscCt, clients, strip) / rate(scheme, clients, strip);
-    let best = |gains: &[f64]| gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut claims = Vec::new();
     if clients.contains(&1) {
         let gain = over(Scheme::Sc, 1, strip);
@@ -121,14 +120,14 @@ fn claims(
         claims.push(Claim::range(
             "several clients: MSC-CT over SC, at best",
             "1.3x",
-            best(&sc),
+            most(sc.iter().copied()),
             (1.1, 1.5),
             "x",
         ));
         claims.push(Claim::range(
             "several clients: MSC-CT over PBGC, at best",
             "1.59x",
-            best(&pbgc),
+            most(pbgc),
             (1.25, 2.0),
             "x",
         ));
@@ -164,7 +163,7 @@ fn claims(
         claims.push(Claim::range(
             "any strip: MSC-CT over PBGC, at best",
             "1.8x",
-            best(&gains),
+            most(gains),
             (1.4, 2.3),
             "x",
         ));

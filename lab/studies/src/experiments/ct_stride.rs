@@ -152,7 +152,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let key = key(ARRAY_DRIVE, writes);
             let tried = if writes { TRIED_WRITE } else { TRIED_READ };
             let times = samples.list(&key, "tried");
-            let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
+            let fastest = least(times.iter().copied());
             let (max, time) = (samples.get(&key, "max"), samples.get(&key, "chosen"));
             let mut table = Table::new(
                 format!("Smax for {}s tried on {ARRAY_DRIVE} (Fig. 15)", word(writes)),
@@ -198,7 +198,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims.push(Claim::range(
             "fragmented reads at small strides (2 to 8) are not faster than contiguous ones",
             "never below one",
-            lowest.fold(f64::INFINITY, f64::min),
+            least(lowest),
             (1.0, f64::INFINITY),
             "x",
         ));

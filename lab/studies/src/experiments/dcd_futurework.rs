@@ -50,16 +50,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let seed = mix(settings.seed, 0);
     let setup = |cache: Option<CacheSetup>| -> Result<Setup, LabError> {
         let data_first = cache.as_ref().map_or(LOG_BYTES, |cache| cache.log_bytes);
-        let (drive, queue) = (settings.drive("drive")?.to_owned(), nuser::queue(settings)?);
-        Ok(Setup {
-            drive,
-            queue,
-            segments: nuser::segments(settings)?,
-            writes_in_buffer: true,
-            data_first,
-            cache,
-            profile: false,
-        })
+        Ok(Setup { data_first, cache, ..nuser::disk(settings)? })
     };
     let bursts = Bursts {
         count: settings.count("bursts")?,
@@ -176,7 +167,6 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         seconds(BASE).iter().sum::<f64>() / seconds("finer concurrency").iter().sum::<f64>()
     };
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
-    let largest = |gains: [f64; 3]| gains.into_iter().fold(f64::NEG_INFINITY, f64::max);
     let mut claims = vec![
         Claim::range(
             "least-valid-first reduces the writes that bring data home, to",
@@ -202,7 +192,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Claim::range(
             "a finer lock makes the multi-user benchmark faster, at best by",
             "faster",
-            largest(phase_gain("finer concurrency")),
+            most(phase_gain("finer concurrency")),
             (1.0, f64::INFINITY),
             "x",
         ),

@@ -32,15 +32,7 @@ fn measure(drive: String, log_bytes: u64, requests: u64, seed: u64) -> Result<Sa
     let mut cache = paper();
     cache.log_bytes = log_bytes;
     let destage = cache.config.destage_memory;
-    let setup = Setup {
-        drive,
-        queue: dcd_model::Scheduler::Fcfs,
-        segments: None,
-        writes_in_buffer: true,
-        data_first: log_bytes,
-        cache: Some(cache),
-        profile: false,
-    };
+    let setup = Setup { data_first: log_bytes, cache: Some(cache), ..Setup::plain(drive) };
     let mut rig = setup.build(seed)?;
     work(&mut rig, &Load { users: 4, requests, reads_percent: 0, overwrites_percent: 20 }, seed)?;
     let status = rig.cache_status();

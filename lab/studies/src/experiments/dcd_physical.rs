@@ -28,15 +28,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     };
     let seed = mix(settings.seed, 0);
     let points = KINDS.iter().map(|&kind| {
-        let setup = Setup {
-            drive: settings.drive("drive")?.to_owned(),
-            queue: nuser::queue(settings)?,
-            segments: nuser::segments(settings)?,
-            writes_in_buffer: true,
-            data_first: LOG_BYTES,
-            cache: cache_of(kind),
-            profile: false,
-        };
+        let setup = Setup { data_first: LOG_BYTES, cache: cache_of(kind), ..nuser::disk(settings)? };
         Ok(Point::new(kind, move || measure(&setup, &load, seed)))
     });
     points.collect()

@@ -1,7 +1,6 @@
 //! How much faster a disk writes in large units: the bandwidth that the log has over the small writes it replaces.
 
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
-use dcd_model::Scheduler;
 use dcd_sim::SimRng;
 
 use super::prelude::*;
@@ -31,16 +30,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 pub(super) fn measure(drive: String, size: u64, total: u64, seed: u64) -> Result<Sample, LabError> {
-    let mut rig = Setup {
-        drive,
-        queue: Scheduler::Fcfs,
-        segments: None,
-        writes_in_buffer: true,
-        data_first: 0,
-        cache: None,
-        profile: false,
-    }
-    .build(seed)?;
+    let mut rig = Setup::plain(drive).build(seed)?;
     let mut random = SimRng::new(seed);
     let sectors = size / SECTOR_BYTES;
     let places = rig.sectors() / sectors;

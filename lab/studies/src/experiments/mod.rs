@@ -38,7 +38,7 @@ use crate::{Experiment, LabError};
 mod prelude {
     pub use dcd_sim::mix;
 
-    pub use crate::findings::figure;
+    pub(super) use crate::findings::{figure, least, most};
     pub use crate::{Axis, Claim, Findings, LabError, Plot, Point, Sample, Samples, Series, Settings, Table};
 }
 

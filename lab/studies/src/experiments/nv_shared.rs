@@ -215,8 +215,8 @@ fn measure(case: &Case, trace: &Trace) -> Result<Sample, LabError> {
 fn fairness(samples: &Samples, key: &str) -> (f64, f64) {
     let disks: Vec<f64> = samples.list(key, "disks").iter().map(|percent| percent / 100.0).collect();
     let mean = samples.get(key, "wwc") / 100.0;
-    let most = disks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let least = disks.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = most(disks.iter().copied());
+    let least = least(disks.iter().copied());
     (most - least, disks.iter().map(|disk| (disk - mean).powi(2)).sum())
 }
 

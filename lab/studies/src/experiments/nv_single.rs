@@ -158,8 +158,8 @@ fn claims(site: &Site, results: &Results, claims: &mut Vec<Claim>) {
     if site.index == nv::OFF_DAY.index {
         let large: Vec<f64> =
             results.splits.iter().filter(|split| split.0 >= 1024.0).map(|split| split.1).collect();
-        let most = large.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least = large.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = most(large.iter().copied());
+        let least = least(large.iter().copied());
         let claim = format!("{name}: I/Os with more than 1 MB for writes, the most over the least");
         claims.push(Claim::range(claim, "almost level", 100.0 * (most / least - 1.0), (0.0, LEVEL), " %"));
     } else if let (Some(first), Some(last)) = (results.splits.first(), results.splits.last()) {
@@ -178,8 +178,8 @@ fn claims(site: &Site, results: &Results, claims: &mut Vec<Claim>) {
     let claim = format!("{name}: dynamic thresholds against the best fixed ones, I/Os");
     let accepted = (f64::NEG_INFINITY, AS_GOOD);
     claims.push(Claim::range(claim, "almost always as good", ours, accepted, " % more"));
-    let most = results.dynamics.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let least = results.dynamics.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = most(results.dynamics.iter().copied());
+    let least = least(results.dynamics.iter().copied());
     let claim = format!("{name}: dynamic thresholds, the worst interval over the best, I/Os");
     let accepted = (0.0, INTERVAL_SPREAD);
     claims.push(Claim::range(claim, "no significant variation", percent(most, least), accepted, " %"));

@@ -103,7 +103,7 @@ fn claims(sites: &[&Site], samples: &Samples, claims: &mut Vec<Claim>) {
                 continue;
             }
             let others = sites.iter().zip(&reads).filter(|(other, _)| other.index != site.index);
-            let most = others.map(|(_, fall)| *fall).fold(f64::NEG_INFINITY, f64::max);
+            let most = most(others.map(|(_, fall)| *fall));
             let ours = format!("{} points, elsewhere at most {}", figure(fall), figure(most));
             claims.push(Claim::fact(claim, "some improvement, as on no other disk", ours, fall > most));
         } else {

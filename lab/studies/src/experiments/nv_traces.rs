@@ -53,14 +53,10 @@ struct Traced {
     writes: u64,
 }
 
-fn failed(error: impl std::fmt::Display) -> LabError {
-    LabError::Setup(error.to_string())
-}
-
 fn load(path: &Path) -> Result<Vec<Traced>, LabError> {
-    let mut trace = open(path, None).map_err(failed)?;
+    let mut trace = open(path, None).map_err(LabError::setup)?;
     let mut all: Vec<Record> = Vec::new();
-    while let Some(record) = trace.reader.next_record().map_err(failed)? {
+    while let Some(record) = trace.reader.next_record().map_err(LabError::setup)? {
         all.push(record);
     }
     all.sort_by_key(|record| record.at);
@@ -78,7 +74,7 @@ fn disk<'a>(records: impl Iterator<Item = &'a Record>) -> Result<Traced, LabErro
     let figures = characteriser.finish().all;
     let mut fitting = DRIVES[DRIVES.len() - 1];
     for name in DRIVES.iter().rev() {
-        if drive::builtin(name).map_err(failed)?.sectors() >= figures.lba_end {
+        if drive::builtin(name).map_err(LabError::setup)?.sectors() >= figures.lba_end {
             fitting = name;
         }
     }

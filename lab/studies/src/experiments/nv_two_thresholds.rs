@@ -167,8 +167,8 @@ fn claims(site: &Site, samples: &Samples, lows: &[u8], highs: &[u8], claims: &mu
     ));
     let middle: Vec<f64> =
         lows.iter().filter(|low| (20..=60).contains(*low)).map(|&low| get(low, HIGH, "wwc")).collect();
-    let most = middle.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let least = middle.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = most(middle.iter().copied());
+    let least = least(middle.iter().copied());
     if middle.len() > 1 {
         let claim = format!("{name}: W_wc, the highest over the lowest for WC-LOLIM 20–60 %");
         let spread = 100.0 * (most / least - 1.0);

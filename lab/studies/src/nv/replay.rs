@@ -27,10 +27,6 @@ pub(crate) struct Counted {
     pub disks: Vec<Metrics>,
 }
 
-fn setup_error(error: impl std::fmt::Display) -> LabError {
-    LabError::Setup(error.to_string())
-}
-
 fn build(case: &Case, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<BlankDisk>) {
     let geometry = |drive: &Drive| Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
     let devices = drives.iter().map(|drive| BlankDisk::new(geometry(drive), Latency::INSTANT, 1)).collect();
@@ -59,14 +55,14 @@ fn drives(case: &Case) -> Result<Vec<Drive>, LabError> {
         RegionUnit::Track => drive,
         RegionUnit::Cylinder => drive.with_head_switch(Nanos::ZERO),
     };
-    case.drives.iter().map(|name| drive::builtin(name).map(aligned).map_err(setup_error)).collect()
+    case.drives.iter().map(|name| drive::builtin(name).map(aligned).map_err(LabError::setup)).collect()
 }
 
 /// Runs a trace to its end. What is dirty then stays in the cache and is not counted, as in the paper.
 pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabError> {
     let drives = drives(case)?;
     let (mut stack, cache, mut driver) = build(case, &drives);
-    stack.activate(&mut driver).map_err(setup_error)?;
+    stack.activate(&mut driver).map_err(LabError::setup)?;
     let places = places(&drives);
     let begin = driver.now();
     let first = records.first().map_or(Nanos::ZERO, |record| record.at);
@@ -89,7 +85,7 @@ pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabErro
 }
 
 fn counts<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, LabError> {
-    serde_json::from_value(value.clone()).map_err(setup_error)
+    serde_json::from_value(value.clone()).map_err(LabError::setup)
 }
 
 /// Where each disk begins in the cache's space of addresses, and its sectors.
@@ -120,7 +116,7 @@ fn request(record: &Record, places: &[(u64, u64)]) -> Option<Io> {
 
 fn drain(driver: &mut VirtualDriver<BlankDisk>) -> Result<(), LabError> {
     while let Some((_, result)) = driver.take_reply() {
-        result.status.map_err(setup_error)?;
+        result.status.map_err(LabError::setup)?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Trace {
     }
 
     pub fn records(&self) -> Result<&[Record], LabError> {
-        self.0.as_ref().as_ref().map(Vec::as_slice).map_err(|error| LabError::Setup(error.clone()))
+        self.0.as_ref().as_ref().map(Vec::as_slice).map_err(LabError::setup)
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn synthesised(description: &Description, seed: u64) -> Result<Vec<Re
 
 impl Site {
     pub fn describe(&self) -> Result<Description, LabError> {
-        Description::preset(self.name).map_err(|error| LabError::Setup(error.to_string()))
+        Description::preset(self.name).map_err(LabError::setup)
     }
 
     /// The disk's trace, as far as the settings want it.
