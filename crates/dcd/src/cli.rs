@@ -58,28 +58,28 @@ Examples:
   dcd format --log fast.img --log-size 256MiB --data slow.img
       files; the log is created")]
 pub struct Format {
-    /// A stack file that says where log and data are
+    /// Stack file that names the log and the data disk
     #[arg(value_name = "STACK", conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_any = ["log", "data"])]
     pub file: Option<PathBuf>,
-    /// The log-cache layer to format, when the stack file has several
+    /// Log-cache layer to format (default: the only one)
     #[arg(long, value_name = "LAYER", requires = "file")]
     pub layer: Option<String>,
-    /// The log: a block device or a file
+    /// Log: a block device or a file
     #[arg(long, value_name = "PATH", requires = "data")]
     pub log: Option<PathBuf>,
-    /// Create the log as a file of this size
+    /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
     pub log_size: Option<u64>,
-    /// The data disk: a block device or a file
+    /// Data disk: a block device or a file
     #[arg(long, value_name = "PATH", requires = "log")]
     pub data: Option<PathBuf>,
-    /// Write a stack file that serves the cache
+    /// Write a stack file that serves the cache (default: none is written)
     #[arg(long, value_name = "FILE", requires = "log")]
     pub stack: Option<PathBuf>,
-    /// Bytes in a segment of the log (a power of two, 16KiB to 16MiB)
+    /// Size of a segment of the log: a power of two, 16KiB to 16MiB
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "512KiB")]
     pub segment_size: u64,
-    /// Overwrite what is on the log device, give up the cache that the data disk has
+    /// Overwrite what is on the log device, and discard the cache that the data disk has
     #[arg(long)]
     pub force: bool,
 }
@@ -95,103 +95,100 @@ Examples:
   losetup --direct-io=on -f --show mnt/disk.img
       the same over FUSE")]
 pub struct Serve {
-    /// The stack file
+    /// Stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// Serve the plain data disk, without its cache, and give the cache up for good
+    /// Serve the plain data disk without its cache, and discard the cache
     #[arg(long)]
     pub without_cache: bool,
-    /// With --without-cache: although acknowledged writes are lost
+    /// Discard acknowledged writes that only the log has (with --without-cache)
     #[arg(long, requires = "without_cache")]
     pub force: bool,
-    /// Start although acknowledged writes in the log are damaged: what is lost reads as an error or as it was before. And an
-    /// array although its parity is in doubt where members are missing: what they held may come out wrong there
+    /// Start with damaged writes in the log, which read as errors or as older data, and with an array whose parity is in doubt
+    /// while members are missing, whose blocks may then be wrong
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
-    /// Serve a stack that declares its RAM non-volatile: flushes are answered from RAM, and what is not destaged is lost when
-    /// this process is killed
+    /// Answer flushes from RAM that the stack declares non-volatile: what is not destaged is lost when this process is killed
     #[arg(long)]
     pub i_have_nvram: bool,
-    /// Start an array without members that are not there, although they are not known to have failed. With =TIME, wait so long
-    /// for all devices first
+    /// Start an array without members that are not there and not known to have failed, after waiting TIME for all devices
+    /// (default: 0s)
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "0s", value_parser = time)]
     pub degraded: Option<Nanos>,
-    /// Record every request of the clients in this file, for dcd trace and dcd tune; on another disk
+    /// Record the clients' requests in this file, on another disk, for dcd trace and dcd tune (default: none)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Print a line when clients can connect, and nothing else
+    /// Print only a line when clients can connect
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 /// Stop the server of a stack, unless a client has its device
 ///
-/// Nothing is written back to the data disk: what is dirty stays in the log, and the next start finds it there. "dcd flush" writes it
-/// back before.
+/// Dirty data stays in the log, and the next start finds it there. To write it back to the data disk first, run "dcd flush".
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd stop disk.toml")]
 pub struct Stop {
-    /// The stack file, or the control socket itself
+    /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// Stop although clients have the device: a file system on it fails, and what was not flushed may be lost
+    /// Stop while clients have the device: a file system on it fails, and writes that were not flushed may be lost
     #[arg(long)]
     pub force: bool,
 }
 
 /// Show the state of a served stack in one line
 ///
-/// The exit code is 0 where all is well; 5 where nothing is lost, but an array is degraded, a log has failed, or what is dirty cannot be
-/// written back; and 4 where blocks are lost or damaged.
+/// Exit codes: 0 if all is well; 5 if nothing is lost, but an array is degraded, a log has failed, or dirty data cannot be written
+/// back; 4 if blocks are lost or damaged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd status disk.toml
   dcd status disk.toml --json | jq .layers")]
 pub struct Status {
-    /// The stack file, or the control socket itself
+    /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// Everything, as JSON
+    /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
-    /// Start the counters and response times again
+    /// Reset the counters and response times
     #[arg(long)]
     pub reset: bool,
 }
 
-/// Bring all dirty data home, with progress; Ctrl-C stops it and loses nothing
+/// Write all dirty data back to the data disk, with progress; Ctrl-C stops it and loses nothing
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd flush disk.toml")]
 pub struct Flush {
-    /// The stack file, or the control socket itself
+    /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// No progress, only errors
+    /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
-/// Bring all dirty data home and take the cache off: the data disk is plain again
+/// Write all dirty data back to the data disk and detach the cache: the data disk is plain again
 ///
-/// The stack must not be served: stop its server first. After this, the data disk is used directly, and the log holds
-/// nothing of value.
+/// The stack must not be served: stop its server first. Afterwards use the data disk directly; the log holds nothing of value.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd detach disk.toml")]
 pub struct Detach {
-    /// The stack file
+    /// Stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// The log-cache layer to detach, when the stack file has several
+    /// Log-cache layer to detach (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
-    /// No progress, only errors
+    /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -199,10 +196,10 @@ pub struct Detach {
 /// The log that an offline command looks at.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// A stack file, or the log device itself
+    /// Stack file, or the log device itself
     #[arg(value_name = "STACK|LOG")]
     pub file: PathBuf,
-    /// The log-cache layer, when the stack file has several
+    /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
 }
@@ -216,7 +213,7 @@ Examples:
 pub struct Check {
     #[command(flatten)]
     pub log: LogArgs,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -229,15 +226,15 @@ Examples:
 pub struct Dump {
     #[command(flatten)]
     pub log: LogArgs,
-    /// One JSON object a line
+    /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
 }
 
-/// Write the dirty data of a log home, offline, and list what cannot be read
+/// Write the dirty data of a log back to the data disk, offline, and list what cannot be read
 ///
-/// For a log that a server refuses to start with: damaged, partly unreadable, or needed without a server. What can be
-/// read goes home; what cannot is listed and the exit code is 4.
+/// Use it for a log that a server refuses: one that is damaged, or partly unreadable. Readable data is written back. Unreadable data
+/// is listed, and the exit code is 4.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -246,24 +243,24 @@ Examples:
   dcd rescue disk.toml --force
       go on past damage: the blocks listed keep their old content")]
 pub struct Rescue {
-    /// The stack file
+    /// Stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// The log-cache layer, when the stack file has several
+    /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
-    /// Write nothing, only list
+    /// List only, and write nothing
     #[arg(long)]
     pub list: bool,
-    /// Write what can be read although something else is lost
+    /// Write what can be read, even if other data is lost
     #[arg(long)]
     pub force: bool,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Measure what a disk makes of fragmented reads and writes, and which gaps it pays to fill
+/// Measure fragmented reads and writes of a disk, and find the gaps that are faster filled
 ///
 /// The stride benchmark of Baek and Park: one block of 4 KiB, some that are left out, and so on, beside all of the same
 /// span. Smax is the smallest stride from which on leaving blocks out takes less than 1.2 times as long; shorter gaps are
@@ -282,37 +279,36 @@ Examples:
   dcd calibrate --from sdb.json --store disk.toml
       a log cache before this disk does; its disk is measured before dcd format")]
 pub struct Calibrate {
-    /// A block device or a file
+    /// Disk to measure: a block device or a file
     #[arg(value_name = "DEVICE", required_unless_present_any = ["drive", "from"],
           conflicts_with_all = ["drive", "from"])]
     pub device: Option<PathBuf>,
-    /// A modelled drive in place of a device: its name, or the path of a drive file
+    /// Modelled drive in place of a device: its name, or the path of a drive file
     #[arg(long, value_name = "DRIVE")]
     pub drive: Option<String>,
-    /// Measure nothing: what an earlier run has printed with --json
+    /// Read the result that an earlier run printed with --json, and measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["drive", "span", "strides"])]
     pub from: Option<PathBuf>,
-    /// Measure writes, too: everything in this range of the device is overwritten
+    /// Measure writes too, which overwrites this range of the device (bytes, or with units; default: reads only)
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range, requires = "device")]
     pub write_range: Option<(u64, u64)>,
-    /// Write although something is recognised on the device
+    /// Write even if a file system or the like is found on the device
     #[arg(long, requires = "write_range")]
     pub force: bool,
-    /// How much each stride is measured over
+    /// Range that each stride is measured over
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB")]
     pub span: u64,
-    /// The strides, in blocks of 4 KiB
+    /// Strides to measure, in blocks of 4 KiB
     #[arg(long, value_name = "N,N,...", value_delimiter = ',',
           default_values_t = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 40, 48, 64])]
     pub strides: Vec<u64>,
-    /// Store the result in the superblocks of the array of this stack file, or else of the log of its log cache; it must not be
-    /// served
+    /// Store the result in the array of this stack file, or else in the log of its log cache; the stack must not be served
     #[arg(long, value_name = "STACK")]
     pub store: Option<PathBuf>,
-    /// With --store: the raid or log-cache layer, when the stack file has several
+    /// Layer that --store writes to: raid or log-cache (default: the only one)
     #[arg(long, value_name = "LAYER", requires = "store")]
     pub layer: Option<String>,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -33,19 +33,18 @@ pub enum ArrayCommand {
 /// The array that a command is about.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
-    /// The stack file
+    /// Stack file
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// The raid layer, when the stack file has several
+    /// Raid layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
 }
 
 /// Make the array that a stack file describes: superblocks on its members and spares
 ///
-/// What was on them is lost, which is refused without --force when that is a file system, a partition table, a member of another
-/// array, or anything else that is recognised. The parity is computed in the background when the array is first served; until
-/// then no member may fail.
+/// This overwrites the members. It is refused without --force if a file system, a partition table, a member of another array, or
+/// anything else is recognised there. The first start computes the parity in the background; until then no member may fail.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,24 +68,24 @@ Examples:
   dcd array assemble disks.toml
       would it start, and if not, why")]
 pub struct ArrayAssemble {
-    /// Block devices and files; or one stack file (*.toml)
+    /// Block devices and files, or one stack file (*.toml)
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<PathBuf>,
-    /// Where the stack file goes; to standard output if not given
+    /// Write the stack file here (default: standard output)
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write a stack file without the journal that the array has, and that is not among the devices
+    /// Write a stack file without the array's journal, which is not among the devices
     #[arg(long)]
     pub without_journal: bool,
-    /// Which array, when the devices are of several: the beginning of its uuid
+    /// Choose the array by the beginning of its UUID (default: the only one)
     #[arg(long, value_name = "UUID")]
     pub array: Option<String>,
 }
 
 /// Show an array and each of its members, served or not
 ///
-/// The exit code is 0 where the array is good; 5 where nothing is lost, but one more failure may lose data: it is degraded, in doubt,
-/// rebuilding, resyncing or growing, or its journal has failed; and 4 where blocks are lost or damaged, or it cannot be used as it is.
+/// Exit codes: 0 if the array is good; 5 if one more failure may lose data, as the array is degraded, in doubt, rebuilding, resyncing
+/// or growing, or its journal has failed; 4 if blocks are lost or damaged, or the array cannot be used.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -95,14 +94,14 @@ Examples:
 pub struct ArrayStatus {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Everything, as JSON
+    /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Use a member no more, as if it had failed; refused where data would be lost
+/// Mark a member as failed; refused if data would be lost
 ///
-/// Where a spare is there, the array rebuilds the member on it at once, if it is served.
+/// A served array with a spare rebuilds the member on the spare at once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -111,18 +110,18 @@ Examples:
 pub struct ArrayFail {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Its name in the stack file, or its role, from 0 on
+    /// Member: its name in the stack file, or its role, from 0 on
     #[arg(value_name = "MEMBER")]
     pub member: String,
 }
 
 /// Make a device a spare, or the new member in the place where the stack file has it
 ///
-/// A device in "spares" becomes a spare, of a served array too: put it behind the spares that the server knows. Where a member is
-/// missing it takes its place at once. A device in "of", in the place of a member that has failed, becomes that member: a served array
-/// fills it at once, if dcd array remove has made room, and one that is not served when it is served next, or by dcd array rebuild.
-/// If it is the very device that failed or was missing, and the array knows what has been written since, only those regions are
-/// filled; dcd array status says which members that holds for, and afterwards how much it was.
+/// A device in "spares" becomes a spare, also of a served array: name it after the spares that the server knows. If a member is
+/// missing, the spare takes its place at once. A device in "of", in the place of a failed member, becomes that member. A served array
+/// fills it at once, if dcd array remove has closed the old device. Otherwise the next start fills it, or dcd array rebuild.
+/// A member that returns is filled only in the regions that were written since, if the array knows them. dcd array status lists
+/// these members, and afterwards how much was filled.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -132,19 +131,19 @@ Examples:
 pub struct ArrayAdd {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Its name in the stack file
+    /// Device: its name in the stack file
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Overwrite what is on it
+    /// Overwrite what is on the device
     #[arg(long)]
     pub force: bool,
 }
 
 /// Take a failed member or a spare out of the array
 ///
-/// The server of the array closes the device, so that it can be unplugged. Nothing on it is changed, and dcd array add takes it back, or
-/// another one under the same name. Where the array is not served the superblock of the device is wiped; afterwards take
-/// the device out of the stack file, or put "missing" in its place.
+/// A server closes the device, so that it can be unplugged. Nothing on the device is changed, and dcd array add takes it back, or
+/// another device under the same name. If the array is not served, the superblock of the device is wiped. Afterwards take the device
+/// out of the stack file, or put "missing" in its place.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -153,15 +152,15 @@ Examples:
 pub struct ArrayRemove {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Its name in the stack file, for a served array the one that it had when it was opened; or the number of a member
+    /// Device: its name in the stack file (when the server opened it), or the number of a member
     #[arg(value_name = "NAME")]
     pub name: String,
 }
 
 /// Fill the new members of an array, with progress
 ///
-/// A served array does so by itself; then this only shows how far it is. One that is not served is worked on until it is done;
-/// Ctrl-C stops that, and the next time goes on where it was.
+/// A served array fills them by itself, and this command shows the progress. An array that is not served is filled by this command.
+/// Ctrl-C stops it, and the next run continues.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -169,18 +168,18 @@ Examples:
 pub struct ArrayRebuild {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Start an array that is not served although its parity is in doubt: what the missing members held there may come out wrong
+    /// Rebuild an array that is not served from parity that is in doubt: blocks of the missing members may be wrong
     #[arg(long)]
     pub accept_damage: bool,
-    /// No progress, only errors and the result
+    /// Print only errors and the result, no progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 /// Compare all parity with the data, with progress
 ///
-/// The exit code is 4 where something does not match and is not repaired. With RAID-6 a repair finds out which block is wrong;
-/// with RAID-5 it takes the data for right. A served array goes on when this is interrupted: --stop ends that.
+/// The exit code is 4 if a mismatch is not repaired. A repair with RAID-6 finds the wrong block; with RAID-5 it trusts the data and
+/// writes the parity. An interrupt does not end the scrub of a served array: --stop does.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -189,22 +188,22 @@ Examples:
 pub struct ArrayScrub {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Write what does not match anew
+    /// Repair what does not match
     #[arg(long, conflicts_with = "stop")]
     pub repair: bool,
-    /// Stop the scrub of a served array; the next one goes on where it was
+    /// Stop the scrub of a served array; the next scrub continues
     #[arg(long)]
     pub stop: bool,
-    /// No progress, only errors and the result
+    /// Print only errors and the result, no progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 /// Give an array one more member, or the space of larger members
 ///
-/// For one more, name it last in "of" and run this: all data moves, which takes hours on large disks. It may be interrupted, and
-/// the power may go: the next run goes on where it was, and until it is done the array is not served. Without a new member
-/// the array takes the size of its smallest member.
+/// To add a member, name it last in "of". All data moves, which takes hours on large disks. After an interrupt or a power failure the
+/// next run continues; the array cannot be served before it is done. Without a new member the array takes the size of its smallest
+/// member.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -215,7 +214,7 @@ pub struct ArrayGrow {
     /// Overwrite what is on the new member
     #[arg(long)]
     pub force: bool,
-    /// No progress, only errors and the result
+    /// Print only errors and the result, no progress
     #[arg(long, short)]
     pub quiet: bool,
 }

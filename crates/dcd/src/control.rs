@@ -1,11 +1,13 @@
 //! How the commands reach a running server.
 
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use dcd_serve::control::{Client, ClientError};
 use dcd_stack::StackFile;
+use serde_json::Value;
 
 use crate::failure::Failure;
 
@@ -31,6 +33,21 @@ pub fn connect(path: &Path) -> Result<Client, Failure> {
         ),
         other => other.into(),
     })
+}
+
+/// Calls a server, of whose progress nothing is wanted.
+pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, ClientError> {
+    client.call(verb, args, |_| ControlFlow::Continue(()))
+}
+
+/// Whether a list of a status has something.
+pub fn lists(status: &Value, list: &str, what: impl Into<Value>) -> bool {
+    status[list].as_array().is_some_and(|all| all.contains(&what.into()))
+}
+
+/// What a layer advises the administrator to do.
+pub fn notes(status: &Value) -> impl DoubleEndedIterator<Item = &str> {
+    status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 impl From<ClientError> for Failure {

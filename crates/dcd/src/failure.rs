@@ -49,6 +49,19 @@ impl Failure {
         })
     }
 
+    /// What would put data at risk: the reason, and what to do.
+    pub fn refused(reason: impl Into<String>, action: impl Into<String>) -> Failure {
+        Failure::Refused(Refusal::new(reason, action))
+    }
+
+    /// None where something failed, but not because it is in use: that ends a command in any case.
+    pub fn unless_busy<T>(tried: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match tried {
+            Err(failure @ Failure::Busy(_)) => Err(failure),
+            tried => Ok(tried.ok()),
+        }
+    }
+
     /// A failure of the operating system, with what was tried.
     pub fn io(what: impl std::fmt::Display, error: std::io::Error) -> Failure {
         Failure::Failed(format!("{what}: {error}"))
@@ -98,7 +111,7 @@ impl From<OfflineError> for Failure {
     fn from(error: OfflineError) -> Failure {
         match error {
             OfflineError::Io { .. } => Failure::Failed(error.to_string()),
-            other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
+            other => Failure::refused(other.to_string(), "see above; nothing was changed"),
         }
     }
 }
@@ -109,7 +122,7 @@ impl From<ChangeError> for Failure {
             ChangeError::Write { .. } | ChangeError::Io(_) | ChangeError::Superblock(_) => {
                 Failure::Failed(error.to_string())
             }
-            other => Failure::Refused(Refusal::new(other.to_string(), "nothing was changed")),
+            other => Failure::refused(other.to_string(), "nothing was changed"),
         }
     }
 }
@@ -119,7 +132,7 @@ impl From<RecordError> for Failure {
         match error {
             RecordError::Io { .. } => Failure::Failed(error.to_string()),
             // A record that cannot be understood may say that data is at risk: that is a refusal, not a mishap.
-            other => Failure::Refused(Refusal::new(other.to_string(), "see above; nothing was changed")),
+            other => Failure::refused(other.to_string(), "see above; nothing was changed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Progress of bringing dirty data home: bytes left, speed, and how long it will take.
+//! Progress of writing dirty data back: bytes left, speed, and how long it will take.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

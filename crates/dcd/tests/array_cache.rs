@@ -179,7 +179,7 @@ fn a_detached_array_is_a_plain_one() {
         let place = dirty(log);
         let record = records(&place).remove(0);
         let kept = fs::read(&record).unwrap();
-        expect(&place.run("detach", &[]), 0, "64 KiB was brought home");
+        expect(&place.run("detach", &[]), 0, "64 KiB was written back");
         assert!(records(&place).is_empty());
         // Killed before it forgot: the next one does.
         fs::write(&record, kept).unwrap();
@@ -393,7 +393,7 @@ fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
 fn members_tell_of_no_cache_any_more_when_it_is_detached() {
     for log in [Log::OfItsOwn, Log::OnTheArray] {
         let place = dirty(log);
-        expect(&place.run("rescue", &[]), 0, "brought home");
+        expect(&place.run("rescue", &[]), 0, "written back");
         let before = members(&place);
         expect(&place.run("detach", &[]), 0, "detached");
         assert!(members(&place) != before);
@@ -441,7 +441,7 @@ fn detaching_stops_an_array_as_cleanly_as_a_server_does() {
         }
         nbd.disconnect().unwrap();
         expect(&server.stop(), 0, "");
-        expect(&place.run("detach", &[]), 0, "was brought home");
+        expect(&place.run("detach", &[]), 0, "was written back");
         expect(&array(&place, &["status"]), 0, "known to be right");
         place.format();
         expect(&array(&place, &["status"]), 0, "known to be right");
@@ -602,7 +602,7 @@ fn clean_on_caches() -> Place {
 
 fn bring_home(place: &Place) {
     for inner in INNER {
-        expect(&place.run("rescue", &["--layer", inner]), 0, "brought home");
+        expect(&place.run("rescue", &["--layer", inner]), 0, "written back");
         assert_eq!(state(place, inner), "clean");
     }
 }

@@ -243,7 +243,7 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
         assert!(at("dcd rescue --list") < at("dcd format").min(at("add --force")), "{said}");
     }
     expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
-    expect(&place.run("rescue", &["--force"]), 0, "brought home: ");
+    expect(&place.run("rescue", &["--force"]), 0, "written back: ");
     let bare = place.bare();
     for i in 0..flushed {
         assert!(bare[i as usize * 8192..][..4096] == [i as u8 | 1; 4096], "block {i}");

@@ -15,7 +15,7 @@ fn format_keeps_the_data_disk_and_detach_leaves_no_trace() {
     assert!(place.record().exists(), "the disk has a record of its cache");
     expect(&place.run("check", &[]), 0, "no problems");
     expect(&place.run("dump", &[]), 0, "(live)");
-    expect(&place.run("rescue", &["--list"]), 0, "not home: 0 B");
+    expect(&place.run("rescue", &["--list"]), 0, "dirty: 0 B");
     expect(&place.run("detach", &[]), 0, "detached");
     assert!(place.bare() == original(16 * MIB));
     assert!(!place.record().exists());

@@ -116,7 +116,7 @@ fn rule_11_a_log_that_was_given_up_says_so_itself() {
     expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
     // Its data can be had yet, by name; the log stays out of use.
     let bare = place.bare();
-    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
     assert!(place.bare() != bare && !place.record().exists());
     refused(&place, &[], "never use this log again");
     expect(&place.run("format", &[]), 0, "a log of");
@@ -179,8 +179,8 @@ fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
     expect(&server.stop(), 0, "");
     expect(&place.run("rescue", &["--layer", "low"]), 0, "");
     refused(&place, &["--without-cache"], "the cache \"up\" stands on another one");
-    expect(&place.run("detach", &["--layer", "up"]), 0, "4 KiB was brought home");
-    expect(&place.run("rescue", &["--layer", "low"]), 0, "brought home: 4 KiB");
+    expect(&place.run("detach", &["--layer", "up"]), 0, "4 KiB was written back");
+    expect(&place.run("rescue", &["--layer", "low"]), 0, "written back: 4 KiB");
     let server = place.serve_with(&["--without-cache"]);
     assert_eq!(place.nbd().read(1 << 20, 4096).unwrap(), [7; 4096]);
     expect(&server.stop(), 0, "");
@@ -197,7 +197,7 @@ fn a_cache_that_was_given_up_is_taken_off_without_its_log() {
         0,
         "note: this log is not served: the data disk has been written without",
     );
-    expect(&place.run("detach", &[]), 0, "the cache had been given up before");
+    expect(&place.run("detach", &[]), 0, "the cache had been discarded before");
     assert!(!place.record().exists() && place.bare()[8 << 20..][..4096] == [9; 4096]);
     refused(&place, &[], "was detached");
     for (more, says) in [(vec![], 0), (vec!["--list"], 0), (vec!["--force"], 0)] {
@@ -219,10 +219,10 @@ fn a_log_that_has_lost_its_newer_superblock_is_brought_home_by_name() {
     };
     let newer = if generation(0) > generation(1) { 0 } else { 1 };
     poke(&place, "log.img", newer * 8192, &[0xee; 4096]);
-    refused(&place, &[], "\"dcd rescue --force\" brings home what it holds");
+    refused(&place, &[], "\"dcd rescue --force\" writes back what it holds");
     expect(&place.run("rescue", &[]), 3, "the log with its newer superblock lost, or an old copy");
     expect(&place.run("rescue", &["--list"]), 4, "the log is damaged, and nothing is known to be lost");
-    expect(&place.run("rescue", &["--force"]), 4, "brought home: 68 KiB");
+    expect(&place.run("rescue", &["--force"]), 4, "written back: 68 KiB");
     let bare = place.bare();
     assert!(bare[1 << 20..][..4096] == [3; 4096] && bare[65536..][..4096] == [0xd1; 4096]);
 }
@@ -247,7 +247,7 @@ fn devices_that_were_cut_short_are_named_as_such() {
     }
     resize("log.img", log);
     poke(&place, "log.img", log - 4096, &last);
-    expect(&place.run("detach", &[]), 0, "64 KiB was brought home");
+    expect(&place.run("detach", &[]), 0, "64 KiB was written back");
 }
 
 #[test]
@@ -267,17 +267,17 @@ fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
     let mut flush = dcd().arg("flush").arg(place.stack()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = String::new();
     let mut said = BufReader::new(flush.stderr.take().unwrap());
-    while !told.contains("not everything can be brought home (medium)") {
+    while !told.contains("not all dirty data can be written back (medium)") {
         assert!(said.read_line(&mut told).unwrap() > 0, "it ended: {told}");
     }
-    expect(&place.run("status", &[]), 5, "not everything can be brought home (medium)");
+    expect(&place.run("status", &[]), 5, "not all dirty data can be written back (medium)");
     flush.kill().unwrap();
     flush.wait().unwrap();
     // It looks every two seconds.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     expect(&server.stop(), 0, "what is dirty stays in the log, and is tried again");
     fs::write(place.stack(), text).unwrap();
-    expect(&place.run("detach", &[]), 0, "KiB was brought home");
+    expect(&place.run("detach", &[]), 0, "KiB was written back");
     assert!(place.bare()[65536..][..4096] == [0xd1; 4096]);
 }
 
@@ -315,7 +315,7 @@ fn swapped_data_disks_are_refused_also_without_a_record() {
 #[test]
 fn a_data_disk_that_changed_behind_the_cache_is_refused() {
     let place = dirty();
-    expect(&place.run("rescue", &["--list"]), 0, "not home: 64 KiB");
+    expect(&place.run("rescue", &["--list"]), 0, "dirty: 64 KiB");
     poke(&place, "data.img", 8192, &[1; 512]);
     refused(&place, &[], "");
     expect(
@@ -325,7 +325,7 @@ fn a_data_disk_that_changed_behind_the_cache_is_refused() {
     );
     expect(&place.run("rescue", &["--list", "--json"]), 4, "\"changed_lbas\":[16]");
     expect(&place.run("rescue", &[]), 3, "");
-    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
 }
 
 #[test]
@@ -592,7 +592,7 @@ fn a_rescue_from_the_log_of_another_cache_is_refused_also_with_force() {
     assert!(place.bare() == data);
     assert_eq!(fs::read(place.record()).unwrap(), record, "the disk still belongs to its cache");
     fs::write(place.path("log.img"), log).unwrap();
-    expect(&place.run("rescue", &["--force"]), 0, "brought home: 64 KiB");
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
 }
 
 #[test]

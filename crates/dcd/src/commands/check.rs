@@ -74,7 +74,7 @@ fn describe(report: &CheckReport) -> String {
         text.push_str(&format!("stride benchmark: Smax {reads} for reads, {writes} for writes\n"));
     }
     text.push_str(&format!(
-        "{} records, {} of them home; {} of data and {} of zeroes are not home\n",
+        "{} records, {} of them written back; {} of data and {} of zeroes are dirty\n",
         report.records,
         report.records_home,
         HumanBytes(report.dirty.data_bytes),

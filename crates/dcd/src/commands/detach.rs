@@ -1,4 +1,4 @@
-//! `dcd detach`: brings everything home, marks the log as out of use, and forgets the cache: the data disk is plain again.
+//! `dcd detach`: writes all dirty data back, marks the log as out of use, and forgets the cache: the data disk is plain again.
 
 use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{RescueOptions, rescue};
@@ -25,44 +25,12 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if let LogSeen::Present { uuid, .. } = &seen {
         gone.extend(told_as(uuid));
     }
-    if let (Some(record), LogSeen::Missing(_)) = (&record, &seen) {
-        forget_missing(record, &choice, &seen)?;
-        tell_members(&choice.file, &choice.data, record, &gone)?;
-        if !args.quiet {
-            println!("detached; its log is missing, and the data disk is complete without it");
-        }
-        return Ok(());
-    }
-    if let (Some(record), LogSeen::Present { uuid, state: State::Detached, .. }) = (&record, &seen)
-        && (record.load()?.of(record.extent()).is_some_and(|attachment| attachment.cache_uuid == *uuid)
-            || record.lost()?.is_some()
-                && record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id))))
+    if let Some(record) = &record
+        && let Some(why) = needs_no_destaging(&choice, record, &seen)?
     {
-        // One that was killed had come as far as that.
         record.remove()?;
         tell_members(&choice.file, &choice.data, record, &gone)?;
-        if !args.quiet {
-            println!("detached; everything had been brought home before");
-        }
-        return Ok(());
-    }
-    if let (Some(record), LogSeen::Present { uuid, .. }) = (&record, &seen)
-        && record.load()?.of(record.extent()).is_some_and(|attachment| {
-            attachment.state == AttachmentState::Abandoned
-                && !attachment.may_lose_data()
-                && attachment.cache_uuid == *uuid
-        })
-    {
-        // First the log, which must never be taken for the disk's again.
-        mark(&mut open_log(&choice, Purpose::Change)?, State::Detached)?;
-        record.remove()?;
-        tell_members(&choice.file, &choice.data, record, &gone)?;
-        if !args.quiet {
-            println!(
-                "detached; the cache had been given up before, and the data disk is complete without its log"
-            );
-        }
-        return Ok(());
+        return done(args, why);
     }
     if let Some(record) = &record {
         admit_log(&choice, record, &seen)?;
@@ -82,7 +50,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         let lost = HumanBytes(report.unsaved_bytes - report.unwritten_bytes);
         return Err(Failure::Damage(format!(
             "not detached: {lost} of dirty data cannot be read back from the log, which keeps it. Mend the log's device and do this again, \
-             or see what it is: \"dcd rescue --list\". Without it: \"dcd rescue --force\" gives it up"
+             or see what it is: \"dcd rescue --list\". Without it: \"dcd rescue --force\" discards it"
         )));
     }
     // The log first: were the record gone before, a crash would leave a log that looks in use.
@@ -95,20 +63,43 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if let Some(record) = &record {
         tell_members(&choice.file, &choice.data, record, &gone)?;
     }
+    let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
+    done(args, &format!("{written} was written back"))
+}
+
+fn done(args: &Detach, how: &str) -> Result<(), Failure> {
     if !args.quiet {
-        println!("detached; {} was brought home", HumanBytes(report.written_bytes + report.zeroed_bytes));
+        println!("detached; {how}");
     }
     Ok(())
 }
 
-/// The log is gone. If the data disk is complete without it, nothing is lost by forgetting it.
-fn forget_missing(record: &Record, choice: &CacheChoice, seen: &LogSeen) -> Result<(), Failure> {
+/// Why a cache may go without its log being read, if it may. A discarded log is marked first, so that it is never taken for the disk's.
+fn needs_no_destaging(
+    choice: &CacheChoice,
+    record: &Record,
+    seen: &LogSeen,
+) -> Result<Option<&'static str>, Failure> {
     let all = record.load()?;
-    match all.of(record.extent()) {
-        Some(attachment) if !attachment.may_lose_data() => Ok(record.remove()?),
-        _ => {
+    let known = all.of(record.extent());
+    let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
+    let LogSeen::Present { uuid, state, .. } = seen else {
+        if !is_complete {
             admit_log(choice, record, seen)?;
-            Ok(())
         }
+        return Ok(Some("its log is missing, and the data disk is complete without it"));
+    };
+    let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
+    let is_told = || record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
+    if *state == State::Detached && (own.is_some() || record.lost()?.is_some() && is_told()) {
+        // A detach that was killed had come as far as that.
+        return Ok(Some("all dirty data had been written back before"));
     }
+    if is_complete && own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned) {
+        mark(&mut open_log(choice, Purpose::Change)?, State::Detached)?;
+        return Ok(Some(
+            "the cache had been discarded before, and the data disk is complete without its log",
+        ));
+    }
+    Ok(None)
 }

@@ -1,7 +1,7 @@
-//! `dcd flush`: brings all dirty data of a served stack home.
+//! `dcd flush`: writes all dirty data of a served stack back to the data disk.
 //!
-//! An interrupt ends this process and with it the connection, by which the server learns to stop: what is home stays
-//! home, and the rest is where it was.
+//! An interrupt ends this process and with it the connection, by which the server learns to stop: what is written back
+//! stays so, and the rest is where it was.
 
 use std::ops::ControlFlow;
 

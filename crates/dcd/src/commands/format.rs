@@ -18,8 +18,7 @@ use crate::session::open::{Opened, attachment, reserve_space};
 use crate::session::probe::probe;
 use crate::session::random::random_uuid;
 use crate::session::record::{
-    AttachmentState, Record, Refusal, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
-    uuid_text,
+    AttachmentState, Record, admit_attach, admit_on_array, admit_overwrite, admit_without_record, uuid_text,
 };
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
@@ -123,10 +122,10 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
         && superblock.state != State::Detached
     {
         let data = choice.file.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
-        return Err(Failure::Refused(Refusal::new(
+        return Err(Failure::refused(
             format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
-        )));
+        ));
     }
     refuse_content(&mut opened.log, choice, force)
 }
@@ -155,10 +154,10 @@ fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) 
     let found = probe(log).map_err(|e| Failure::Failed(format!("reading the log device: {e}")))?;
     let (Some(what), false) = (found, force) else { return Ok(()) };
     let size = HumanBytes(log.geometry().sectors * SECTOR_BYTES);
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!("{} has {what} on it", choice.log_name().display()),
         format!("choose another device for the log, or add --force: its {size} would be overwritten"),
-    )))
+    ))
 }
 
 /// The stack file that `--log` and `--data` describe.

@@ -1,4 +1,4 @@
-//! `dcd rescue`: brings the dirty data of a log home without a server, and lists what cannot be read.
+//! `dcd rescue`: writes the dirty data of a log back without a server, and lists what cannot be read.
 
 use dcd_engine::LINE_BYTES;
 use dcd_engine::log_cache::format::State;
@@ -102,7 +102,7 @@ fn describe_changed(lbas: &[u64]) -> String {
     }
 }
 
-/// Everything is home: the data disk is complete. The log of a cache that is out of use makes no record.
+/// Nothing is dirty: the data disk is complete. The log of a cache that is out of use makes no record.
 fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log)?;
     if let Some(record) = &opened.record {
@@ -134,9 +134,9 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
     if unread > 0 || report.damages > 0 {
         let next = match (report.marked_clean, unread, list) {
             (true, ..) => "",
-            (_, 0, _) => "; \"dcd rescue --force\" brings home what it holds, and marks it clean",
-            (.., true) => "; \"dcd rescue\" brings the rest home, and with --force gives that up",
-            _ => "; --force gives it up and marks the log clean",
+            (_, 0, _) => "; \"dcd rescue --force\" writes back what it holds, and marks it clean",
+            (.., true) => "; \"dcd rescue\" writes the rest back, and with --force discards that",
+            _ => "; --force discards it and marks the log clean",
         };
         let is_unknown = |kind| matches!(kind, DamageKind::Missing | DamageKind::Unreadable);
         let unknown = report.damage.iter().any(|damage| is_unknown(damage.kind));
@@ -148,7 +148,7 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
     }
     match report.unwritten_bytes {
         0 => Ok(()),
-        bytes if report.marked_clean => Err(Failure::Damage(format!("{} were given up", HumanBytes(bytes)))),
+        bytes if report.marked_clean => Err(Failure::Damage(format!("{} were discarded", HumanBytes(bytes)))),
         bytes => Err(unwritten(bytes)),
     }
 }
@@ -164,10 +164,10 @@ pub fn unwritten(bytes: u64) -> Failure {
 
 fn describe(report: &RescueReport, list: bool) -> String {
     let (data, zeroes) = (HumanBytes(report.dirty.data_bytes), HumanBytes(report.dirty.zeroes_bytes));
-    let mut text = format!("not home: {data} of data, {zeroes} of zeroes and discards\n");
+    let mut text = format!("dirty: {data} of data, {zeroes} of zeroes and discards\n");
     if !list && !report.refused {
         let (written, zeroed) = (HumanBytes(report.written_bytes), HumanBytes(report.zeroed_bytes));
-        text.push_str(&format!("brought home: {written} of data, {zeroed} of zeroes\n"));
+        text.push_str(&format!("written back: {written} of data, {zeroed} of zeroes\n"));
     }
     for damage in report.damage.iter().take(LISTED_MAX) {
         text.push_str(&format!("damage: {damage}\n"));

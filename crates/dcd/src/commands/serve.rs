@@ -20,7 +20,6 @@ use crate::memory::enough_memory;
 use crate::session::absent;
 use crate::session::devices::{Opener, Purpose, patiently};
 use crate::session::open::reserve_space;
-use crate::session::record::Refusal;
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::serving::admit::{
     admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
@@ -61,10 +60,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
-        return Err(Failure::Refused(Refusal::new(
+        return Err(Failure::refused(
             error.to_string(),
             "see above; \"dcd check\" for a log and \"dcd array status\" for an array look without changing anything",
-        )));
+        ));
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
@@ -142,11 +141,7 @@ fn build(
     let is_plain = admitted.is_empty() && file.arrays().next().is_none();
     let mut opener = Opener::new(file, if is_plain { Purpose::Create } else { Purpose::Change });
     let clients = ForClients { record, overrun: Overrun::Drop };
-    let built = match file.build_metered(clients, &mut opener) {
-        Ok(built) => built,
-        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
+    let built = file.build_metered(clients, &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
         driver.add_device(device);
     }

@@ -172,7 +172,9 @@ mod tests {
         let error = json!({ "kind": "no-space", "extent": null });
         status["layers"]["cache"] =
             json!({ "state": "dirty", "destage_failing": true, "statistics": { "last_error": error } });
-        assert!(line(&status).starts_with("cache: dirty, not everything can be brought home (no-space), "));
+        assert!(
+            line(&status).starts_with("cache: dirty, not all dirty data can be written back (no-space), ")
+        );
         assert!(matches!(health(&status).verdict(), Err(Failure::Degraded(_))));
         status["layers"]["cache"] = json!({
             "state": "clean", "flush_error": { "kind": "medium" }, "flush_at_risk_bytes": 65536,

@@ -20,7 +20,7 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
     if ended["stopped"] != true {
         return Err(Failure::Refused(refusal(args, &ended["clients"])));
     }
-    // It gives up its devices after that.
+    // The server closes its devices after that.
     client.wait_for_end()?;
     match ended["trouble"].as_str() {
         Some(trouble) => Err(Failure::Failed(trouble.to_owned())),

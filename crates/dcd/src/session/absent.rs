@@ -86,11 +86,8 @@ struct Looked<'a> {
 impl<'a> Looked<'a> {
     /// None where no superblock can be read.
     fn at(choice: &'a ArrayChoice, absent: &'a [&'a str]) -> Result<Option<Looked<'a>>, Failure> {
-        match Devices::open(choice, Purpose::Look) {
-            Ok(devices) => Ok(Some(Looked { choice, absent, devices })),
-            Err(failure @ Failure::Busy(_)) => Err(failure),
-            Err(_) => Ok(None),
-        }
+        let devices = Failure::unless_busy(Devices::open(choice, Purpose::Look))?;
+        Ok(devices.map(|devices| Looked { choice, absent, devices }))
     }
 
     fn named(&self, role: usize) -> Option<&'a str> {

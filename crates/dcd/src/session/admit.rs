@@ -30,7 +30,7 @@ pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, 
 pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
-        let instead = "To give it up: \"dcd serve --without-cache --force\"";
+        let instead = "To discard it: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost()?, false, instead)?;
     }
     let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
@@ -62,7 +62,7 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     let Inspection { record, seen, superblock } = inspect(choice)?;
     let Some(record) = record else {
         if let LogSeen::Missing(why) = seen {
-            return Err(Failure::Refused(Refusal::new(format!("there is no log: {why}"), NO_LOG)));
+            return Err(Failure::refused(format!("there is no log: {why}"), NO_LOG));
         }
         return Ok(Admitted { layer, record: None, unrecorded: None });
     };
@@ -75,14 +75,14 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     Ok(Admitted { layer, record: Some(record), unrecorded })
 }
 
-/// To serve without caches gives up those below, too.
+/// Serving without caches discards those below, too.
 fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
     if !stands_on_a_cache(&choice.file, &choice.data) {
         return refusal;
     }
     let layer = &choice.layer;
     let action = format!(
-        "{}. Beware that --without-cache gives up the caches below it as well: \"dcd format --layer {layer} --force\" gives up this \
+        "{}. Beware that --without-cache discards the caches below it as well: \"dcd format --layer {layer} --force\" discards this \
          one alone, and makes a new log",
         refusal.action
     );

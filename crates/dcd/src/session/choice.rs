@@ -1,6 +1,5 @@
 //! Which log cache of a stack file a command is about.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use dcd_serve::control::{Client, ClientError};
@@ -8,9 +7,29 @@ use dcd_stack::{LayerKind, StackFile};
 use serde_json::json;
 
 use crate::cli_array::ArrayArgs;
+use crate::control::ask;
 use crate::failure::Failure;
 use crate::session::below::{array_below, stands_on_a_cache};
 use crate::session::devices::patiently;
+
+/// The layer that is wanted among those of one kind, or the only one. `none`: the message where there are none.
+fn choose(
+    file: &StackFile,
+    names: Vec<&str>,
+    wanted: Option<&str>,
+    none: &str,
+    [one, several]: [&str; 2],
+) -> Result<String, Failure> {
+    let listed = names.join(", ");
+    let why = match (wanted, names.as_slice()) {
+        (_, []) => none.to_owned(),
+        (None, [only]) => return Ok((*only).to_owned()),
+        (None, _) => format!("it has several {several}; choose with --layer: {listed}"),
+        (Some(wanted), _) if names.contains(&wanted) => return Ok(wanted.to_owned()),
+        (Some(wanted), _) => format!("no {one} is called \"{wanted}\"; it has {listed}"),
+    };
+    Err(Failure::Failed(format!("{}: {why}", file.path.display())))
+}
 
 /// One log cache of a stack file.
 pub struct CacheChoice {
@@ -27,35 +46,13 @@ impl CacheChoice {
     }
 
     pub fn of(file: StackFile, layer: Option<&str>) -> Result<CacheChoice, Failure> {
-        let path = file.path.clone();
-        let names: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
-        let name = match (layer, names.as_slice()) {
-            (_, []) => {
-                return Err(Failure::Failed(format!(
-                    "{}: there is no log-cache layer in it{}",
-                    path.display(),
-                    match file.arrays().next() {
-                        Some(_) => "; \"dcd array status\", \"assemble\" and \"scrub\" look at an array",
-                        None => "",
-                    }
-                )));
-            }
-            (None, [only]) => only,
-            (None, _) => {
-                let names = names.join(", ");
-                let text =
-                    format!("{}: it has several log caches; choose with --layer: {names}", path.display());
-                return Err(Failure::Failed(text));
-            }
-            (Some(wanted), _) => names.iter().find(|name| **name == wanted).ok_or_else(|| {
-                let names = names.join(", ");
-                Failure::Failed(format!(
-                    "{}: no log cache is called \"{wanted}\"; it has {names}",
-                    path.display()
-                ))
-            })?,
+        let names = file.log_caches().map(|layer| layer.name.as_str()).collect();
+        let hint = match file.arrays().next() {
+            Some(_) => "; \"dcd array status\", \"assemble\" and \"scrub\" look at an array",
+            None => "",
         };
-        let name = (*name).to_owned();
+        let none = format!("there is no log-cache layer in it{hint}");
+        let name = choose(&file, names, layer, &none, ["log cache", "log caches"])?;
         match &file.layer(&name).expect("it is one of the file's").kind {
             LayerKind::LogCache { log, data, .. } => {
                 let (log, data) = (log.text.clone(), data.text.clone());
@@ -113,25 +110,9 @@ impl ArrayChoice {
     /// The array that is named, or the only one.
     pub fn load(args: &ArrayArgs) -> Result<ArrayChoice, Failure> {
         let file = StackFile::load(&args.file)?;
-        let names: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
-        let path = file.path.display();
-        let layer = match (&args.layer, names.as_slice()) {
-            (_, []) => return Err(Failure::Failed(format!("{path}: there is no raid layer in it"))),
-            (None, [only]) => (*only).to_owned(),
-            (None, _) => {
-                let names = names.join(", ");
-                return Err(Failure::Failed(format!(
-                    "{path}: it has several arrays; choose with --layer: {names}"
-                )));
-            }
-            (Some(wanted), _) if names.contains(&wanted.as_str()) => wanted.clone(),
-            (Some(wanted), _) => {
-                let names = names.join(", ");
-                return Err(Failure::Failed(format!(
-                    "{path}: no array is called \"{wanted}\"; it has {names}"
-                )));
-            }
-        };
+        let names = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
+        let none = "there is no raid layer in it";
+        let layer = choose(&file, names, args.layer.as_deref(), none, ["array", "arrays"])?;
         Ok(ArrayChoice::of(file, layer))
     }
 
@@ -146,6 +127,11 @@ impl ArrayChoice {
             names.by_ref().take(config.spares.iter().filter(|there| **there).count()).collect();
         let journal = names.next();
         ArrayChoice { file, layer, config, members, spares, journal }
+    }
+
+    /// The role in whose place the stack file has a device.
+    pub fn role_of(&self, name: &str) -> Option<usize> {
+        self.members.iter().position(|member| member.as_deref() == Some(name))
     }
 
     /// The names of all devices that are there, the members first.
@@ -165,7 +151,7 @@ impl ArrayChoice {
         let connected = patiently(
             || {
                 let mut client = Client::connect(path)?;
-                client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+                ask(&mut client, "status", json!({}))?;
                 Ok(client)
             },
             |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
@@ -191,8 +177,7 @@ impl ArrayChoice {
 
 /// How a member is called in messages.
 pub fn place(choice: &ArrayChoice, name: &str) -> String {
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
-    match (role, choice.spares.iter().position(|spare| spare == name)) {
+    match (choice.role_of(name), choice.spares.iter().position(|spare| spare == name)) {
         (Some(role), _) => format!("member {role}"),
         (None, Some(spare)) => format!("spare {spare}"),
         (None, None) => "no device of the array".to_owned(),

@@ -8,7 +8,9 @@ use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
-use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile};
+use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile, StackFileError};
+
+use crate::failure::Failure;
 
 /// How long [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -29,7 +31,7 @@ pub struct Opener<'a> {
     purpose: Purpose,
     devices: Vec<Opened>,
     /// Set when a device is open elsewhere.
-    pub busy: bool,
+    busy: bool,
 }
 
 enum Opened {
@@ -52,6 +54,11 @@ impl<'a> Opener<'a> {
             Opened::Overlaid(_) => unreachable!("a driver changes its devices"),
         };
         self.devices.into_iter().map(device).collect()
+    }
+
+    /// Why a stack over these devices was not built.
+    pub fn failure(&self, error: StackFileError) -> Failure {
+        if self.busy { Failure::Busy(error.to_string()) } else { error.into() }
     }
 
     /// The driver of offline commands.

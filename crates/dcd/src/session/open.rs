@@ -167,11 +167,7 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
     }
     file.to_mut().without_non_volatile();
     let mut opener = Opener::new(&file, purpose);
-    let built = match file.build_parts(parts, &mut opener) {
-        Ok(built) => built,
-        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
+    let built = file.build_parts(parts, &mut opener).map_err(|error| opener.failure(error))?;
     let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
     Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
@@ -262,12 +258,9 @@ pub fn attachment(
 pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     let Some(array) = array_below(file, part) else { return Ok(None) };
     admit_below(file, array)?;
-    let devices = match Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look) {
-        Ok(devices) => devices,
-        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        // Whoever starts the array is told more of it.
-        Err(_) => return Ok(None),
-    };
+    let opened = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look);
+    // A command that starts the array is told more of it.
+    let Some(devices) = Failure::unless_busy(opened)? else { return Ok(None) };
     let newest = &devices.newest;
     let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
     let its_own = devices

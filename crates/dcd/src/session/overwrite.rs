@@ -6,7 +6,7 @@ use dcd_stack::{HumanBytes, Parts, StackFile};
 use crate::failure::Failure;
 use crate::session::open::record;
 use crate::session::probe::probe;
-use crate::session::record::{Refusal, admit_overwrite};
+use crate::session::record::admit_overwrite;
 use crate::session::started::PartDevice;
 
 /// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.
@@ -24,10 +24,10 @@ pub fn may_overwrite(
     match found {
         Some(what) if !force => {
             let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
-            Err(Failure::Refused(Refusal::new(
+            Err(Failure::refused(
                 format!("\"{name}\" has {what} on it"),
                 format!("choose another device, or add --force: its {size} would be overwritten"),
-            )))
+            ))
         }
         _ => Ok(()),
     }

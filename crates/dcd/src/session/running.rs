@@ -126,8 +126,8 @@ impl RunningCaches {
         Ok((!told.is_empty()).then(|| told.join(". ")))
     }
 
-    /// What of caches without their logs is home by now is not at risk any more, whatever becomes of this process.
-    pub fn note_home(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
+    /// Data of caches without their logs that is written back by now is not at risk any more, whatever becomes of this process.
+    pub fn note_written_back(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
             let Some(status) = cache.status(now, stack) else { continue };
             // What is lost stays so: there is nothing to change, however often it is looked.
@@ -142,7 +142,7 @@ impl RunningCaches {
         Ok(())
     }
 
-    /// A cache has said that it has stopped: what is home is durable.
+    /// A cache has said that it has stopped: what is written back is durable.
     pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
         let name = stack.layer_name(layer);
         match self.0.iter_mut().find(|cache| cache.layer == name) {
@@ -388,14 +388,14 @@ mod tests {
         let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&place).unwrap());
         let before = file();
         bench.loses(1, LogCacheState::LogFailed, 0);
-        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!((bench.recorded().unwrap().dirty_bytes, file()), (Some(4096), before));
         bench.says(LogCacheState::LogFailed, 0);
-        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
         let recorded = bench.recorded().unwrap();
         assert_eq!((recorded.state, recorded.dirty_bytes), (AttachmentState::Abandoned, Some(0)));
         let after = file();
-        bench.caches.note_home(Nanos::ZERO, &bench.stack).unwrap();
+        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
         assert_eq!(file(), after, "nothing more is to be said");
     }
 

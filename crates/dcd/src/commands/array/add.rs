@@ -1,7 +1,6 @@
 //! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed, which may be that one itself. A
 //! served array fills it by itself.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli_array::ArrayAdd;
 use crate::commands::array::change::{must_start_without, named, refused_by_server, take};
+use crate::control::{ask, lists, notes};
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
@@ -21,7 +21,7 @@ use crate::session::members::{Devices, Found, Standing, apart, newest};
 use crate::session::open::{start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
-use crate::session::record::{Refusal, uuid_text};
+use crate::session::record::uuid_text;
 
 /// How often a server is asked whether a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -36,11 +36,11 @@ pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
 }
 
 fn wrong<T>(name: &str, what: &str, advice: &str) -> Result<T, Failure> {
-    Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), advice)))
+    Err(Failure::refused(format!("\"{name}\" {what}"), advice))
 }
 
 fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure> {
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    let role = choice.role_of(name);
     if let Some(role) = role {
         may_take_role(choice, name, role)?;
     }
@@ -51,23 +51,7 @@ fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure>
         devices.newest = without_taken(&devices)?;
     }
     let standing = devices.standing(&found);
-    let wrong =
-        |what: &str| Err(Failure::Refused(Refusal::new(format!("\"{name}\" {what}"), "nothing was changed")));
-    match standing {
-        Some(Standing::InUse(role)) => return wrong(&format!("is member {role} already, and in use")),
-        Some(Standing::Rebuilding(role, _)) => {
-            return wrong(&format!("is member {role} already, and is being rebuilt"));
-        }
-        Some(Standing::Spare) if role.is_none() => return wrong("is a spare already"),
-        Some(
-            Standing::Outdated(_)
-            | Standing::Failed(_)
-            | Standing::Stale
-            | Standing::Spare
-            | Standing::Foreign,
-        )
-        | None => {}
-    }
+    refuse_in_use(name, standing, role)?;
     let mut device = found.device.expect("it was opened");
     // What a failed member still has is in the others.
     use Standing::{Failed, Outdated, Spare, Stale};
@@ -83,23 +67,36 @@ fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure>
         }
         Some(role) => {
             let now = replace(&mut devices.members(), role, &mut device, id)?;
-            let what = match (now.rebuilding, now.is_returning()) {
-                (Some(other), _) if other.role != role => {
-                    println!(
-                        "\"{name}\" becomes member {role} and is filled after member {}, when the array is served",
-                        other.role
-                    );
-                    return Ok(());
-                }
-                (_, true) => missed(now.away.missed.len(), now.missed_regions_max()),
-                (_, false) => "it is filled".to_owned(),
-            };
-            println!(
-                "\"{name}\" is member {role} now: {what} when the array is served, or by \"dcd array rebuild\""
-            );
+            println!("{}", replaced(name, role, &now));
         }
     }
     Ok(())
+}
+
+/// Refuses a device that the array uses already.
+fn refuse_in_use(name: &str, standing: Option<Standing>, role: Option<usize>) -> Result<(), Failure> {
+    let what = match standing {
+        Some(Standing::InUse(role)) => format!("is member {role} already, and in use"),
+        Some(Standing::Rebuilding(role, _)) => format!("is member {role} already, and is being rebuilt"),
+        Some(Standing::Spare) if role.is_none() => "is a spare already".to_owned(),
+        _ => return Ok(()),
+    };
+    wrong(name, &what, "nothing was changed")
+}
+
+/// How a new member is filled, by the superblock that it was given.
+fn replaced(name: &str, role: usize, now: &Superblock) -> String {
+    let what = match (now.rebuilding, now.is_returning()) {
+        (Some(other), _) if other.role != role => {
+            let other = other.role;
+            return format!(
+                "\"{name}\" becomes member {role} and is filled after member {other}, when the array is served"
+            );
+        }
+        (_, true) => missed(now.away.missed.len(), now.missed_regions_max()),
+        (_, false) => "it is filled".to_owned(),
+    };
+    format!("\"{name}\" is member {role} now: {what} when the array is served, or by \"dcd array rebuild\"")
 }
 
 /// Refuses where another device has the role, or where it is not known that the array can do without the member that is gone.
@@ -152,7 +149,7 @@ impl Served<'_> {
         let mut before = self.status()?;
         if self.is_open_and_unused(&before) {
             let call = json!({ "layer": self.choice.layer, "command": "remove", "name": name });
-            self.client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+            ask(&mut self.client, "array", call).map_err(refused_by_server)?;
             before = self.status()?;
         }
         let seat = self.seat(&before)?;
@@ -163,7 +160,7 @@ impl Served<'_> {
             Seat::Spare(place) => call["place"] = place.into(),
             Seat::Member(role) => call["role"] = role.into(),
         }
-        self.client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+        ask(&mut self.client, "array", call).map_err(refused_by_server)?;
         loop {
             let status = self.status()?;
             match progress(&status, seat) {
@@ -184,9 +181,7 @@ impl Served<'_> {
                 }
                 Progress::Joining => std::thread::sleep(INTERVAL),
                 Progress::Failed => {
-                    let mut notes =
-                        status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                    let note = notes.rfind(|note| note.starts_with(&format!("{seat} ")));
+                    let note = notes(&status).rfind(|note| note.starts_with(&format!("{seat} ")));
                     let why = note.unwrap_or("see \"dcd array status\"");
                     return Err(Failure::Failed(format!("\"{name}\" is no spare: {why}")));
                 }
@@ -195,7 +190,7 @@ impl Served<'_> {
     }
 
     fn status(&mut self) -> Result<Value, Failure> {
-        let all = self.client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let all = ask(&mut self.client, "status", json!({}))?;
         let layer = &all["layers"][&self.choice.layer];
         if layer["spare_places"].is_array() {
             return Ok(layer.clone());
@@ -205,10 +200,9 @@ impl Served<'_> {
 
     /// The server has opened it as a spare, and found that it is none.
     fn is_open_and_unused(&self, status: &Value) -> bool {
-        let is_in =
-            |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
-        self.spare_place(status)
-            .is_some_and(|place| !["spares", "joining", "holders"].into_iter().any(|list| is_in(list, place)))
+        self.spare_place(status).is_some_and(|place| {
+            !["spares", "joining", "holders"].into_iter().any(|list| lists(status, list, place))
+        })
     }
 
     /// Its place among the spares that the server knows.
@@ -232,8 +226,7 @@ impl Served<'_> {
                 "to take back one that has failed, \"dcd array remove\" it first",
             );
         }
-        let members = &self.choice.members;
-        if let Some(role) = members.iter().position(|member| member.as_deref() == Some(self.name)) {
+        if let Some(role) = self.choice.role_of(self.name) {
             return self.member_seat(role, status);
         }
         let known = status["spare_places"].as_array().map_or(&[][..], Vec::as_slice);
@@ -241,8 +234,6 @@ impl Served<'_> {
     }
 
     fn member_seat(&self, role: usize, status: &Value) -> Result<Seat, Failure> {
-        let is_in =
-            |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
         let members = status["open_members"].as_array().map_or(0, Vec::len);
         if role >= members {
             return wrong(
@@ -251,7 +242,7 @@ impl Served<'_> {
                 "one more member comes with \"dcd array grow\", with the server stopped; a spare is named in \"spares\"",
             );
         }
-        if !is_in("failed_members", role) || status["rebuilding_member"] == json!(role) {
+        if !lists(status, "failed_members", role) || status["rebuilding_member"] == json!(role) {
             if status["member_names"][role] == self.name {
                 return wrong(
                     self.name,
@@ -323,22 +314,20 @@ enum Progress {
 }
 
 fn progress(status: &Value, seat: Seat) -> Progress {
-    let is_in =
-        |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
     match seat {
         Seat::Spare(place) => {
             let holder =
                 status["holders"].as_array().and_then(|all| all.iter().position(|held| *held == place));
             match holder {
                 Some(role) => Progress::Member(role),
-                None if is_in("spares", place) => Progress::Spare,
-                None if is_in("joining", place) => Progress::Joining,
+                None if lists(status, "spares", place) => Progress::Spare,
+                None if lists(status, "joining", place) => Progress::Joining,
                 None => Progress::Failed,
             }
         }
         Seat::Member(role) => match status["open_members"][role] == true {
             true => Progress::Member(role),
-            false if is_in("joining_members", role) => Progress::Joining,
+            false if lists(status, "joining_members", role) => Progress::Joining,
             false => Progress::Failed,
         },
     }

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
 use dcd_stack::{StackFile, toml_text};
-use serde_json::Value;
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
+use crate::control::notes;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Found, Standing, apart, members_listed, standing};
 use crate::session::open::{start, target};
-use crate::session::record::{Refusal, caches_text, uuid_text};
+use crate::session::record::{caches_text, uuid_text};
 use crate::session::serving::admit::admit_bare_array;
 use crate::session::started::PartDevice;
 
@@ -88,7 +88,7 @@ fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Resu
     if journal.is_some() || !(array.has_journal || array.active && array.journaled) {
         return Ok(());
     }
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!(
             "array {}: it has a journal, and none of the devices begins with that",
             uuid_text(array.uuid)
@@ -96,7 +96,7 @@ fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Resu
         "name its device, too. If that is gone for good, or if nothing has been written to the array yet, add --without-journal. If the \
          journal is a slice further on in its device, add --without-journal, and name it in the place of \"none\" in the stack file; \
          nothing was changed",
-    )))
+    ))
 }
 
 /// The array that is wanted, or the only one; says what each device is.
@@ -142,10 +142,10 @@ fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
             eprintln!("dcd: {}: it is member {role}", device.name);
         }
     }
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!("array {}: {apart}", uuid_text(array.uuid)),
         "to keep a part, name its devices only; nothing was changed",
-    )))
+    ))
 }
 
 /// Refuses two devices that say they are the same one: nothing tells which of them has what was written last.
@@ -164,11 +164,11 @@ fn refuse_twice(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
                 Some(role) => format!("member {role}"),
                 None => "the same spare".to_owned(),
             };
-            return Err(Failure::Refused(Refusal::new(
+            return Err(Failure::refused(
                 format!("array {}: {other} and {} are both {what}", uuid_text(array.uuid), device.name),
                 "one may be a copy, or both may be paths to one device: name only the one that the array was served with; \
                  nothing was changed",
-            )));
+            ));
         }
     }
     Ok(())
@@ -239,7 +239,7 @@ impl<'a> Members<'a> {
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         let parity = array.level.parity();
         if missing.len() > parity {
-            return Err(Failure::Refused(Refusal::new(
+            return Err(Failure::refused(
                 format!(
                     "array {}: of its {} members {} are not among the devices or have failed, and the parity makes up for {parity}",
                     uuid_text(array.uuid),
@@ -247,7 +247,7 @@ impl<'a> Members<'a> {
                     missing.join(", ")
                 ),
                 "name more devices; nothing was changed",
-            )));
+            ));
         }
         Ok(())
     }
@@ -323,10 +323,10 @@ fn check(path: &Path) -> Result<(), Failure> {
         let choice = ArrayChoice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
         choice.not_served("check it")?;
         let status = choice.try_start()?.map_err(|why| {
-            Failure::Refused(Refusal::new(
+            Failure::refused(
                 format!("array \"{layer}\" would not start: {why}"),
                 "\"dcd array status\" shows each device; nothing was changed",
-            ))
+            )
         })?;
         let without = members_listed(&status["failed_members"]);
         let how = without.map(|members| format!(", without {members}")).unwrap_or_default();
@@ -338,7 +338,7 @@ fn check(path: &Path) -> Result<(), Failure> {
                 spares => format!("{spares} spares"),
             }
         );
-        for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for advice in notes(&status) {
             println!("note: {advice}");
         }
     }

@@ -1,6 +1,5 @@
 //! What the superblocks of an array say: `dcd array fail` and `remove`, and the result of `dcd calibrate`.
 
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use dcd_engine::raid::contiguity::Contiguity;
@@ -9,11 +8,11 @@ use dcd_serve::control::Client;
 use serde_json::{Value, json};
 
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
+use crate::control::{ask, lists};
 use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
-use crate::session::record::Refusal;
 
 /// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
@@ -22,10 +21,10 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if let Some(mut client) = choice.server()? {
-        let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let all = ask(&mut client, "status", json!({}))?;
         let role = served_role(&choice, &all["layers"][&choice.layer], &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
-        client.call("array", call, |_| ControlFlow::Continue(())).map_err(refused_by_server)?;
+        ask(&mut client, "array", call).map_err(refused_by_server)?;
         println!("member {role} is used no more");
         return Ok(());
     }
@@ -43,12 +42,11 @@ fn served_role(choice: &ArrayChoice, status: &Value, member: &str) -> Result<usi
     if let Some(role) = names.iter().position(|name| *name == Some(member)) {
         return Ok(role);
     }
-    let is_spare = status["spare_names"].as_array().is_some_and(|names| names.contains(&json!(member)));
-    if is_spare {
+    if lists(status, "spare_names", member) {
         return Err(Failure::Failed(format!("\"{member}\" is a spare that has no role")));
     }
     // A member that is not open has no other name than that in the stack file.
-    let named = choice.members.iter().position(|name| name.as_deref() == Some(member));
+    let named = choice.role_of(member);
     let named = named.filter(|role| names.get(*role).is_some_and(Option::is_none));
     let number = || member.parse::<usize>().ok().filter(|role| *role < names.len());
     named.or_else(number).ok_or_else(|| {
@@ -89,28 +87,25 @@ pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failu
     let members: Vec<Option<&str>> = members.iter().map(Option::as_deref).collect();
     let without = ArrayChoice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
     without.try_start()?.map(|_| ()).map_err(|why| {
-        Failure::Refused(Refusal::new(
+        Failure::refused(
             format!("member {role} cannot be spared, as the array would not start without it: {why}"),
             "nothing was changed",
-        ))
+        )
     })
 }
 
 /// The server says no where data would be lost.
 pub fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
     match error {
-        dcd_serve::control::ClientError::Refused(why) => {
-            Failure::Refused(Refusal::new(why, "nothing was changed"))
-        }
+        dcd_serve::control::ClientError::Refused(why) => Failure::refused(why, "nothing was changed"),
         other => other.into(),
     }
 }
 
 /// The role of a member that is named, or given by number.
 fn role(choice: &ArrayChoice, member: &str) -> Result<usize, Failure> {
-    let named = choice.members.iter().position(|name| name.as_deref() == Some(member));
     let number = || member.parse::<usize>().ok().filter(|role| *role < choice.members.len());
-    named.or_else(number).ok_or_else(|| {
+    choice.role_of(member).or_else(number).ok_or_else(|| {
         Failure::Failed(format!(
             "no member is called \"{member}\"; there are: {}",
             choice.members.iter().flatten().cloned().collect::<Vec<_>>().join(", ")
@@ -129,7 +124,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     }
     let mut devices = Devices::open(&choice, Purpose::Change)?;
     let found = take(&mut devices, name)?;
-    let refuse = |why: String, advice: &str| Err(Failure::Refused(Refusal::new(why, advice)));
+    let refuse = |why: String, advice: &str| Err(Failure::refused(why, advice));
     match devices.standing(&found) {
         Some(Standing::InUse(role) | Standing::Outdated(role)) => {
             return refuse(
@@ -165,14 +160,14 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
 /// There is nothing to wipe.
 fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     let (devices, called) = (Devices::open(choice, Purpose::Look)?, place(choice, name));
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
+    let role = choice.role_of(name);
     if let Some(role) = role.filter(|role| devices.newest.failed >> role & 1 == 0 && !devices.has(*role)) {
-        return Err(Failure::Refused(Refusal::new(
+        return Err(Failure::refused(
             format!(
                 "\"{name}\" is member {role}, and is not there: the superblocks do not say that it has failed"
             ),
             "reconnect it, or \"dcd array fail\" first, if it can be spared",
-        )));
+        ));
     }
     println!(
         "\"{name}\" ({called}) is not there, and has no role: nothing was changed. Take it out of {}",
@@ -184,7 +179,7 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
 fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
-    let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+    let status = ask(&mut client, "status", json!({}))?;
     let array = &status["layers"][&choice.layer];
     let name = &by_role(array, name).unwrap_or_else(|| name.to_owned());
     if !choice.file.is_there(name) && is_closed(choice, array, name) {
@@ -193,8 +188,8 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
     }
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     let was_free = loop {
-        let status = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-        let removed = client.call("array", call.clone(), |_| ControlFlow::Continue(()));
+        let status = ask(&mut client, "status", json!({}))?;
+        let removed = ask(&mut client, "array", call.clone());
         let Err(refused) = removed else { break has_free_place(&status["layers"][&choice.layer], name) };
         // Told that somebody wants it, the array records who has failed.
         if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
@@ -212,18 +207,19 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
 
 /// The name of the member that a server has in a role, where no device is called as the number is.
 fn by_role(array: &Value, name: &str) -> Option<String> {
-    let called = |list: &str| array[list].as_array().is_some_and(|names| names.contains(&json!(name)));
-    let role = name.parse::<usize>().ok().filter(|_| !called("member_names") && !called("spare_names"))?;
+    let role = name.parse::<usize>().ok().filter(|_| !is_open(array, name))?;
     array["member_names"][role].as_str().map(str::to_owned)
 }
 
 /// A member that has failed, and is closed.
 fn is_closed(choice: &ArrayChoice, array: &Value, name: &str) -> bool {
-    let role = choice.members.iter().position(|member| member.as_deref() == Some(name));
-    let is_open = ["member_names", "spare_names"]
-        .iter()
-        .any(|list| array[list].as_array().is_some_and(|names| names.contains(&json!(name))));
-    role.is_some_and(|role| !is_open && array["open_members"][role] == false)
+    let role = choice.role_of(name);
+    role.is_some_and(|role| !is_open(array, name) && array["open_members"][role] == false)
+}
+
+/// The server has a device of this name.
+fn is_open(array: &Value, name: &str) -> bool {
+    ["member_names", "spare_names"].into_iter().any(|list| lists(array, list, name))
 }
 
 /// It was a member, and no other device has its place.

@@ -13,7 +13,7 @@ use crate::session::devices::Purpose;
 use crate::session::open::{reserve_space, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::{random_id, random_uuid};
-use crate::session::record::{Refusal, uuid_text};
+use crate::session::record::uuid_text;
 use crate::session::started::PartDevice;
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
@@ -46,7 +46,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     let made = create(&mut members, &choice.config, random_uuid()?, false).map_err(|error| match error {
         CreateError::Io { .. } => Failure::Failed(error.to_string()),
-        _ => Failure::Refused(Refusal::new(error.to_string(), "nothing was changed")),
+        _ => Failure::refused(error.to_string(), "nothing was changed"),
     })?;
     made_files.keep();
     for journal in &mut journal {
@@ -82,8 +82,8 @@ fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), F
     let (members, uuids): (Vec<String>, Vec<String>) = found.unzip();
     let Some(uuid) = uuids.first() else { return Ok(()) };
     let are = if members.len() == 1 { "is a member" } else { "are members" };
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!("{} {are} of a dcd array already, the first of array {uuid}", members.join(", ")),
         "if that array does not start, \"dcd array status\" says why. A new one, with --force, loses all that is in it",
-    )))
+    ))
 }

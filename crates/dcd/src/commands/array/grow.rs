@@ -6,7 +6,7 @@ use dcd_engine::raid::Superblock;
 use dcd_engine::raid::grow::{GrowError, add_member, take_space};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::Signals;
-use dcd_stack::{HumanBytes, LayerKind, StackFile};
+use dcd_stack::{HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::cli_array::ArrayGrow;
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ use crate::session::members::Devices;
 use crate::session::open::{array_record, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
-use crate::session::record::{AttachmentState, Refusal, admit_without_record};
+use crate::session::record::{AttachmentState, admit_without_record};
 use crate::session::started::PartDevice;
 
 const FIRST_DETACH: &str = "\"dcd detach\" it with the stack file that has no new member yet, leave the cache out of the stack file while \
@@ -29,10 +29,10 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     choice.not_served("let the array grow")?;
     if let Some(cache) = cache_on(&choice.file, &choice.layer) {
-        return Err(Failure::Refused(Refusal::new(
+        return Err(Failure::refused(
             format!("log cache \"{cache}\" stands on it, and it knows the size of its data disk"),
             FIRST_DETACH,
-        )));
+        ));
     }
     refuse_below_a_cache(&choice)?;
     let signals = Signals::new().map_err(|error| Failure::io("signals", error))?;
@@ -43,25 +43,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let mut devices: Vec<Option<PartDevice>> =
         choice.members.iter().map(|name| name.as_ref().map(open)).collect();
     let mut journal = choice.journal.as_ref().map(open);
-    let known = devices.iter_mut().flatten().filter_map(|device| Superblock::read(device).ok());
-    let known: Vec<Superblock> = known.map(|(superblock, _)| superblock).collect();
-    let newest = Superblock::newest_of(&known);
-    let adds = newest
-        .as_ref()
-        .is_some_and(|newest| newest.reshape.is_some() || (newest.members < choice.members.len()));
-    if let (Some(Some(device)), Some(name), true) =
-        (devices.last_mut(), choice.members.last().and_then(Option::as_ref), adds)
-        && let Some(newest) = newest.filter(|newest| newest.reshape.is_none())
-    {
-        let role = Superblock::read(device).ok().and_then(|(_, identity)| newest.role_of(identity.id));
-        if let Some(role) = role {
-            return Err(Failure::Refused(Refusal::new(
-                format!("\"{name}\" is member {role} already, and is named last"),
-                "name the new one last in \"of\", behind all others; nothing was changed",
-            )));
-        }
-        may_overwrite(&choice.file, &parts, name, device, args.force)?;
-    }
+    let adds = adds_member(&choice, &parts, &mut devices, args.force)?;
     let mut members: Vec<Option<&mut dyn BlockDevice>> = devices
         .iter_mut()
         .map(|device| device.as_mut().map(|device| device as &mut dyn BlockDevice))
@@ -88,6 +70,32 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the device that is named last is to be a new member, or is being made one; refuses one that may not be overwritten.
+fn adds_member(
+    choice: &ArrayChoice,
+    parts: &Parts,
+    devices: &mut [Option<PartDevice>],
+    force: bool,
+) -> Result<bool, Failure> {
+    let known = devices.iter_mut().flatten().filter_map(|device| Superblock::read(device).ok());
+    let known: Vec<Superblock> = known.map(|(superblock, _)| superblock).collect();
+    let Some(newest) = Superblock::newest_of(&known) else { return Ok(false) };
+    if newest.reshape.is_some() || newest.members >= choice.members.len() {
+        return Ok(newest.reshape.is_some());
+    }
+    if let (Some(Some(device)), Some(Some(name))) = (devices.last_mut(), choice.members.last()) {
+        let role = Superblock::read(device).ok().and_then(|(_, identity)| newest.role_of(identity.id));
+        if let Some(role) = role {
+            return Err(Failure::refused(
+                format!("\"{name}\" is member {role} already, and is named last"),
+                "name the new one last in \"of\", behind all others; nothing was changed",
+            ));
+        }
+        may_overwrite(&choice.file, parts, name, device, force)?;
+    }
+    Ok(true)
+}
+
 /// Refuses where a cache that this stack file does not name is attached to the array. A move of its data that has begun goes on: until
 /// it ends, nobody can serve the array.
 fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
@@ -101,15 +109,15 @@ fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
     }
     admit_without_record(lost, false, FIRST_DETACH)?;
     let Some(cache) = attached else { return Ok(()) };
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!("the cache {} is attached to it, and knows the size of its data disk", cache.cache_uuid),
         format!("{FIRST_DETACH}; its log is {}", cache.log.display()),
-    )))
+    ))
 }
 
 fn refused(error: GrowError) -> Failure {
     match error {
-        GrowError::Refused(why) => Failure::Refused(Refusal::new(why, "nothing was changed")),
+        GrowError::Refused(why) => Failure::refused(why, "nothing was changed"),
         GrowError::Lost { .. } => Failure::Damage(error.to_string()),
         other => Failure::Failed(other.to_string()),
     }

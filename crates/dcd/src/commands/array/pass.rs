@@ -1,6 +1,5 @@
 //! `dcd array rebuild` and `dcd array scrub`: by the server where the array is served, in this process where it is not.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_are_left, findings_line, pass_line};
+use crate::control::{ask, notes};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::session::absent::leave_out;
@@ -17,7 +17,6 @@ use crate::session::admit::admit_running;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::members::members_listed;
-use crate::session::record::Refusal;
 use crate::session::running::RunningCaches;
 
 /// How often progress is looked at.
@@ -45,7 +44,7 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
         _ => "",
     };
     println!("all members are whole{parity}");
-    for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for advice in notes(&status) {
         println!("note: {advice}");
     }
     Ok(())
@@ -75,7 +74,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
     let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
     let status = |client: &mut Client| -> Result<Value, Failure> {
-        let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        let all = ask(client, "status", json!({}))?;
         Ok(all["layers"][&choice.layer].clone())
     };
     let before = status(&mut client)?;
@@ -108,7 +107,7 @@ fn tell(client: &mut Client, choice: &ArrayChoice, command: ArrayCommand) -> Res
         | ArrayCommand::Remove { .. } => ("rebuild", false),
     };
     let args = json!({ "layer": choice.layer, "command": word, "repair": repair });
-    match client.call("array", args, |_| ControlFlow::Continue(())) {
+    match ask(client, "array", args) {
         Ok(_) => Ok(()),
         Err(ClientError::Refused(why)) => Err(Failure::Failed(why)),
         Err(other) => Err(other.into()),
@@ -158,11 +157,7 @@ fn foreground(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -
     file.without_non_volatile();
     let mut caches = admit_running(&file, &[&choice.layer])?;
     let mut opener = Opener::new(&file, Purpose::Change);
-    let built = match file.build_parts(&[&choice.layer], &mut opener) {
-        Ok(built) => built,
-        Err(error) if opener.busy => return Err(Failure::Busy(error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
+    let built = file.build_parts(&[&choice.layer], &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
         driver.add_device(device);
     }
@@ -184,9 +179,9 @@ fn follow(
     command: ArrayCommand,
     progress: Progress,
 ) -> Result<Value, Failure> {
-    stack.activate(driver).map_err(|error| {
-        Failure::Refused(Refusal::new(error.to_string(), "\"dcd array status\" shows its members"))
-    })?;
+    stack
+        .activate(driver)
+        .map_err(|error| Failure::refused(error.to_string(), "\"dcd array status\" shows its members"))?;
     caches.note_started(driver.now(), stack)?;
     let mut host = Foreground {
         layer,

@@ -1,7 +1,6 @@
 //! `dcd array status`: an array and its members, one screen, served or not.
 
 use std::fmt::Write;
-use std::ops::ControlFlow;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_serve::control::Client;
@@ -9,6 +8,7 @@ use dcd_stack::{DeviceSpec, HumanBytes};
 use serde_json::{Value, json};
 
 use crate::cli_array::ArrayStatus;
+use crate::control::{ask, lists, notes};
 use crate::failure::{Failure, Health};
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
@@ -75,35 +75,80 @@ const MISPLACED: &str = "misplaced";
 /// What a running array says of itself. Its devices have the names that they had when the server opened them: the stack file may have
 /// others by now.
 fn served(choice: &ArrayChoice, mut client: Client) -> Result<Value, Failure> {
-    let all = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+    let all = ask(&mut client, "status", json!({}))?;
     let mut status = all["layers"][&choice.layer].clone();
-    let is_in =
-        |list: &str, what: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(what)));
-    let failed = |role: usize| is_in("failed_members", role);
     let names = |list: &str| -> Vec<Option<String>> {
         let names = status[list].as_array().into_iter().flatten();
         names.map(|name| name.as_str().map(str::to_owned)).collect()
     };
     let (members, spares) = (names("member_names"), names("spare_names"));
-    let holder = |role: usize| status["holders"][role].as_u64();
-    let events = |role: usize| status["generations"][role].as_u64().filter(|events| *events > 0);
-    let rebuilt = |role: usize| {
-        status["rebuilt_percent"].as_f64().filter(|_| status["rebuilding_member"] == json!(role))
-    };
-    let working = |role: usize| match rebuilt(role) {
-        Some(percent) => format!("rebuilding {percent:.1} %"),
-        None if failed(role) => "failed".to_owned(),
-        None => "in use".to_owned(),
-    };
-    let mut devices = Vec::new();
-    for (role, open) in members.iter().enumerate() {
-        let named = choice.members.get(role).and_then(Option::as_ref);
-        let is_renamed = named.is_some() && named == open.as_ref();
-        let state = match (holder(role), open) {
+    let served = Served { choice, status: &status, members, spares };
+    let (devices, notes) = (served.devices(), served.notes());
+    status["served"] = true.into();
+    status["devices"] = devices.into();
+    status["advice"] = notes.into();
+    Ok(status)
+}
+
+/// A served array, beside what the stack file says of it.
+struct Served<'a> {
+    choice: &'a ArrayChoice,
+    status: &'a Value,
+    /// As the server opened them.
+    members: Vec<Option<String>>,
+    spares: Vec<Option<String>>,
+}
+
+impl Served<'_> {
+    /// The spare that has a role.
+    fn holder(&self, role: usize) -> Option<usize> {
+        self.status["holders"][role].as_u64().map(|spare| spare as usize)
+    }
+
+    /// The name that the stack file has in the place of a role.
+    fn named(&self, role: usize) -> Option<&String> {
+        self.choice.members.get(role)?.as_ref()
+    }
+
+    fn is_open(&self, name: &String) -> bool {
+        self.members.iter().chain(&self.spares).flatten().any(|open| open == name)
+    }
+
+    fn events(&self, role: usize) -> Option<u64> {
+        self.status["generations"][role].as_u64().filter(|events| *events > 0)
+    }
+
+    fn working(&self, role: usize) -> String {
+        let rebuilds = self.status["rebuilding_member"] == json!(role);
+        match self.status["rebuilt_percent"].as_f64().filter(|_| rebuilds) {
+            Some(percent) => format!("rebuilding {percent:.1} %"),
+            None if lists(self.status, "failed_members", role) => "failed".to_owned(),
+            None => "in use".to_owned(),
+        }
+    }
+
+    fn devices(&self) -> Vec<Value> {
+        let members = self.members.iter().enumerate().map(|(role, open)| self.member(role, open.as_ref()));
+        let spares = self.spares.iter().enumerate();
+        let spares = spares.filter_map(|(place, name)| self.spare(place, name.as_ref()?));
+        let new = self.choice.spares.iter().filter(|name| !self.is_open(name)).map(|name| {
+            let state = match self.choice.file.device(name).is_none_or(DeviceSpec::is_there) {
+                true => "new: \"dcd array add\" makes it a spare",
+                false => "not there",
+            };
+            json!({ "name": name, "place": "spare", "state": state })
+        });
+        members.chain(spares).chain(new).collect()
+    }
+
+    fn member(&self, role: usize, open: Option<&String>) -> Value {
+        let (named, holder) = (self.named(role), self.holder(role));
+        let is_renamed = named.is_some() && named == open;
+        let state = match (holder, open) {
             (Some(spare), _) if !is_renamed => format!("replaced by spare {spare}"),
-            (_, Some(_)) => working(role),
-            (_, None) if is_in("joining_members", role) => "being made a spare".to_owned(),
-            (_, None) if named.is_some_and(|name| !choice.file.is_there(name)) => {
+            (_, Some(_)) => self.working(role),
+            (_, None) if lists(self.status, "joining_members", role) => "being made a spare".to_owned(),
+            (_, None) if named.is_some_and(|name| !self.choice.file.is_there(name)) => {
                 "failed, and not there".to_owned()
             }
             (_, None) if named.is_some() => {
@@ -111,73 +156,67 @@ fn served(choice: &ArrayChoice, mut client: Client) -> Result<Value, Failure> {
             }
             (_, None) => "missing".to_owned(),
         };
-        // Nobody has the name of the device that was there first.
-        let is_open = |name: &&String| members.iter().chain(&spares).flatten().any(|open| open == *name);
-        let shown = match holder(role) {
-            Some(_) => named.filter(|name| is_renamed || !is_open(name)),
-            None => open.as_ref().or(named),
+        // No device has the name of the one that was there first.
+        let shown = match holder {
+            Some(_) => named.filter(|name| is_renamed || !self.is_open(name)),
+            None => open.or(named),
         };
-        // Where a spare has the role, the counter is its.
-        let is_its = holder(role).is_none() || is_renamed;
-        devices.push(json!({
+        // The counters are those of the spare that has the role.
+        let is_its = holder.is_none() || is_renamed;
+        json!({
             "name": shown.map_or("missing", String::as_str), "place": format!("member {role}"), "role": role, "state": state,
-            "generation": events(role).filter(|_| is_its),
-            "read_errors": status["read_errors"][role].as_u64().filter(|_| is_its),
-        }));
+            "generation": self.events(role).filter(|_| is_its),
+            "read_errors": self.status["read_errors"][role].as_u64().filter(|_| is_its),
+        })
     }
-    for (place, name) in spares.iter().enumerate() {
-        let Some(name) = name else { continue };
-        let role = (0..members.len()).find(|role| holder(*role) == Some(place as u64));
-        if role.is_some_and(|role| choice.members.get(role).and_then(Option::as_ref) == Some(name)) {
-            continue;
+
+    /// None where it is shown as the member that it has become.
+    fn spare(&self, place: usize, name: &String) -> Option<Value> {
+        let role = (0..self.members.len()).find(|role| self.holder(*role) == Some(place));
+        if role.is_some_and(|role| self.named(role) == Some(name)) {
+            return None;
         }
         let state = match role {
-            Some(role) => working(role),
-            None if is_in("spares", place) => "spare".to_owned(),
-            None if is_in("joining", place) => "being made a spare".to_owned(),
+            Some(role) => self.working(role),
+            None if lists(self.status, "spares", place) => "spare".to_owned(),
+            None if lists(self.status, "joining", place) => "being made a spare".to_owned(),
             None => "not used".to_owned(),
         };
-        devices.push(json!({
+        Some(json!({
             "name": name, "place": format!("spare {place}"), "role": role, "state": state,
-            "generation": role.and_then(events), "read_errors": role.and_then(|role| status["read_errors"][role].as_u64()),
-        }));
+            "generation": role.and_then(|role| self.events(role)),
+            "read_errors": role.and_then(|role| self.status["read_errors"][role].as_u64()),
+        }))
     }
-    let known = |name: &String| members.iter().chain(&spares).flatten().any(|known| known == name);
-    for name in choice.spares.iter().filter(|name| !known(name)) {
-        let state = match choice.file.device(name).is_none_or(DeviceSpec::is_there) {
-            true => "new: \"dcd array add\" makes it a spare",
-            false => "not there",
-        };
-        devices.push(json!({ "name": name, "place": "spare", "state": state }));
-    }
-    let is_other = |(named, open): (&Option<String>, &Option<String>)| {
-        named.is_some() && open.is_some() && named != open
-    };
-    let differs = (0..members.len().min(choice.members.len()))
-        .filter(|role| holder(*role).is_none())
-        .any(|role| is_other((&choice.members[role], &members[role])));
-    // What the stack file says already needs no note.
-    let is_done = |note: &str| {
-        let done = |role: usize| {
-            choice.members.get(role).is_some_and(|named| named.is_some() && *named == members[role])
-        };
-        (0..members.len()).any(|role| {
-            holder(role).is_some_and(|spare| {
-                note.starts_with(&format!("spare {spare} is member {role} now")) && done(role)
+
+    /// The array's advice, without what the stack file says already.
+    fn notes(&self) -> Vec<String> {
+        let roles = 0..self.members.len();
+        let open = |role: usize| self.members[role].as_ref();
+        let is_done = |note: &str| {
+            roles.clone().any(|role| {
+                let named = self.named(role);
+                named.is_some()
+                    && named == open(role)
+                    && self
+                        .holder(role)
+                        .is_some_and(|spare| note.starts_with(&format!("spare {spare} is member {role} now")))
             })
-        })
-    };
-    let notes = status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut notes: Vec<String> = notes.filter(|note| !is_done(note)).map(str::to_owned).collect();
-    if differs {
-        notes.push(
-            "the stack file names other members than the server has: it goes by the names of its start until it is started anew".to_owned(),
-        );
+        };
+        let mut notes: Vec<String> =
+            notes(self.status).filter(|note| !is_done(note)).map(str::to_owned).collect();
+        let differs = roles.clone().any(|role| match (self.named(role), open(role)) {
+            (Some(named), Some(open)) => self.holder(role).is_none() && named != open,
+            _ => false,
+        });
+        if differs {
+            notes.push(
+                "the stack file names other members than the server has: the server keeps the names of its start until it is started again"
+                    .to_owned(),
+            );
+        }
+        notes
     }
-    status["served"] = true.into();
-    status["devices"] = devices.into();
-    status["advice"] = notes.into();
-    Ok(status)
 }
 
 /// The same from the superblocks of an array that is not served.
@@ -249,7 +288,7 @@ fn state(devices: &Devices, starts: bool) -> &'static str {
 
 fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Value {
     let place = place(choice, &found.name);
-    let expected = choice.members.iter().position(|member| member.as_deref() == Some(&found.name));
+    let expected = choice.role_of(&found.name);
     let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);
     let (role, state) = match (&found.content, devices.standing(found)) {
         (Content::Unreadable(_), _) if !choice.file.is_there(&found.name) => {
@@ -295,6 +334,40 @@ fn strides_line(status: &Value) -> String {
     }
 }
 
+/// How far the parity is known to be right.
+fn parity_text(status: &Value) -> String {
+    let has_journal = status["journal"] == true;
+    match status["regions_in_doubt"].as_u64().unwrap_or(0) {
+        0 if status["stopped_cleanly"] == false && !has_journal => {
+            "in doubt: it did not stop cleanly, and its journal is not named".to_owned()
+        }
+        0 if status["stopped_cleanly"] == false && !status["refusal"].is_null() => {
+            "not known, as the start is refused".to_owned()
+        }
+        0 if status["stopped_cleanly"] == false => {
+            "right where the journal's last records are written again".to_owned()
+        }
+        0 if findings_are_left(&status["last_scrub"]) => "right but for what the scrub found".to_owned(),
+        0 => "known to be right".to_owned(),
+        some => format!("in doubt in {some} of {} regions", status["regions"]),
+    }
+}
+
+/// A device, and what it is to the array.
+fn device_line(device: &Value) -> String {
+    let events =
+        device["generation"].as_u64().map(|events| format!(", event counter {events}")).unwrap_or_default();
+    let (place, name) = (device["place"].as_str().unwrap_or("?"), device["name"].as_str().unwrap_or("?"));
+    let state = match (device["state"].as_str().unwrap_or("?"), device["role"].as_u64()) {
+        (MISPLACED, Some(role)) => format!("in the wrong place: it is member {role}"),
+        (state, Some(role)) if place != format!("member {role}") => format!("{state} as member {role}"),
+        (state, _) => state.to_owned(),
+    };
+    let errors = device["read_errors"].as_u64().filter(|errors| *errors > 0);
+    let errors = errors.map(|errors| format!(", {errors} reads failed")).unwrap_or_default();
+    format!("  {place:<10} {name:<16} {state}{events}{errors}")
+}
+
 /// One screen.
 fn screen(status: &Value) -> String {
     let text = |field: &str| status[field].as_str().unwrap_or("?").to_owned();
@@ -313,20 +386,7 @@ fn screen(status: &Value) -> String {
         HumanBytes(number("size_bytes"))
     );
     let _ = writeln!(out, "uuid     {}, event counter {}", text("uuid"), number("generation"));
-    let parity = match number("regions_in_doubt") {
-        0 if status["stopped_cleanly"] == false && !yes("journal") => {
-            "in doubt: it did not stop cleanly, and its journal is not named".to_owned()
-        }
-        0 if status["stopped_cleanly"] == false && !status["refusal"].is_null() => {
-            "not known, as the start is refused".to_owned()
-        }
-        0 if status["stopped_cleanly"] == false => {
-            "right where the journal's last records are written again".to_owned()
-        }
-        0 if findings_are_left(&status["last_scrub"]) => "right but for what the scrub found".to_owned(),
-        0 => "known to be right".to_owned(),
-        some => format!("in doubt in {some} of {} regions", number("regions")),
-    };
+    let parity = parity_text(status);
     let journal = match (yes("journal"), yes("journal_failed")) {
         (_, true) => "failed",
         (true, false) => "yes",
@@ -356,21 +416,9 @@ fn screen(status: &Value) -> String {
         let _ = writeln!(out, "scrubbed {line}");
     }
     for device in status["devices"].as_array().into_iter().flatten() {
-        let events = device["generation"]
-            .as_u64()
-            .map(|events| format!(", event counter {events}"))
-            .unwrap_or_default();
-        let (place, name) = (device["place"].as_str().unwrap_or("?"), device["name"].as_str().unwrap_or("?"));
-        let state = match (device["state"].as_str().unwrap_or("?"), device["role"].as_u64()) {
-            (MISPLACED, Some(role)) => format!("in the wrong place: it is member {role}"),
-            (state, Some(role)) if place != format!("member {role}") => format!("{state} as member {role}"),
-            (state, _) => state.to_owned(),
-        };
-        let errors = device["read_errors"].as_u64().filter(|errors| *errors > 0);
-        let errors = errors.map(|errors| format!(", {errors} reads failed")).unwrap_or_default();
-        let _ = writeln!(out, "  {place:<10} {name:<16} {state}{events}{errors}");
+        let _ = writeln!(out, "{}", device_line(device));
     }
-    for advice in status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for advice in notes(status) {
         let _ = writeln!(out, "note: {advice}");
     }
     out

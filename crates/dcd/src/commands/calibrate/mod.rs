@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::probe::probe;
-use crate::session::record::{Record, Refusal, admit_plain};
+use crate::session::record::{Record, admit_plain};
 use result::{Found, Measured};
 use store::Target;
 
@@ -178,9 +178,9 @@ fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
     admit_plain(&Record::open(path, whole)?.load()?, whole)?;
     match found.filter(|_| !force) {
         None => Ok(()),
-        Some(what) => Err(Failure::Refused(Refusal::new(
+        Some(what) => Err(Failure::refused(
             format!("{} holds {what}, and --write-range overwrites a part of it", path.display()),
             "leave the option out to measure reads alone, or say --force",
-        ))),
+        )),
     }
 }

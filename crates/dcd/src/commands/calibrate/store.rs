@@ -13,7 +13,6 @@ use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::open::open_log;
-use crate::session::record::Refusal;
 
 /// A layer that fills gaps on the disks that it stands on.
 pub enum Target {
@@ -37,12 +36,12 @@ impl Target {
         let name = match (layer, unnamed) {
             (Some(name), _) if all.contains(&name) => name,
             (Some(name), _) if caches.contains(&name) => {
-                return Err(Failure::Refused(Refusal::new(
+                return Err(Failure::refused(
                     format!(
                         "the data disk of \"{name}\" is an array, which fills the gaps of its members itself"
                     ),
                     format!("store it there: --layer {}", arrays.join(" or --layer ")),
-                )));
+                ));
             }
             (None, [only]) => only,
             (None, []) => {
@@ -83,12 +82,12 @@ impl Target {
             Target::Log(choice) => {
                 let name = &choice.layer;
                 if choice.file.bottom_device(&choice.log).is_none() {
-                    return Err(Failure::Refused(Refusal::new(
+                    return Err(Failure::refused(
                         format!(
                             "the log of \"{name}\" does not lie on one device, and is only there while it is served"
                         ),
                         "put the log on a device or a part of one; or store the result in an array below the cache: --layer",
-                    )));
+                    ));
                 }
                 let mut log = open_log(choice, Purpose::Change)?;
                 let before = offline::read_superblock(&mut log)?.calibration;

@@ -134,14 +134,14 @@ fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal 
                 "one of the two superblocks of the log {log} is damaged, and the other one {knows}: this is the log with its newer \
                  superblock lost, or an old copy of it"
             ),
-            "if it is no copy, \"dcd rescue --force\" brings home what it holds, each record checked (\"dcd rescue --list\" says what that \
+            "if it is no copy, \"dcd rescue --force\" writes back what it holds, each record checked (\"dcd rescue --list\" says what that \
              is). An old copy would put old data over new",
         );
     }
     Refusal::new(
         format!("the log {log} is an old copy: it {knows}"),
         "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
-         --force\" brings that home, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
+         --force\" writes that back, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
     )
 }
 
@@ -160,7 +160,7 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
             ),
             match other.state {
                 AttachmentState::Abandoned => {
-                    "make it as large as it was. (The cache was given up: \"dcd format\" makes a new one for what there is now)"
+                    "make it as large as it was. (The cache was discarded: \"dcd format\" makes a new one for what there is now)"
                 }
                 _ => "make it as large as it was: nothing that the log holds is lost",
             },
@@ -186,7 +186,7 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
         Some(attachment) if !attachment.may_lose_data() && attachment.state == AttachmentState::Abandoned => {
             Refusal::new(
                 format!(
-                    "the log is missing ({why}); it was given up before, and the data disk is complete without it"
+                    "the log is missing ({why}); it was discarded before, and the data disk is complete without it"
                 ),
                 "\"dcd format\" makes a new one, and \"dcd detach\" takes the cache off",
             )
@@ -258,7 +258,7 @@ pub fn admit_told(told: &[u64], log: &Path, uuid: &str) -> Result<(), Refusal> {
     match told {
         [] => Err(Refusal::new(
             format!(
-                "no cache is attached to this array, as its members say: the cache {uuid}, of the log {log}, was detached or given up, \
+                "no cache is attached to this array, as its members say: the cache {uuid}, of the log {log}, was detached or discarded, \
                  and the array may have been written since"
             ),
             "\"dcd rescue --list\" shows what the log has that the array lacks, and \"dcd rescue --force\" writes it back, over what may \

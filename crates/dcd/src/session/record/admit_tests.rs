@@ -57,7 +57,7 @@ fn an_old_snapshot_of_the_log_is_refused() {
     assert!(refusal.reason.contains("is an old copy"), "{refusal}");
     let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 6, state: State::Stopped, torn: true };
     let refusal = start(&recorded(AttachmentState::Dirty), &seen).unwrap_err();
-    assert!(refusal.action.contains("\"dcd rescue --force\" brings home what it holds"), "{refusal}");
+    assert!(refusal.action.contains("\"dcd rescue --force\" writes back what it holds"), "{refusal}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
         (
             "superblock lost",
             start(&dirty, &seen(6, State::Stopped, true)),
-            "\"dcd rescue --force\" brings home",
+            "\"dcd rescue --force\" writes back",
         ),
         ("another cache", start(&dirty, &present("wrong", 9)), "name the right log"),
         (

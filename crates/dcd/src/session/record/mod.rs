@@ -38,7 +38,7 @@ pub use store::{RecordError, RecordFile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttachmentState {
-    /// Everything is home: the data disk alone is complete.
+    /// Nothing is dirty: the data disk alone is complete.
     Clean,
     /// The log has, or may have, data that the data disk lacks.
     Dirty,
@@ -251,7 +251,7 @@ impl Record {
         self.file.store(&all)
     }
 
-    /// Gives up every cache of this part: their logs are out of date from now on. The loss, if any, has been accepted.
+    /// Discards every cache of this part: their logs are out of date from now on. The loss, if any, has been accepted.
     pub fn abandon(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
         for attachment in all.0.iter_mut().filter(|attachment| attachment.extent().overlaps(self.extent)) {

@@ -100,7 +100,7 @@ pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failur
         );
         return Ok(());
     }
-    Err(Failure::Refused(Refusal::new(
+    Err(Failure::refused(
         format!(
             "layer {names} declares its RAM non-volatile, and would answer flushes from it: what was flushed would be lost \
              when this process is killed or the power fails"
@@ -109,7 +109,7 @@ pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failur
             "remove \"non-volatile = true\" from [layer.{first}]: a flush then destages, and nothing is lost. Or, where losing \
              flushed writes is acceptable, add --i-have-nvram"
         ),
-    )))
+    ))
 }
 
 /// Refuses to serve a log as if it were a disk: what clients write there is in the place of its records. Only a device that is
@@ -130,11 +130,11 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
         None => look_for_log_on_array(file, part)?,
     };
     match seen {
-        Some(Ok(superblock)) if superblock.state != State::Detached => Err(Failure::Refused(Refusal::new(
+        Some(Ok(superblock)) if superblock.state != State::Detached => Err(Failure::refused(
             format!("\"{part}\" is the log of the cache {}, and no disk", uuid_text(superblock.cache_uuid)),
             "serve the stack of that cache; if it is out of use, \"dcd detach\" it. With read-only = true its device is \
              served all the same",
-        ))),
+        )),
         Some(_) => Ok(()),
         None => {
             let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
@@ -159,11 +159,7 @@ fn look_for_log_on_array(
     if is_read_only(file, array) {
         return Ok(None);
     }
-    match look_for_log(file, part) {
-        Ok(seen) => Ok(Some(seen)),
-        Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
-        Err(_) => Ok(None),
-    }
+    Failure::unless_busy(look_for_log(file, part))
 }
 
 /// A cache of which a disk has no record, as when it was moved here: its log, if that is there, would be taken for the disk's at a later
@@ -176,36 +172,29 @@ fn unrecorded(
     if all.overlapping(record.extent()).is_some() || record.told().is_some() {
         return Ok(None);
     }
-    let mut log = match open_log(choice, Purpose::Look) {
-        Ok(log) => log,
-        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        Err(_) => return Ok(None),
-    };
+    let Some(mut log) = Failure::unless_busy(open_log(choice, Purpose::Look))? else { return Ok(None) };
     let superblock = read_superblock(&mut log).ok().filter(|superblock| !superblock.state.is_out_of_use());
     Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
 }
 
-/// A cache on another one has no record: whether it has something that is not home is not known.
+/// A cache on another one has no record: whether it has dirty data is not known.
 fn admit_without_upper(choice: &CacheChoice) -> Result<(), Failure> {
-    let seen = match open_log(choice, Purpose::Look) {
-        Ok(mut log) => read_superblock(&mut log).ok(),
-        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        Err(_) => None,
-    };
+    let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
+    let seen = log.and_then(|mut log| read_superblock(&mut log).ok());
     match seen {
         Some(superblock) if superblock.state.is_out_of_use() => Ok(()),
-        _ => Err(Failure::Refused(Refusal::new(
+        _ => Err(Failure::refused(
             format!(
                 "the cache \"{}\" stands on another one, and has no attachment record: what its log ({}) has is not known",
                 choice.layer,
                 choice.log_name().display()
             ),
             "serve it with that log, and \"dcd detach\" it first; or add --force: what the log has, and the disk lacks, is lost",
-        ))),
+        )),
     }
 }
 
-/// Gives up every log cache of a stack, and returns the stack without them.
+/// Discards every log cache of a stack, and returns the stack without them.
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
     let mut records = Vec::new();
@@ -236,7 +225,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
         eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
         logs.push((choice, recorded, is_upper));
     }
-    // Nothing is given up before all of it may be.
+    // Nothing is discarded before all of it may be.
     for (record, unrecorded, data, gone) in records {
         if let Some(found) = unrecorded {
             record.update(|_| found)?;
@@ -250,7 +239,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     Ok(plain)
 }
 
-/// Has the log of a cache that was given up say so itself, where it is there, and is the one that the record has: the record may be lost
+/// Has the log of a cache that was discarded say so itself, where it is there, and is the one that the record has: the record may be lost
 /// one day, and a cache on another one has none. A log on an array is left as it is, as the array would have to be started for it.
 fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
     if array_below(&choice.file, &choice.log).is_some() {
@@ -265,6 +254,6 @@ fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
         && let Err(failure) = mark(&mut log, State::GivenUp)
     {
         // The record says it, too.
-        eprintln!("dcd: the log {} cannot be marked as given up: {failure}", choice.log_name().display());
+        eprintln!("dcd: the log {} cannot be marked as discarded: {failure}", choice.log_name().display());
     }
 }

@@ -1,7 +1,7 @@
-//! The host of a served stack: answers control calls, brings dirty data home on demand, stops cleanly, and keeps the
+//! The host of a served stack: answers control calls, destages dirty data on demand, stops cleanly, and keeps the
 //! attachment records. It knows nothing of sockets; the driver tells it what happened and asks it what to do.
 //!
-//! Draining and stopping go through the caches and arrays one after the other, the upper ones first, as what they bring home may
+//! Draining and stopping go through the caches and arrays one after the other, the upper ones first, as what they write back may
 //! land in a lower one.
 //!
 //! | the host is | until                                                            |
@@ -96,7 +96,7 @@ enum Phase {
     Stopped,
 }
 
-/// Bringing everything home: who waits for it, and which log cache is at it.
+/// A flush: who waits for it, and which log cache is at it.
 struct Flushing {
     callers: Vec<CallId>,
     cache: usize,
@@ -134,11 +134,11 @@ pub struct Host {
     pub silent: Value,
 }
 
-/// Why nothing goes home at the moment, where the last attempt failed.
+/// Why nothing is written back at the moment, where the last attempt failed.
 pub fn destage_trouble(status: &Value) -> Option<String> {
     (status["destage_failing"] == true).then(|| {
         let kind = status["statistics"]["last_error"]["kind"].as_str().unwrap_or("error");
-        format!("not everything can be brought home ({kind})")
+        format!("not all dirty data can be written back ({kind})")
     })
 }
 
@@ -188,7 +188,7 @@ const GOOD: &str = "good";
 
 /// What an administrator is told of an array or a log cache without asking.
 struct Condition {
-    /// Its state, which members it is without, and what is lost; of a log cache, what keeps it from bringing data home.
+    /// Its state, which members it is without, and what is lost; of a log cache, what keeps it from destaging.
     state: String,
     advice: Vec<String>,
 }
@@ -200,7 +200,7 @@ impl Default for Condition {
 }
 
 impl Condition {
-    /// Of a log cache it is told when the data disk does not take what is to go home: clients meet that only when the log is full.
+    /// Of a log cache it is told when the data disk does not take what is to be destaged: clients meet that only when the log is full.
     fn of_log_cache(status: &Value) -> Condition {
         let trouble = destage_trouble(status)
             .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
@@ -478,12 +478,12 @@ impl Host {
             }
             *before = condition;
         }
-        self.note_home(now, stack);
+        self.note_written_back(now, stack);
     }
 
-    fn note_home(&mut self, now: Nanos, stack: &Stack) {
-        if let Err(error) = self.records.note_home(now, stack) {
-            self.news.push(format!("what is home without the log cannot be recorded: {error}"));
+    fn note_written_back(&mut self, now: Nanos, stack: &Stack) {
+        if let Err(error) = self.records.note_written_back(now, stack) {
+            self.news.push(format!("what was written back without the log cannot be recorded: {error}"));
         }
     }
 
@@ -512,7 +512,7 @@ impl Host {
         if let Some(flushing) = self.flushing.take() {
             for caller in flushing.callers {
                 let body =
-                    dcd_serve::control::error("the server is stopping; what is not home stays in the log");
+                    dcd_serve::control::error("the server is stopping; what is dirty stays in the log");
                 self.answers.push_back(Answer { to: caller, body, done: true });
             }
             stack.control(now, self.caches[flushing.cache].layer, Control::DrainCancel);
@@ -569,7 +569,7 @@ impl Host {
     }
 
     fn drained(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
-        self.note_home(now, stack);
+        self.note_written_back(now, stack);
         if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
         }
