@@ -66,7 +66,7 @@ start_server
 fio --name=fill --ioengine=nbd --uri="nbd+unix:///?socket=$work/socket" --rw=randwrite --bs=4k --iodepth=32 --size=4g \
     --io_size=1000m --norandommap --randrepeat=1 --end_fsync=1 > "$work/fio.log" 2>&1 ||
     { cat "$work/fio.log" >&2; echo "NOT MEASURED: fio failed" >&2; exit 1; }
-echo "log: $(status used_bytes) of $(status size_bytes) bytes in use, $(status dirty_bytes) bytes not at home"
+echo "log: $(status used_bytes) of $(status size_bytes) bytes in use, $(status dirty_bytes) bytes dirty"
 stop_server
 
 since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.2f", to - from }'; }

@@ -20,7 +20,7 @@
 # - Every round takes another setup first, and each run begins on empty disks. A ratio is that of two runs of one round.
 #
 # random: WRITES_MIB (16, which are 4096 x 4 KiB) at random places of 512 MiB, 64 at a time, then flush; drain: until what that
-# left in the journal or log is home. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
+# left in the journal or log is destaged. mixed: 70 % reads, 16 at a time. write, read: 512 MiB one after the other. unpack, copy: four
 # trees of 508 files on a new ext4, the mean of FILES_TIMES (3). sustained: as random, SUSTAINED_MIB (160), on the five disks alone.
 # BURST_ONLY=yes: random and drain alone.
 #
@@ -141,8 +141,8 @@ ssd() { # the array's journal and the log, on one file
 
 own_slice() { # the log on the first stripes of the array itself
     printf '[layer.log]\nkind = "slice"\nof = "array"\nsize = "128MiB"\n'
-    printf '[layer.home]\nkind = "slice"\nof = "array"\nfirst = "128MiB"\n'
-    printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "home"\n'
+    printf '[layer.rest]\nkind = "slice"\nof = "array"\nfirst = "128MiB"\n'
+    printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "rest"\n'
 }
 
 for i in 0 1 2 3 4; do

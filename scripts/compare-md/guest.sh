@@ -95,7 +95,7 @@ case $SETUP in
     *) device=/dev/vda ;;
 esac
 
-# 4 KiB at random places of 512 MiB, and the way home of what a journal or a log holds.
+# 4 KiB at random places of 512 MiB, and the destage of all that a journal or a log holds.
 measure random --rw=randwrite --bs=4k --size=512m --io_size="${WRITES_MIB}m" --iodepth=64
 begin=$(now)
 case $SETUP in

@@ -41,7 +41,7 @@ pub struct SliceSpec {
 pub struct WriteCacheSpec {
     pub(crate) of: Vec<Located>,
     pub config: WriteCacheConfig,
-    /// What goes home together on modelled disks.
+    /// The unit that is destaged together on modelled disks.
     pub unit: RegionUnit,
     /// The same where tracks cannot be seen.
     pub region_bytes: u64,

@@ -15,7 +15,7 @@ const MISSING: &str = "missing";
 /// In the place of a journal, where there shall be none.
 const NO_JOURNAL: &str = "none";
 
-/// What nothing forces home may stay until it is most of the RAM (Baek and Park, section IV).
+/// Non-volatile RAM may be dirty for most of its size before destaging must begin (Baek and Park, section IV).
 const NON_VOLATILE_HIGH_MARK: u8 = 95;
 
 /// Fields of earlier versions.

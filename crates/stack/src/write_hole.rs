@@ -1,6 +1,6 @@
 //! An array below a log cache has its journal on the log's device, unless the file says otherwise: the log alone does not
-//! close the write hole. What it brings home leaves a row between two versions when the power is cut, and a member that is
-//! lost then takes blocks with it that were home long ago and are in no log.
+//! close the write hole. A destage leaves a row between two versions when the power is cut, and a member that is
+//! lost then takes blocks with it that were destaged long ago and are in no log.
 
 use crate::fields::Located;
 use crate::file::DeviceSpec;

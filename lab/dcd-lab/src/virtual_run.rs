@@ -281,7 +281,7 @@ impl VirtualRun {
         Ok(())
     }
 
-    /// Brings home what is dirty in every cache.
+    /// Destages all that is dirty in every cache.
     pub fn drain(&mut self) -> Result<(), Failure> {
         let caches = self.caches.clone();
         for cache in caches {

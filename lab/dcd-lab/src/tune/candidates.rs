@@ -48,7 +48,7 @@ impl Medium {
     }
 }
 
-/// When, what and how a cache brings home: a name, and the fields of a stack file that say it.
+/// When, what and how a cache destages: a name, and the fields of a stack file that say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub name: &'static str,

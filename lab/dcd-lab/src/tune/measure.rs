@@ -30,7 +30,7 @@ pub struct Measured {
     /// None where there are none.
     pub read_mean_ms: Option<f64>,
     pub write_mean_ms: Option<f64>,
-    /// Of the disk, with what was left in the cache at the end brought home.
+    /// Of the disk, with what was left in the cache at the end destaged.
     pub disk_reads: u64,
     pub disk_writes: u64,
     pub disk_busy_s: f64,

@@ -274,7 +274,7 @@ impl<'a> Report<'a> {
             format!("the disk behaves like {} with its write cache off", self.setting.drive.description()),
             "an SSD takes 80 us for an operation, however many it has, another disk for a log is like the first; RAM takes no time".to_owned(),
             promise.to_owned(),
-            "caches are empty at first, and what they hold at the end is brought home and counted".to_owned(),
+            "caches are empty at first, and what they hold at the end is destaged and counted".to_owned(),
             "nothing to buy is cheaper than another disk, another disk than an SSD; then the smaller is cheaper".to_owned(),
         ];
         let seconds = self.workload.requests.last().map_or(0.0, |last| last.at.as_secs_f64());

@@ -1,5 +1,5 @@
 //! A sample of a workload by address, for caches that are smaller in the same measure (SHARDS: Waldspurger, Park, Garthwaite
-//! and Ahmad, FAST 2015). What lies together stays together, as caches bring it home together: the disk is cut into units,
+//! and Ahmad, FAST 2015). What lies together stays together, as caches destage it together: the disk is cut into units,
 //! and a unit is taken with all its requests or not at all.
 //!
 //! Few units are hot and many are cold, so chance would often take the wrong ones. They are put in order of heat instead, and
