@@ -16,6 +16,14 @@ Examples:
 
 With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  dcd status disk.toml
+  dcd status disk.toml --json | jq .layers";
+
+/// What `dcd status --json` prints.
+pub const STATUS_FIELDS: &str = include_str!("status_fields.txt");
+
 /// A write cache for block devices: a small fast log before a slow disk.
 #[derive(Debug, Parser)]
 #[command(name = "dcd", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), max_term_width = 100)]
@@ -144,10 +152,7 @@ pub struct Stop {
 /// Exit codes: 0 if all is well; 5 if nothing is lost, but an array is degraded, a log has failed, or dirty data cannot be written
 /// back; 4 if blocks are lost or damaged.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd status disk.toml
-  dcd status disk.toml --json | jq .layers")]
+#[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{STATUS_FIELDS}"))]
 pub struct Status {
     /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]

@@ -40,16 +40,6 @@ pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, Client
     client.call(verb, args, |_| ControlFlow::Continue(()))
 }
 
-/// Whether a list of a status has something.
-pub fn lists(status: &Value, list: &str, what: impl Into<Value>) -> bool {
-    status[list].as_array().is_some_and(|all| all.contains(&what.into()))
-}
-
-/// What a layer advises the administrator to do.
-pub fn notes(status: &Value) -> impl DoubleEndedIterator<Item = &str> {
-    status["advice"].as_array().into_iter().flatten().filter_map(Value::as_str)
-}
-
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         Failure::Failed(error.to_string())

@@ -43,8 +43,9 @@ fn ram_that_is_declared_non_volatile_is_served_only_on_purpose_and_named() {
     let output = place.run("status", &[]);
     expect(&output, 0, &format!("ram: dirty 4 KiB, {LOST}, 1 write"));
     let json = status(&place);
-    assert_eq!((&json["layers"]["ram"]["kept_in"], &json["dirty_bytes"]), (&LOST.into(), &4096.into()));
-    assert_eq!(json["write_caches"], serde_json::json!(["ram"]));
+    let ram = &json["layers"]["ram"];
+    assert_eq!((&ram["type"], &ram["non_volatile"]), (&"write-cache".into(), &true.into()));
+    assert_eq!(json["dirty_bytes"], 4096);
     expect(&place.run("flush", &["--quiet"]), 0, "");
     assert_eq!(place.bare()[4096..8192], [7; 4096], "dcd flush destages");
     nbd.write(8192, &[8; 4096]).unwrap();
@@ -88,7 +89,7 @@ fn the_stripe_cache_of_an_array_is_held_to_the_same() {
         std::thread::sleep(Duration::from_millis(20));
     }
     expect(&place.run("status", &[]), 0, LOST);
-    assert_eq!(status(&place)["layers"]["array"]["kept_in"], LOST);
+    assert_eq!(status(&place)["layers"]["array"]["non_volatile"], true);
     expect(&server.stop(), 0, "");
 }
 

@@ -133,6 +133,23 @@ pub enum ErrorKind {
     PowerCut,
 }
 
+impl ErrorKind {
+    /// The word, as JSON has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Medium => "medium",
+            ErrorKind::NoSpace => "no-space",
+            ErrorKind::OutOfRange => "out-of-range",
+            ErrorKind::ReadOnly => "read-only",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Lost => "lost",
+            ErrorKind::Shutdown => "shutdown",
+            ErrorKind::PowerCut => "power-cut",
+        }
+    }
+}
+
 /// A failed operation: what, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct IoError {

@@ -78,6 +78,17 @@ pub enum LogCacheState {
     LogFailed,
 }
 
+impl LogCacheState {
+    pub const fn word(self) -> &'static str {
+        match self {
+            LogCacheState::Clean => "clean",
+            LogCacheState::Dirty => "dirty",
+            LogCacheState::Stopping => "stopping",
+            LogCacheState::LogFailed => "log-failed",
+        }
+    }
+}
+
 /// The state of a log cache.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LogCacheStatus {

@@ -1,10 +1,8 @@
 //! The devices of an array that is not served: which can be opened, what their superblocks say, who is who.
 
 use dcd_engine::BlockDevice;
-use dcd_engine::raid::members_named;
 use dcd_engine::raid::{Apart, Identity, Superblock, SuperblockError};
 use dcd_stack::Parts;
-use serde_json::Value;
 
 use crate::session::started::PartDevice;
 
@@ -136,11 +134,4 @@ pub fn newest(found: &[Found]) -> Option<Superblock> {
     let uuid = most.uuid;
     let of = with_role().filter(|(superblock, _)| superblock.uuid == uuid);
     Superblock::newest_of(of.map(|(superblock, _)| superblock)).cloned()
-}
-
-/// The members that a status lists by role: "member 1", "members 1 and 3"; none where it lists nobody.
-pub fn members_listed(roles: &Value) -> Option<String> {
-    let roles = roles.as_array().into_iter().flatten().filter_map(Value::as_u64);
-    let roles: Vec<usize> = roles.map(|role| role as usize).collect();
-    (!roles.is_empty()).then(|| members_named(&roles))
 }

@@ -9,10 +9,10 @@ use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{
     OfflineError, live_superblock, read_copies, read_superblock, write_superblock,
 };
+use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
 use dcd_io::DeviceError;
 use dcd_stack::{HumanBytes, Parts, StackFile};
-use serde_json::Value;
 
 use crate::cli::LogArgs;
 use crate::failure::Failure;
@@ -317,9 +317,12 @@ impl Devices {
 
 impl ArrayChoice {
     /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
-    pub fn try_start(&self) -> Result<Result<Value, String>, Failure> {
+    pub fn try_start(&self) -> Result<Result<ArrayStatus, String>, Failure> {
         match start(&self.file, &[&self.layer], Purpose::Look) {
-            Ok((offline, parts)) => Ok(Ok(offline.status(parts.layers[&self.layer]))),
+            Ok((offline, parts)) => {
+                let status = offline.status(parts.layers[&self.layer]);
+                Ok(Ok(status.array().expect("it is an array").clone()))
+            }
             Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
             Err(Failure::Refused(refusal)) => Ok(Err(refusal.reason)),
             Err(failure) => Ok(Err(failure.to_string())),

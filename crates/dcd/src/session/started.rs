@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dcd_engine::{
-    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target,
+    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, LayerStatus, Nanos, Pump, Report, Stack, Target,
 };
-use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::session::devices::FilePump;
@@ -116,9 +115,9 @@ impl Started {
     }
 
     /// What a layer says of itself.
-    pub fn status(&self, layer: LayerIndex) -> Value {
+    pub fn status(&self, layer: LayerIndex) -> LayerStatus {
         let Shared { stack, pump, .. } = &*self.shared.borrow();
-        stack.layer(layer).status(pump.now()).to_json()
+        stack.layer(layer).status(pump.now())
     }
 
     pub fn part(&self, target: Target) -> PartDevice {

@@ -111,7 +111,7 @@ pub struct ReadAheadStatistics {
 }
 
 /// The state of a read-ahead layer.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ReadAheadStatus {
     pub kept_bytes: u64,
     /// Readers of which something is kept.

@@ -4,15 +4,25 @@ use serde::{Deserialize, Serialize};
 
 use super::Metrics;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCacheState {
+    #[default]
     Clean,
     Dirty,
 }
 
+impl WriteCacheState {
+    pub const fn word(self) -> &'static str {
+        match self {
+            WriteCacheState::Clean => "clean",
+            WriteCacheState::Dirty => "dirty",
+        }
+    }
+}
+
 /// The state of a write cache. The marks are shares of the RAM for writes, 0 to 1.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WriteCacheStatus {
     pub state: WriteCacheState,
     pub non_volatile: bool,

@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dcd_engine::raid::Superblock;
 use dcd_engine::raid::offline::{ChangeError, make_spare, replace};
+use dcd_engine::raid::{ArrayStatus, DevicesStatus, Superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
 use dcd_serve::control::Client;
 use dcd_stack::{DeviceSource, HumanBytes};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cli_array::ArrayAdd;
 use crate::commands::array::change::{must_start_without, named, refused_by_server, take};
-use crate::control::{ask, lists, notes};
+use crate::control::ask;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
@@ -22,6 +22,7 @@ use crate::session::open::{start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::uuid_text;
+use crate::session::serving::status::array_of_server;
 
 /// How often a server is asked whether a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -147,7 +148,7 @@ impl Served<'_> {
     fn add(mut self, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let mut before = self.status()?;
-        if self.is_open_and_unused(&before) {
+        if self.is_open_and_unused(&before.devices) {
             let call = json!({ "layer": self.choice.layer, "command": "remove", "name": name });
             ask(&mut self.client, "array", call).map_err(refused_by_server)?;
             before = self.status()?;
@@ -163,9 +164,9 @@ impl Served<'_> {
         ask(&mut self.client, "array", call).map_err(refused_by_server)?;
         loop {
             let status = self.status()?;
-            match progress(&status, seat) {
+            match progress(&status.devices, seat) {
                 Progress::Member(role) => {
-                    let count = |status: &Value| status["statistics"]["members_returned"].as_u64();
+                    let count = |array: &ArrayStatus| array.statistics.members_returned;
                     let what = match count(&status) > count(&before) {
                         true => "it was away, and what it has missed is being filled",
                         false => "it is being filled",
@@ -181,45 +182,40 @@ impl Served<'_> {
                 }
                 Progress::Joining => std::thread::sleep(INTERVAL),
                 Progress::Failed => {
-                    let note = notes(&status).rfind(|note| note.starts_with(&format!("{seat} ")));
-                    let why = note.unwrap_or("see \"dcd array status\"");
+                    let mut notes = status.advice.iter();
+                    let note = notes.rfind(|note| note.starts_with(&format!("{seat} ")));
+                    let why = note.map_or("see \"dcd array status\"", String::as_str);
                     return Err(Failure::Failed(format!("\"{name}\" is no spare: {why}")));
                 }
             }
         }
     }
 
-    fn status(&mut self) -> Result<Value, Failure> {
-        let all = ask(&mut self.client, "status", json!({}))?;
-        let layer = &all["layers"][&self.choice.layer];
-        if layer["spare_places"].is_array() {
-            return Ok(layer.clone());
-        }
-        Err(Failure::Failed(format!("the server has no array \"{}\"", self.choice.layer)))
+    fn status(&mut self) -> Result<ArrayStatus, Failure> {
+        array_of_server(&mut self.client, &self.choice.layer)
     }
 
     /// The server has opened it as a spare, and found that it is none.
-    fn is_open_and_unused(&self, status: &Value) -> bool {
-        self.spare_place(status).is_some_and(|place| {
-            !["spares", "joining", "holders"].into_iter().any(|list| lists(status, list, place))
+    fn is_open_and_unused(&self, devices: &DevicesStatus) -> bool {
+        self.spare_place(devices).is_some_and(|place| {
+            let uses = [&devices.spares, &devices.joining];
+            !uses.iter().any(|places| places.contains(&place)) && devices.role_of_spare(place).is_none()
         })
     }
 
     /// Its place among the spares that the server knows.
-    fn spare_place(&self, status: &Value) -> Option<usize> {
-        status["spare_names"].as_array()?.iter().position(|name| *name == self.name)
+    fn spare_place(&self, devices: &DevicesStatus) -> Option<usize> {
+        devices.spare_names.iter().position(|name| name.as_deref() == Some(self.name))
     }
 
     /// Where the stack file has it: in the place of a member that has failed, or among the spares, where the server has room or
     /// behind those that it knows.
-    fn seat(&self, status: &Value) -> Result<Seat, Failure> {
-        if let Some(place) = self.spare_place(status) {
-            let what =
-                match status["holders"].as_array().and_then(|all| all.iter().position(|held| *held == place))
-                {
-                    Some(role) => format!("is member {role} of the server's array already"),
-                    None => "is a spare of the server already".to_owned(),
-                };
+    fn seat(&self, array: &ArrayStatus) -> Result<Seat, Failure> {
+        if let Some(place) = self.spare_place(&array.devices) {
+            let what = match array.devices.role_of_spare(place) {
+                Some(role) => format!("is member {role} of the server's array already"),
+                None => "is a spare of the server already".to_owned(),
+            };
             return wrong(
                 self.name,
                 &what,
@@ -227,14 +223,15 @@ impl Served<'_> {
             );
         }
         if let Some(role) = self.choice.role_of(self.name) {
-            return self.member_seat(role, status);
+            return self.member_seat(role, array);
         }
-        let known = status["spare_places"].as_array().map_or(&[][..], Vec::as_slice);
-        Ok(Seat::Spare(known.iter().position(|is_there| *is_there == false).unwrap_or(known.len())))
+        let known = &array.devices.spare_places;
+        Ok(Seat::Spare(known.iter().position(|is_there| !is_there).unwrap_or(known.len())))
     }
 
-    fn member_seat(&self, role: usize, status: &Value) -> Result<Seat, Failure> {
-        let members = status["open_members"].as_array().map_or(0, Vec::len);
+    fn member_seat(&self, role: usize, array: &ArrayStatus) -> Result<Seat, Failure> {
+        let devices = &array.devices;
+        let members = devices.open_members.len();
         if role >= members {
             return wrong(
                 self.name,
@@ -242,8 +239,8 @@ impl Served<'_> {
                 "one more member comes with \"dcd array grow\", with the server stopped; a spare is named in \"spares\"",
             );
         }
-        if !lists(status, "failed_members", role) || status["rebuilding_member"] == json!(role) {
-            if status["member_names"][role] == self.name {
+        if !array.has_failed(role) || array.rebuilding_member == Some(role) {
+            if devices.member_names.get(role).is_some_and(|name| name.as_deref() == Some(self.name)) {
                 return wrong(
                     self.name,
                     &format!("is member {role} of the server's array already, and in use"),
@@ -258,7 +255,7 @@ impl Served<'_> {
                 "name it in \"spares\" and add it there; in its place in \"of\" belongs the device that is the member, or \"missing\"",
             );
         }
-        if status["open_members"][role] == true {
+        if devices.open_members[role] {
             return wrong(
                 self.name,
                 &format!("is in the place of member {role}, whose device the server has open still"),
@@ -283,13 +280,13 @@ impl Served<'_> {
     }
 
     /// Looks at the device before the server overwrites its superblocks.
-    fn prepare(&self, status: &Value, force: bool) -> Result<(), Failure> {
+    fn prepare(&self, array: &ArrayStatus, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let (offline, parts) = start(&self.choice.file, &[name], Purpose::Look)?;
         let found = Found::new(name, offline.part(target(&parts, name)));
-        let needed = status["member_sectors_min"].as_u64().unwrap_or(0);
+        let needed = array.member_sectors_min;
         let uuid = found.superblock().map(|(superblock, _)| uuid_text(superblock.uuid));
-        let of_this = uuid.is_some_and(|uuid| status["uuid"] == uuid);
+        let of_this = uuid.is_some_and(|uuid| array.uuid == uuid);
         let mut device = found.device.expect("it was opened");
         let sectors = device.geometry().sectors;
         if sectors < needed {
@@ -313,22 +310,18 @@ enum Progress {
     Failed,
 }
 
-fn progress(status: &Value, seat: Seat) -> Progress {
+fn progress(devices: &DevicesStatus, seat: Seat) -> Progress {
     match seat {
-        Seat::Spare(place) => {
-            let holder =
-                status["holders"].as_array().and_then(|all| all.iter().position(|held| *held == place));
-            match holder {
-                Some(role) => Progress::Member(role),
-                None if lists(status, "spares", place) => Progress::Spare,
-                None if lists(status, "joining", place) => Progress::Joining,
-                None => Progress::Failed,
-            }
-        }
-        Seat::Member(role) => match status["open_members"][role] == true {
-            true => Progress::Member(role),
-            false if lists(status, "joining_members", role) => Progress::Joining,
-            false => Progress::Failed,
+        Seat::Spare(place) => match devices.role_of_spare(place) {
+            Some(role) => Progress::Member(role),
+            None if devices.spares.contains(&place) => Progress::Spare,
+            None if devices.joining.contains(&place) => Progress::Joining,
+            None => Progress::Failed,
+        },
+        Seat::Member(role) => match devices.open_members.get(role) {
+            Some(true) => Progress::Member(role),
+            _ if devices.joining_members.contains(&role) => Progress::Joining,
+            _ => Progress::Failed,
         },
     }
 }

@@ -10,11 +10,11 @@ use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
 use dcd_stack::{StackFile, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
-use crate::control::notes;
+use crate::commands::array::without;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
-use crate::session::members::{Content, Found, Standing, apart, members_listed, standing};
+use crate::session::members::{Content, Found, Standing, apart, standing};
 use crate::session::open::{start, target};
 use crate::session::record::{caches_text, uuid_text};
 use crate::session::serving::admit::admit_bare_array;
@@ -328,8 +328,7 @@ fn check(path: &Path) -> Result<(), Failure> {
                 "\"dcd array status\" shows each device; nothing was changed",
             )
         })?;
-        let without = members_listed(&status["failed_members"]);
-        let how = without.map(|members| format!(", without {members}")).unwrap_or_default();
+        let how = without(&status);
         println!(
             "array \"{layer}\": {} members, {}: it would start{how}",
             choice.members.len(),
@@ -338,7 +337,7 @@ fn check(path: &Path) -> Result<(), Failure> {
                 spares => format!("{spares} spares"),
             }
         );
-        for advice in notes(&status) {
+        for advice in &status.advice {
             println!("note: {advice}");
         }
     }

@@ -4,15 +4,17 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::raid::contiguity::Contiguity;
 use dcd_engine::raid::offline::{self, forget, mark_failed};
+use dcd_engine::raid::{ArrayStatus, DevicesStatus};
 use dcd_serve::control::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
-use crate::control::{ask, lists};
+use crate::control::ask;
 use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
+use crate::session::serving::status::array_of_server;
 
 /// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
@@ -21,8 +23,8 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if let Some(mut client) = choice.server()? {
-        let all = ask(&mut client, "status", json!({}))?;
-        let role = served_role(&choice, &all["layers"][&choice.layer], &args.member)?;
+        let array = array_of_server(&mut client, &choice.layer)?;
+        let role = served_role(&choice, &array.devices, &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
         ask(&mut client, "array", call).map_err(refused_by_server)?;
         println!("member {role} is used no more");
@@ -36,13 +38,12 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
 }
 
 /// The role of a member that a server has, by the name that it had at its start, or by number.
-fn served_role(choice: &ArrayChoice, status: &Value, member: &str) -> Result<usize, Failure> {
-    let names: Vec<Option<&str>> =
-        status["member_names"].as_array().into_iter().flatten().map(Value::as_str).collect();
+fn served_role(choice: &ArrayChoice, devices: &DevicesStatus, member: &str) -> Result<usize, Failure> {
+    let names: Vec<Option<&str>> = devices.member_names.iter().map(Option::as_deref).collect();
     if let Some(role) = names.iter().position(|name| *name == Some(member)) {
         return Ok(role);
     }
-    if lists(status, "spare_names", member) {
+    if devices.spare_names.iter().flatten().any(|name| name == member) {
         return Err(Failure::Failed(format!("\"{member}\" is a spare that has no role")));
     }
     // A member that is not open has no other name than that in the stack file.
@@ -179,20 +180,19 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
 /// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
 fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
-    let status = ask(&mut client, "status", json!({}))?;
-    let array = &status["layers"][&choice.layer];
-    let name = &by_role(array, name).unwrap_or_else(|| name.to_owned());
-    if !choice.file.is_there(name) && is_closed(choice, array, name) {
+    let array = array_of_server(&mut client, &choice.layer)?;
+    let name = &by_role(&array.devices, name).unwrap_or_else(|| name.to_owned());
+    if !choice.file.is_there(name) && is_closed(choice, &array.devices, name) {
         println!("\"{name}\" is not there, and the server does not have it open: nothing was changed");
         return Ok(());
     }
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });
     let was_free = loop {
-        let status = ask(&mut client, "status", json!({}))?;
+        let array = array_of_server(&mut client, &choice.layer)?;
         let removed = ask(&mut client, "array", call.clone());
-        let Err(refused) = removed else { break has_free_place(&status["layers"][&choice.layer], name) };
+        let Err(refused) = removed else { break has_free_place(&array, name) };
         // Told that somebody wants it, the array records who has failed.
-        if !is_letting_go(&status["layers"][&choice.layer]) || Instant::now() >= until {
+        if !is_letting_go(&array) || Instant::now() >= until {
             return Err(refused_by_server(refused));
         }
         std::thread::sleep(REMOVE_INTERVAL);
@@ -206,34 +206,27 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
 }
 
 /// The name of the member that a server has in a role, where no device is called as the number is.
-fn by_role(array: &Value, name: &str) -> Option<String> {
-    let role = name.parse::<usize>().ok().filter(|_| !is_open(array, name))?;
-    array["member_names"][role].as_str().map(str::to_owned)
+fn by_role(devices: &DevicesStatus, name: &str) -> Option<String> {
+    let role = name.parse::<usize>().ok().filter(|_| !devices.is_open(name))?;
+    devices.member_names.get(role)?.clone()
 }
 
 /// A member that has failed, and is closed.
-fn is_closed(choice: &ArrayChoice, array: &Value, name: &str) -> bool {
+fn is_closed(choice: &ArrayChoice, devices: &DevicesStatus, name: &str) -> bool {
     let role = choice.role_of(name);
-    role.is_some_and(|role| !is_open(array, name) && array["open_members"][role] == false)
-}
-
-/// The server has a device of this name.
-fn is_open(array: &Value, name: &str) -> bool {
-    ["member_names", "spare_names"].into_iter().any(|list| lists(array, list, name))
+    role.is_some_and(|role| !devices.is_open(name) && devices.open_members.get(role) == Some(&false))
 }
 
 /// It was a member, and no other device has its place.
-fn has_free_place(array: &Value, name: &str) -> bool {
-    let names = array["member_names"].as_array().into_iter().flatten();
-    let mut roles = names.enumerate().filter(|(_, member)| *member == name).map(|(role, _)| json!(role));
-    let failed = array["failed_members"].as_array();
-    roles.any(|role| failed.is_some_and(|all| all.contains(&role)) && array["rebuilding_member"] != role)
+fn has_free_place(array: &ArrayStatus, name: &str) -> bool {
+    let names = array.devices.member_names.iter().enumerate();
+    let mut roles = names.filter(|(_, member)| member.as_deref() == Some(name)).map(|(role, _)| role);
+    roles.any(|role| array.has_failed(role) && array.rebuilding_member != Some(role))
 }
 
 /// Of some member that has failed, and that no other device replaces, the server cannot let go yet.
-fn is_letting_go(array: &Value) -> bool {
-    let mut held = array["held_members"].as_array().into_iter().flatten();
-    held.any(|role| array["rebuilding_member"] != *role)
+fn is_letting_go(array: &ArrayStatus) -> bool {
+    array.held_members.iter().any(|role| array.rebuilding_member != Some(*role))
 }
 
 /// Stores what the stride benchmark has found, in view of what was stored before; the array takes it from its next start on.

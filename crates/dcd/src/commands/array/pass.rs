@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
+use dcd_engine::raid::{ArrayState, ArrayStatus, members_named};
 use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
 use dcd_io::{CallId, Context, Driver, Signal};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
-use crate::commands::array::status::{findings_are_left, findings_line, pass_line};
-use crate::control::{ask, notes};
+use crate::commands::array::status::{findings_line, pass_line};
+use crate::control::ask;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::session::absent::leave_out;
 use crate::session::admit::admit_running;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::{Opener, Purpose};
-use crate::session::members::members_listed;
 use crate::session::running::RunningCaches;
+use crate::session::serving::status::array_of_server;
 
 /// How often progress is looked at.
 const INTERVAL: Nanos = Nanos::from_millis(250);
@@ -32,19 +33,20 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
         choice.file.accept_damage();
     }
     let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
-    if let Some(members) = members_listed(&status["failed_members"]) {
+    if !status.failed_members.is_empty() {
+        let members = members_named(&status.failed_members);
         return Err(Failure::Failed(format!(
             "still without {members}: add a device, with \"dcd array add\""
         )));
     }
-    let parity = match status["state"].as_str() {
-        Some("resyncing") => {
+    let parity = match status.state {
+        ArrayState::Resyncing => {
             "; its parity is in doubt until it has been computed, which goes on while the array is served"
         }
         _ => "",
     };
     println!("all members are whole{parity}");
-    for advice in notes(&status) {
+    for advice in &status.advice {
         println!("note: {advice}");
     }
     Ok(())
@@ -59,10 +61,11 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
         return tell(&mut client, &choice, ArrayCommand::ScrubStop);
     }
     let status = run(&choice, ArrayCommand::Scrub { repair: args.repair }, Progress::new(args.quiet))?;
-    let findings = &status["last_scrub"];
-    let line = findings_line(findings)
+    let findings = status
+        .last_scrub
         .ok_or_else(|| Failure::Failed("the scrub ended early: see \"dcd array status\"".to_owned()))?;
-    if findings["lost"].as_u64() > Some(0) || (!args.repair && findings_are_left(findings)) {
+    let line = findings_line(&findings);
+    if findings.lost > 0 || (!args.repair && findings.are_left()) {
         let advice = if args.repair { "" } else { "; --repair writes it anew" };
         return Err(Failure::Damage(format!("{line}{advice}")));
     }
@@ -71,30 +74,26 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 }
 
 /// Tells the array, and follows it until the pass is over; the status then.
-fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<ArrayStatus, Failure> {
     let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
-    let status = |client: &mut Client| -> Result<Value, Failure> {
-        let all = ask(client, "status", json!({}))?;
-        Ok(all["layers"][&choice.layer].clone())
-    };
-    let before = status(&mut client)?;
+    let before = array_of_server(&mut client, &choice.layer)?;
     if has_nothing_to_do(command, &before) {
         return Ok(before);
     }
     tell(&mut client, choice, command)?;
     let mut follower = Follower::new(progress);
     loop {
-        let layer = status(&mut client)?;
-        if follower.is_over(&layer)? {
-            return Ok(layer);
+        let array = array_of_server(&mut client, &choice.layer)?;
+        if follower.is_over(&array)? {
+            return Ok(array);
         }
         std::thread::sleep(Duration::from_nanos(INTERVAL.0));
     }
 }
 
 /// No member is missing that could be rebuilt.
-fn has_nothing_to_do(command: ArrayCommand, layer: &Value) -> bool {
-    command == ArrayCommand::Rebuild && layer["failed_members"].as_array().is_some_and(Vec::is_empty)
+fn has_nothing_to_do(command: ArrayCommand, array: &ArrayStatus) -> bool {
+    command == ArrayCommand::Rebuild && array.failed_members.is_empty()
 }
 
 fn tell(client: &mut Client, choice: &ArrayChoice, command: ArrayCommand) -> Result<(), Failure> {
@@ -126,18 +125,18 @@ impl Follower {
     }
 
     /// Whether all passes have come to their end.
-    fn is_over(&mut self, layer: &Value) -> Result<bool, Failure> {
-        let pass = &layer["pass"];
-        if pass.is_object() && pass["paused"] != true {
+    fn is_over(&mut self, array: &ArrayStatus) -> Result<bool, Failure> {
+        let pass = array.pass.as_ref();
+        if let Some(pass) = pass.filter(|pass| !pass.paused) {
             self.idle_looks = 0;
-            self.progress.left(pass["member_bytes_left"].as_u64().unwrap_or(0));
+            self.progress.left(pass.member_bytes_left);
             return Ok(false);
         }
         self.idle_looks += 1;
-        let waits = pass.is_object() || layer["rebuilding_member"].is_u64();
+        let waits = pass.is_some() || array.rebuilding_member.is_some();
         if waits && self.idle_looks > IDLE_LOOKS_MAX {
             self.progress.end();
-            let what = pass_line(pass).unwrap_or_else(|| "a rebuild that does not begin".to_owned());
+            let what = pass.map_or_else(|| "a rebuild that does not begin".to_owned(), pass_line);
             return Err(Failure::Failed(format!("{what}: see \"dcd array status\"")));
         }
         if !waits {
@@ -148,7 +147,11 @@ impl Follower {
 }
 
 /// Runs the array alone in this process, until the pass is over or a signal comes.
-fn foreground(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<Value, Failure> {
+fn foreground(
+    choice: &ArrayChoice,
+    command: ArrayCommand,
+    progress: Progress,
+) -> Result<ArrayStatus, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
@@ -178,7 +181,7 @@ fn follow(
     layer: LayerIndex,
     command: ArrayCommand,
     progress: Progress,
-) -> Result<Value, Failure> {
+) -> Result<ArrayStatus, Failure> {
     stack
         .activate(driver)
         .map_err(|error| Failure::refused(error.to_string(), "\"dcd array status\" shows its members"))?;
@@ -204,12 +207,12 @@ struct Foreground<'a> {
     command: Option<ArrayCommand>,
     follower: Follower,
     next: Nanos,
-    ended: Option<Result<Value, Failure>>,
+    ended: Option<Result<ArrayStatus, Failure>>,
     caches: &'a mut RunningCaches,
 }
 
 impl Foreground<'_> {
-    fn end(&mut self, ended: Result<Value, Failure>, context: &mut Context<'_>) {
+    fn end(&mut self, ended: Result<ArrayStatus, Failure>, context: &mut Context<'_>) {
         self.ended = Some(ended);
         context.stop(STOP_MAX);
     }
@@ -247,7 +250,8 @@ impl dcd_io::Host for Foreground<'_> {
             return;
         }
         self.next = context.now() + INTERVAL;
-        let status = context.stack().layer(self.layer).status(context.now()).to_json();
+        let status = context.stack().layer(self.layer).status(context.now());
+        let status = status.array().expect("it is an array").clone();
         if let Some(command) = self.command.take() {
             if has_nothing_to_do(command, &status) {
                 return self.end(Ok(status), context);

@@ -12,15 +12,20 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use dcd_engine::raid::{ArrayStatus, members_named};
 use dcd_engine::{
-    ArrayCommand, Control, DeviceIndex, LayerIndex, Nanos, Port, Report, SECTOR_BYTES, Seat, Stack, Target,
+    ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheStatus, Nanos, Port, Report, Seat,
+    Stack, Target,
 };
 use dcd_io::{CallId, ClientId};
-use dcd_stack::{HumanBytes, METER, Parts};
+use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
-use crate::session::members::members_listed;
 use crate::session::running::RunningCaches;
+use crate::session::serving::status::{
+    FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble, flush_trouble, lost_text,
+    state_word,
+};
 
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
@@ -131,56 +136,7 @@ pub struct Host {
     /// What has changed of them, for the administrator.
     news: Vec<String>,
     /// Devices that do not answer, as the driver knows them.
-    pub silent: Value,
-}
-
-/// Why nothing is written back at the moment, where the last attempt failed.
-pub fn destage_trouble(status: &Value) -> Option<String> {
-    (status["destage_failing"] == true).then(|| {
-        let kind = status["statistics"]["last_error"]["kind"].as_str().unwrap_or("error");
-        format!("not all dirty data can be written back ({kind})")
-    })
-}
-
-/// Why flushes fail, where one of the data disk failed that should have covered writes around the log.
-pub fn flush_trouble(status: &Value) -> Option<String> {
-    let kind = status["flush_error"]["kind"].as_str()?;
-    let bytes = status["flush_at_risk_bytes"].as_u64().unwrap_or(0);
-    let part = |part: &Value| {
-        let at = |field: &str| part[field].as_u64().unwrap_or(0) * SECTOR_BYTES;
-        format!("{}+{}", at("start"), at("sectors"))
-    };
-    let parts: Vec<String> = status["flush_at_risk"].as_array().into_iter().flatten().map(part).collect();
-    Some(format!(
-        "a flush of the data disk failed ({kind}): {} that went around the log may be lost (byte ranges {}), and flushes fail \
-         until all of it has been written again",
-        HumanBytes(bytes),
-        parts.join(", ")
-    ))
-}
-
-/// What this start was told to do without: it is lost.
-pub fn accepted_damage(status: &Value) -> Option<String> {
-    let texts: Vec<&str> = status["accepted_damage"].as_array()?.iter().filter_map(Value::as_str).collect();
-    (!texts.is_empty()).then(|| format!("damage of the log was accepted: {}", texts.join("; ")))
-}
-
-/// What ends that.
-pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
-
-/// The blocks that are lost, where there are any.
-pub fn lost_text(status: &Value) -> Option<String> {
-    let lost: u64 =
-        ["lost_blocks", "unreadable_blocks"].iter().filter_map(|field| status[field].as_u64()).sum();
-    (lost > 0).then(|| format!("{lost} block{} of 4 KiB lost", if lost == 1 { "" } else { "s" }))
-}
-
-/// The state in a word: nothing is good while blocks are lost.
-pub fn state_word(status: &Value) -> &str {
-    match status["state"].as_str().unwrap_or("unknown") {
-        GOOD if lost_text(status).is_some() => "damaged",
-        state => state,
-    }
+    pub silent: Vec<SilentDevice>,
 }
 
 /// The state of what nothing is wrong with.
@@ -201,27 +157,24 @@ impl Default for Condition {
 
 impl Condition {
     /// Of a log cache it is told when the data disk does not take what is to be destaged: clients meet that only when the log is full.
-    fn of_log_cache(status: &Value) -> Condition {
-        let trouble = destage_trouble(status)
+    fn of_log_cache(cache: &LogCacheStatus) -> Condition {
+        let trouble = destage_trouble(cache)
             .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
-        let flush = flush_trouble(status);
+        let flush = flush_trouble(cache);
         let advice = flush.iter().map(|_| FLUSH_ADVICE.to_owned()).collect();
-        let lost = lost_text(status).into_iter().chain(accepted_damage(status));
+        let lost = lost_text(cache.lost_blocks).into_iter().chain(accepted_damage(cache));
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
         Condition { state, advice }
     }
 
-    fn of(status: &Value) -> Condition {
-        let state = state_word(status);
-        let without = members_listed(&status["failed_members"]);
-        let without = without.map(|members| format!(", without {members}")).unwrap_or_default();
-        let lost = lost_text(status).map(|lost| format!(", {lost}")).unwrap_or_default();
-        let advice = status["advice"].as_array().into_iter().flatten();
-        Condition {
-            state: format!("{state}{without}{lost}"),
-            advice: advice.filter_map(Value::as_str).map(str::to_owned).collect(),
-        }
+    fn of_array(array: &ArrayStatus) -> Condition {
+        let without = match array.failed_members.as_slice() {
+            [] => String::new(),
+            failed => format!(", without {}", members_named(failed)),
+        };
+        let lost = lost_text(array.blocks_lost()).map(|lost| format!(", {lost}")).unwrap_or_default();
+        Condition { state: format!("{}{without}{lost}", state_word(array)), advice: array.advice.clone() }
     }
 }
 
@@ -244,7 +197,7 @@ impl Host {
             unrecorded: Vec::new(),
             noticed: None,
             news: Vec::new(),
-            silent: json!([]),
+            silent: Vec::new(),
         }
     }
 
@@ -287,7 +240,7 @@ impl Host {
 
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
         let result = match body["verb"].as_str().unwrap_or("") {
-            "status" => self.status(now, stack),
+            "status" => serde_json::to_value(self.status(now, stack)).expect("a status is plain data"),
             "reset-statistics" => {
                 let layers: Vec<LayerIndex> = stack.layers().map(|(index, _)| index).collect();
                 for layer in layers {
@@ -405,12 +358,12 @@ impl Host {
     }
 
     /// What is at a port of an array, by the name that it had when it was opened.
-    fn name_below(&self, array: LayerIndex, port: &Value, stack: &Stack) -> Option<&str> {
-        let target = stack.below(array, Port(port.as_u64()? as usize));
+    fn name_below(&self, array: LayerIndex, port: Option<usize>, stack: &Stack) -> Option<String> {
+        let target = stack.below(array, Port(port?));
         let devices = self.parts.devices.iter().map(|(name, device)| (name, Target::Device(*device)));
         let layers = self.parts.layers.iter().map(|(name, layer)| (name, Target::Layer(*layer)));
         let mut named = devices.chain(layers).filter(|(_, other)| *other == target);
-        named.next().map(|(name, _)| name.as_str())
+        named.next().map(|(name, _)| name.clone())
     }
 
     fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), String>) {
@@ -449,7 +402,8 @@ impl Host {
             return;
         }
         flushing.reported = now;
-        let trouble = destage_trouble(&stack.layer(self.caches[flushing.cache].layer).status(now).to_json());
+        let status = stack.layer(self.caches[flushing.cache].layer).status(now);
+        let trouble = status.log_cache().and_then(destage_trouble);
         for caller in &flushing.callers {
             let written_bytes = destaged_bytes.saturating_sub(flushing.destaged_bytes);
             let mut body = json!({ "dirty_bytes": dirty_bytes, "written_bytes": written_bytes });
@@ -463,11 +417,10 @@ impl Host {
     fn watch(&mut self, now: Nanos, stack: &Stack) {
         self.conditions.resize_with(self.caches.len(), Condition::default);
         for (cache, before) in self.caches.iter().zip(&mut self.conditions) {
-            let status = stack.layer(cache.layer).status(now).to_json();
-            let condition = match cache.kind {
-                CacheKind::LogCache => Condition::of_log_cache(&status),
-                CacheKind::Array => Condition::of(&status),
-                CacheKind::WriteCache => continue,
+            let condition = match stack.layer(cache.layer).status(now) {
+                LayerStatus::LogCache(status) => Condition::of_log_cache(&status),
+                LayerStatus::Raid(status) => Condition::of_array(&status),
+                _ => continue,
             };
             let kind = cache.kind.words();
             if condition.state != before.state {
@@ -642,42 +595,34 @@ impl Host {
         self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }
 
-    fn status(&self, now: Nanos, stack: &Stack) -> Value {
-        let status =
-            |name: &str| self.parts.layers.get(name).map(|layer| stack.layer(*layer).status(now).to_json());
-        let named = self.parts.layers.keys().filter(|name| *name != METER);
-        let mut layers: serde_json::Map<String, Value> =
-            named.map(|name| (name.clone(), status(name).unwrap_or_default())).collect();
-        for cache in &self.caches {
-            let layer = &mut layers[&cache.name];
-            if layer["non_volatile"] == true {
-                layer["kept_in"] = RAM_LOST.into();
-            }
-        }
-        for array in self.caches.iter().filter(|cache| cache.kind == CacheKind::Array) {
-            for (names, ports) in [("member_names", "member_ports"), ("spare_names", "spare_ports")] {
-                let layer = &mut layers[&array.name];
-                let ports = layer[ports].as_array().cloned().unwrap_or_default();
-                layer[names] = ports.iter().map(|port| self.name_below(array.layer, port, stack)).collect();
-            }
-        }
-        let names = |kind: CacheKind| -> Vec<&str> {
-            let of_kind = self.caches.iter().filter(|cache| cache.kind == kind);
-            of_kind.map(|cache| cache.name.as_str()).collect()
+    fn status(&self, now: Nanos, stack: &Stack) -> ServerStatus {
+        let mut status = ServerStatus {
+            export: self.export.clone(),
+            uptime_seconds: now.as_secs_f64(),
+            stopping: self.phase != Phase::Serving,
+            flushing: self.flushing.is_some(),
+            dirty_bytes: self.dirty_bytes(now, stack),
+            devices_not_answering: self.silent.clone(),
+            ..ServerStatus::default()
         };
-        json!({
-            "export": self.export,
-            "uptime_seconds": now.as_secs_f64(),
-            "stopping": self.phase != Phase::Serving,
-            "flushing": self.flushing.is_some(),
-            "log_caches": names(CacheKind::LogCache),
-            "write_caches": names(CacheKind::WriteCache),
-            "arrays": names(CacheKind::Array),
-            "dirty_bytes": self.dirty_bytes(now, stack),
-            "requests": status(METER),
-            "layers": layers,
-            "devices_not_answering": self.silent,
-        })
+        for (name, layer) in &self.parts.layers {
+            match stack.layer(*layer).status(now) {
+                LayerStatus::Meter(requests) if name == METER => status.requests = *requests,
+                LayerStatus::Raid(mut array) => {
+                    let names = |ports: &[Option<usize>]| {
+                        ports.iter().map(|port| self.name_below(*layer, *port, stack)).collect()
+                    };
+                    let devices = &mut array.devices;
+                    devices.member_names = names(&devices.member_ports);
+                    devices.spare_names = names(&devices.spare_ports);
+                    status.layers.insert(name.clone(), LayerStatus::Raid(array));
+                }
+                other => {
+                    status.layers.insert(name.clone(), other);
+                }
+            }
+        }
+        status
     }
 }
 

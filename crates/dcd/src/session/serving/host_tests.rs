@@ -12,7 +12,8 @@ use dcd_engine::{
 use super::*;
 use crate::session::record::{Attachment, AttachmentState, Record};
 use crate::session::running::{Admitted, RunningCaches};
-use crate::session::serving::host::{Cache, CacheKind, Host, state_word};
+use crate::session::serving::host::{Cache, CacheKind, Host};
+use crate::session::serving::status::state_word;
 
 /// A log cache without a log: it keeps the controls that it gets, and has as many dirty bytes as the test says.
 struct Told {
@@ -155,7 +156,8 @@ fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_w
         bench.host.tick(Nanos::from_secs(seconds), &mut bench.stack);
         assert_eq!(bench.host.take_news(), news.into_iter().map(str::to_owned).collect::<Vec<_>>());
     }
-    assert_eq!(state_word(&json!({ "state": "good", "lost_blocks": 1 })), "damaged");
+    let array = ArrayStatus { lost_blocks: 1, ..ArrayStatus::default() };
+    assert_eq!(state_word(&array), "damaged");
 }
 
 /// Nothing is acknowledged meanwhile, so it must not wait for a restart.

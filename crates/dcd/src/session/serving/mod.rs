@@ -3,4 +3,5 @@
 pub mod admit;
 pub mod host;
 pub mod server;
+pub mod status;
 pub mod watch;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::session::random::random_id;
 use crate::session::serving::host::{Given, Host};
-use crate::session::serving::watch::{DeviceWatch, owing_devices, silent_status};
+use crate::session::serving::watch::{DeviceWatch, owing_devices, silent_devices};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -211,7 +211,7 @@ impl dcd_io::Host for Served {
             }
             _ => {
                 self.host.silent =
-                    silent_status(now, context.driver(), |device| self.host.device_name(device));
+                    silent_devices(now, context.driver(), |device| self.host.device_name(device));
                 self.host.call(now, context.stack_mut(), call, &body);
             }
         }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, Nanos};
 use dcd_io::{Driver, Signals, Unanswered};
-use serde_json::{Value, json};
+
+use crate::session::serving::status::SilentDevice;
 
 /// A device that owes an answer for this long is told of. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
@@ -77,20 +78,18 @@ pub fn owing_devices<'a>(
 }
 
 /// The same for programs.
-pub fn silent_status<'a>(
+pub fn silent_devices<'a>(
     now: Nanos,
     driver: &Driver,
     name: impl Fn(DeviceIndex) -> Option<&'a str>,
-) -> Value {
-    let devices = silent(driver).into_iter().map(|owed| {
-        json!({
-            "device": name(owed.device),
-            "path": driver.devices()[owed.device.0].name(),
-            "operations": owed.operations,
-            "seconds": now.since(owed.since).as_secs_f64(),
-        })
-    });
-    devices.collect()
+) -> Vec<SilentDevice> {
+    let device = |owed: Unanswered| SilentDevice {
+        device: name(owed.device).map(str::to_owned),
+        path: driver.devices()[owed.device.0].name().to_owned(),
+        operations: owed.operations as u64,
+        seconds: now.since(owed.since).as_secs_f64(),
+    };
+    silent(driver).into_iter().map(device).collect()
 }
 
 fn silent(driver: &Driver) -> Vec<Unanswered> {

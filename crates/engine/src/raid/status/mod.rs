@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::raid::Level;
 
 /// The state of an array in a word. The last three are of arrays that are not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArrayState {
+    #[default]
     Good,
     /// The parity is computed anew, after a crash or for the first time.
     Resyncing,
@@ -40,7 +41,7 @@ impl ArrayState {
 }
 
 /// The state of a served array. Members are named by their roles, spares by their places.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ArrayStatus {
     pub state: ArrayState,
     pub failed_members: Vec<usize>,
@@ -126,6 +127,18 @@ pub struct DevicesStatus {
     pub spare_names: Vec<Option<String>>,
 }
 
+impl DevicesStatus {
+    /// Whether a server has a device of this name.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.member_names.iter().chain(&self.spare_names).flatten().any(|open| open == name)
+    }
+
+    /// The role that the spare at a place has.
+    pub fn role_of_spare(&self, place: usize) -> Option<usize> {
+        self.holders.iter().position(|holder| *holder == Some(place))
+    }
+}
+
 /// A resync, a rebuild, or a scrub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PassStatus {
@@ -168,7 +181,7 @@ pub struct StridesStatus {
 }
 
 /// Members that are away, and how much was written meanwhile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwayStatus {
     pub members: Vec<usize>,
     pub missed_regions: u64,
@@ -219,6 +232,13 @@ pub struct Findings {
     pub lost: u64,
     /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
     pub unlocated: u64,
+}
+
+impl Findings {
+    /// Something was found that was not repaired.
+    pub const fn are_left(&self) -> bool {
+        self.lost > 0 || self.mismatches + self.unreadable > self.repaired
+    }
 }
 
 /// A member that was away has been given what it had missed.

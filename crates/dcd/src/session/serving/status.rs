@@ -1,0 +1,105 @@
+//! What a server tells of itself: the answer to "status" on its control socket, which clients read back into the same types.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use dcd_engine::raid::{ArrayState, ArrayStatus};
+use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
+use dcd_serve::control::Client;
+use dcd_stack::HumanBytes;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// The state of a server and of all its layers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The device or layer that is served.
+    pub export: String,
+    pub uptime_seconds: f64,
+    pub stopping: bool,
+    /// A "dcd flush" goes on.
+    pub flushing: bool,
+    /// Of all caches and arrays.
+    pub dirty_bytes: u64,
+    /// Requests of clients.
+    pub requests: MeterStatus,
+    pub layers: BTreeMap<String, LayerStatus>,
+    pub devices_not_answering: Vec<SilentDevice>,
+}
+
+/// A device that owes an answer for long.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SilentDevice {
+    /// Its name in the stack file.
+    pub device: Option<String>,
+    pub path: String,
+    pub operations: u64,
+    pub seconds: f64,
+}
+
+impl ServerStatus {
+    /// Asks a server.
+    pub fn ask(client: &mut Client) -> Result<ServerStatus, Failure> {
+        let answer = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
+        serde_json::from_value(answer).map_err(|error| {
+            Failure::Failed(format!(
+                "the server answers as another version of dcd does ({error}): use its own \"dcd\""
+            ))
+        })
+    }
+}
+
+/// The state of one array of a server.
+pub fn array_of_server(client: &mut Client, layer: &str) -> Result<ArrayStatus, Failure> {
+    let status = ServerStatus::ask(client)?;
+    let array = status.layers.get(layer).and_then(LayerStatus::array);
+    array.cloned().ok_or_else(|| Failure::Failed(format!("the server has no array \"{layer}\"")))
+}
+
+/// Why nothing is written back at the moment, where the last attempt failed.
+pub fn destage_trouble(cache: &LogCacheStatus) -> Option<String> {
+    cache.destage_failing.then(|| {
+        let kind = cache.statistics.last_error.map_or("error", |error| error.kind.name());
+        format!("not all dirty data can be written back ({kind})")
+    })
+}
+
+/// Why flushes fail, where one of the data disk failed that should have covered writes around the log.
+pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
+    let error = cache.flush_error?;
+    let bytes = |sectors: u64| sectors * SECTOR_BYTES;
+    let parts = cache.flush_at_risk.iter();
+    let parts: Vec<String> =
+        parts.map(|part| format!("{}+{}", bytes(part.start.0), bytes(part.sectors))).collect();
+    Some(format!(
+        "a flush of the data disk failed ({}): {} that went around the log may be lost (byte ranges {}), and flushes fail \
+         until all of it has been written again",
+        error.kind.name(),
+        HumanBytes(cache.flush_at_risk_bytes),
+        parts.join(", ")
+    ))
+}
+
+/// What ends that.
+pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
+
+/// What this start was told to do without: it is lost.
+pub fn accepted_damage(cache: &LogCacheStatus) -> Option<String> {
+    let damage = &cache.accepted_damage;
+    (!damage.is_empty()).then(|| format!("damage of the log was accepted: {}", damage.join("; ")))
+}
+
+/// The blocks that are lost, where there are any.
+pub fn lost_text(blocks: usize) -> Option<String> {
+    (blocks > 0).then(|| format!("{blocks} block{} of 4 KiB lost", if blocks == 1 { "" } else { "s" }))
+}
+
+/// The state in a word: nothing is good while blocks are lost.
+pub fn state_word(array: &ArrayStatus) -> String {
+    match array.state {
+        ArrayState::Good if array.blocks_lost() > 0 => ArrayState::Damaged.word(),
+        state => state.word(),
+    }
+}
