@@ -2,7 +2,7 @@
 //!
 //! Tracks that overlap can only be written one after the other, so the drive is cut into *bands* that are written whole. A
 //! write that does not go on through a band from its start is appended to a *persistent cache*, a log on ordinary tracks,
-//! and the drive remembers where it is. Cleaning a band brings what is cached of it home: the band is read, the cached
+//! and the drive remembers where it is. Cleaning a band writes back what is cached of it: the band is read, the cached
 //! pieces are read, the result is written to a spare band first (a power cut must not cost the band) and then in place.
 //! Bands are cleaned in the order in which they came into the cache (Aghayev and Desnoyers, "Skylight: a window on shingled
 //! disk operation", FAST 2015), while the drive rests, and at once when the cache or its list is full: this is when random

@@ -177,7 +177,7 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
     Rig { data_alone: None, rots: true, ..rig }
 }
 
-/// The log cache with gaps between blocks that go home filled, by rules from the seed. It destages in every pause, an operation
+/// The log cache with gaps between blocks that are destaged filled, by rules from the seed. It destages in every pause, an operation
 /// after the other, so that clients write over gaps that are on their way.
 pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<Canary>) -> Rig {
     let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));

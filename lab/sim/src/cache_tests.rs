@@ -264,7 +264,7 @@ fn rule_07_writes_around_the_log_over_a_gap_are_caught() {
 }
 
 /// With ordered destage the data disk alone, the cache being lost, is what a plain disk could be after a crash; so it is after
-/// crashes, restarts and stops, too. (The first version brought an epoch home again after a crash, over a later one.)
+/// crashes, restarts and stops, too. (The first version destaged an epoch again after a crash, over a later one.)
 #[test]
 fn ordered_destage_leaves_a_data_disk_that_is_good_alone() {
     for (promise, states) in [(Promise::Flush, 1000), (Promise::Ordered, 500), (Promise::Always, 500)] {
@@ -292,7 +292,7 @@ fn plain_destage_leaves_a_data_disk_that_is_no_good_alone() {
 #[test]
 fn the_log_cache_survives_every_error() {
     // Seed 1: a flush for destaging failed and took a write around the log with it, and the client's next flush was answered.
-    // Seed 2: a dead log's buffers went home before the host had noted that it is dead. Seed 6: a block that a dead log had
+    // Seed 2: a dead log's buffers were destaged before the host had noted that it is dead. Seed 6: a block that a dead log had
     // lost was written again and not flushed, and came back old.
     for (seed, promise) in [
         (5, Promise::Flush),

@@ -344,7 +344,7 @@ impl Oracle {
     }
 
     /// Judges what the data disk holds alone, the cache being lost: an instant is looked for at which a plain disk could have
-    /// crashed like this, in this life or, where nothing of it is home yet, in the one before.
+    /// crashed like this, in this life or, where nothing of it is destaged yet, in the one before.
     pub fn judge_disk(&self, found: &[Seen]) -> Result<(), String> {
         let mut life = Some(self);
         while let Some(oracle) = life {

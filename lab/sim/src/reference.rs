@@ -1,7 +1,7 @@
 //! A write cache that is right by being simple: what the explorer is tried on, with bugs to plant.
 //!
 //! Port 0 is a journal, port 1 the data. New sectors stay in RAM (`fresh`) until a *commit* writes all of them as one
-//! record with FUA; then they are `logged`. When the journal has no room, a *checkpoint* writes everything logged home,
+//! record with FUA; then they are `logged`. When the journal has no room, a *checkpoint* writes everything logged back,
 //! flushes the data disk, and only then starts the journal again with a new epoch, in the superblock copy that is not live.
 //! One record or checkpoint runs at a time. Recovery takes records of the live epoch in order up to the first that is bad,
 //! and ends with a checkpoint.
@@ -29,7 +29,7 @@ pub enum ReferenceBug {
     IgnoreEpochs,
     /// Starts the journal again before the data disk is flushed.
     NoDataFlush,
-    /// Recovery writes records home that may not be durable yet.
+    /// Recovery writes records back that may not be durable yet.
     NoLogFlush,
     /// Takes a record without looking at its checksum.
     NoChecksum,

@@ -215,11 +215,11 @@ impl Life {
         Ok(client.oracle)
     }
 
-    /// A log that has failed is not read again at the next start: what can still be saved is brought home before, out of the cache
+    /// A log that has failed is not read again at the next start: what can still be saved is destaged before, out of the cache
     /// first and then out of what is below it.
     fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
         for layer in (0..stack.layer_count()).rev().map(LayerIndex) {
-            // A slice has nothing to bring home, and does not answer.
+            // A slice has nothing to destage, and does not answer.
             if !stack.layer(layer).status(driver.now()).is_none() {
                 // The host has written it down by now, if the client was done sooner.
                 driver.control(stack, layer, Control::LogFailureRecorded);

@@ -68,8 +68,8 @@ pub(crate) struct ArraySetup {
 /// What programs did on an array.
 pub(crate) struct Ran {
     pub measured: Measured,
-    /// How long it took afterwards to bring home what the array's cache had.
-    pub home: Nanos,
+    /// How long destaging the rest took afterwards.
+    pub destaging: Nanos,
 }
 
 impl Ran {
@@ -303,8 +303,8 @@ impl ArraySetup {
     ) -> Result<Ran, LabError> {
         let mut rig = self.build_part(scheme, Some(setup.used))?;
         let measured = run(&mut rig.stack, &mut rig.driver).map_err(LabError::setup)?;
-        let home = rig.drain();
-        Ok(Ran { measured, home })
+        let destaging = rig.drain();
+        Ok(Ran { measured, destaging })
     }
 }
 

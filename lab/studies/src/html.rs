@@ -15,8 +15,8 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:62em;margin:2em aut
 pub fn report(outcomes: &[Outcome]) -> String {
     let count: Count = outcomes.iter().map(Outcome::count).sum();
     let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dcd lab</title>\
-         <style>{STYLE}</style></head><body>\n<h1>dcd lab</h1>\n<p>{count}.</p>\n<ul>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dcd study</title>\
+         <style>{STYLE}</style></head><body>\n<h1>dcd study</h1>\n<p>{count}.</p>\n<ul>\n"
     );
     for outcome in outcomes {
         let Count { holding, claims: all, .. } = outcome.count();

@@ -8,9 +8,9 @@ use crate::{Count, Outcome, Table, Verdict};
 pub fn document(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "# Experiments\n\n\
-         Written by `dcd lab run all --doc docs/experiments.md`; do not edit. Everything is in virtual time, and the\n\
+         Written by `dcd study run all --doc docs/experiments.md`; do not edit. Everything is in virtual time, and the\n\
          same for the same seed. A claim holds when our figure lies in the range printed beside it; one by which a parameter\n\
-         was chosen is not counted, as it shows nothing. `dcd lab list` shows the parameters of each experiment, and\n\
+         was chosen is not counted, as it shows nothing. `dcd study list` shows the parameters of each experiment, and\n\
          `--set key=value` asks your own question.\n\n",
     );
     let count: Count = outcomes.iter().map(Outcome::count).sum();

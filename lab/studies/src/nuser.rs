@@ -70,8 +70,8 @@ pub(crate) fn measure(
     for phase in &measured.phases {
         add_phase(&mut sample, phase);
     }
-    let home = rig.drain();
-    sample.set("home_seconds", home.as_secs_f64());
+    let destaging = rig.drain();
+    sample.set("destage_seconds", destaging.as_secs_f64());
     let end = rig.traffic();
     let mut set = |name: &str, what: fn(&Traffic) -> u64| {
         let parts = [("log", &begin.0, &end.0), ("data", &begin.1, &end.1)];

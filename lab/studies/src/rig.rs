@@ -321,7 +321,7 @@ impl Setup {
 }
 
 impl Rig {
-    /// Takes over a stack that is active. `cache`: the layer that holds what has to be brought home.
+    /// Takes over a stack that is active. `cache`: the layer that holds what has to be destaged.
     pub fn new(stack: Stack, driver: VirtualDriver<Medium>, cache: Option<LayerIndex>) -> Rig {
         Rig { stack, driver, cache, next_id: 0 }
     }
@@ -392,7 +392,7 @@ impl Rig {
         while self.driver.step(&mut self.stack) != Progress::Alarm(ALARM) {}
     }
 
-    /// Brings everything home, now; how long it took.
+    /// Destages everything now; how long it took.
     pub fn drain(&mut self) -> Nanos {
         let begin = self.now();
         self.control(Control::Drain);

@@ -119,7 +119,7 @@ fn the_documentation_names_every_experiment_and_no_other() {
     let text = std::fs::read_to_string(path).expect("docs/experiments.md");
     let documented: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let known: Vec<&str> = REGISTRY.iter().map(|experiment| experiment.name).collect();
-    assert_eq!(documented, known, "run `dcd lab run all --doc docs/experiments.md`");
+    assert_eq!(documented, known, "run `dcd study run all --doc docs/experiments.md`");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub enum HowPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// On the disk that they are written to.
-    pub home: Extent,
+    pub target: Extent,
     /// Their place in the cache: the order in which they came.
     pub place: u64,
     /// Whatever the caller wants to find again.
@@ -47,7 +47,7 @@ struct Sorted;
 
 impl How for Sorted {
     fn order(&self, blocks: &mut [Block]) {
-        blocks.sort_unstable_by_key(|block| block.home.start);
+        blocks.sort_unstable_by_key(|block| block.target.start);
     }
 }
 
@@ -64,14 +64,14 @@ pub fn merge(blocks: &[Block]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let first = next;
-        let mut sectors = blocks.get(first)?.home.sectors;
+        let mut sectors = blocks.get(first)?.target.sectors;
         next += 1;
         while let Some(block) = blocks.get(next) {
-            let adjacent = block.home.start == blocks[next - 1].home.end();
-            if !adjacent || sectors + block.home.sectors > MERGE_SECTORS_MAX {
+            let adjacent = block.target.start == blocks[next - 1].target.end();
+            if !adjacent || sectors + block.target.sectors > MERGE_SECTORS_MAX {
                 break;
             }
-            sectors += block.home.sectors;
+            sectors += block.target.sectors;
             next += 1;
         }
         Some(first..next)
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
-        let block = |lba, place| Block { home: Extent::new(Lba(lba), 8), place, index: 0 };
+        let block = |lba, place| Block { target: Extent::new(Lba(lba), 8), place, index: 0 };
         let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
         policy(HowPolicy::AsItComes).order(&mut blocks);
         assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..1, 1..3, 3..4]);

@@ -32,7 +32,7 @@ impl Bench {
         self.tell(ArrayCommand::Add { port, geometry, seat: Seat::Member(role), id }).expect("there is room");
     }
 
-    /// A block of a stripe is written, and is home.
+    /// A block of a stripe is written and destaged.
     fn change(&mut self, stripe: u64, byte: u8) {
         let blocks = self.array().layout.stripe_sectors() / 8;
         self.write(stripe * blocks, 1, byte);
@@ -154,7 +154,7 @@ fn what_was_under_way_when_a_member_failed_is_missed() {
             port.0 == 1 && matches!(io, Io::Write { at, .. } if at.0 >= DATA_SECTOR)
         };
         while !bench.open.iter().any(is_write) {
-            assert!(bench.returns(), "it goes home");
+            assert!(bench.returns(), "it is destaged");
         }
         if failing {
             bench.dead.push(1);
@@ -208,7 +208,7 @@ fn a_member_that_was_missing_at_a_replay_lacks_what_that_wrote() {
     bench.write(3 * 48, 48, 99);
     bench.ask(Io::Flush);
     while bench.sent.iter().all(|command| !command.starts_with("w1 48")) {
-        assert!(bench.returns(), "it goes home");
+        assert!(bench.returns(), "it is destaged");
     }
     // The power goes: no write but the record has been made.
     let mut members = bench.members;
@@ -241,7 +241,7 @@ fn a_replay_does_not_put_older_blocks_on_a_member_that_has_come_back() {
     let held = loop {
         match bench.open.iter().position(goes_home) {
             Some(index) => break bench.open.remove(index).expect("it is there"),
-            None => assert!(bench.returns(), "it goes home"),
+            None => assert!(bench.returns(), "it is destaged"),
         }
     };
     bench.write(0, 1, 101);
@@ -276,7 +276,7 @@ fn a_record_has_what_was_planned_for_a_member_that_failed_meanwhile() {
     bench.write(0, 1, 101);
     bench.ask(Io::Flush);
     while bench.array().statistics.journal_records == 0 {
-        assert!(bench.returns(), "it goes home");
+        assert!(bench.returns(), "it is destaged");
     }
     // Behind the members there is the journal: while one record is written, the other waits.
     let journal = bench.open.iter().position(|(port, ..)| port.0 == 4).expect("it is written");

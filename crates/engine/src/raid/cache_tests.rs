@@ -106,7 +106,7 @@ fn memory_by_rows_has_room_for_blocks_of_many_units() {
     assert_eq!(cache.utilisation(), 1.0);
     assert!(cache.hold(chunk(0, 1, 8, 8)), "the other column of the same row");
     assert!(!cache.hold(chunk(0, 1, 0, 8)), "another row of a dirty unit");
-    // What is on its way home is no reason to destage more, but is still there.
+    // A block that is being destaged is no reason to destage more, but is still there.
     cache.unit(2).exclusive = true;
     cache.set_leaving(2, true);
     assert_eq!(cache.utilisation(), 0.75);

@@ -244,7 +244,7 @@ fn a_new_array_is_in_doubt_everywhere_and_goes_on_where_it_was() {
 
 #[test]
 fn all_that_is_dirty_is_marked_by_one_superblock() {
-    // Who flushes wants all of it home; what is dirty in non-volatile RAM may stay there, and is marked when it leaves.
+    // A flush destages all of it; dirty data in non-volatile RAM may stay there, and is marked when it leaves.
     for (flushes, non_volatile, superblocks) in [(true, false, 1), (false, false, 1), (false, true, 3)] {
         let one_by_one = RaidConfig { destage_depth: 1, flush_depth: 1, ..regions_of_a_stripe(false) };
         let mut bench = Bench::new(RaidConfig { when: WhenPolicy::Idle, non_volatile, ..one_by_one });
@@ -258,7 +258,7 @@ fn all_that_is_dirty_is_marked_by_one_superblock() {
                 bench.now += Nanos::from_secs(2);
                 bench.handle(Event::Wake);
                 while !bench.raid.array().cache.dirty().is_empty() {
-                    assert!(bench.returns(), "it brings home what is dirty");
+                    assert!(bench.returns(), "it destages dirty blocks");
                 }
             }
         }

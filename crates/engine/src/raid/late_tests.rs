@@ -1,4 +1,4 @@
-//! Requests for a stripe that is on its way home. Of six members, stripe 0 has block `b` in row `b % 16` of column `b / 16`, on the
+//! Requests for a stripe that is being destaged. Of six members, stripe 0 has block `b` in row `b % 16` of column `b / 16`, on the
 //! member of the same number; the parity is on member 5.
 
 use super::*;
@@ -16,7 +16,7 @@ fn is_answered(bench: &Bench, id: u64) -> bool {
     bench.answers.iter().any(|(other, _)| *other == id)
 }
 
-/// Everything is home and right, after a restart as well.
+/// Everything is destaged and right, after a restart as well.
 #[track_caller]
 fn holds(mut bench: Bench, blocks: &[(u64, u8)]) {
     bench.flush().expect("flushed");
@@ -106,7 +106,7 @@ fn a_gap_that_is_read_to_be_written_waits_too() {
     bench.ask(Io::Flush);
     assert_eq!(bench.sent(), ["r0 0+3", "r5 0+3"]);
     let gap = bench.write(1, 1, 9);
-    assert!(!is_answered(&bench, gap), "its old content goes home between the two");
+    assert!(!is_answered(&bench, gap), "its old content is destaged between the two");
     bench.settle();
     assert!(is_answered(&bench, gap));
     holds(bench, &[(0, 1), (1, 9), (2, 1)]);

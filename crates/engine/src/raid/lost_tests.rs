@@ -71,7 +71,7 @@ fn a_write_to_such_a_row_loses_the_rest_for_good_and_nothing_else() {
     assert_eq!(bench.read(37, 1).expect("read"), [3; BLOCK]);
 }
 
-/// Block 21 is on its way home, and the first write to the row is about to reach a member.
+/// Block 21 is being destaged, and the first write to the row is about to reach a member.
 fn about_to_write() -> Bench {
     let mut bench = damaged();
     bench.write(21, 1, 9);

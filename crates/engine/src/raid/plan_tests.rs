@@ -390,7 +390,7 @@ proptest! {
                 let ops = full.matrix[(row, column)];
                 if !is_parity && view.z[(row, column)].is_dirty() {
                     prop_assert!(!ops.has(Ops::R), "r would spoil newer data, (6)");
-                    prop_assert!(ops.writes(), "what is dirty goes home");
+                    prop_assert!(ops.writes(), "dirty blocks are destaged");
                 }
                 let kept = ops.has(Ops::X) || ops.has(Ops::XX);
                 prop_assert_eq!(kept, basic.matrix[(row, column)].has(Ops::X.with(Ops::XX)), "no XOR is added");

@@ -16,7 +16,7 @@ fn rested(config: RaidConfig) -> Bench {
     bench
 }
 
-/// Everything is home and right, after a restart as well.
+/// Everything is destaged and right, after a restart as well.
 #[track_caller]
 fn holds(mut bench: Bench, blocks: &[(u64, u8)]) {
     bench.flush().expect("flushed");

@@ -317,7 +317,7 @@ fn marks_decide_when_and_the_least_recently_written_goes_first() {
     bench.write(first(2), 1, 1);
     bench.settle();
     let array = bench.raid.array();
-    assert_eq!(array.cache.dirty().iter().copied().collect::<Vec<_>>(), [1, 2], "stripe 0 went home");
+    assert_eq!(array.cache.dirty().iter().copied().collect::<Vec<_>>(), [1, 2], "stripe 0 was destaged");
 }
 
 #[test]

@@ -132,7 +132,7 @@ pub struct FfsConfig {
     pub placement: Placement,
     /// Calls that change names wait until the metadata is on the disk; otherwise it is written later.
     pub synchronous_metadata: bool,
-    /// A journal of this size, as ext3 has it with `data=ordered`: metadata goes there first and home later (see `journal`).
+    /// A journal of this size, as ext3 has it with `data=ordered`: metadata goes there first and to its place later (see `journal`).
     /// None if zero. Metadata must not be synchronous then.
     pub journal_bytes: u32,
     /// Read on in a file that is read in order.

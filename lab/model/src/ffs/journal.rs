@@ -1,4 +1,4 @@
-//! ext3's journal with `data=ordered`: metadata goes home later than data.
+//! ext3's journal with `data=ordered`: metadata is written back later than data.
 //!
 //! | when                                        | what is written                                                    |
 //! |---------------------------------------------|--------------------------------------------------------------------|
@@ -8,7 +8,7 @@
 //! | at a sync, for room in memory, 30 s after   | blocks of metadata, at their home                                  |
 //! | their commit, and before the journal is full|                                                                    |
 //!
-//! What has changed since the last commit may not go home, and what was freed since then is not used again, unless all
+//! What has changed since the last commit may not be written back, and what was freed since then is not used again, unless all
 //! else is. A commit here does not wait for its data, as that only counts where the disk's own cache may lose it; nothing
 //! replays this journal.
 
@@ -33,12 +33,12 @@ pub(crate) struct Journal {
     blocks: u32,
     /// The block that is written next.
     next: u32,
-    /// Blocks that were written since all metadata was home.
+    /// Blocks that were written since all metadata was written back.
     used: u32,
     changed: BTreeSet<Frag>,
     /// Freed since the last commit.
     pub freed: Vec<(Frag, u32)>,
-    /// When what is not home yet was committed.
+    /// When the oldest block that is not written back was committed.
     committed: BTreeMap<Frag, Nanos>,
 }
 
@@ -84,7 +84,7 @@ impl Ffs {
         }
     }
 
-    /// A block of metadata is at home, or worth nothing any more.
+    /// A block of metadata is at its place, or worth nothing any more.
     pub(crate) fn leave_journal(&mut self, at: Frag) {
         if let Some(journal) = &mut self.journal {
             if journal.changed.remove(&at) {
@@ -94,7 +94,7 @@ impl Ffs {
         }
     }
 
-    /// True where the journal has to have a block before its home may.
+    /// True where the journal has to have a block before its place may.
     pub(crate) fn is_held(&self, at: Frag) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.changed.contains(&at))
     }

@@ -13,7 +13,7 @@
 //! | `volume`    | all of that together; `check` is its fsck                                |
 //! | `plan`      | a call becomes steps, with the order of synchronous writes               |
 //! | `machine`   | processes carry steps out; `disk_io` reads and writes through `buffers`  |
-//! | `journal`   | ext3's journal: metadata goes home later than data                       |
+//! | `journal`   | ext3's journal: metadata is written back later than data                 |
 //! | `cpu`       | one processor for all                                                    |
 //!
 //! A metadata write that a call waits for is [`Durability::Durable`](dcd_engine::Durability), all else is volatile: that is

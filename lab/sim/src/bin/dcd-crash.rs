@@ -38,7 +38,7 @@ enum CanaryName {
     IgnoreEpochs,
     /// Large writes go around the log without looking into it.
     BlindBypass,
-    /// Large writes go around the log over gaps that are on their way home.
+    /// Large writes go around the log over gaps that are being destaged.
     StaleGap,
     /// Segments are freed while a record in them is still being written.
     ReuseInFlight,
@@ -52,9 +52,9 @@ enum CanaryName {
     WriteHole,
     /// An array writes to a region before its bit is durable (with --raid).
     LateIntent,
-    /// An array writes home what its journal does not have, and crashes take members (with --raid).
+    /// An array writes blocks back that its journal does not have, and crashes take members (with --raid).
     SkipJournal,
-    /// An array takes what is written during a destage for home (with --raid).
+    /// An array takes what is written during a destage for clean (with --raid).
     LateWrite,
     /// An array does not mark what a member misses that comes back (with --raid).
     ForgetMissed,
@@ -124,7 +124,7 @@ struct Arguments {
     /// could be after a crash. (Otherwise this is done in one run of seven.)
     #[arg(long)]
     ordered_destage: bool,
-    /// Fills gaps between blocks that go home, by rules drawn from the seed.
+    /// Fills gaps between blocks that are destaged, by rules drawn from the seed.
     #[arg(long)]
     fill: bool,
     /// Explores an array in place of a cache, with members and settings drawn from the seed.

@@ -53,7 +53,7 @@ pub struct Rig {
     /// Does the stack keep the order of overlapping requests in flight?
     pub overlaps: bool,
     /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
-    /// bring home into the one below it. Otherwise all at once.
+    /// destage into the one below it. Otherwise all at once.
     pub upper_first: bool,
     /// Disks may be lost for good.
     pub losses: Option<Losses>,

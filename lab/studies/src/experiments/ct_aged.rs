@@ -80,7 +80,7 @@ fn measure(setup: &ArraySetup, host: &HostSetup, aging: &Aging, seed: u64) -> Re
     let mut sample = Sample::default();
     for scheme in SCHEMES {
         let ran = setup.run_aged(scheme, host, &aged)?;
-        let seconds = (ran.measured.phase("write").elapsed + ran.home).as_secs_f64();
+        let seconds = (ran.measured.phase("write").elapsed + ran.destaging).as_secs_f64();
         sample.set(name(scheme, SECONDS_PER_MB), seconds / (aging.measured_bytes as f64 / 1e6));
         sample.set(name(scheme, "blocks"), ran.blocks_per_command());
     }

@@ -11,7 +11,7 @@ use crate::array::{ArraySetup, HostSetup, Scheme};
 
 const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext3 allocates in advance and leaves unused between files. From Linux 2.6.10 \
      on ext3 only reserves them in memory, and gives them up when a file is closed: the next file of one program begins where the \
-     last one ends. What is left between files are directories and blocks of addresses, which the journal keeps from home for a while. But \
+     last one ends. What is left between files are directories and blocks of addresses, which the journal keeps back for a while. But \
      512 MiB have room for the whole copy, and before it goes to the disks a sync has brought them, too: nothing is left to transform. \
      With half of the cache and one command at a time (--set cache=256MiB --set queue-depth=1) it is 1.11x";
 const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 6 ms for each; md took 1.1 ms, less than \
@@ -73,7 +73,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
             points.push(Point::new(key(scheme, name), move || {
                 let ran = setup.run(scheme, &host, &Workload::SelfCopy(load), seed)?;
                 let mut sample = Sample::default();
-                let seconds = ran.measured.phase("copy").elapsed + ran.home;
+                let seconds = ran.measured.phase("copy").elapsed + ran.destaging;
                 sample.set(name, seconds.as_secs_f64() * scale as f64);
                 Ok(sample)
             }));

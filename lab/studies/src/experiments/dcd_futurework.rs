@@ -104,12 +104,12 @@ fn destage(setup: &Setup, bursts: Bursts, seed: u64) -> Result<Sample, LabError>
         seconds += times.total.as_secs_f64();
         rig.pause(bursts.between);
     }
-    let home = rig.drain();
+    let destaging = rig.drain();
     let status = rig.cache_status();
     let count = |name: &str| status["statistics"][name].as_f64().unwrap_or(f64::NAN);
     let mut sample = Sample::default();
     sample.set("seconds", seconds);
-    sample.set("home_seconds", home.as_secs_f64());
+    sample.set("destage_seconds", destaging.as_secs_f64());
     sample.set("destage_writes", count("destage_writes"));
     sample.set("destaged_mb", count("destaged_sectors") * 512.0 / 1e6);
     Ok(sample)
@@ -132,11 +132,11 @@ fn recover(setup: Setup, log_bytes: u64, seed: u64) -> Result<Sample, LabError> 
 
 pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let at = |kind: &str, name: &str, what: &str| samples.get(&format!("{kind}: {name}"), what);
-    let columns = "destaging | bursts (s) | writes home | MB home | the rest home at the end (s)";
+    let columns = "destaging | bursts (s) | writes | MB | the rest at the end (s)";
     let mut destaging = Table::new("Destaging", columns);
     for name in DESTAGES {
         let figure_of = |what: &str| figure(at("destage", name, what));
-        let figures = ["seconds", "destage_writes", "destaged_mb", "home_seconds"].map(figure_of);
+        let figures = ["seconds", "destage_writes", "destaged_mb", "destage_seconds"].map(figure_of);
         destaging.row(std::iter::once(name.to_owned()).chain(figures));
     }
     let benchmark = |name: &str, phase: &str, what: &str| at("benchmark", name, &format!("{phase}/{what}"));
@@ -169,16 +169,16 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
     let mut claims = vec![
         Claim::range(
-            "least-valid-first reduces the writes that bring data home, to",
+            "least-valid-first reduces the writes of destaging, to",
             "fewer",
             100.0 * of_base("least valid first", "destaged_mb"),
             (0.0, 100.0),
             " %",
         ),
         Claim::range(
-            "sorting by LBA reduces the time to bring the rest home, to",
+            "sorting by LBA reduces the time to destage the rest, to",
             "less",
-            100.0 * of_base("sorted by LBA", "home_seconds"),
+            100.0 * of_base("sorted by LBA", "destage_seconds"),
             (0.0, 100.0),
             " %",
         ),

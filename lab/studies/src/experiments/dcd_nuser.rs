@@ -156,10 +156,10 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
 const FITTED_USERS: u32 = 4;
 /// Why claims about them do not hold, as far as it was found out.
 const LOG_IS_FULL: &str = "a phase of 16 users writes some 185 MB into a log of 64 MB, which is full for most of the time; 10 to 12 ms \
-                           take the writes that bring home, each, as the paper does not sort them. Of the \
+                           take the writes of destaging, each, as the paper does not sort them. Of the \
                            full log a quarter is segments without valid data that our ring cannot free and the paper's list \
                            can: with as much more log (--set cache=80MiB) they gain 1.5x, 1.1x (warm 1.2x) and 5.6x. With \
-                           512MiB, where nothing has to go home, it is 5.7x, 2.4x (warm 2.9x) and 7.8x, and the processor's \
+                           512MiB, where nothing has to be destaged, it is 5.7x, 2.4x (warm 2.9x) and 7.8x, and the processor's \
                            share 19 to 63 %. Clusters that go around the log are no way out: with --set cluster=64KiB it is \
                            1.4x, 1.1x and 5.7x";
 

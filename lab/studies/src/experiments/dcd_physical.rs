@@ -38,12 +38,12 @@ fn measure(setup: &Setup, load: &Load, seed: u64) -> Result<Sample, LabError> {
     let mut rig = setup.build(seed)?;
     let before = rig.disk_requests();
     let times = work(&mut rig, load, seed)?;
-    let home = rig.drain();
+    let destaging = rig.drain();
     let mut sample = Sample::default();
     sample.set("seconds", times.total.as_secs_f64());
     sample.set("write_ms", mean_ms(&times.writes));
     sample.set("read_ms", mean_ms(&times.reads));
-    sample.set("home_seconds", home.as_secs_f64());
+    sample.set("destage_seconds", destaging.as_secs_f64());
     let after = rig.disk_requests();
     sample.set("disk_requests", (after.0 + after.1 - before.0 - before.1) as f64);
     Ok(sample)
@@ -54,7 +54,7 @@ pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, Lab
     let mut table = Table::new(
         "The same requests",
         "disk | seconds | times the plain disk | mean write (ms) | mean read (ms) | \
-            then home (s) | disk requests in all",
+            then destaging (s) | disk requests in all",
     );
     for kind in KINDS {
         table.row([
@@ -63,7 +63,7 @@ pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, Lab
             format!("{}x", figure(get("plain", "seconds") / get(kind, "seconds"))),
             figure(get(kind, "write_ms")),
             figure(get(kind, "read_ms")),
-            figure(get(kind, "home_seconds")),
+            figure(get(kind, "destage_seconds")),
             figure(get(kind, "disk_requests")),
         ]);
     }

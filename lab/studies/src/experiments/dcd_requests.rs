@@ -212,9 +212,9 @@ impl Profiles<'_> {
             )
             .because(TRAFFIC),
             Claim::spread(
-                "bytes that go home, of those that are logged",
+                "bytes that are destaged, of those that are logged",
                 "most need no destaging",
-                &self.home(),
+                &self.destaged(),
                 (0.0, 50.0),
                 " %",
             ),
@@ -232,7 +232,7 @@ impl Profiles<'_> {
     }
 
     /// What the data disk gets, of what the log got, in percent.
-    fn home(&self) -> Vec<f64> {
+    fn destaged(&self) -> Vec<f64> {
         let get = |users: u32, name: &str| self.samples.get(&key(PAPER, users), name);
         self.users
             .iter()
@@ -241,9 +241,9 @@ impl Profiles<'_> {
     }
 }
 
-const FROM_LOG: &str = "in the copy 20 reads find blocks in the log that are home already, in the newest segment, which the ring \
+const FROM_LOG: &str = "in the copy 20 reads find blocks in the log that are destaged already, in the newest segment, which the ring \
                         keeps; with one user they are 2.1 % of the reads. Nothing dirty is read from the log";
 const METADATA_FROM_LOG: &str = "what 16 users change of inodes and maps is more than the 2.6 MB of it that Solaris keeps in \
                                  memory: what had to leave is read again while the log has it";
 const TRAFFIC: &str = "in requests it is less than half, in bytes it is not: the log gets what the plain disk gets (with 4 users \
-                       116 MB), half of that and more is read again, garbage with it, and two fifths are written home";
+                       116 MB), half of that and more is read again, garbage with it, and two fifths are destaged";

@@ -145,12 +145,12 @@ impl Core {
             };
             let ends = |block: usize| bad(block) || !room.is_joined(block);
             let last = (first + 1..blocks.end).find(|&block| ends(block)).unwrap_or(blocks.end);
-            let at = room.blocks[first].home.start;
-            let bytes = byte_offset(at, room.blocks[last - 1].home.end());
+            let at = room.blocks[first].target.start;
+            let bytes = byte_offset(at, room.blocks[last - 1].target.end());
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
             for block in &room.blocks[first..last] {
-                self.destager.kept.send_data(block.home, &buf, byte_offset(at, block.home.start));
+                self.destager.kept.send_data(block.target, &buf, byte_offset(at, block.target.start));
             }
             self.destager.next_block = last;
             self.statistics.destage_writes += 1;
@@ -224,15 +224,15 @@ impl Core {
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let how::Block { home: extent, index, .. } = self.destager.room.blocks[block];
+                    let how::Block { target: extent, index, .. } = self.destager.room.blocks[block];
                     self.destager.room.items[index as usize].failed = true;
                     self.destager.kept.failed(extent);
                 }
             }
             Flight::Write(blocks) => {
                 let blocks = &self.destager.room.blocks[blocks];
-                let sectors: u64 = blocks.iter().map(|block| block.home.sectors).sum();
-                let span = blocks[blocks.len() - 1].home.end() - blocks[0].home.start;
+                let sectors: u64 = blocks.iter().map(|block| block.target.sectors).sum();
+                let span = blocks[blocks.len() - 1].target.end() - blocks[0].target.start;
                 self.statistics.destaged_sectors += sectors;
                 self.statistics.gap_sectors += span - sectors;
             }

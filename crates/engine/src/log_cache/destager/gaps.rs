@@ -126,7 +126,7 @@ impl Room {
     /// Whether the blocks on both sides of a place are to be written in one go: nothing lies between them, or its content is
     /// there.
     pub(super) fn is_joined(&self, behind: usize) -> bool {
-        let (end, start) = (self.blocks[behind - 1].home.end(), self.blocks[behind].home.start);
+        let (end, start) = (self.blocks[behind - 1].target.end(), self.blocks[behind].target.start);
         end == start || self.gap_at(end).is_some_and(|gap| self.gaps[gap].missing == 0)
     }
 

@@ -34,7 +34,7 @@ impl Core {
             let blocks = room.blocks.len();
             masked_runs(line, piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                room.blocks.push(how::Block { home: run, place, index: destager.next as u32 });
+                room.blocks.push(how::Block { target: run, place, index: destager.next as u32 });
             });
             if room.blocks.len() > room.blocks_max {
                 room.blocks.truncate(blocks);
@@ -46,7 +46,7 @@ impl Core {
 
     fn plan_runs(&mut self, first: usize) {
         for block in 0..self.destager.room.blocks.len() {
-            let extent = self.destager.room.blocks[block].home;
+            let extent = self.destager.room.blocks[block].target;
             let joined = self.joins_run(extent);
             let room = &mut self.destager.room;
             if joined {
@@ -127,14 +127,14 @@ impl Core {
 impl Room {
     /// Forgets what the window has from a sector on.
     fn cut(&mut self, sector: Lba) {
-        let blocks = self.blocks.partition_point(|block| block.home.start < sector);
+        let blocks = self.blocks.partition_point(|block| block.target.start < sector);
         self.blocks.truncate(blocks);
         while self.runs.last().is_some_and(|run| run.start >= sector) {
             self.runs.pop();
         }
         let Some(run) = self.runs.last_mut() else { unreachable!("a window has room for a line") };
         run.blocks.end = blocks;
-        run.sectors = self.blocks[blocks - 1].home.end() - run.start;
+        run.sectors = self.blocks[blocks - 1].target.end() - run.start;
         let end = run.end();
         self.targets.retain(|target| target.extent.start < end);
         self.cut_gaps(end);

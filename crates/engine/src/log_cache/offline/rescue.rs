@@ -118,6 +118,26 @@ pub fn rescue(
         superblock.state = State::Active;
         write_superblock(log, &mut superblock)?;
     }
+    let mut report = write_back(log, data, &newest, report, write, progress)?;
+    if write {
+        data.flush().map_err(OfflineError::io("flushing the data disk"))?;
+        if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
+            mark_clean(log, data, &mut superblock, &walked)?;
+            report.marked_clean = true;
+        }
+    }
+    Ok(report)
+}
+
+/// Reads the newest copies, and writes them to the data disk where `write` is set; the report then has what could not be saved.
+fn write_back(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    newest: &Newest,
+    report: RescueReport,
+    write: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RescueReport, OfflineError> {
     let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
     let mut writer = Writer { log, data, write, run: Vec::new(), run_start: Lba(0), report };
     let mut done = 0;
@@ -129,15 +149,7 @@ pub fn rescue(
         }
     }
     writer.end_run()?;
-    let mut report = writer.report;
-    if write {
-        data.flush().map_err(OfflineError::io("flushing the data disk"))?;
-        if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
-            mark_clean(log, data, &mut superblock, &walked)?;
-            report.marked_clean = true;
-        }
-    }
-    Ok(report)
+    Ok(writer.report)
 }
 
 fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -> Result<(), OfflineError> {

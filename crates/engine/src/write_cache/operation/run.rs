@@ -48,7 +48,7 @@ impl WriteCache {
             .iter()
             .enumerate()
             .map(|(index, &slot)| Block {
-                home: Extent::new(Lba(writes.block(slot).number * sectors), sectors),
+                target: Extent::new(Lba(writes.block(slot).number * sectors), sectors),
                 place: writes.written(slot),
                 index: index as u32,
             })
@@ -57,7 +57,7 @@ impl WriteCache {
         how::merge(&blocks)
             .map(|range| {
                 let run = &blocks[range];
-                let extent = Extent::new(run[0].home.start, run.len() as u64 * sectors);
+                let extent = Extent::new(run[0].target.start, run.len() as u64 * sectors);
                 Run { extent, slots: run.iter().map(|block| slots[block.index as usize]).collect() }
             })
             .collect()

@@ -1,4 +1,4 @@
-//! Metadata goes into the journal first, and home later.
+//! Metadata goes into the journal first, and to its place later.
 
 use super::random::{Character, drive};
 use super::*;
@@ -97,7 +97,7 @@ fn what_fills_a_quarter_of_the_journal_is_committed_at_once_and_goes_home_before
     let seen: Vec<To> = commits.flatten().collect();
     assert!(bench.now < Nanos::from_secs(5), "before any commit is due");
     // Four blocks, one that describes them and one that ends the commit: two of them fit in three quarters.
-    let first_home = seen.iter().position(|to| *to == To::Metadata).expect("some went home");
+    let first_home = seen.iter().position(|to| *to == To::Metadata).expect("some were written back");
     let before = seen[..first_home].iter().filter(|to| **to == To::Journal).count();
     assert_eq!(before, 2, "{seen:?}");
 }
