@@ -21,7 +21,7 @@ Examples:
   dcd status disk.toml
   dcd status disk.toml --json | jq .layers";
 
-/// What `dcd status --json` prints.
+/// The fields that `dcd status --json` prints.
 pub const STATUS_FIELDS: &str = include_str!("status_fields.txt");
 
 /// A write cache for block devices: a small fast log before a slow disk.

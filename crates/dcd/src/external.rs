@@ -10,7 +10,7 @@ use std::process::Command;
 use dcd_cli::Failure;
 
 const PROGRAM: &str = "dcd-lab";
-/// What `dcd lab` was called is `dcd-lab study`; both names work.
+/// "study" was called "lab" before; both names work.
 const COMMANDS: [&str; 6] = ["tune", "trace", "simulate", "study", "lab", "demo"];
 
 /// The arguments, where they are for the laboratory's program.

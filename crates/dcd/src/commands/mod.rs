@@ -21,7 +21,7 @@ use dcd_engine::{Extent, Nanos};
 use crate::cli::Command;
 use crate::failure::Failure;
 
-/// What differs between the programs that have these commands.
+/// The differences between the two programs that have these commands.
 #[derive(Clone, Copy)]
 pub struct Program {
     /// Its command line, for completions and manual pages.

@@ -85,7 +85,7 @@ fn refuse_in_use(name: &str, standing: Option<Standing>, role: Option<usize>) ->
     wrong(name, &what, "nothing was changed")
 }
 
-/// How a new member is filled, by the superblock that it was given.
+/// Says how a new member is filled, by the superblock that it was given.
 fn replaced(name: &str, role: usize, now: &Superblock) -> String {
     let what = match (now.rebuilding, now.is_returning()) {
         (Some(other), _) if other.role != role => {

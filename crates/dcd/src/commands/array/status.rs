@@ -73,7 +73,7 @@ pub fn without(array: &ArrayStatus) -> String {
     }
 }
 
-/// What the command shows, and prints as JSON.
+/// The state of an array, as the command shows it and prints it as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     served: bool,
@@ -319,7 +319,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole as f64
 }
 
-/// What the superblocks say, if the array would start.
+/// The state that the superblocks show. `starts`: the array would start.
 fn state(devices: &Devices, starts: bool) -> ArrayState {
     let of = &devices.newest;
     let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !devices.has(role)).count();
