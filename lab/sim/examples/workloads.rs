@@ -1,6 +1,6 @@
 //! Runs a workload on the plain disk of 1996, and says what it measured and how long that took to simulate.
 //!
-//! `cargo run --release -p dcd-sim --example workloads [untar|postmark|RES|INS|WEB|HARP|SITAR|streams|writes] [MiB of buffer cache]`
+//! `cargo run --release -p dcd-sim --example workloads [untar|postmark|RES|INS|WEB|HARP|SITAR] [MiB of buffer cache]`
 //!
 //! A trace can be given other numbers of files and another skew behind that, to see what they do.
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 use dcd_engine::{Geometry, StackBuilder};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig};
-use dcd_sim::workloads::{Measured, NUser, PROFILES, PostMark, RawWrites, Streams, Synthetic, Workload, run};
+use dcd_sim::workloads::{Measured, NUser, PROFILES, PostMark, Synthetic, Workload, run};
 use dcd_sim::{BlankDisk, Latency, VirtualDriver};
 
 const DISK_BYTES: u64 = 4_000_000_000;
@@ -86,8 +86,6 @@ fn main() {
     let (mut ffs, workload) = match (name.as_str(), profile) {
         (_, Some(profile)) => (FfsConfig::default(), Workload::Synthetic(Synthetic { profile })),
         ("postmark", _) => (FfsConfig::default(), Workload::PostMark(PostMark::default())),
-        ("streams", _) => (FfsConfig::default(), Workload::Streams(Streams::default())),
-        ("writes", _) => (FfsConfig::default(), Workload::RawWrites(RawWrites::default())),
         _ => (FfsConfig::ultra_1(), Workload::NUser(NUser::default())),
     };
     ffs.buffer_cache_bytes = cache.map_or(ffs.buffer_cache_bytes, |mib| mib << 20);

@@ -223,23 +223,21 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
     Rig {
-        disks,
-        base,
-        build,
         build_after_log_failure: Some(bare),
         data_alone: ordered_destage.then_some(data_place),
         promise,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
-        upper_first: false,
-        losses: None,
-        hot_add: None,
-        rots: false,
         log: Some(area),
-        about: format!(
-            "log cache, {log_about}, {}, {about}",
-            if logical { "logical (one disk)" } else { "physical (two disks)" }
-        ),
+        ..Rig::plain(
+            disks,
+            base,
+            build,
+            format!(
+                "log cache, {log_about}, {}, {about}",
+                if logical { "logical (one disk)" } else { "physical (two disks)" }
+            ),
+        )
     }
 }
 

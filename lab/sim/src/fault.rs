@@ -1,85 +1,63 @@
 //! Fault plans: what a simulated device does wrong, and when. A plan is data, so a run with faults repeats from its seed.
 
-use dcd_engine::{ErrorKind, Extent, Io};
+use dcd_engine::{ErrorKind, Io};
 
 /// Which operations a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOn {
     Any,
-    Read,
     Write,
     Flush,
-    /// Discards and zeroes.
-    Erase,
 }
 
 impl FaultOn {
     fn matches(self, io: &Io) -> bool {
         match self {
             FaultOn::Any => true,
-            FaultOn::Read => matches!(io, Io::Read { .. }),
             FaultOn::Write => matches!(io, Io::Write { .. }),
             FaultOn::Flush => matches!(io, Io::Flush),
-            FaultOn::Erase => matches!(io, Io::Discard { .. } | Io::WriteZeroes { .. }),
         }
     }
 }
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The operation fails. A failed write leaves each of its sectors old or new; a failed flush may have dropped what it
-    /// should have covered, for good.
-    Error(ErrorKind),
-    /// The write is acknowledged and never happens (a phantom write).
-    LostWrite,
-    /// The write lands this many sectors further on (modulo the device), and is acknowledged.
-    MisdirectedWrite(u64),
-    /// The read returns what lies this many sectors further on.
-    MisdirectedRead(u64),
-    /// One bit of what is about to be read has rotted on the medium.
-    BitRot,
-}
-
-/// One fault, from the operation `first` on (counted from 0 among those that match), `times` times.
+/// Operations that fail: from the operation `first` on (counted from 0 among those that match), `times` times. A failed write
+/// leaves each of its sectors old or new; a failed flush may have dropped what it should have covered, for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRule {
-    pub on: FaultOn,
-    /// Only operations that touch these sectors.
-    pub within: Option<Extent>,
-    pub first: u64,
-    /// `u64::MAX`: for ever.
-    pub times: u64,
-    pub fault: Fault,
+    on: FaultOn,
+    first: u64,
+    times: u64,
+    error: ErrorKind,
 }
 
 impl FaultRule {
     /// The `n`-th operation fails, once.
-    pub const fn once(on: FaultOn, n: u64, fault: Fault) -> FaultRule {
-        FaultRule { on, within: None, first: n, times: 1, fault }
+    pub const fn once(on: FaultOn, n: u64, error: ErrorKind) -> FaultRule {
+        FaultRule { on, first: n, times: 1, error }
     }
 
     /// The `n`-th operation and all after it fail.
-    pub const fn for_ever(on: FaultOn, n: u64, fault: Fault) -> FaultRule {
-        FaultRule { on, within: None, first: n, times: u64::MAX, fault }
+    pub const fn for_ever(on: FaultOn, n: u64, error: ErrorKind) -> FaultRule {
+        FaultRule { on, first: n, times: u64::MAX, error }
     }
 }
 
 /// What a device does wrong.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    pub rules: Vec<FaultRule>,
+    rule: Option<FaultRule>,
     /// The liar: flushes and FUA are acknowledged and do nothing.
     pub ignore_flushes: bool,
     /// Every operation fails, and a power cut does not change that.
     pub dead: bool,
-    counts: Vec<u64>,
+    /// Operations that the rule has matched.
+    matched: u64,
     fired: u64,
 }
 
 impl FaultPlan {
-    pub fn new(rules: Vec<FaultRule>) -> FaultPlan {
-        FaultPlan { counts: vec![0; rules.len()], rules, ..FaultPlan::default() }
+    pub fn new(rule: FaultRule) -> FaultPlan {
+        FaultPlan { rule: Some(rule), ..FaultPlan::default() }
     }
 
     pub fn liar() -> FaultPlan {
@@ -95,27 +73,18 @@ impl FaultPlan {
         FaultPlan { ignore_flushes: self.ignore_flushes, dead: self.dead, ..FaultPlan::default() }
     }
 
-    /// How many operations have met a fault.
+    /// How many operations have failed.
     pub const fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Counts an operation, and says what goes wrong with it.
-    pub fn strike(&mut self, io: &Io) -> Option<Fault> {
-        let mut struck = self.dead.then_some(Fault::Error(ErrorKind::Medium));
-        for (rule, count) in self.rules.iter().zip(&mut self.counts) {
-            let inside = match (rule.within, io.extent()) {
-                (Some(within), Some(extent)) => within.overlaps(extent),
-                (Some(_), None) => false,
-                (None, _) => true,
-            };
-            if !inside || !rule.on.matches(io) {
-                continue;
-            }
-            if *count >= rule.first && *count - rule.first < rule.times {
-                struck = struck.or(Some(rule.fault));
-            }
-            *count += 1;
+    /// Counts an operation, and says how it fails, if it does.
+    pub fn strike(&mut self, io: &Io) -> Option<ErrorKind> {
+        let mut struck = self.dead.then_some(ErrorKind::Medium);
+        if let Some(rule) = self.rule.filter(|rule| rule.on.matches(io)) {
+            let hits = self.matched >= rule.first && self.matched - rule.first < rule.times;
+            struck = struck.or(hits.then_some(rule.error));
+            self.matched += 1;
         }
         self.fired += u64::from(struck.is_some());
         struck
@@ -124,24 +93,22 @@ impl FaultPlan {
 
 #[cfg(test)]
 mod tests {
+    use dcd_engine::{Extent, Lba};
+
     use super::*;
 
     #[test]
     fn a_rule_counts_only_what_it_names() {
-        let error = Fault::Error(ErrorKind::Medium);
-        let mut plan = FaultPlan::new(vec![
-            FaultRule::once(FaultOn::Flush, 1, error),
-            FaultRule {
-                within: Some(Extent::new(dcd_engine::Lba(8), 8)),
-                ..FaultRule::for_ever(FaultOn::Erase, 0, error)
-            },
-        ]);
-        let erase = |start, sectors| Io::Discard { extent: Extent::new(dcd_engine::Lba(start), sectors) };
+        let error = ErrorKind::Medium;
+        let mut plan = FaultPlan::new(FaultRule::once(FaultOn::Flush, 1, error));
+        let discard = Io::Discard { extent: Extent::new(Lba(0), 8) };
         assert_eq!(plan.strike(&Io::Flush), None);
-        assert_eq!(plan.strike(&erase(0, 8)), None);
+        assert_eq!(plan.strike(&discard), None);
         assert_eq!(plan.strike(&Io::Flush), Some(error));
         assert_eq!(plan.strike(&Io::Flush), None);
-        assert_eq!(plan.strike(&erase(0, 9)), Some(error));
+        let mut plan = FaultPlan::new(FaultRule::for_ever(FaultOn::Any, 2, error));
+        let struck = [Io::Flush, discard, Io::Flush, Io::Flush].map(|io| plan.strike(&io));
+        assert_eq!(struck, [None, None, Some(error), Some(error)]);
         assert_eq!(plan.fired(), 2);
     }
 }

@@ -11,22 +11,22 @@ mod memdisk;
 mod oracle;
 mod rng;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 pub mod cache;
 pub mod explore;
 pub mod raid;
-pub mod reference;
 pub mod stamp;
 pub mod workloads;
-pub mod write_cache;
 
 pub use device::{BlankDisk, Latency, SimDevice, Ticket};
 pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
 pub use explore::{
     BuildWithout, Counts, ExploreConfig, Explored, HotAdd, Losses, Rig, Violation, explore, replay,
 };
-pub use fault::{Fault, FaultOn, FaultPlan, FaultRule};
+pub use fault::{FaultOn, FaultPlan, FaultRule};
 pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};
 pub use oracle::{FlushMark, Oracle, ReadMark};

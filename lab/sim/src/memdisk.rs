@@ -17,7 +17,7 @@ use dcd_engine::{
 };
 
 use crate::device::Flights;
-use crate::{Fault, FaultPlan, Image, Latency, SimDevice, SimRng, Ticket};
+use crate::{FaultPlan, Image, Latency, SimDevice, SimRng, Ticket};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
@@ -82,7 +82,7 @@ struct Pending {
 #[derive(Debug)]
 struct Flight {
     io: Io,
-    fault: Option<Fault>,
+    fault: Option<ErrorKind>,
     /// For a flush: it covers the writes with numbers below this one.
     covers: u64,
 }
@@ -214,11 +214,6 @@ impl MemDisk {
         self.put(at, &sector);
     }
 
-    /// Sectors that completed writes left volatile, with repetition.
-    pub fn volatile_sectors(&self) -> u64 {
-        self.pending.iter().map(|p| p.change.extent.sectors).sum()
-    }
-
     /// The disk as it is found after a power cut now. A liar stays a liar and the dead stay dead; all other faults
     /// are over.
     pub fn power_cut(&self, style: CutStyle, rng: &mut SimRng) -> MemDisk {
@@ -270,9 +265,7 @@ impl MemDisk {
 
     /// What is in flight may reach the medium in any order.
     fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<Change> {
-        let lost =
-            |flight: &&Flight| !matches!(flight.fault, Some(Fault::LostWrite | Fault::MisdirectedWrite(_)));
-        let modifying = self.flights.iter().filter(|flight| flight.io.modifies()).filter(lost);
+        let modifying = self.flights.iter().filter(|flight| flight.io.modifies());
         let mut changes: Vec<Change> = modifying.map(|flight| Change::of(&flight.io)).collect();
         for index in (1..changes.len()).rev() {
             changes.swap(index, rng.below(index as u64 + 1) as usize);
@@ -340,12 +333,14 @@ impl MemDisk {
         if let Err(error) = self.geometry.validate(&io) {
             return IoResult::err(io.take_buf(), error);
         }
-        if let Some(Fault::Error(kind)) = fault {
+        if let Some(kind) = fault {
             return self.fail(io, kind, covers);
         }
         match io {
             Io::Read { at, mut buf } => {
-                self.read_medium(at, &mut buf, fault);
+                if !buf.is_blank() {
+                    self.current.read(at, buf.bytes_mut());
+                }
                 IoResult::ok(buf)
             }
             Io::Flush => {
@@ -353,49 +348,23 @@ impl MemDisk {
                 IoResult::ok(Buf::none())
             }
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
-                self.modify(&io, durability, fault);
+                self.modify(&io, durability);
                 IoResult::ok(io.take_buf())
             }
             Io::Discard { .. } => {
-                self.modify(&io, Durability::Volatile, fault);
+                self.modify(&io, Durability::Volatile);
                 IoResult::ok(Buf::none())
             }
         }
     }
 
-    fn modify(&mut self, io: &Io, durability: Durability, fault: Option<Fault>) {
-        if let (false, None, Io::Write { at, buf, .. }) = (self.can_be_cut, fault, io)
+    fn modify(&mut self, io: &Io, durability: Durability) {
+        if let (false, Io::Write { at, buf, .. }) = (self.can_be_cut, io)
             && !buf.is_blank()
         {
             return self.current.write(*at, buf.bytes());
         }
-        let mut change = Change::of(io);
-        match fault {
-            Some(Fault::LostWrite) => return,
-            Some(Fault::MisdirectedWrite(by)) => {
-                let room = self.geometry.sectors - change.extent.sectors + 1;
-                change.extent.start = Lba((change.extent.start.0 + by) % room);
-            }
-            _ => {}
-        }
-        self.change(change, durability);
-    }
-
-    fn read_medium(&mut self, at: Lba, buf: &mut Buf, fault: Option<Fault>) {
-        if buf.is_blank() {
-            return;
-        }
-        let sectors = buf.len() as u64 / SECTOR_BYTES;
-        let at = match fault {
-            Some(Fault::MisdirectedRead(by)) => Lba((at.0 + by) % (self.geometry.sectors - sectors + 1)),
-            Some(Fault::BitRot) => {
-                let (sector, bit) = (self.rng.below(sectors), self.rng.below(8 * SECTOR_BYTES));
-                self.flip_bit(at + sector, bit);
-                at
-            }
-            _ => at,
-        };
-        self.current.read(at, buf.bytes_mut());
+        self.change(Change::of(io), durability);
     }
 
     fn fail(&mut self, io: Io, kind: ErrorKind, covers: u64) -> IoResult {

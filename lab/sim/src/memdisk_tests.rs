@@ -138,11 +138,7 @@ fn a_failed_flush_may_drop_writes_for_good() {
     let mut seen = BTreeSet::new();
     for seed in 0..20 {
         let mut disk = MemDisk::new(Geometry::plain(8), Latency::INSTANT, seed);
-        disk.set_faults(FaultPlan::new(vec![FaultRule::once(
-            FaultOn::Flush,
-            0,
-            Fault::Error(ErrorKind::Medium),
-        )]));
+        disk.set_faults(FaultPlan::new(FaultRule::once(FaultOn::Flush, 0, ErrorKind::Medium)));
         write(&mut disk, 0, 1, 1, Durability::Volatile);
         assert_eq!(disk.run(Io::Flush).status, Err(IoError::new(ErrorKind::Medium)));
         disk.run(Io::Flush).status.expect("the second one does not know");
@@ -150,24 +146,6 @@ fn a_failed_flush_may_drop_writes_for_good() {
         seen.insert(after_cuts(&disk, 0..1));
     }
     assert_eq!(seen, BTreeSet::from([BTreeSet::from([vec![0]]), BTreeSet::from([vec![1]])]));
-}
-
-#[test]
-fn misdirected_lost_and_rotten() {
-    let mut disk = disk();
-    disk.set_faults(FaultPlan::new(vec![
-        FaultRule::once(FaultOn::Write, 0, Fault::LostWrite),
-        FaultRule::once(FaultOn::Write, 1, Fault::MisdirectedWrite(10)),
-        FaultRule::once(FaultOn::Read, 0, Fault::MisdirectedRead(10)),
-        FaultRule::once(FaultOn::Read, 1, Fault::BitRot),
-    ]));
-    write(&mut disk, 0, 1, 1, Durability::Volatile);
-    write(&mut disk, 1, 1, 2, Durability::Volatile);
-    assert_eq!((sector(&disk, 0), sector(&disk, 1), sector(&disk, 11)), (0, 0, 2));
-    assert_eq!(disk.read(Lba(1), SECTOR).expect("read").bytes()[0], 2);
-    let ones: u32 =
-        disk.read(Lba(1), SECTOR).expect("read").bytes().iter().map(|byte| byte.count_ones()).sum();
-    assert_eq!(ones, 1);
 }
 
 #[test]

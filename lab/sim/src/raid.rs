@@ -324,13 +324,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let hot_add = subject.hot_add.then(|| hot_add(config.clone(), Rc::clone(&make)));
     let build = move |geometries: &[Geometry]| make(&config, geometries);
     Rig {
-        disks,
-        base,
-        build: Box::new(build),
         build_after_log_failure: after_log_failure,
-        data_alone: None,
-        promise: Promise::Flush,
-        delay_max: Nanos::ZERO,
         overlaps: subject.log_cache.is_some(),
         upper_first: subject.log_cache.is_some(),
         losses: (!subject.lies).then(|| Losses {
@@ -338,9 +332,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
             in_crashes: subject.loses_members,
         }),
         hot_add,
-        rots: false,
-        log: None,
-        about,
+        ..Rig::plain(disks, base, Box::new(build), about)
     }
 }
 

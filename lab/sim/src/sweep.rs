@@ -4,7 +4,7 @@
 //! has touched, or in a refusal to start; never in wrong data, a panic, or silence. What is still readable at its end is
 //! compared with the oracle; then the power goes, the disks come back in good health, and the oracle judges again: no write
 //! that a good flush covered may be gone. A failed write leaves its sectors old or new, and a failed flush may have
-//! dropped what it should have covered for good (see [`Fault::Error`]), so a flush that is retried and acknowledged is
+//! dropped what it should have covered for good (see [`FaultRule`]), so a flush that is retried and acknowledged is
 //! found out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use dcd_engine::{
 
 use crate::explore::{Rig, Subject, Violation, look_at_all, panic_text};
 use crate::{
-    Character, Client, CutStyle, Fault, FaultOn, FaultPlan, FaultRule, MemDisk, Oracle, Progress, Seen,
-    SimRng, VirtualDriver, describe, mix,
+    Character, Client, CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, Oracle, Progress, Seen, SimRng,
+    VirtualDriver, describe, mix,
 };
 
 type Driver = VirtualDriver<MemDisk>;
@@ -163,7 +163,7 @@ impl Life {
         let Case { device, on, error, n, for_ever } = self.case;
         let mut disks = std::mem::take(&mut self.rig.disks);
         let rule = if for_ever { FaultRule::for_ever } else { FaultRule::once };
-        disks[device].set_faults(FaultPlan::new(vec![rule(on, n, Fault::Error(error))]));
+        disks[device].set_faults(FaultPlan::new(rule(on, n, error)));
         let base = std::mem::take(&mut self.rig.base);
         let oracle = Oracle::new(self.rig.promise, self.rig.delay_max, config.seed, base);
         let mut driver = Driver::new(disks);
@@ -394,7 +394,7 @@ fn read(driver: &mut Driver, stack: &mut Stack, extent: Extent) -> Option<Buf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explore::simple::{Twist, rig};
+    use crate::tests::simple::{Twist, rig};
     use dcd_engine::log_cache::Promise;
 
     fn swept(twist: Twist) -> Swept {

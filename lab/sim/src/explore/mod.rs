@@ -12,8 +12,6 @@ mod administrator;
 mod rigs;
 mod run;
 mod sampler;
-#[cfg(test)]
-pub(crate) mod simple;
 
 use std::collections::BTreeMap;
 
@@ -22,7 +20,6 @@ use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub use administrator::{BuildWithout, HotAdd};
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
-pub use rigs::{modelled_disk_rig, read_ahead_rig, reference_rig};
 pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
 

@@ -2,9 +2,10 @@
 
 use dcd_model::WriteCache;
 
-use super::simple::{Twist, rig};
 use super::*;
 use crate::FaultPlan;
+use crate::tests::rigs::{modelled_disk_rig, read_ahead_rig};
+use crate::tests::simple::{Twist, rig};
 
 fn explored(promise: Promise, twist: Twist, faults: FaultPlan, states: u64) -> Explored {
     let subject = |seed| rig(seed, promise, twist, &faults);

@@ -28,11 +28,6 @@ impl<I: Iterator<Item = Op>> Program for Script<I> {
     }
 }
 
-struct Running<'p> {
-    program: &'p mut dyn Program,
-    took: Nanos,
-}
-
 /// See the module's documentation.
 pub struct Host<'a, D> {
     pub stack: &'a mut Stack,
@@ -57,18 +52,18 @@ impl<'a, D: SimDevice> Host<'a, D> {
         self.event(FfsEvent::Wake);
         self.ffs.reset_measured();
         let begin = self.driver.now();
-        let took = self.run(programs)?;
+        self.run(programs)?;
         let files = self.ffs.measured();
         let layers = statuses(self.stack, self.driver);
         let elapsed = self.driver.now().since(begin);
         let requests = Requests::of(&files);
-        self.phases.push(Phase { name, elapsed, programs: took, requests, files: Some(files), layers });
+        self.phases.push(Phase { name, elapsed, requests, files: Some(files), layers });
         Ok(())
     }
 
     /// Calls outside of any phase, one after the other.
     pub fn script(&mut self, ops: Vec<Op>) -> Result<(), RunError> {
-        self.run(&mut [&mut Script(ops.into_iter())]).map(|_| ())
+        self.run(&mut [&mut Script(ops.into_iter())])
     }
 
     pub fn set_up(&mut self, op: Op) -> Result<Done, RunError> {
@@ -84,16 +79,10 @@ impl<'a, D: SimDevice> Host<'a, D> {
         Measured::of(std::mem::take(&mut self.phases), self.driver)
     }
 
-    /// Says how long each program took.
-    fn run(&mut self, programs: &mut [&mut dyn Program]) -> Result<Vec<Nanos>, RunError> {
-        let begin = self.driver.now();
-        let mut running: Vec<Running> = programs
-            .iter_mut()
-            .map(|program| Running { program: &mut **program, took: Nanos::ZERO })
-            .collect();
+    fn run(&mut self, programs: &mut [&mut dyn Program]) -> Result<(), RunError> {
         let mut left = 0;
-        for index in 0..running.len() {
-            left += usize::from(self.go_on(&mut running, index, Done::Nothing));
+        for index in 0..programs.len() {
+            left += usize::from(self.go_on(programs, index, Done::Nothing));
         }
         while left > 0 {
             // Returns may have come with the calls themselves.
@@ -102,25 +91,22 @@ impl<'a, D: SimDevice> Host<'a, D> {
                 let done = match ended.result {
                     Ok(done) => done,
                     Err(error) => {
-                        let instead = running[index].program.failed(error);
+                        let instead = programs[index].failed(error);
                         instead.ok_or_else(|| RunError::Call { call: format!("{:?}", ended.op), error })?
                     }
                 };
-                if !self.go_on(&mut running, index, done) {
-                    running[index].took = self.driver.now().since(begin);
-                    left -= 1;
-                }
+                left -= usize::from(!self.go_on(programs, index, done));
             }
             if left > 0 {
                 self.step()?;
             }
         }
-        Ok(running.iter().map(|program| program.took).collect())
+        Ok(())
     }
 
     /// Lets a program make its next call; false where it has ended.
-    fn go_on(&mut self, running: &mut [Running], index: usize, last: Done) -> bool {
-        let Some(op) = running[index].program.next(last) else { return false };
+    fn go_on(&mut self, programs: &mut [&mut dyn Program], index: usize, last: Done) -> bool {
+        let Some(op) = programs[index].next(last) else { return false };
         self.event(FfsEvent::Call { process: ProcessId(index as u32), op });
         true
     }

@@ -23,8 +23,6 @@ pub struct Phase {
     pub name: &'static str,
     /// From the start of the first program to the end of the last.
     pub elapsed: Nanos,
-    /// How long each program took.
-    pub programs: Vec<Nanos>,
     pub requests: Requests,
     /// What the file system measured, where there was one.
     pub files: Option<FfsMeasured>,

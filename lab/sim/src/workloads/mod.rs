@@ -9,8 +9,7 @@
 //! | [`nuser::NUser`]     | N users untar, copy and remove a tree (Nightingale et al. 1999, section 4.1)           |
 //! | [`PostMark`]         | Katcher (1997), as Zhu and Hu (2003) used it                                           |
 //! | [`Synthetic`]        | the five traces of Zhu and Hu, made to their Table 2                                   |
-//! | [`Streams`]          | N streams that read in order, on the device or in files                                |
-//! | [`RawWrites`]        | random writes of one size (Nightingale et al., Fig. 10)                                |
+//! | [`Streams`]          | N streams that read in order, on the device (Zhu and Hu, Fig. 3)                       |
 //! | [`DBench`]           | clients of a file server (Baek and Park, section IV-C)                                 |
 //! | [`Aging`]            | writing files into a file system that has aged (Baek and Park, section IV-D)           |
 //! | [`SelfCopy`]         | copying files within a file system (Baek and Park, section IV-E)                       |
@@ -23,8 +22,8 @@ mod host;
 pub mod measured;
 pub mod nuser;
 pub mod postmark;
-pub mod raw;
 mod steps;
+pub mod streams;
 pub mod synthetic;
 pub mod tree;
 
@@ -40,7 +39,7 @@ use host::Host;
 pub use measured::{Measured, Phase, Requests};
 pub use nuser::NUser;
 pub use postmark::{PostMark, PostMarkCounters};
-pub use raw::{Place, RawWrites, Streams, Turns};
+pub use streams::Streams;
 pub use synthetic::{Fit, PROFILES, Profile, Synthetic};
 
 /// What is to run.
@@ -50,9 +49,7 @@ pub enum Workload {
     PostMark(PostMark),
     Synthetic(Synthetic),
     Streams(Streams),
-    RawWrites(RawWrites),
     DBench(DBench),
-    Aging(Aging),
     SelfCopy(SelfCopy),
     LargeFile(LargeFile),
 }
@@ -78,29 +75,16 @@ pub fn run<D: SimDevice>(
     workload: &Workload,
     seed: u64,
 ) -> Result<Measured, RunError> {
-    match workload {
-        Workload::RawWrites(writes) => return writes.run(stack, driver, seed),
-        Workload::Streams(streams) => {
-            if let Place::Device { apart } = streams.place {
-                return streams.run_raw(stack, driver, apart, seed);
-            }
-        }
-        _ => {}
-    }
     let sectors = stack.geometry(stack.root()).sectors;
-    if let Workload::Aging(aging) = workload {
-        return aging.age(ffs, sectors, seed)?.run(stack, driver);
-    }
     let mut host = Host::new(stack, driver, Ffs::new(*ffs, sectors)?);
     match workload {
         Workload::NUser(nuser) => nuser.run(&mut host, seed),
         Workload::PostMark(postmark) => postmark.run(&mut host, seed),
         Workload::Synthetic(synthetic) => synthetic.run(&mut host, seed),
-        Workload::Streams(streams) => streams.run_files(&mut host),
+        Workload::Streams(streams) => streams.run(host.stack, host.driver, seed),
         Workload::DBench(clients) => clients.run(&mut host, seed),
         Workload::SelfCopy(copy) => copy.run(&mut host, seed),
         Workload::LargeFile(file) => file.run(&mut host),
-        Workload::RawWrites(_) | Workload::Aging(_) => unreachable!("it has run"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The number of segments of the built-in cache.
 
 use dcd_engine::Nanos;
-use dcd_sim::workloads::{Place, Streams, Turns, Workload};
+use dcd_sim::workloads::{Streams, Workload};
 
 use super::prelude::*;
 use crate::builtin::{Case, gain_percent, measure, workload};
@@ -54,8 +54,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
                 streams: STREAMS,
                 bytes: STREAM_BYTES,
                 request_bytes,
-                place: Place::Device { apart: GROUP_BYTES },
-                turns: Turns::Trace,
+                apart: GROUP_BYTES,
                 think: hit_time(request_bytes),
             };
             let case = Case { segments, ..Case::new(buffer) };

@@ -15,6 +15,11 @@ use dcd_engine::{
     Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
 };
 
+use dcd_engine::StackBuilder;
+
+use crate::explore::{ORDERED_SLACK, Rig, disk, prefill};
+use crate::{SimRng, mix};
+
 const LOG: Port = Port(0);
 const DATA: Port = Port(1);
 const SECTOR: usize = SECTOR_BYTES as usize;
@@ -414,6 +419,39 @@ impl Layer for Reference {
     }
 }
 
-#[cfg(test)]
+const REFERENCE_SECTORS: u64 = 1024;
+
+/// The reference cache over two disks.
+pub fn reference_rig(seed: u64, promise: Promise, bug: Option<ReferenceBug>) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x7e57));
+    // One commit may hold every sector of the data, and must fit.
+    let log_sectors = rng.range(REFERENCE_SECTORS + 50, 2 * REFERENCE_SECTORS);
+    let mut log = disk(&mut rng, Geometry::plain(log_sectors));
+    format_reference(&mut log);
+    let mut data = disk(&mut rng, Geometry::plain(REFERENCE_SECTORS));
+    let base = prefill(&mut data, REFERENCE_SECTORS, seed);
+    let delay_max = Nanos::from_millis(rng.range(1, 50));
+    let build = move |geometries: &[Geometry]| {
+        let mut builder = StackBuilder::new();
+        let ports: Vec<_> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
+        let cache = Reference::new(promise, delay_max, bug);
+        let root = builder.layer("reference", Box::new(cache), &ports);
+        builder.finish(root)
+    };
+    Rig {
+        promise,
+        delay_max: delay_max + ORDERED_SLACK,
+        overlaps: true,
+        ..Rig::plain(
+            vec![log, data],
+            base,
+            Box::new(build),
+            format!(
+                "reference cache, {promise:?}, journal of {log_sectors} sectors, delay {delay_max}, bug {bug:?}"
+            ),
+        )
+    }
+}
+
 #[path = "reference_tests.rs"]
 mod tests;

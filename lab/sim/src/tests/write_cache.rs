@@ -3,7 +3,6 @@
 use dcd_engine::destage::how::HowPolicy;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
-use dcd_engine::log_cache::Promise;
 use dcd_engine::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
 use dcd_engine::{Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
@@ -90,24 +89,13 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
         part
     };
     let disks = (0..count).map(|index| part(index, &mut rng)).collect();
-    Rig {
+    Rig::plain(
         disks,
         base,
-        build: Box::new(move |geometries| stack(config, region_sectors, geometries)),
-        build_after_log_failure: None,
-        data_alone: None,
-        promise: Promise::Flush,
-        delay_max: Nanos::ZERO,
-        overlaps: false,
-        upper_first: false,
-        losses: None,
-        hot_add: None,
-        rots: false,
-        log: None,
-        about: format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
-    }
+        Box::new(move |geometries| stack(config, region_sectors, geometries)),
+        format!("write cache, {count} disks, regions of {region_sectors} sectors, {config:?}"),
+    )
 }
 
-#[cfg(test)]
 #[path = "write_cache_tests.rs"]
 mod tests;

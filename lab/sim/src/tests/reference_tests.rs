@@ -1,7 +1,6 @@
 //! The explorer finds nothing in the reference cache, and finds each bug that is planted in it.
 
 use super::*;
-use crate::explore::reference_rig;
 use crate::{ExploreConfig, Explored, FaultPlan, explore};
 
 fn explored(promise: Promise, bug: Option<ReferenceBug>, faults: FaultPlan, states: u64) -> Explored {

@@ -10,7 +10,7 @@ use dcd_engine::{
     RequestId, StackBuilder,
 };
 
-use super::Rig;
+use crate::explore::Rig;
 use crate::{FaultPlan, Latency, MemDisk, Value};
 
 const SECTORS: u64 = 1024;
@@ -102,19 +102,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         builder.finish(root)
     };
     Rig {
-        disks: vec![disk],
-        base: vec![Value::Write(0); SECTORS as usize],
-        build: Box::new(build),
-        build_after_log_failure: None,
-        data_alone: None,
         promise,
-        delay_max: Nanos::ZERO,
-        overlaps: false,
-        upper_first: false,
-        losses: None,
-        hot_add: None,
-        rots: false,
-        log: None,
-        about: "a slice".into(),
+        ..Rig::plain(vec![disk], vec![Value::Write(0); SECTORS as usize], Box::new(build), "a slice".into())
     }
 }

@@ -1,0 +1,81 @@
+//! Streams that read in order on the device (Zhu and Hu 2003, Fig. 3), as a trace has them that is played: one request at a
+//! time, of any stream that is not through.
+
+use dcd_engine::{Buf, Io, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
+
+use super::measured::{Measured, Phase, Requests};
+use super::{RunError, host};
+use crate::{Progress, SimDevice, SimRng, VirtualDriver};
+
+/// Streams begin at a multiple of it.
+const BLOCK_BYTES: u64 = 8 << 10;
+
+/// See the module's documentation. The phase is called "streams".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// The paper: nine of 64 KB.
+    pub streams: u64,
+    pub bytes: u64,
+    pub request_bytes: u64,
+    /// The stretches begin so many bytes behind one another, from a place that the seed gives.
+    pub apart: u64,
+    /// What the host does between two requests.
+    pub think: Nanos,
+}
+
+/// A stream: where it reads next, and bytes that are left.
+struct Reader {
+    at: Lba,
+    left: u64,
+}
+
+impl Streams {
+    /// A stretch for each stream.
+    fn readers(&self, device_bytes: u64, rng: &mut SimRng) -> Result<Vec<Reader>, RunError> {
+        let behind = device_bytes.checked_sub(self.apart * (self.streams - 1) + self.bytes);
+        let first = rng.below(behind.ok_or(RunError::NoRoom)? / BLOCK_BYTES + 1) * BLOCK_BYTES;
+        let at = |stream| Lba((first + stream * self.apart) / SECTOR_BYTES);
+        Ok((0..self.streams).map(|stream| Reader { at: at(stream), left: self.bytes }).collect())
+    }
+
+    pub(super) fn run<D: SimDevice>(
+        &self,
+        stack: &mut Stack,
+        driver: &mut VirtualDriver<D>,
+        seed: u64,
+    ) -> Result<Measured, RunError> {
+        let mut rng = SimRng::new(seed);
+        let mut streams = self.readers(stack.geometry(stack.root()).sectors * SECTOR_BYTES, &mut rng)?;
+        host::reset_layers(stack, driver);
+        let begin = driver.now();
+        let mut elapsed = Nanos::ZERO;
+        let mut requests = Requests::default();
+        while !streams.is_empty() {
+            // Whose turn it is, is drawn.
+            let turn = rng.below(streams.len() as u64) as usize;
+            let Reader { at, left } = &mut streams[turn];
+            let bytes = self.request_bytes.min(*left);
+            let io = Io::Read { at: *at, buf: Buf::blank(bytes as usize) };
+            (*at, *left) = (*at + bytes / SECTOR_BYTES, *left - bytes);
+            let asked = driver.now();
+            driver.request(stack, RequestId(0), io);
+            let result = loop {
+                match driver.take_reply() {
+                    Some((_, result)) => break result,
+                    None => driver.step(stack),
+                };
+            };
+            result.status.map_err(RunError::Device)?;
+            requests.add(true, bytes, driver.now().since(asked));
+            elapsed = driver.now().since(begin);
+            if self.think > Nanos::ZERO {
+                driver.set_alarm(driver.now() + self.think, 0);
+                while !matches!(driver.step(stack), Progress::Alarm(_)) {}
+            }
+            streams.retain(|stream| stream.left > 0);
+        }
+        let layers = host::statuses(stack, driver);
+        let phase = Phase { name: "streams", elapsed, requests, files: None, layers };
+        Ok(Measured::of(vec![phase], driver))
+    }
+}
