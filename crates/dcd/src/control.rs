@@ -9,6 +9,7 @@ use dcd_serve::control::{Client, ClientError};
 use dcd_stack::StackFile;
 use serde_json::Value;
 
+use crate::advice::Advised;
 use crate::failure::Failure;
 
 /// The control socket that a stack file names, or the socket itself.
@@ -42,6 +43,6 @@ pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, Client
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
-        Failure::Failed(error.to_string())
+        Failure::Failed(error.told())
     }
 }

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use dcd_engine::log_cache::offline::OfflineError;
+use dcd_engine::log_cache::LogError;
 use dcd_engine::raid::offline::ChangeError;
 
+use crate::advice::Advised;
 use crate::session::record::{RecordError, Refusal};
 
 /// The exit codes, as the help prints them.
@@ -107,11 +108,11 @@ impl From<dcd_stack::OutputError> for Failure {
     }
 }
 
-impl From<OfflineError> for Failure {
-    fn from(error: OfflineError) -> Failure {
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Failure {
         match error {
-            OfflineError::Io { .. } => Failure::Failed(error.to_string()),
-            other => Failure::refused(other.to_string(), "see above; nothing was changed"),
+            LogError::Io { .. } => Failure::Failed(error.told()),
+            other => Failure::Refused(other.refusal()),
         }
     }
 }
@@ -120,9 +121,9 @@ impl From<ChangeError> for Failure {
     fn from(error: ChangeError) -> Failure {
         match error {
             ChangeError::Write { .. } | ChangeError::Io(_) | ChangeError::Superblock(_) => {
-                Failure::Failed(error.to_string())
+                Failure::Failed(error.told())
             }
-            other => Failure::refused(other.to_string(), "nothing was changed"),
+            other => Failure::Refused(other.refusal()),
         }
     }
 }

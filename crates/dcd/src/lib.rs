@@ -19,6 +19,7 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::output::tell(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
+mod advice;
 pub mod cli;
 mod cli_array;
 mod commands;
@@ -29,6 +30,7 @@ pub mod output;
 mod progress;
 mod session;
 
+pub use advice::Advised;
 pub use commands::{Modelled, Program, run};
 pub use failure::{EXIT_CODES, Failure};
 pub use session::record::device_numbers;

@@ -266,7 +266,7 @@ fn an_array_is_found_with_its_journal_or_not_at_all() {
     let text = String::from_utf8(found.stdout).unwrap();
     let text = text.replace("array.sock", "nbd.sock").replace("array.control", "control.sock");
     stack(&place, &["a", "b", "c", "d"], &[], "");
-    refused(&place, "it has a journal, and the stack file names none");
+    refused(&place, "it has a journal, and none is named");
     fs::write(place.stack(), text).unwrap();
     let server = place.serve();
     expect(&array(&place, "status", &[]), 0, "journal: yes");

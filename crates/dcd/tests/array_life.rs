@@ -300,7 +300,7 @@ fn growing_stops_where_it_is_interrupted_and_goes_on_from_there() {
         .arg(place.stack())
         .output()
         .unwrap();
-    expect(&interrupted, 1, "what was done is kept, and \"dcd array grow\" goes on");
+    expect(&interrupted, 1, "what was done is kept; \"dcd array grow\" goes on");
     let percent = status(&place)["reshaped_percent"].as_f64().expect("it is growing");
     assert!(percent > 0.0 && percent < 100.0, "{percent}");
     expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members now");

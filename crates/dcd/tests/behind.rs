@@ -225,7 +225,7 @@ fn a_changed_disk_whose_log_is_empty_may_be_taken_as_it_is() {
     expect(
         &refused,
         3,
-        "nothing is lost: the log holds nothing that is not on it, and `dcd rescue --force` takes",
+        "nothing is lost: the log holds nothing that is not on it, and \"dcd rescue --force\" takes",
     );
     expect(&place.run("rescue", &[]), 3, "dcd rescue --force");
     expect(&place.run("rescue", &["--force"]), 0, "");

@@ -7,6 +7,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::layers::slice::SliceError;
+use crate::log_cache::LogError;
+use crate::raid::stride::StrideError;
+use crate::raid::{AssembleError, CommandError};
+use crate::write_cache::WriteCacheError;
 use crate::{Buf, Extent, LayerStatus, Lba, Nanos};
 
 /// The time that a write may stay in a volatile cache.
@@ -288,7 +293,7 @@ pub enum Report {
     /// Something has happened that the administrator is told of at once: the layer's status says what.
     Notice,
     /// The answer to a [`Control::Array`]: it is done or has begun, or why it cannot be.
-    Array(Result<(), String>),
+    Array(Result<(), CommandError>),
 }
 
 /// One event for a layer; each is consumed once.
@@ -475,10 +480,29 @@ impl BlockDevice for PortDevice<'_> {
     }
 }
 
-/// Why a layer cannot start: what was wrong, where, and what to do about it.
+/// Why a layer cannot start: what was wrong, and where.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ActivateError(pub String);
+pub enum ActivateError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Array(#[from] AssembleError),
+    #[error(transparent)]
+    WriteCache(#[from] WriteCacheError),
+    #[error(transparent)]
+    Slice(#[from] SliceError),
+    #[error(transparent)]
+    Strides(#[from] StrideError),
+    /// Of a layer that the engine does not know.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl ActivateError {
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ActivateError {
+        ActivateError::Other(error.into())
+    }
+}
 
 /// A synchronous state machine over the things below it.
 pub trait Layer {

@@ -22,6 +22,8 @@ pub mod write_cache;
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
 pub use offline::{Offline, PartDevice};
-pub use stack::{DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, Tag, Target};
+pub use stack::{
+    DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
+};
 pub use status::{LayerStatus, LogCacheState, LogCacheStatus, MeterStatus, ResponseTimes};
 pub use units::*;

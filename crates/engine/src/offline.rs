@@ -5,8 +5,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::layer::{ActivateError, BlockDevice, Geometry, Io, IoResult};
-use crate::stack::{Pump, Stack, Target};
+use crate::layer::{BlockDevice, Geometry, Io, IoResult};
+use crate::stack::{Pump, Stack, StartError, Target};
 
 struct Shared<P> {
     stack: Stack,
@@ -20,7 +20,7 @@ pub struct Offline<P> {
 
 impl<P: Pump> Offline<P> {
     /// Takes over a stack and its driver, and activates it.
-    pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, ActivateError> {
+    pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, StartError> {
         stack.activate(&mut pump)?;
         Ok(Offline { shared: Rc::new(RefCell::new(Shared { stack, pump })) })
     }

@@ -26,6 +26,14 @@ pub enum Target {
     Device(DeviceIndex),
 }
 
+/// Why a stack cannot start: one of its layers.
+#[derive(Debug, thiserror::Error)]
+#[error("layer \"{layer}\": {error}")]
+pub struct StartError {
+    pub layer: String,
+    pub error: ActivateError,
+}
+
 /// Names an operation that a device is carrying out; give it back to [`Stack::complete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
@@ -249,14 +257,14 @@ impl Stack {
         }
     }
 
-    /// Activates every layer from the bottom up; the error names the layer.
-    pub fn activate(&mut self, pump: &mut dyn Pump) -> Result<(), ActivateError> {
+    /// Activates every layer from the bottom up.
+    pub fn activate(&mut self, pump: &mut dyn Pump) -> Result<(), StartError> {
         for index in 0..self.nodes.len() {
             let mut layer = self.nodes[index].layer.take().expect("a layer is activated once at a time");
             let mut below = Below { stack: self, pump, layer: index };
             let result = layer.activate(&mut below);
             self.nodes[index].layer = Some(layer);
-            result.map_err(|e| ActivateError(format!("layer \"{}\": {e}", self.nodes[index].name)))?;
+            result.map_err(|error| StartError { layer: self.nodes[index].name.clone(), error })?;
         }
         Ok(())
     }

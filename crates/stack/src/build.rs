@@ -21,10 +21,13 @@ use crate::meter::Meter;
 use crate::output::Inputs;
 use crate::trace_file::{Form, Overrun, Recorder, Recording};
 
+/// Why a device cannot be opened; the text says what to do.
+pub type OpenError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
-    /// Opens (or makes) a device that the stack will know by `index`. The text of an error says what to do.
-    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String>;
+    /// Opens (or makes) a device that the stack will know by `index`.
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError>;
 }
 
 /// A stack, and the parts of it that its file names.
@@ -134,8 +137,8 @@ impl StackFile {
         for device in self.devices.iter().filter(|device| needed.contains(&device.name.as_str())) {
             let index = DeviceIndex(devices.len());
             // What is wrong begins with the path, which says all where there is no file that names the device.
-            let error = |why: String| match self.path.as_os_str().is_empty() {
-                true => self.error(device.span.clone(), why),
+            let error = |why: OpenError| match self.path.as_os_str().is_empty() {
+                true => self.error(device.span.clone(), why.to_string()),
                 false => self.error(device.span.clone(), format!("device \"{}\": {why}", device.name)),
             };
             let geometry = opener.open(index, device).map_err(error)?;

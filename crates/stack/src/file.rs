@@ -479,28 +479,39 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
     Ok(Serve { nbd, nbd_name, fuse, control })
 }
 
+/// Something that is no address to serve on.
+#[derive(Debug, thiserror::Error)]
+enum AddressError {
+    #[error("there is no path behind unix:, like \"unix:disk.sock\"")]
+    NoPath,
+    #[error("\"{0}\" must start with unix: or tcp:, like \"unix:disk.sock\"")]
+    Kind(String),
+    #[error("\"{0}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\"")]
+    NoPort(String),
+    #[error(
+        "{0} can be reached from other hosts, and there is neither encryption nor a password: use a unix socket through ssh, or accept that \
+         with nbd-allow-remote = true"
+    )]
+    Remote(SocketAddr),
+}
+
 /// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback.
-fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, String> {
+fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, AddressError> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
-            return Err("there is no path behind unix:, like \"unix:disk.sock\"".to_owned());
+            return Err(AddressError::NoPath);
         }
         return Ok(NbdAddress::Unix(dir.join(path)));
     }
     let Some(address) = text.strip_prefix("tcp:") else {
-        return Err(format!("\"{text}\" must start with unix: or tcp:, like \"unix:disk.sock\""));
+        return Err(AddressError::Kind(text.to_owned()));
     };
     let address = match address.parse::<u16>() {
         Ok(port) => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port),
-        Err(_) => address
-            .parse()
-            .map_err(|_| format!("\"{address}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\""))?,
+        Err(_) => address.parse().map_err(|_| AddressError::NoPort(address.to_owned()))?,
     };
     if !address.ip().is_loopback() && !remote {
-        return Err(format!(
-            "{address} can be reached from other hosts, and there is neither encryption nor a password: use a unix \
-             socket through ssh, or accept that with nbd-allow-remote = true"
-        ));
+        return Err(AddressError::Remote(address));
     }
     Ok(NbdAddress::Tcp(address))
 }

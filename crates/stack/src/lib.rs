@@ -40,14 +40,14 @@ mod trace_file;
 mod units;
 mod write_hole;
 
-pub use build::{Built, DeviceOpener, ForClients, METER, Parts, RECORD};
+pub use build::{Built, DeviceOpener, ForClients, METER, OpenError, Parts, RECORD};
 pub use error::StackFileError;
 pub use fields::{Fields, Located};
 pub use file::{DeviceSource, DeviceSpec, NbdAddress, Serve, StackFile};
 pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use output::{Inputs, OutputError};
-pub use record::{DeviceId, LBA_END_MAX, Op, Record};
+pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Op, Record};
 pub use registry::{Kind, ReadKind, RegisteredLayer, Spindle, reference, register};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

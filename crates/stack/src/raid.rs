@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::{Layout, RaidConfig};
+use dcd_engine::raid::{Layout, RaidConfig, ShapeError};
 
 use crate::error::StackFileError;
 use crate::fields::{Fields, Located};
@@ -74,8 +74,8 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as u32),
         ..d
     };
-    for (field, wrong) in [("of", members_complaint(&config)), ("strip", config.complaint())] {
-        if let Some(complaint) = wrong {
+    for (field, wrong) in [("of", check_members(&config)), ("strip", config.check_shape())] {
+        if let Err(complaint) = wrong {
             let span = fields.value_span(field);
             return Err(fields.error(span, format!("\"{field}\": {complaint}")));
         }
@@ -101,9 +101,9 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     Ok(LayerKind::Raid(RaidSpec { of, spares, journal, hole_accepted, config }))
 }
 
-/// What is wrong with the members alone.
-fn members_complaint(config: &RaidConfig) -> Option<String> {
-    RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.complaint()
+/// Looks at the members alone.
+fn check_members(config: &RaidConfig) -> Result<(), ShapeError> {
+    RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.check_shape()
 }
 
 /// The size of an array over members of these sizes.

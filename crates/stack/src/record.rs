@@ -56,31 +56,60 @@ pub struct Record {
     pub response: Option<Nanos>,
 }
 
+/// Something that is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRecord {
+    #[error("a {} of nothing", .0.name())]
+    Empty(Op),
+    #[error("{sectors} sectors at {start} are past the end of any device")]
+    PastEnd { start: u64, sectors: u64 },
+    #[error("{bytes} bytes at {offset} are past the end of any device")]
+    BytesPastEnd { offset: u64, bytes: u64 },
+    #[error("a {} of {sectors} sectors: no request has more than {SECTORS_MAX}", .op.name())]
+    TooLong { op: Op, sectors: u64 },
+}
+
+/// What is wrong with a line of a trace is a text.
+impl From<InvalidRecord> for String {
+    fn from(invalid: InvalidRecord) -> String {
+        invalid.to_string()
+    }
+}
+
 impl Record {
     /// A request for whole sectors.
-    pub fn new(at: Nanos, device: DeviceId, op: Op, start: u64, sectors: u64) -> Result<Record, String> {
+    pub fn new(
+        at: Nanos,
+        device: DeviceId,
+        op: Op,
+        start: u64,
+        sectors: u64,
+    ) -> Result<Record, InvalidRecord> {
         if sectors == 0 {
-            return Err(format!("a {} of nothing", op.name()));
+            return Err(InvalidRecord::Empty(op));
         }
         let end = start.checked_add(sectors).filter(|&end| end <= LBA_END_MAX);
         if end.is_none() {
-            return Err(format!("{sectors} sectors at {start} are past the end of any device"));
+            return Err(InvalidRecord::PastEnd { start, sectors });
         }
         if op != Op::Discard && sectors > SECTORS_MAX {
-            return Err(format!(
-                "a {} of {sectors} sectors: no request has more than {SECTORS_MAX}",
-                op.name()
-            ));
+            return Err(InvalidRecord::TooLong { op, sectors });
         }
         Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None })
     }
 
     /// A request for bytes: every sector that they touch.
-    pub fn of_bytes(at: Nanos, device: DeviceId, op: Op, offset: u64, bytes: u64) -> Result<Record, String> {
+    pub fn of_bytes(
+        at: Nanos,
+        device: DeviceId,
+        op: Op,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Record, InvalidRecord> {
         if bytes == 0 {
-            return Err(format!("a {} of nothing", op.name()));
+            return Err(InvalidRecord::Empty(op));
         }
-        let end = offset.checked_add(bytes).ok_or("offset and length are past the end of any device")?;
+        let end = offset.checked_add(bytes).ok_or(InvalidRecord::BytesPastEnd { offset, bytes })?;
         let start = offset / SECTOR_BYTES;
         Record::new(at, device, op, start, end.div_ceil(SECTOR_BYTES) - start)
     }

@@ -28,7 +28,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::compact::{self, Writer};
-use crate::output::Inputs;
+use crate::output::{Inputs, OutputError};
 use crate::record::{DeviceId, Op, Record};
 
 /// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
@@ -113,7 +113,7 @@ impl Recording {
     }
 
     /// Ends a file that cannot be written any more, and says so.
-    fn give_up(&self, form: Form, mut file: File, why: &str) {
+    fn give_up(&self, form: Form, mut file: File, why: &std::io::Error) {
         let ended = match form {
             Form::JsonLines => end_lines(&mut file),
             Form::Compact => compact::end_after_failure(&mut file),
@@ -138,14 +138,19 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a file. `inputs`: what the stack is made of, which it is not written over. The text of an error says what to do.
-    pub fn create(path: &Path, form: Form, overrun: Overrun, inputs: &Inputs) -> Result<Recorder, String> {
-        let failed = |why: String| format!("{}: {why}", path.display());
-        inputs.check(path).map_err(|error| error.to_string())?;
-        let file = begin(path, form.beginning()).map_err(failed)?;
+    /// Begins a file. `inputs`: what the stack is made of, which it is not written over.
+    pub fn create(
+        path: &Path,
+        form: Form,
+        overrun: Overrun,
+        inputs: &Inputs,
+    ) -> Result<Recorder, OutputError> {
+        let failed = |source| OutputError::Io { output: path.display().to_string(), source };
+        inputs.check(path)?;
+        let file = begin(path, form.beginning())?;
         let recording = Recording { path: path.to_owned(), counts: Arc::default() };
         let (queue, records) = sync_channel(QUEUE_RECORDS);
-        let to_repair = file.try_clone().map_err(|e| failed(e.to_string()))?;
+        let to_repair = file.try_clone().map_err(failed)?;
         let told = recording.clone();
         let write = move || {
             let result = match form {
@@ -157,7 +162,7 @@ impl Recorder {
             }
         };
         let thread = std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write);
-        let thread = thread.map_err(|e| failed(e.to_string()))?;
+        let thread = thread.map_err(failed)?;
         Ok(Recorder { recording, overrun, queue: Some(queue), thread: Some(thread) })
     }
 
@@ -201,44 +206,45 @@ impl Drop for Recorder {
     }
 }
 
-fn begin(path: &Path, beginning: &[u8]) -> Result<File, String> {
-    let text = |e: std::io::Error| e.to_string();
+fn begin(path: &Path, beginning: &[u8]) -> Result<File, OutputError> {
+    let output = || path.display().to_string();
+    let failed = |source| OutputError::Io { output: output(), source };
     let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(text)?;
-    if !file.metadata().map_err(text)?.is_file() {
-        return Err("is no plain file: choose another name".to_owned());
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(OutputError::NoFile { output: output() });
     }
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-        Errno::WOULDBLOCK => "is written by another server: choose another name".to_owned(),
-        e => text(e.into()),
+        Errno::WOULDBLOCK => OutputError::Busy { output: output() },
+        e => failed(e.into()),
     })?;
     let mut head = Vec::new();
-    (&mut file).take(beginning.len() as u64).read_to_end(&mut head).map_err(text)?;
+    (&mut file).take(beginning.len() as u64).read_to_end(&mut head).map_err(failed)?;
     if !head.is_empty() && head != beginning {
-        return Err("holds something that is no trace: choose another name, or remove it".to_owned());
+        return Err(OutputError::NoTrace { output: output() });
     }
-    file.set_len(0).map_err(text)?;
-    file.rewind().map_err(text)?;
+    file.set_len(0).map_err(failed)?;
+    file.rewind().map_err(failed)?;
     Ok(file)
 }
 
-fn write_json(records: &Receiver<TraceRecord>, file: File) -> Result<(), String> {
+fn write_json(records: &Receiver<TraceRecord>, file: File) -> std::io::Result<()> {
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
     let mut pace = Pace::new();
     loop {
         match pace.next(records) {
             Ok(record) => {
-                serde_json::to_writer(&mut out, &record).map_err(|e| e.to_string())?;
-                out.write_all(b"\n").map_err(|e| e.to_string())?;
+                serde_json::to_writer(&mut out, &record)?;
+                out.write_all(b"\n")?;
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if pace.is_due() {
-            out.flush().map_err(|e| e.to_string())?;
+            out.flush()?;
         }
     }
-    out.flush().map_err(|e| e.to_string())
+    out.flush()
 }
 
 /// Says when what has come is written to the file, however little it is: a server that is killed loses no more, and a disk that is full is
@@ -299,7 +305,7 @@ impl Held {
         Held { at: record.at, number, start, sectors, op, latency: record.latency }
     }
 
-    fn write(&self, out: &mut Writer) -> Result<(), String> {
+    fn write(&self, out: &mut Writer) -> std::io::Result<()> {
         let device = DeviceId(0);
         let record = match self.op {
             Op::Flush => Record::flush(self.at, device),
@@ -309,7 +315,7 @@ impl Held {
                 Err(_) => return Ok(()),
             },
         };
-        out.write(&record.answered_after(Some(self.latency))).map_err(|e| e.to_string())
+        out.write(&record.answered_after(Some(self.latency)))
     }
 }
 
@@ -333,14 +339,14 @@ fn end_lines(file: &mut File) -> std::io::Result<u64> {
 }
 
 /// The writer gives whole blocks, so nothing is gained by a buffer before the file.
-fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), String> {
+fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> std::io::Result<()> {
     let new_writer = |file: &File| {
-        let out = file.try_clone().map_err(|e| e.to_string())?;
-        Ok::<_, String>(Writer::new(Box::new(out)))
+        let out = file.try_clone()?;
+        Ok::<_, std::io::Error>(Writer::new(Box::new(out)))
     };
     // An empty trace to begin with: a disk that is full already is told of at once.
-    new_writer(&file)?.finish().map_err(|e| e.to_string())?;
-    file.rewind().map_err(|e| e.to_string())?;
+    new_writer(&file)?.finish()?;
+    file.rewind()?;
     let mut out = new_writer(&file)?;
     let mut held = BinaryHeap::new();
     let mut newest = Nanos::ZERO;
@@ -363,13 +369,13 @@ fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> Result<(), 
             first.write(&mut out)?;
         }
         if pace.is_due() {
-            out.checkpoint().map_err(|e| e.to_string())?;
+            out.checkpoint()?;
         }
     }
     while let Some(Reverse(first)) = held.pop() {
         first.write(&mut out)?;
     }
-    out.finish().map_err(|e| e.to_string())
+    out.finish()
 }
 
 #[cfg(test)]
@@ -393,7 +399,7 @@ mod tests {
                 Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default()).unwrap();
             (0..times).for_each(|at| recorder.take(&record(at, 5)));
             let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default());
-            assert!(second.err().unwrap().contains("another server"));
+            assert!(matches!(second.err().unwrap(), OutputError::Busy { .. }));
             assert_eq!(recorder.status().recorded, times);
             drop(recorder);
             let text = std::fs::read_to_string(&path).unwrap();
@@ -447,7 +453,8 @@ mod tests {
         let (queue, records) = sync_channel(1 << 16);
         (0..50_000).for_each(|at| queue.send(record(at, 1)).unwrap());
         drop(queue);
-        assert!(write_compact(&records, full).unwrap_err().contains("No space left"));
+        let error = write_compact(&records, full).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     }
 
     #[test]
@@ -513,7 +520,7 @@ mod tests {
             recording.counts.taken.store(7, Ordering::Relaxed);
             recording.counts.dropped.store(1, Ordering::Relaxed);
             let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-            recording.give_up(form, file, "No space left");
+            recording.give_up(form, file, &std::io::Error::other("No space left"));
             let kept = whole.iter().filter(|byte| **byte == b'\n').count() as u64;
             assert_eq!((recording.recorded(), recording.dropped()), (kept, 8 - kept));
             assert!(recording.error().unwrap().ends_with(": No space left"));
@@ -532,11 +539,11 @@ mod tests {
         for form in [Form::JsonLines, Form::Compact] {
             for content in [&b"\0\0\0\0\0\0\0\0"[..], b"{", b"{\"a\": 1}"] {
                 std::fs::write(&path, content).unwrap();
-                assert!(create(&path, form).unwrap().contains("no trace: choose another name"));
+                assert!(matches!(create(&path, form).unwrap(), OutputError::NoTrace { .. }));
                 assert_eq!(std::fs::read(&path).unwrap(), content);
             }
             assert!(create(dir.path(), form).is_some(), "a directory");
-            assert!(create(Path::new("/dev/null"), form).unwrap().contains("no plain file"));
+            assert!(matches!(create(Path::new("/dev/null"), form).unwrap(), OutputError::NoFile { .. }));
         }
     }
 }

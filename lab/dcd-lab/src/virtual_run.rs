@@ -15,13 +15,14 @@ use dcd_engine::{
 };
 use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, Overrun,
-    RaidSpec, StackFile, StackFileError,
+    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, OpenError,
+    Overrun, RaidSpec, StackFile, StackFileError,
 };
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::workload::{Step, Stream};
+use dcd_cli::Advised;
 use dcd_cli::memory::enough_memory;
 
 /// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
@@ -90,7 +91,7 @@ impl VirtualOpener<'_> {
 }
 
 impl DeviceOpener for VirtualOpener<'_> {
-    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
         let disk = match self.kept.remove(&device.name) {
             Some(disk) => disk,
             None => self.make(index, device)?,
@@ -125,7 +126,7 @@ fn format_log(
     let mut opener = VirtualOpener { file, seed: run.seed, kept, opened: Vec::new() };
     let built = file.build_parts(&[log, data], &mut opener)?;
     let (driver, names, mut kept) = opener.into_driver();
-    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.to_string()))?;
+    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.told()))?;
     let part = |name: &str| offline.part(built.parts.target(name).expect("it was built"));
     // The same in every run: a run is repeated from its file and its seed.
     let options = FormatOptions {
@@ -148,7 +149,7 @@ fn make_array(
     let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
     let built = file.build_parts(&names, &mut opener)?;
     let (driver, opened, mut kept) = opener.into_driver();
-    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.to_string()))?;
+    let offline = Offline::start(built.stack, driver).map_err(|e| Failure::Failed(e.told()))?;
     let mut names = names.iter();
     let part = |name: &&str| offline.part(built.parts.target(name).expect("it was built"));
     let mut parts: Vec<_> = raid
@@ -204,7 +205,7 @@ impl VirtualRun {
         };
         let caches = file.layers.iter().rev().filter(is_cache).map(|layer| layers[&layer.name]).collect();
         let mut run = VirtualRun { stack: built.stack, driver, layers, caches, next_id: 0 };
-        run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.to_string()))?;
+        run.stack.activate(&mut run.driver).map_err(|e| Failure::Failed(e.told()))?;
         Ok(run)
     }
 

@@ -352,7 +352,7 @@ impl Layer for Disk {
         let logical_block_bytes = drive.logical_block_bytes().max(below.logical_block_bytes);
         let block = u64::from(logical_block_bytes);
         let bytes = self.size.unwrap_or(below.sectors * SECTOR_BYTES);
-        let complain = |text: String| Err(ActivateError(text));
+        let complain = |text: String| Err(ActivateError::other(text));
         if bytes == 0 || !bytes.is_multiple_of(block) {
             return complain(format!(
                 "a size of {bytes} bytes is not a multiple of the block of {block} bytes: set `size` to one"

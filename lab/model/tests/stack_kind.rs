@@ -11,7 +11,7 @@ const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer
 struct Memory;
 
 impl DeviceOpener for Memory {
-    fn open(&mut self, _index: DeviceIndex, _device: &DeviceSpec) -> Result<Geometry, String> {
+    fn open(&mut self, _index: DeviceIndex, _device: &DeviceSpec) -> Result<Geometry, dcd_stack::OpenError> {
         Ok(Geometry::plain(1 << 17))
     }
 }

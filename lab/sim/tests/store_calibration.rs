@@ -1,9 +1,10 @@
 //! `dcd calibrate --store` on the log of a server that was killed, and a power cut at any point of it: a superblock is left, and
 //! none that is older than the one that was durable before.
 
+use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{
-    FormatOptions, OfflineError, format, read_superblock, store_calibration, write_superblock,
+    FormatOptions, format, read_superblock, store_calibration, write_superblock,
 };
 use dcd_engine::log_cache::{Contiguity, Strides};
 use dcd_engine::{BlockDevice, Buf, ErrorKind, Geometry, Io, IoError, IoResult};
@@ -72,7 +73,7 @@ fn a_cut_leaves_a_superblock_that_is_not_older_than_the_durable_one() {
             let done = store_calibration(&mut Cut { disk: &mut log, left }, &calibration).is_ok();
             for style in CutStyle::ALL {
                 let mut found = log.power_cut(style, &mut SimRng::new(seed));
-                let found: Result<Superblock, OfflineError> = read_superblock(&mut found);
+                let found: Result<Superblock, LogError> = read_superblock(&mut found);
                 let found = found.unwrap_or_else(|e| panic!("seed {seed}, {left} done, {style:?}: {e}"));
                 let with = Superblock {
                     calibration: Some(calibration.clone()),

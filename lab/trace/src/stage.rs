@@ -142,7 +142,7 @@ impl Scaler {
         }
         let start = stretch(record.extent.start.0, self.scale.space);
         let scaled = Record::new(at, record.device, record.op, start, record.extent.sectors);
-        scaled.map(|r| r.answered_after(record.response)).map_err(TraceError::Other)
+        scaled.map(|r| r.answered_after(record.response)).map_err(|e| TraceError::Other(e.into()))
     }
 }
 

@@ -5,8 +5,9 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::State;
-use dcd_engine::log_cache::offline::{FormatOptions, OfflineError, format, read_superblock};
+use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
@@ -148,7 +149,7 @@ fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) 
     match read_superblock(log) {
         // Whether that log may go is for `format` to say: it looks into it.
         Ok(_) => return Ok(()),
-        Err(OfflineError::Io { what, source }) => return Err(Failure::Failed(format!("{what}: {source}"))),
+        Err(LogError::Io { what, source }) => return Err(Failure::Failed(format!("{what}: {source}"))),
         Err(_) => {}
     }
     let found = probe(log).map_err(|e| Failure::Failed(format!("reading the log device: {e}")))?;

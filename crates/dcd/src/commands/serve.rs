@@ -14,6 +14,7 @@ use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
 
+use crate::advice::Advised;
 use crate::cli::Serve;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
@@ -60,10 +61,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
-        return Err(Failure::refused(
-            error.to_string(),
-            "see above; \"dcd check\" for a log and \"dcd array status\" for an array look without changing anything",
-        ));
+        return Err(Failure::Refused(error.refusal()));
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;

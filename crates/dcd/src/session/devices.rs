@@ -8,7 +8,7 @@ use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
-use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, StackFile, StackFileError};
+use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, StackFile, StackFileError};
 
 use crate::failure::Failure;
 
@@ -152,14 +152,14 @@ fn tell_rest(device: &DeviceSpec, opened: &Device) {
 }
 
 impl DeviceOpener for Opener<'_> {
-    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
         let spec = self.spec(device);
         let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));
         let opened = opened.map_err(|error| {
             self.busy |= matches!(error, DeviceError::Busy { .. });
             match error {
-                DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)),
-                _ => error.to_string(),
+                DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)).into(),
+                _ => OpenError::from(error),
             }
         })?;
         if self.purpose != Purpose::Look {

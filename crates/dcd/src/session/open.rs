@@ -5,15 +5,15 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{
-    OfflineError, live_superblock, read_copies, read_superblock, write_superblock,
-};
+use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock, write_superblock};
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
 use dcd_io::DeviceError;
 use dcd_stack::{HumanBytes, Parts, StackFile};
 
+use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::session::absent::leave_out;
@@ -22,7 +22,7 @@ use crate::session::below::{array_below, home_path, range};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
 use crate::session::members::{Content, Devices, Found, newest};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, uuid_text};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
 use crate::session::running::RunningCaches;
 use crate::session::started::{PartDevice, Started};
 
@@ -227,7 +227,7 @@ fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), F
             };
             Ok((seen, Some(superblock)))
         }
-        Err(error @ (OfflineError::NotFormatted | OfflineError::NoSuperblock(..))) => {
+        Err(error @ (LogError::NotFormatted | LogError::NoSuperblock(..))) => {
             Ok((LogSeen::Missing(error.to_string()), None))
         }
         Err(error) => Err(error.into()),
@@ -317,15 +317,17 @@ impl Devices {
 
 impl ArrayChoice {
     /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
-    pub fn try_start(&self) -> Result<Result<ArrayStatus, String>, Failure> {
+    pub fn try_start(&self) -> Result<Result<ArrayStatus, Refusal>, Failure> {
         match start(&self.file, &[&self.layer], Purpose::Look) {
             Ok((offline, parts)) => {
                 let status = offline.status(parts.layers[&self.layer]);
-                Ok(Ok(status.array().expect("it is an array").clone()))
+                let mut array = status.array().expect("it is an array").clone();
+                advise(&mut array);
+                Ok(Ok(array))
             }
             Err(Failure::Busy(why)) => Err(Failure::Busy(why)),
-            Err(Failure::Refused(refusal)) => Ok(Err(refusal.reason)),
-            Err(failure) => Ok(Err(failure.to_string())),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
+            Err(failure) => Ok(Err(Refusal::new(failure.to_string(), NOTHING_CHANGED))),
         }
     }
 }

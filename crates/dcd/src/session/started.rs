@@ -7,9 +7,9 @@ use dcd_engine::{
     BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, LayerStatus, Nanos, Pump, Report, Stack, Target,
 };
 
+use crate::advice::Advised;
 use crate::failure::Failure;
 use crate::session::devices::FilePump;
-use crate::session::record::Refusal;
 use crate::session::running::RunningCaches;
 
 struct Shared {
@@ -108,7 +108,7 @@ impl Started {
         let pump = NotedPump { files, caches, ended: None };
         let mut shared = Shared { stack, pump, arrays: Vec::new() };
         let Shared { stack, pump, .. } = &mut shared;
-        stack.activate(pump).map_err(|e| Refusal::new(e.to_string(), "nothing was changed"))?;
+        stack.activate(pump).map_err(|error| error.refusal())?;
         pump.caches.note_started(pump.files.now(), stack)?;
         shared.arrays = arrays;
         Ok(Started { shared: Rc::new(RefCell::new(shared)) })

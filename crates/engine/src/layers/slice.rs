@@ -7,6 +7,15 @@ use crate::layer::{
 use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, Lba, Nanos};
 
+/// Why a slice cannot be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SliceError {
+    #[error("the slice {slice} does not fit on a device of {sectors} sectors")]
+    TooLong { slice: Extent, sectors: u64 },
+    #[error("the slice {slice} is not aligned to the device's blocks of {block_bytes} bytes")]
+    Unaligned { slice: Extent, block_bytes: u32 },
+}
+
 /// See the module's documentation.
 pub struct Slice {
     extent: Extent,
@@ -60,16 +69,11 @@ impl Filter for Slice {
 
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
         if !self.extent.is_within(below.sectors) || self.extent.sectors == 0 {
-            return Err(ActivateError(format!(
-                "the slice {} does not fit on a device of {} sectors: make it smaller or move it",
-                self.extent, below.sectors
-            )));
+            return Err(SliceError::TooLong { slice: self.extent, sectors: below.sectors }.into());
         }
         if !self.extent.is_multiple_of(below.block_sectors()) {
-            return Err(ActivateError(format!(
-                "the slice {} is not aligned to the device's blocks of {} bytes",
-                self.extent, below.logical_block_bytes
-            )));
+            let block_bytes = below.logical_block_bytes;
+            return Err(SliceError::Unaligned { slice: self.extent, block_bytes }.into());
         }
         let stripes = below.stripes.map(|stripes| stripes.behind(self.extent.start.0));
         Ok(Geometry { sectors: self.extent.sectors, stripes, ..below })

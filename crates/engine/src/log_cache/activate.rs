@@ -9,18 +9,19 @@ use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
+use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Header, Kind, State, Superblock};
 use super::index::Index;
 use super::log::Log;
-use super::offline::{OtherData, check_sizes, read_superblock, refuse_out_of_use, write_superblock};
+use super::offline::{check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::queue::Queue;
 use super::read::masked_runs;
 use super::recover::{WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
 use super::table::Place;
-use crate::layer::{ActivateError, BlockDevice, Geometry, PortDevice, Ports};
+use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
 use crate::{Extent, Nanos, SECTOR_BYTES};
 
@@ -60,35 +61,28 @@ impl Replay {
     }
 
     /// What the configuration does not allow.
-    fn check(&self, config: &LogCacheConfig) -> Result<(), ActivateError> {
+    const fn check(&self, config: &LogCacheConfig) -> Result<(), LogError> {
         if self.overflow {
-            return Err(refuse(
-                "the log holds more pieces than fit in memory: `dcd rescue` writes them back offline",
-            ));
+            return Err(LogError::TooManyPieces);
         }
         if config.ordered_destage && self.invalidates {
-            return Err(refuse(
-                "the log was written without ordered-destage, and large writes went around it: start once without \
-                 ordered-destage and destage everything with `dcd flush`, then start with it",
-            ));
+            return Err(LogError::WrittenAround);
         }
         Ok(())
     }
 }
 
-fn refuse(error: impl std::fmt::Display) -> ActivateError {
-    ActivateError(error.to_string())
-}
-
 /// Reads, checks, recovers, and begins a new epoch.
-pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, ActivateError> {
+pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, LogError> {
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut superblock = read_superblock(&mut device).map_err(refuse)?;
-    refuse_out_of_use(&superblock).map_err(refuse)?;
-    check_sizes(&superblock, log, Some(data)).map_err(refuse)?;
+    let mut superblock = read_superblock(&mut device)?;
+    refuse_out_of_use(&superblock)?;
+    check_sizes(&superblock, log, Some(data))?;
     if config.segment_buffers < 2 {
-        return Err(refuse("segment-buffers must be at least 2: one is filled while one is written"));
+        return Err(LogError::Options(
+            "segment-buffers must be at least 2: one is filled while one is written",
+        ));
     }
     // An array below fills gaps itself: what was measured of a disk says nothing of it.
     if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
@@ -100,13 +94,12 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let options =
         WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
     let comparison = Comparison::new(&superblock, &mut PortDevice { ports: below, port: DATA });
-    let mut comparison = comparison.map_err(refuse)?;
+    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let mut device = PortDevice { ports: below, port: LOG };
     let walked = walk(&mut device, &superblock, options, &mut |header: &Header, _bad: &[usize]| {
         replay.record(header);
         comparison.record(header);
-    })
-    .map_err(refuse)?;
+    })?;
     replay.check(&config)?;
     replay.purge_before(&superblock, &walked);
     let Replay { index, segments, .. } = replay;
@@ -116,7 +109,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     begin_epoch(&mut superblock, &walked, &kept);
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
-    write_superblock(&mut device, &mut superblock).map_err(refuse)?;
+    write_superblock(&mut device, &mut superblock)?;
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
 }
 
@@ -133,7 +126,7 @@ fn begin_epoch(superblock: &mut Superblock, walked: &Walked, kept: &Kept) {
 }
 
 /// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.
-fn check_blocks(data: Geometry, index: &Index) -> Result<(), ActivateError> {
+fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
     let is_whole =
         |extent: Extent| extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
@@ -147,20 +140,14 @@ fn check_blocks(data: Geometry, index: &Index) -> Result<(), ActivateError> {
     });
     match parts {
         0 => Ok(()),
-        _ => Err(ActivateError(format!(
-            "the data disk has blocks of {} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones. Give \
-             it those again, or write everything back with `dcd rescue`",
-            data.logical_block_bytes
-        ))),
+        _ => Err(LogError::PartsOfBlocks { block_bytes: data.logical_block_bytes, parts }),
     }
 }
 
 /// A process before this one may have been killed with writes around the log in the disk's volatile cache. No later flush of
 /// a client would cover them, as nothing in this life went around.
-fn flush_data(data: &mut dyn BlockDevice) -> Result<(), ActivateError> {
-    data.flush().map_err(|error| {
-        ActivateError(format!("the data disk could not be flushed: {error}. Check the disk, then start again; nothing was changed"))
-    })
+fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
+    data.flush().map_err(LogError::io("flushing the data disk"))
 }
 
 /// Rule 11: the data disk is what it was, as far as the fingerprint tells; the fingerprint of what it is now.
@@ -169,18 +156,16 @@ fn check_identity(
     (comparison, walked): (Comparison, &Walked),
     index: &Index,
     below: &mut dyn Ports,
-) -> Result<Kept, ActivateError> {
-    let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked);
-    let found = found.map_err(refuse)?;
+) -> Result<Kept, LogError> {
+    let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked)?;
     if let Some(first) = found.differing.first() {
-        return Err(refuse(OtherData {
-            lines: found.differing.len(),
-            first_byte: first * crate::LINE_BYTES,
-            dirty_bytes: index.dirty_bytes(),
-        }));
+        let lines = found.differing.len();
+        let first_byte = first * crate::LINE_BYTES;
+        return Err(OtherData { lines, first_byte, dirty_bytes: index.dirty_bytes() }.into());
     }
     let mut data = PortDevice { ports: below, port: DATA };
-    Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid).map_err(refuse)
+    let kept = Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid);
+    kept.map_err(LogError::io("reading the data disk"))
 }
 
 fn ring_of(superblock: &Superblock, walked: &Walked, segments: &[(u32, u64, u64)]) -> Ring {

@@ -119,10 +119,11 @@ fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
         data.logical_block_bytes = block;
         let before = log.device.bytes.clone();
         let mut disks = Two([log.device, data]);
-        let error = activate(LogCacheConfig::default(), &mut disks).err().map(|error| error.0);
+        let error = activate(LogCacheConfig::default(), &mut disks).err();
         assert_eq!(error.is_none(), starts, "{part:?} on blocks of {block}: {error:?}");
         if let Some(error) = error {
-            assert!(error.contains("1 dirty pieces of the log are parts of blocks"), "{error}");
+            let expected = matches!(error, LogError::PartsOfBlocks { block_bytes: 4096, parts: 1 });
+            assert!(expected, "{error}");
             assert!(disks.0[0].bytes == before, "nothing was changed");
         }
     }

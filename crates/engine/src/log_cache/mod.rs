@@ -12,7 +12,7 @@
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a log that spins |
 //! | `destager` | destaging |
-//! | `failure` | a dead log device |
+//! | `failure`, `error` | a dead log device; one that cannot be used |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `offline` | format, check, dump, rescue |
 
@@ -23,6 +23,7 @@ mod config;
 mod core;
 mod data_disk;
 mod destager;
+mod error;
 mod failure;
 pub mod fingerprint;
 pub mod format;
@@ -47,6 +48,7 @@ mod testing;
 mod write;
 
 pub use config::*;
+pub use error::{LogError, OtherData};
 pub use log::REST;
 pub use statistics::Statistics;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::core::{Core, DATA, LOG};
 use super::testing::{Log, Ram, sector_of, unknown};
-use super::{LogCacheConfig, activate};
+use super::{LogCacheConfig, LogError, activate};
 use crate::layer::{
-    ActivateError, Command, Control, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port,
-    Ports, Report, Request, RequestId,
+    Command, Control, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Ports, Report,
+    Request, RequestId,
 };
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -94,7 +94,7 @@ impl Steps {
         Steps::start(Disks([device, data]), config).unwrap()
     }
 
-    pub fn start(mut disks: Disks, config: LogCacheConfig) -> Result<Steps, ActivateError> {
+    pub fn start(mut disks: Disks, config: LogCacheConfig) -> Result<Steps, LogError> {
         let core = activate::activate(config, &mut disks)?;
         Ok(Steps {
             core,

@@ -7,29 +7,19 @@
 //! - *perhaps*, where nobody was in use with it and with them, and then if all others that it says were in use with it say the same, as
 //!   far as they are there.
 
-use std::fmt;
-
 use crate::raid::away::Absence;
 use crate::raid::superblock::{Identity, Superblock};
 
 /// Members of which neither part has what was written to the other, each with its generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its members were used apart: {} without what was written to {}, and these without what was written to those",
+    listed(.left_behind),
+    listed(.newest)
+)]
 pub struct Apart {
     pub left_behind: Vec<(usize, u64)>,
     pub newest: Vec<(usize, u64)>,
-}
-
-impl fmt::Display for Apart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "its members were used apart: {} without what was written to {}, and these without what was written to those. Choose which to \
-             keep: name only these, and \"missing\" in the place of the others. The others come back with \"dcd array add\", one by \
-             one; they are filled whole, and what was written to them alone is gone then",
-            listed(&self.left_behind),
-            listed(&self.newest)
-        )
-    }
 }
 
 fn listed(members: &[(usize, u64)]) -> String {

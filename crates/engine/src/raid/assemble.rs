@@ -2,28 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::layer::{ActivateError, Geometry, Port, PortDevice, Ports, Stripes};
+use crate::layer::{Geometry, Port, PortDevice, Ports, Stripes};
 use crate::raid::array::{Array, Start};
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
+use crate::raid::error::AssembleError;
 use crate::raid::identify::identify;
 use crate::raid::journal::{self, Journal, RecordEntry, ReplayError, Slots};
 use crate::raid::layout::{DATA_SECTOR, Layout};
-use crate::raid::members::{Members, members_named};
+use crate::raid::members::Members;
 use crate::raid::record::Recorder;
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Durability, Io, LINE_BYTES};
 
-fn refuse<T>(why: impl Into<String>) -> Result<T, ActivateError> {
-    Err(ActivateError(why.into()))
-}
-
 /// Reads the superblocks, makes up for a crash, and gives the array.
-pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Array, ActivateError> {
-    if let Some(complaint) = config.complaint() {
-        return refuse(complaint);
-    }
+pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Array, AssembleError> {
+    config.check_shape()?;
     let found = identify(config, below)?;
     let recorded = found.newest.clone();
     let shape = config.level.shape(recorded.members).expect("it was looked at");
@@ -51,7 +46,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     match starting.damaged() {
         None => starting.list_away(recorded.failed),
         Some(region) if !config.accept_damage => {
-            return refuse(starting.damage(region, recorded.failed, lacks_journal));
+            return Err(starting.damage(region, recorded.failed, lacks_journal));
         }
         Some(_) => {
             starting.now.in_doubt = Bitmap::default();
@@ -96,7 +91,7 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     /// A member that is not there has failed; one that was being rebuilt is not taken back, unless it had been away.
-    fn miss_absent(&mut self) -> Result<(), ActivateError> {
+    fn miss_absent(&mut self) -> Result<(), AssembleError> {
         let is_absent = |role: usize| self.members.port(role).is_none() || self.outdated >> role & 1 == 1;
         for role in (0..self.now.members).filter(|&role| is_absent(role)).collect::<Vec<_>>() {
             self.fail(role)?;
@@ -106,17 +101,14 @@ impl Starting<'_> {
 
     /// # Errors
     /// If the data cannot be computed from the others.
-    fn fail(&mut self, role: usize) -> Result<(), ActivateError> {
+    fn fail(&mut self, role: usize) -> Result<(), AssembleError> {
         self.now.failed |= 1 << role;
         if self.now.rebuilds(role) {
             self.now.end_rebuild(role, Some(&Bitmap::default()));
         }
         let parity = self.now.level.parity();
         if self.now.failed.count_ones() as usize > parity {
-            return refuse(format!(
-                "{} missing, unreadable or out of date, and the parity makes up for {parity}",
-                names(self.now.failed)
-            ));
+            return Err(AssembleError::TooManyFailed { roles: listed(self.now.failed), parity });
         }
         Ok(())
     }
@@ -137,24 +129,19 @@ impl Starting<'_> {
     }
 
     /// Why it does not start with a region in doubt. `failed`: the roles that had failed before.
-    fn damage(&self, region: u64, failed: u64, lacks_journal: bool) -> String {
-        // A failed member is not trusted any more, even if it is there.
-        let absent = self.now.failed & !failed;
-        let bring_back = (absent != 0).then(|| format!("bring back {}", members_in(absent)));
-        let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
-        let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
-        let choices: Vec<String> = bring_back.into_iter().chain(journal).chain([accept]).collect();
-        format!(
-            "its parity is in doubt in {} of {} regions (region {region} is one), as it did not stop cleanly or had not computed all of \
-             it yet, and {} missing or failed: what they held may come out wrong. What to do: {}",
-            self.now.in_doubt.len(),
-            self.regions.count(),
-            names(self.now.failed),
-            choices.join(", or ")
-        )
+    fn damage(&self, region: u64, failed: u64, lacks_journal: bool) -> AssembleError {
+        AssembleError::InDoubt {
+            in_doubt: self.now.in_doubt.len(),
+            regions: self.regions.count(),
+            region,
+            lacking: listed(self.now.failed),
+            // A failed member is not trusted any more, even if it is there.
+            absent: listed(self.now.failed & !failed),
+            lacks_journal,
+        }
     }
 
-    fn geometry(&self, below: &dyn Ports) -> Result<Geometry, ActivateError> {
+    fn geometry(&self, below: &dyn Ports) -> Result<Geometry, AssembleError> {
         let mut geometry = Geometry {
             physical_block_bytes: LINE_BYTES as u32,
             stripes: Some(Stripes { sectors: self.layout.stripe_sectors(), first: 0 }),
@@ -165,11 +152,7 @@ impl Starting<'_> {
             let Some(port) = self.in_use(role) else { continue };
             let member = below.geometry(port);
             if member.sectors < needed {
-                return refuse(format!(
-                    "member {role} has {} sectors, and had {needed}: name the right device; if it is gone for good, write \"missing\" \
-                     in its place",
-                    member.sectors
-                ));
+                return Err(AssembleError::Smaller { role, sectors: member.sectors, needed });
             }
             geometry.logical_block_bytes = geometry.logical_block_bytes.max(member.logical_block_bytes);
             geometry.rotational |= member.rotational;
@@ -180,7 +163,7 @@ impl Starting<'_> {
 
     /// A killed server may have left the superblocks that count in the caches of members. The next ones go over the others: if a power cut
     /// tore both, nobody could tell what a member is. The crash explorer found this.
-    fn flush(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+    fn flush(&mut self, below: &mut dyn Ports) -> Result<(), AssembleError> {
         for role in 0..self.now.members {
             if let Some(port) = self.in_use(role)
                 && below.run(port, Io::Flush).status.is_err()
@@ -197,13 +180,10 @@ impl Starting<'_> {
         recorded: &Superblock,
         read_only: bool,
         below: &mut dyn Ports,
-    ) -> Result<Option<Journal>, ActivateError> {
+    ) -> Result<Option<Journal>, AssembleError> {
         let config = self.config;
         if recorded.has_journal && !config.journal && !config.journal_given_up && !read_only {
-            return refuse(
-                "it has a journal, and the stack file names none: name it, as journal = \"NAME\". If it is gone for good, journal = \"none\" \
-                 goes on without: a crash that takes a member too may then lose data",
-            );
+            return Err(AssembleError::NoJournal);
         }
         self.now.has_journal = config.journal && !config.journal_implied;
         let replays = recorded.active && recorded.journaled;
@@ -222,7 +202,7 @@ impl Starting<'_> {
                     replayed = true;
                 }
                 Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => {}
-                Err(error) => return refuse(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         if replays && !replayed {
@@ -237,11 +217,11 @@ impl Starting<'_> {
         port: Port,
         writes: Vec<RecordEntry>,
         below: &mut dyn Ports,
-    ) -> Result<(), ActivateError> {
+    ) -> Result<(), AssembleError> {
         let mut device = PortDevice { ports: below, port };
         // A server that was killed may have left the newest record in the device's cache: if a power cut took it while its
         // writes are half made, nobody could finish them. The crash explorer found this.
-        device.flush().map_err(|e| ActivateError(format!("flushing the journal: {e}")))?;
+        device.flush().map_err(|error| AssembleError::Journal { what: "flushing", error })?;
         let column_sectors = self.layout.column_sectors();
         let unit_of = |write: &RecordEntry| (write.at.0 - DATA_SECTOR) / column_sectors;
         let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
@@ -275,7 +255,7 @@ impl Starting<'_> {
     }
 
     /// Records what is known now; gives what was recorded.
-    fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<Superblock, ActivateError> {
+    fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<Superblock, AssembleError> {
         self.now.away = self.now.away.recorded_by(self.now.generation, self.now.failed);
         let next = self.now.clone();
         for role in 0..next.members {
@@ -294,14 +274,8 @@ impl Starting<'_> {
     }
 }
 
-fn names(roles: u64) -> String {
-    let are = if roles.count_ones() == 1 { "is" } else { "are" };
-    format!("{} {are}", members_in(roles))
-}
-
-fn members_in(roles: u64) -> String {
-    let roles: Vec<usize> = (0..64).filter(|role| roles >> role & 1 == 1).collect();
-    members_named(&roles)
+fn listed(roles: u64) -> Vec<usize> {
+    (0..64).filter(|role| roles >> role & 1 == 1).collect()
 }
 
 /// The places of the journal's records; none where it cannot be read and is not needed.
@@ -311,23 +285,16 @@ fn open(
     newest: &Superblock,
     needed: bool,
     below: &mut dyn Ports,
-) -> Result<Option<Slots>, ActivateError> {
+) -> Result<Option<Slots>, AssembleError> {
     let slots = Slots::new(layout, below.geometry(port).sectors);
     if slots.count < Slots::COUNT_MIN {
-        return refuse(format!(
-            "its journal is too small: {} KiB at least, as a record holds a whole stripe",
-            slots.bytes_min() / 1024
-        ));
+        return Err(AssembleError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
     }
     let mut device = PortDevice { ports: below, port };
     match journal::fits(&mut device, &slots, newest.uuid) {
         Ok(true) => Ok(Some(slots)),
         Err(_) if !needed => Ok(None),
-        Err(error) => refuse(format!("reading the journal: {error}")),
-        Ok(false) => refuse(format!(
-            "there is something else where its journal should be: name another device, or write zeroes over its first {} KiB, \
-             as \"dcd format --force\" does to the device of a cache's log",
-            slots.header_bytes() / 1024
-        )),
+        Err(error) => Err(AssembleError::Journal { what: "reading", error }),
+        Ok(false) => Err(AssembleError::ForeignJournal { kib: slots.header_bytes() as u64 / 1024 }),
     }
 }

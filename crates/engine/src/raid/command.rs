@@ -2,10 +2,11 @@
 
 use crate::layer::{ArrayCommand, Outbox};
 use crate::raid::array::Array;
+use crate::raid::error::CommandError;
 
 impl Array {
     /// Carries an administrator's word out, or begins to.
-    pub fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), String> {
+    pub fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), CommandError> {
         match command {
             ArrayCommand::Fail { role } => self.set_failed(role, out),
             ArrayCommand::Scrub { repair } => self.scrub(repair),
@@ -17,48 +18,41 @@ impl Array {
     }
 
     /// An administrator takes a member out of use, if the others have all of its data.
-    fn set_failed(&mut self, role: usize, out: &mut Outbox) -> Result<(), String> {
+    fn set_failed(&mut self, role: usize, out: &mut Outbox) -> Result<(), CommandError> {
         let members = self.layout.shape.columns();
         if role >= members {
-            return Err(format!("there is no member {role}: they are 0 to {}", members - 1));
+            return Err(CommandError::NoMember { role, members });
         }
         if self.recorder.has_failed(role) {
-            return Err(format!("member {role} has failed already"));
+            return Err(CommandError::HasFailed(role));
         }
         if self.broken || self.geometry.read_only {
-            return Err("the array takes no writes, so that cannot be recorded".to_owned());
+            return Err(CommandError::NoWrites);
         }
         if !self.recorder.in_doubt().is_empty() {
-            return Err(
-                "its parity is not computed yet, so what the member has would be lost: wait for that"
-                    .to_owned(),
-            );
+            return Err(CommandError::Resyncing);
         }
         if self.recorder.failed().count_ones() as usize >= self.layout.shape.parity {
-            return Err(format!(
-                "member {role} cannot be spared: others have failed, and the array would lose its data"
-            ));
+            return Err(CommandError::NotSpared(role));
         }
         self.member_failed(role, out);
         Ok(())
     }
 
     /// A spare takes over by itself; this says whether one does, and what is in the way.
-    fn can_rebuild(&self) -> Result<(), String> {
-        let why = if self.recorder.failed() == 0 {
-            "no member has failed"
+    fn can_rebuild(&self) -> Result<(), CommandError> {
+        if self.recorder.failed() == 0 {
+            Err(CommandError::NothingFailed)
         } else if self.recorder.rebuilding().is_some() {
-            return Ok(());
+            Ok(())
         } else if !self.members.has_spares() {
-            "there is no spare: \"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
+            Err(CommandError::NoSpare)
         } else if !self.recorder.in_doubt().is_empty() {
-            "the parity is not right everywhere, so what the member had cannot be computed: copy away what can be read; after \
-             \"dcd serve --accept-damage\" it is computed, and may come out wrong"
+            Err(CommandError::InDoubt)
         } else if self.broken || self.geometry.read_only {
-            "the array takes no writes"
+            Err(CommandError::NoWrites)
         } else {
-            return Ok(());
-        };
-        Err(why.to_owned())
+            Ok(())
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
 use crate::raid::contiguity::Contiguity;
+use crate::raid::error::ShapeError;
 use crate::raid::matrix::Shape;
 use crate::{LINE_SECTORS, Nanos};
 
@@ -189,16 +190,15 @@ impl RaidConfig {
         Port(self.present.iter().chain(&self.spares).filter(|there| **there).count())
     }
 
-    /// Complains about members or a strip that make no array.
-    pub fn complaint(&self) -> Option<String> {
+    /// Refuses members or a strip that make no array.
+    pub fn check_shape(&self) -> Result<(), ShapeError> {
         let members = self.present.len();
         if self.level.shape(members).is_none() {
-            let least = self.level.parity() + 2;
-            return Some(format!("it has {members} members: from {least} to {MEMBERS_MAX} make an array"));
+            return Err(ShapeError::Members { members, least: self.level.parity() + 2 });
         }
         if !is_strip(self.strip_sectors) {
-            return Some("a strip is a multiple of 4KiB, and at most 16MiB".to_owned());
+            return Err(ShapeError::Strip);
         }
-        None
+        Ok(())
     }
 }

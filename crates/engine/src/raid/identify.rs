@@ -1,10 +1,10 @@
 //! Identifies the devices below an array: reads their superblocks, gives each role its member, and refuses other devices.
 
-use crate::SECTOR_BYTES;
-use crate::layer::{ActivateError, Port, PortDevice, Ports, Seat};
+use crate::layer::{Port, PortDevice, Ports, Seat};
 use crate::raid::config::RaidConfig;
+use crate::raid::error::{AssembleError, Others, UnusedWhy};
 use crate::raid::layout::DATA_SECTOR;
-use crate::raid::members::{Members, Spare, members_named};
+use crate::raid::members::{Members, Spare};
 use crate::raid::superblock::{Identity, NOBODY, Superblock, SuperblockError};
 
 /// The result of reading all superblocks.
@@ -30,11 +30,7 @@ struct Device {
     identity: Identity,
 }
 
-type Refusal<T> = Result<T, ActivateError>;
-
-fn refuse<T>(why: impl Into<String>) -> Refusal<T> {
-    Err(ActivateError(why.into()))
-}
+type Refusal<T> = Result<T, AssembleError>;
 
 pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Identified> {
     let mut count = 0;
@@ -47,25 +43,24 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Id
     let (members, places) = (ports(&config.present), ports(&config.spares));
     let (members, spares) = (read(&members, below), read(&places, below));
     let unknown = unknown(&members);
-    let mut unusable: Vec<(Port, String)> = Vec::new();
+    let mut unused: Vec<(Port, usize, UnusedWhy)> = Vec::new();
     for (place, (port, spare)) in places.iter().zip(&spares).enumerate() {
         if let (Some(port), Some(Err(error))) = (port, spare) {
-            unusable.push((*port, unused(place, &format!("{error}; \"dcd array add\" makes it a spare"))));
+            unused.push((*port, place, UnusedWhy::Unknown(error.clone())));
         }
     }
     let (mut members, mut spares) = (readable(members), readable(spares));
     let uuid = match uuid_of_most(&members, &spares) {
-        None if unknown.is_empty() => return refuse("none of its members can be read"),
-        None => return refuse_unknown(&unknown, None),
+        None if unknown.is_empty() => return Err(AssembleError::Unreadable),
+        None => return Err(unknown_members(&unknown, None)),
         Some(uuid) => uuid,
     };
     let (foreign, foreign_spares) = (take_foreign(&mut members, uuid), take_foreign(&mut spares, uuid));
-    for (place, port) in foreign_spares {
-        let why = "it belongs to another array; if nothing on it is needed, make it a spare of this one with \"dcd array add --force\"";
-        unusable.push((port, unused(place, why)));
-    }
+    unused.extend(foreign_spares.into_iter().map(|(place, port)| (port, place, UnusedWhy::Foreign)));
     let mut found = Identified::new(config, &members, &spares, places)?;
-    unusable.into_iter().for_each(|(port, why)| found.members.add_unusable(port, why));
+    for (port, place, why) in unused {
+        found.members.add_unused(port, Seat::Spare(place), why);
+    }
     for (place, device) in present(&spares) {
         found.add_spare(place, device, below)?;
     }
@@ -73,13 +68,10 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Id
     let has_member = |place: usize| found.members.holder(place).is_none();
     let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(*place)).collect();
     if !unknown.is_empty() {
-        return refuse_unknown(&unknown, Some(&found.newest));
+        return Err(unknown_members(&unknown, Some(&found.newest)));
     }
     if let Some((place, _)) = foreign.into_iter().find(|(place, _)| has_member(*place)) {
-        return refuse(format!(
-            "member {place} belongs to another array than most of its members: name the right device; if that is gone for good, and \
-             nothing on this one is needed, it gets the place with \"dcd array add --force STACK-FILE NAME\""
-        ));
+        return Err(AssembleError::Foreign(place));
     }
     for (place, device) in present(&members) {
         found.add_member(place, device)?;
@@ -127,24 +119,20 @@ fn unknown(members: &[Read]) -> Vec<(usize, SuperblockError)> {
 }
 
 /// Names all members that cannot be used, those of which the same is wrong together.
-fn refuse_unknown<T>(unknown: &[(usize, SuperblockError)], newest: Option<&Superblock>) -> Refusal<T> {
-    let mut wrong: Vec<(&SuperblockError, Vec<usize>)> = Vec::new();
+fn unknown_members(unknown: &[(usize, SuperblockError)], newest: Option<&Superblock>) -> AssembleError {
+    let mut wrong: Vec<(SuperblockError, Vec<usize>)> = Vec::new();
     for (place, error) in unknown {
-        match wrong.iter_mut().find(|(other, _)| *other == error) {
+        match wrong.iter_mut().find(|(other, _)| other == error) {
             Some((_, places)) => places.push(*place),
-            None => wrong.push((error, vec![*place])),
+            None => wrong.push((error.clone(), vec![*place])),
         }
     }
-    let why: Vec<String> =
-        wrong.iter().map(|(error, places)| format!("{}: {error}", members_named(places))).collect();
-    let advice = match newest {
-        None => "make the array with \"dcd array create\"",
-        Some(newest) if unknown.len() <= newest.level.parity() => {
-            "a new device in the place of a member that is gone for good gets that with \"dcd array add STACK-FILE NAME\""
-        }
-        Some(_) => "name the right devices",
+    let others = match newest {
+        None => Others::None,
+        Some(newest) if unknown.len() <= newest.level.parity() => Others::MakeUp,
+        Some(_) => Others::TooFew,
     };
-    refuse(format!("{}; {advice}", why.join("; ")))
+    AssembleError::Unknown { wrong, others }
 }
 
 /// The array that most members are of. A spare that has taken a role is a member.
@@ -152,11 +140,6 @@ fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option
     let taken = || spares.iter().flatten().filter(|spare| spare.identity.role.is_some());
     let voters = || members.iter().flatten().chain(taken()).map(|device| device.superblock.uuid);
     voters().max_by_key(|uuid| voters().filter(|other| other == uuid).count())
-}
-
-/// The text about a spare that is not used.
-fn unused(place: usize, why: &str) -> String {
-    format!("spare {place} is not used: {why}")
 }
 
 /// The superblocks of devices with roles, and who they are.
@@ -170,28 +153,16 @@ fn known<'a>(
 
 /// Refuses a description that is not of this array.
 fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
+    let Superblock { level, members, strip_sectors, .. } = *newest;
     if newest.reshape.is_some() {
-        return refuse(format!(
-            "it is growing to {} members: name them all in \"of\", and let \"dcd array grow\" go on; until that is done it cannot \
-             be served",
-            newest.members
-        ));
+        return Err(AssembleError::Growing { members });
     }
     let described = (config.present.len(), config.level, config.strip_sectors);
-    if described == (newest.members, newest.level, newest.strip_sectors) {
+    if described == (members, level, strip_sectors) {
         return Ok(());
     }
-    let more = if described == (newest.members + 1, newest.level, newest.strip_sectors) {
-        "; \"dcd array grow\" takes one more, named last"
-    } else {
-        ""
-    };
-    refuse(format!(
-        "it was made with level {}, {} members and strips of {} KiB: describe it so{more}",
-        newest.level.name(),
-        newest.members,
-        newest.strip_sectors * SECTOR_BYTES / 1024
-    ))
+    let grows = described == (members + 1, level, strip_sectors);
+    Err(AssembleError::Described { level, members, strip_sectors, grows })
 }
 
 impl Identified {
@@ -205,13 +176,11 @@ impl Identified {
         let known: Vec<_> = known(members, spares).collect();
         let superblocks = known.iter().map(|(superblock, _)| *superblock);
         let Some(newest) = Superblock::newest_of(superblocks.clone()) else {
-            return refuse(
-                "all of its members are spares: name the members in \"of\", and spares in \"spares\"",
-            );
+            return Err(AssembleError::OnlySpares);
         };
         described(config, newest)?;
         if let Some(apart) = newest.apart(&known) {
-            return refuse(apart.to_string());
+            return Err(apart.into());
         }
         Ok(Identified {
             newest: newest.clone(),
@@ -232,11 +201,7 @@ impl Identified {
         self.differing |= u64::from(device.superblock != self.newest) << role;
         if self.newest.is_outdated(role, device.superblock.generation) {
             self.outdated |= 1 << role;
-            let why = format!(
-                "member {role} has an older content than the others know it to have had, as from an image or a copy of it: it is not \
-                 used. Take it out with \"dcd array remove\", and add it again"
-            );
-            self.members.add_unusable(device.port, why);
+            self.members.add_unused(device.port, Seat::Member(role), UnusedWhy::Outdated);
         }
     }
 
@@ -246,20 +211,19 @@ impl Identified {
         let Identity { id, role, copy } = device.identity;
         if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
             if self.members.port(role).is_some() {
-                return refuse(format!("two spares are the same member {role}: name each device once"));
+                return Err(AssembleError::SpareTwice(role));
             }
             self.appoint(role, device, Some(place));
         } else if sectors < needed {
-            let why = format!("it has {sectors} sectors, and each member has {needed}: name a larger device");
-            self.members.add_unusable(device.port, unused(place, &why));
+            let why = UnusedWhy::TooSmall { sectors, needed };
+            self.members.add_unused(device.port, Seat::Spare(place), why);
         } else if role.is_none() {
             if self.members.has_id(id) {
-                return refuse(format!("spare {place} is named twice: name each device once"));
+                return Err(AssembleError::NamedTwice(place));
             }
             self.members.add_spare(Spare { port: device.port, id, copy, seat: Seat::Spare(place) });
         } else {
-            let why = "it was a member and is out of date: add it again with \"dcd array add\"";
-            self.members.add_unusable(device.port, unused(place, why));
+            self.members.add_unused(device.port, Seat::Spare(place), UnusedWhy::WasMember);
         }
         Ok(())
     }
@@ -269,12 +233,10 @@ impl Identified {
         match (self.newest.role_of(id).filter(|_| id != NOBODY), self.members.holder(place)) {
             (Some(role), None) if role == place => self.appoint(role, device, None),
             (Some(role), Some(spare)) if role == place => {
-                return refuse(format!("member {place} and spare {spare} are one device: name it once"));
+                return Err(AssembleError::MemberAndSpare { member: place, spare });
             }
             (Some(role), _) => {
-                return refuse(format!(
-                    "member {place} has the role {role}: put the members in the order in which they were"
-                ));
+                return Err(AssembleError::OtherRole { place, role });
             }
             // It was added in the place of the member that has failed, or of a spare that had its role, and was not given that before a
             // crash. The crash explorer found the latter.
@@ -284,23 +246,14 @@ impl Identified {
             // A spare has taken its place.
             (None, Some(_)) => {}
             // The role has nobody, with or without this one.
-            (None, None) if role.is_some() && self.newest.has_failed(place) => self.members.add_unusable(
-                device.port,
-                format!(
-                    "member {place} is out of date: another device had taken its role, and is not there, or the array went on without it. \
-                     It is not used. Take it out with \"dcd array remove\", and add it again"
-                ),
-            ),
+            (None, None) if role.is_some() && self.newest.has_failed(place) => {
+                self.members.add_unused(device.port, Seat::Member(place), UnusedWhy::OutOfDate);
+            }
             (None, _) if role.is_none() => {
-                return refuse(format!(
-                    "member {place} is a spare: name it in \"spares\", and not in \"of\""
-                ));
+                return Err(AssembleError::IsSpare(place));
             }
             (None, _) => {
-                return refuse(format!(
-                    "member {place} is out of date: another device has taken its role, or the array went on without it. Name the one \
-                     that has the role in its place, or \"missing\"; to use this one again, add it with \"dcd array add\""
-                ));
+                return Err(AssembleError::OutOfDate(place));
             }
         }
         Ok(())

@@ -168,7 +168,7 @@ fn a_journal_that_fails_is_recorded_before_the_next_write_and_the_bitmap_takes_i
     assert_eq!(superblock.in_doubt.iter().collect::<Vec<_>>(), [1, 3]);
     let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["journal"]), (&"good".into(), &false.into()));
-    assert!(status["advice"][0].as_str().expect("advice").contains("the journal has failed"));
+    assert_eq!(bench.notes(), [Note::JournalFailed { required: false }]);
     bench.check_parity();
     // It comes back as it was, and is not replayed.
     bench.write(0, 1, 5);
@@ -206,14 +206,15 @@ fn a_journal_that_cannot_be_read_is_refused_only_where_it_is_needed() {
             bench.stop();
         }
         let mut raid = RaidLayer::new(config.clone());
-        let started = raid.activate(&mut WithoutJournal(bench.members)).map_err(|error| error.to_string());
-        started.map(|()| raid.status(Nanos::ZERO).to_json()["journal_failed"] == true)
+        match raid.activate(&mut WithoutJournal(bench.members)) {
+            Ok(()) => raid.status(Nanos::ZERO).to_json()["journal_failed"] == true,
+            Err(ActivateError::Array(AssembleError::Journal { what: "reading", .. })) => false,
+            Err(error) => panic!("{error}"),
+        }
     };
-    assert_eq!(starts(true, &config), Ok(true), "nothing is in it that counts");
-    let error = starts(false, &config).expect_err("it knows what was under way");
-    assert!(error.contains("reading the journal"), "{error}");
-    let error = starts(true, &required).expect_err("the user wants one");
-    assert!(error.contains("reading the journal"), "{error}");
+    assert!(starts(true, &config), "nothing is in it that counts");
+    assert!(!starts(false, &config), "it knows what was under way");
+    assert!(!starts(true, &required), "the user wants one");
 }
 
 #[test]

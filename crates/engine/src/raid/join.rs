@@ -10,12 +10,13 @@
 use crate::Io;
 use crate::layer::{Geometry, IoResult, Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
+use crate::raid::error::CommandError;
 use crate::raid::layout::DATA_SECTOR;
 use crate::raid::superblock::NOBODY;
 
 impl Array {
     /// Begins to make a device a spare, or to take a member back.
-    pub fn join(&mut self, port: Port, geometry: Geometry, seat: Seat, id: u64) -> Result<(), String> {
+    pub fn join(&mut self, port: Port, geometry: Geometry, seat: Seat, id: u64) -> Result<(), CommandError> {
         self.may_join(&geometry, id)?;
         if let Seat::Member(role) = seat {
             self.may_replace(role)?;
@@ -25,37 +26,33 @@ impl Array {
         Ok(())
     }
 
-    fn may_join(&self, geometry: &Geometry, id: u64) -> Result<(), String> {
+    fn may_join(&self, geometry: &Geometry, id: u64) -> Result<(), CommandError> {
         let needed = self.sectors_needed();
-        let blocks = self.geometry.logical_block_bytes;
+        let promised = self.geometry.logical_block_bytes;
         if self.broken || self.is_stopped() || self.geometry.read_only {
-            Err("the array takes no writes".to_owned())
+            Err(CommandError::NoWrites)
         } else if geometry.read_only {
-            Err("the device cannot be written".to_owned())
+            Err(CommandError::ReadOnly)
         } else if geometry.sectors < needed {
-            Err(format!("the device has {} sectors, and each member has {needed}", geometry.sectors))
-        } else if geometry.logical_block_bytes > blocks {
-            Err(format!(
-                "the device has logical blocks of {} bytes, and the array promises its clients {blocks}: stop the server, add it, \
-                 and serve it again",
-                geometry.logical_block_bytes
-            ))
+            Err(CommandError::TooSmall { sectors: geometry.sectors, needed })
+        } else if geometry.logical_block_bytes > promised {
+            Err(CommandError::Blocks { block_bytes: geometry.logical_block_bytes, promised })
         } else if id == NOBODY || self.recorder.knows(id) || self.members.has_id(id) {
-            Err(format!("the id {id:#x} is taken, or reserved: draw another one"))
+            Err(CommandError::Id(id))
         } else {
             Ok(())
         }
     }
 
     /// Whether a device may be added in the place of a member.
-    fn may_replace(&self, role: usize) -> Result<(), String> {
+    fn may_replace(&self, role: usize) -> Result<(), CommandError> {
         let members = self.members.count();
         if role >= members {
-            Err(format!("there is no member {role}: they are 0 to {}", members - 1))
+            Err(CommandError::NoMember { role, members })
         } else if !self.recorder.has_failed(role) || self.members.is_replaced(role) {
-            Err(format!("member {role} has not failed, or has a new device already"))
+            Err(CommandError::NotFailed(role))
         } else if self.members.port(role).is_some() {
-            Err(format!("the device of member {role} is in its place still: \"dcd array remove\" first"))
+            Err(CommandError::StillThere(role))
         } else {
             Ok(())
         }
@@ -150,25 +147,20 @@ impl Array {
     }
 
     /// Lets go of a device, so that it can be closed.
-    pub fn leave(&mut self, port: Port) -> Result<(), String> {
+    pub fn leave(&mut self, port: Port) -> Result<(), CommandError> {
         if let Some(seat) = self.members.joining(port) {
-            return Err(format!("{seat} is being made a spare: wait for that"));
+            return Err(CommandError::Joining(seat));
         }
         if self.journal.as_ref().is_some_and(|journal| journal.port() == port) {
-            return Err("it is the journal, and in use".to_owned());
+            return Err(CommandError::Journal);
         }
         if let Some(role) = self.members.role_at(port) {
             if self.recorder.is_in_use(role) {
-                let is = if self.recorder.has_failed(role) { "is being filled" } else { "in use" };
-                return Err(format!(
-                    "it is member {role}, and {is}: \"dcd array fail\" first, if it can be spared"
-                ));
+                return Err(CommandError::InUse { role, filled: self.recorder.has_failed(role) });
             }
             if self.is_held(role) {
                 self.recorder.tell();
-                return Err(format!(
-                    "commands to member {role} have not returned yet, or it is not recorded that it has failed: try again"
-                ));
+                return Err(CommandError::Held(role));
             }
         }
         self.members.leave(port);

@@ -13,8 +13,8 @@ fn stopped(spares: usize, journal: bool) -> (RaidConfig, Members) {
     (config, bench.members)
 }
 
-fn refused(config: RaidConfig, members: Members) -> String {
-    Bench::start(config, members).err().expect("refused").to_string()
+fn refused(config: RaidConfig, members: Members) -> AssembleError {
+    Bench::start(config, members).err().expect("refused")
 }
 
 fn superblock(members: &Members, port: usize) -> (Superblock, Identity) {
@@ -39,7 +39,7 @@ fn a_member_that_was_replaced_by_one_that_failed_is_not_used_and_does_not_hinder
     let mut bench = Bench::start(config, members).expect("the others make up for it");
     let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["failed_members"]), (&"degraded".into(), &serde_json::json!([3])));
-    assert!(status["advice"][0].as_str().expect("told").contains("member 3 is out of date"), "{status}");
+    assert_eq!(bench.notes(), [Note::Unused(Unused { seat: Seat::Member(3), why: UnusedWhy::OutOfDate })]);
     for block in 0..48 {
         assert_eq!(bench.read(block, 1).expect("computed"), [block as u8; BLOCK], "block {block}");
     }
@@ -50,8 +50,7 @@ fn an_array_with_a_journal_is_not_started_without_it_unless_that_is_given_up() {
     let (config, members) = stopped(0, true);
     let four = || Members(members.0[..4].iter().map(|member| Memory(member.0.clone())).collect());
     let without = RaidConfig { journal: false, ..config };
-    let error = refused(without.clone(), four());
-    assert!(error.contains("it has a journal, and the stack file names none"), "{error}");
+    assert_eq!(refused(without.clone(), four()), AssembleError::NoJournal);
     let given_up = RaidConfig { journal_given_up: true, ..without.clone() };
     let mut bench = Bench::start(given_up, four()).expect("the user wants it");
     bench.write(0, 1, 9);
@@ -63,40 +62,33 @@ fn an_array_with_a_journal_is_not_started_without_it_unless_that_is_given_up() {
 fn devices_that_do_not_belong_are_refused_with_the_reason() {
     let (config, mut members) = stopped(1, false);
     members.0.swap(1, 2);
-    let error = refused(config, members);
-    assert!(error.contains("member 1 has the role 2"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::OtherRole { place: 1, role: 2 });
 
     let (config, mut members) = stopped(1, false);
     put(&mut members, 2, |superblock, _| superblock.uuid = *b"another array!!!");
-    let error = refused(config, members);
-    assert!(error.contains("member 2 belongs to another array"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::Foreign(2));
 
     let (config, mut members) = stopped(1, false);
     put(&mut members, 0, |superblock, _| superblock.member_ids[3] = 77);
-    let error = refused(config, members);
-    assert!(error.contains("member 3 is out of date: another device has taken its role"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::OutOfDate(3));
 
     let (config, mut members) = stopped(1, false);
     members.0[1] = Memory(members.0[4].0.clone());
     members.0[4].0[..32 * 512].fill(0);
-    let error = refused(config, members);
-    assert!(error.contains("member 1 is a spare"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::IsSpare(1));
 
     let (config, mut members) = stopped(1, false);
     let sectors = (superblock(&members, 0).0.member_sectors + DATA_SECTOR - 8) * 512;
     members.0[1].0.truncate(sectors as usize);
-    let error = refused(config, members);
-    assert!(error.contains("member 1 has 2552 sectors, and had 2560"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::Smaller { role: 1, sectors: 2552, needed: 2560 });
 
     let (config, mut members) = stopped(2, false);
     members.0[5].0 = members.0[4].0.clone();
-    let error = refused(config, members);
-    assert!(error.contains("spare 1 is named twice"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::NamedTwice(1));
 
     let (config, mut members) = stopped(1, false);
     members.0[4].0 = members.0[2].0.clone();
-    let error = refused(config, members);
-    assert!(error.contains("member 2 and spare 0 are one device"), "{error}");
+    assert_eq!(refused(config, members), AssembleError::MemberAndSpare { member: 2, spare: 0 });
 }
 
 type Spoil = fn(&mut Members);
@@ -116,15 +108,15 @@ fn where_a_spare_has_a_role_it_does_not_matter_what_is_in_the_place_of_the_membe
         let mut bench = Bench::start(config, members).expect("all members are there");
         let status = bench.status();
         assert_eq!(status["state"], "good", "{status}");
-        assert!(status["advice"][0].as_str().unwrap().starts_with("spare 0 is member 1 now"), "{status}");
+        let taken = Note::SpareTaken { spare: 0, role: 1 };
+        assert_eq!(bench.notes()[0], taken);
         for block in 0..4 * 48 {
             assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
         }
         // It fails in its turn, and the stack file is right as it is.
         bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
         bench.rest();
-        let advice = bench.status()["advice"].to_string();
-        assert!(!advice.contains("is member 1 now"), "{advice}");
+        assert!(!bench.notes().contains(&taken), "{:?}", bench.notes());
     }
 }
 
@@ -138,18 +130,17 @@ fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
         let sectors = superblock(members, 0).0.member_sectors + DATA_SECTOR - 8;
         members.0[4].0.truncate(sectors as usize * 512);
     };
-    let cases: [(Spoil, &str); 3] = [
-        (foreign, "spare 0 is not used: it belongs to another array"),
-        (blank, "spare 0 is not used: it is no member of an array, and no spare of one; \"dcd array add\""),
-        (small, "spare 0 is not used: it has 2552 sectors, and each member has 2560"),
+    let cases: [(Spoil, UnusedWhy); 3] = [
+        (foreign, UnusedWhy::Foreign),
+        (blank, UnusedWhy::Unknown(SuperblockError::NoMagic)),
+        (small, UnusedWhy::TooSmall { sectors: 2552, needed: 2560 }),
     ];
-    for (spoil, said) in cases {
+    for (spoil, why) in cases {
         let (config, mut members) = stopped(1, false);
         spoil(&mut members);
         let spare = members.0[4].0.clone();
         let mut bench = Bench::start(config, members).expect("its members are there");
-        let advice = bench.status()["advice"].to_string().replace('\\', "");
-        assert!(advice.contains(said), "{said}: {advice}");
+        assert_eq!(bench.notes(), [Note::Unused(Unused { seat: Seat::Spare(0), why })]);
         bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
         bench.rest();
         assert_eq!(bench.status()["state"], "degraded");
@@ -176,8 +167,7 @@ fn a_spare_takes_the_role_of_a_member_that_fails_before_anything_is_acknowledged
         assert_eq!(identity.role, Some(if port == 4 { 2 } else { port }));
     }
     assert_eq!(bench.read(32, 1).expect("computed"), [200; BLOCK]);
-    let advice = bench.raid.status(Nanos::ZERO).to_json()["advice"][0].as_str().expect("advice").to_owned();
-    assert!(advice.contains("spare 0 is member 2 now"), "{advice}");
+    assert_eq!(bench.notes(), [Note::SpareTaken { spare: 0, role: 2 }]);
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub mod compute;
 mod config;
 pub mod contiguity;
 mod destaging;
+mod error;
 mod failure;
 pub mod grow;
 mod identify;
@@ -97,13 +98,14 @@ use crate::{LayerStatus, Nanos};
 pub use apart::Apart;
 use array::Array;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use journal::{FoundJournal, clear_journal, find_journal, may_be_journal_of};
+pub use error::{AssembleError, CommandError, Others, ShapeError, Unused, UnusedWhy};
+pub use journal::{FoundJournal, ReplayError, clear_journal, find_journal, may_be_journal_of};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
 pub use members::members_named;
 pub use offline::{CreateError, create};
 pub use status::{
-    ArrayState, ArrayStatus, AwayStatus, DevicesStatus, Findings, PassName, PassStatus, Return, Statistics,
-    StridesStatus,
+    ArrayState, ArrayStatus, AwayStatus, DevicesStatus, Findings, Note, PassName, PassStatus, Return,
+    Statistics, StridesStatus,
 };
 pub use superblock::{CACHES_MAX, Identity, Rebuild, Reshape, Superblock, SuperblockError};
 

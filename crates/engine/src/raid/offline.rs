@@ -8,8 +8,8 @@ use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
 use crate::raid::config::RaidConfig;
 use crate::raid::contiguity::Contiguity;
+use crate::raid::error::{ShapeError, are};
 use crate::raid::layout::DATA_SECTOR;
-use crate::raid::members::members_named;
 use crate::raid::superblock::{
     COPY_SECTORS, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
@@ -18,12 +18,11 @@ use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 /// Why an array cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    #[error("{0}")]
-    Members(String),
-    #[error(
-        "member {role} has {sectors} sectors: superblocks and one strip need {needed}; use larger members or a smaller \
-         strip"
-    )]
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    #[error("all of its members have to be there when it is made")]
+    Missing,
+    #[error("member {role} has {sectors} sectors: superblocks and one strip need {needed}")]
     TooSmall { role: usize, sectors: u64, needed: u64 },
     #[error("member {role}: {source}")]
     Io { role: usize, source: IoError },
@@ -40,34 +39,31 @@ pub enum ChangeError {
     Nobody,
     #[error("member {0} is not of the same array as the others")]
     Foreign(usize),
-    #[error("{0}")]
-    Apart(Apart),
+    #[error(transparent)]
+    Apart(#[from] Apart),
     #[error("it has no role {role}: its members have the roles 0 to {}", .members - 1)]
     NoRole { role: usize, members: usize },
-    #[error("member {0} is in use: a device takes its place only after it has failed (\"dcd array fail\")")]
+    #[error("member {0} is in use: a device takes its place only after it has failed")]
     InUse(usize),
-    #[error("member {0} is being rebuilt: let that end first, with \"dcd array rebuild\"")]
+    #[error("member {0} is being rebuilt")]
     Rebuilding(usize),
     #[error("the parity does not make up for more failed members than it has already")]
     NoParity,
     #[error(
-        "it cannot be spared: {} {} not there, or not up to date, and the parity makes up for {parity} in all; bring back what is \
-         not there first",
-        members_named(.absent),
-        if .absent.len() == 1 { "is" } else { "are" }
+        "it cannot be spared: {} not there, or not up to date, and the parity makes up for {parity} in all",
+        are(.absent)
     )]
     NotSpared { absent: Vec<usize>, parity: usize },
     #[error(
         "it is not known of all of its parity that it is right, as it was not served yet or did not stop cleanly: what member {0} \
-         holds may come out wrong without it. Serve the array first, until its state is \"good\"; if that cannot be without \
-         member {0}, with \"dcd serve --accept-damage\""
+         holds may come out wrong without it"
     )]
     InDoubt(usize),
     #[error("a device with {sectors} sectors is too small: each member has {needed}")]
     TooSmall { sectors: u64, needed: u64 },
-    #[error("the id {0:#x} is taken, or reserved: draw another one")]
+    #[error("the id {0:#x} is taken, or reserved")]
     Id(u64),
-    #[error("it leaves out more than {EXCEPT_MAX} ranges of strides: measure fewer of them")]
+    #[error("it leaves out more than {EXCEPT_MAX} ranges of strides")]
     TooManyRanges,
     #[error("member {place}: {source}")]
     Member { place: usize, source: SuperblockError },
@@ -116,12 +112,10 @@ pub fn create(
     uuid: [u8; 16],
     synced: bool,
 ) -> Result<Superblock, CreateError> {
-    if let Some(complaint) = config.complaint() {
-        return Err(CreateError::Members(complaint));
-    }
+    config.check_shape()?;
     let (failed, least) = measure(members, config)?;
     if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
-        return Err(CreateError::Members("all of its members have to be there when it is made".to_owned()));
+        return Err(CreateError::Missing);
     }
     let stripes = least / config.strip_sectors;
     let data = (members.len() - config.level.parity()) as u64;
@@ -217,7 +211,7 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
     let newest =
         Superblock::newest_of(known().map(|(superblock, _)| superblock)).ok_or(ChangeError::Nobody)?;
     if let Some(apart) = newest.apart(&known().collect::<Vec<_>>()) {
-        return Err(ChangeError::Apart(apart));
+        return Err(apart.into());
     }
     // The next one is behind all of them.
     Ok(Superblock { generation, ..newest.clone() })
@@ -443,9 +437,9 @@ mod tests {
         let (found, identity) = Superblock::read(&mut spare).expect("written");
         assert_eq!((found, identity), (superblock.clone(), Identity { id: 77, role: None, copy: 0 }));
         let error = make_spare(&mut blank(DATA_SECTOR + 700), &superblock, 78).expect_err("too small");
-        assert!(error.to_string().contains("2748 sectors is too small"), "{error}");
-        let error = make_spare(&mut spare, &superblock, superblock.member_ids[2]).expect_err("taken");
-        assert!(error.to_string().contains("is taken"), "{error}");
+        assert!(matches!(error, ChangeError::TooSmall { sectors: 2748, .. }), "{error}");
+        let taken = superblock.member_ids[2];
+        assert_eq!(make_spare(&mut spare, &superblock, taken), Err(ChangeError::Id(taken)));
         forget(&mut spare).expect("wiped");
         assert_eq!(Superblock::read(&mut spare), Err(SuperblockError::NoMagic));
     }
@@ -459,12 +453,10 @@ mod tests {
             assert_eq!(failed, if role == 2 { 0 } else { 0b100 });
         }
         mark_failed(&mut all(&mut members), 2).expect("it has failed already");
-        let error = mark_failed(&mut all(&mut members), 1).expect_err("too many");
-        assert!(error.to_string().contains("does not make up"), "{error}");
-        let error = mark_failed(&mut all(&mut members), 4).expect_err("no such role");
-        assert!(error.to_string().contains("the roles 0 to 3"), "{error}");
-        let error = mark_failed(&mut all(&mut made(false)), 1).expect_err("never computed");
-        assert!(error.to_string().contains("not known of all of its parity"), "{error}");
+        assert_eq!(mark_failed(&mut all(&mut members), 1), Err(ChangeError::NoParity));
+        let nobody = ChangeError::NoRole { role: 4, members: 4 };
+        assert_eq!(mark_failed(&mut all(&mut members), 4), Err(nobody));
+        assert_eq!(mark_failed(&mut all(&mut made(false)), 1), Err(ChangeError::InDoubt(1)));
     }
 
     #[test]
@@ -578,8 +570,8 @@ mod tests {
         }
         let except = (0..65).map(|n| (10 * n, 10 * n)).collect();
         let long = Contiguity { write: Strides { max: 900, except }, ..calibration };
-        let error = store_calibration(&mut all(&mut members), &long).expect_err("no room");
-        assert!(error.to_string().contains("more than 64 ranges"), "{error}");
+        let stored = store_calibration(&mut all(&mut members), &long);
+        assert_eq!(stored, Err(ChangeError::TooManyRanges), "no room");
     }
 
     #[test]

@@ -53,12 +53,17 @@ impl Bench {
         self.tell(ArrayCommand::Scrub { repair }).expect("it is whole");
     }
 
+    pub(super) fn notes(&self) -> Vec<Note> {
+        let LayerStatus::Raid(array) = self.raid.status(self.now) else { unreachable!("it is an array") };
+        array.notes
+    }
+
     pub(super) fn status(&self) -> serde_json::Value {
         self.raid.status(self.now).to_json()
     }
 
     /// What an administrator tells it.
-    pub(super) fn tell(&mut self, command: ArrayCommand) -> Result<(), String> {
+    pub(super) fn tell(&mut self, command: ArrayCommand) -> Result<(), CommandError> {
         self.handle(Event::Control(Control::Array(command)));
         match self.reports.pop() {
             Some(crate::Report::Array(answer)) => answer,

@@ -23,6 +23,15 @@ const BATCH_BLOCKS: usize = 32;
 /// The tolerance of the paper: fragmented I/O that is slower than contiguous I/O by less is left as it is.
 pub const THRESHOLD: f64 = 1.2;
 
+/// Why passes cannot be made on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StrideError {
+    #[error("a pass is empty, or goes past the end of the device at sector {sectors}")]
+    Outside { sectors: u64 },
+    #[error("the device is read only, and a pass writes")]
+    ReadOnly,
+}
+
 /// One pass: requests in ascending order, all reads or all writes (of zeroes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
@@ -197,13 +206,10 @@ impl Layer for StrideBench {
         for pass in &self.passes {
             let end = pass.requests.iter().map(|(request, _)| request.end().0).max();
             if end.is_none_or(|end| end > geometry.sectors) {
-                return Err(ActivateError(format!(
-                    "a pass is empty, or goes past the end of the device at sector {}",
-                    geometry.sectors
-                )));
+                return Err(StrideError::Outside { sectors: geometry.sectors }.into());
             }
             if pass.writes && geometry.read_only {
-                return Err(ActivateError("the device is read only: leave the writes out".to_owned()));
+                return Err(StrideError::ReadOnly.into());
             }
         }
         self.below = Some(geometry);

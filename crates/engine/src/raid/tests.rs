@@ -117,9 +117,13 @@ impl Bench {
         Bench::start(config, Members(members)).expect("active")
     }
 
-    fn start(config: RaidConfig, mut members: Members) -> Result<Bench, ActivateError> {
+    fn start(config: RaidConfig, mut members: Members) -> Result<Bench, AssembleError> {
         let mut raid = RaidLayer::new(config);
-        raid.activate(&mut members)?;
+        match raid.activate(&mut members) {
+            Ok(()) => {}
+            Err(ActivateError::Array(error)) => return Err(error),
+            Err(error) => unreachable!("it is an array: {error}"),
+        }
         Ok(Bench {
             raid,
             members,
@@ -438,20 +442,21 @@ fn members_that_do_not_belong_are_refused() {
         bench.stop();
         let (mut config, mut members) = (config(Level::Raid5, 4), bench.members);
         change(&mut config, &mut members);
-        Bench::start(config, members).err().expect("refused").to_string()
+        Bench::start(config, members).err().expect("refused")
     };
     let error = refused(&|_, members| members.0.swap(1, 2));
-    assert!(error.contains("member 1 has the role 2"), "{error}");
+    assert_eq!(error, AssembleError::OtherRole { place: 1, role: 2 });
     let error = refused(&|_, members| members.0[3].0.fill(0));
-    assert!(error.contains("no member of an array"), "{error}");
+    let wrong = vec![(SuperblockError::NoMagic, vec![3])];
+    assert_eq!(error, AssembleError::Unknown { wrong, others: Others::MakeUp });
     let error = refused(&|config, _| config.strip_sectors = 8);
-    assert!(error.contains("strips of 64 KiB"), "{error}");
+    assert!(matches!(error, AssembleError::Described { strip_sectors: 128, grows: false, .. }), "{error}");
     let error = refused(&|config, members| {
         config.present = vec![true, false, true, false];
         members.0.remove(3);
         members.0.remove(1);
     });
-    assert!(error.contains("members 1 and 3 are missing"), "{error}");
+    assert_eq!(error, AssembleError::TooManyFailed { roles: vec![1, 3], parity: 1 });
     let error = refused(&|_, members| {
         let other = Bench::new(config(Level::Raid5, 4)).members;
         let mut superblock = Superblock::read(&mut Memory(other.0[0].0.clone())).expect("made").0;
@@ -460,7 +465,7 @@ fn members_that_do_not_belong_are_refused() {
         let identity = superblock.identity(0, 0);
         members.0[0].run(superblock.write(identity));
     });
-    assert!(error.contains("member 0 belongs to another array"), "{error}");
+    assert_eq!(error, AssembleError::Foreign(0));
 }
 
 #[test]
@@ -486,8 +491,8 @@ fn parity_in_doubt_is_computed_anew_and_not_trusted_without_a_member() {
     members.0.remove(0);
     let mut degraded = RaidConfig { present: vec![false, true, true, true, true], ..five };
     let left = || Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
-    let error = Bench::start(degraded.clone(), left()).err().expect("refused").to_string();
-    assert!(error.contains("parity is in doubt") && error.contains("member 0 is missing"), "{error}");
+    let error = Bench::start(degraded.clone(), left()).err().expect("refused");
+    assert!(matches!(&error, AssembleError::InDoubt { lacking, .. } if *lacking == [0]), "{error}");
     degraded.accept_damage = true;
     let mut bench = Bench::start(degraded, left()).expect("on the user's word");
     assert_eq!(bench.read(41, 1).expect("read"), [78; BLOCK]);
@@ -514,12 +519,14 @@ fn a_start_asks_for_the_journal_where_that_is_not_there() {
         let degraded = RaidConfig { present, journal, journal_given_up: !journal, ..with_journal.clone() };
         let there = members.0.iter().take(4 + usize::from(journal));
         let left = Members(there.map(|member| Memory(member.0.clone())).collect());
-        Bench::start(degraded, left).err().expect("the parity is in doubt").to_string()
+        Bench::start(degraded, left).err().expect("the parity is in doubt")
     };
     for journal in [true, false] {
-        let error = refusal(journal);
-        assert!(error.contains("its parity is in doubt in 1 of 1 regions"), "{error}");
-        assert_eq!(error.contains("give it the journal that it had"), !journal, "{error}");
+        let (lacking, absent) = (vec![0], vec![0]);
+        let lacks_journal = !journal;
+        let expected =
+            AssembleError::InDoubt { in_doubt: 1, regions: 1, region: 0, lacking, absent, lacks_journal };
+        assert_eq!(refusal(journal), expected);
     }
 }
 
@@ -564,8 +571,8 @@ fn the_wrong_journal_is_refused() {
     let mut members = bench.members;
     members.0[4].0.fill(0);
     let left = || Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
-    let error = Bench::start(with_journal.clone(), left()).err().expect("refused").to_string();
-    assert!(error.contains("not the one that was in use"), "{error}");
+    let error = Bench::start(with_journal.clone(), left()).err().expect("refused");
+    assert_eq!(error, AssembleError::Replay(ReplayError::NotThis));
     let accepts = RaidConfig { accept_damage: true, ..with_journal.clone() };
     let mut bench = Bench::start(accepts, left()).expect("on the user's word");
     assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "resyncing");
@@ -579,33 +586,26 @@ fn the_wrong_journal_is_refused() {
     assert_eq!(bench.read(1, 1).expect("read"), [2; BLOCK]);
     let mut bench = Bench::new(with_journal.clone());
     bench.members.0[4].0[..512].fill(b'x');
-    let error = Bench::start(with_journal.clone(), bench.members).err().expect("refused").to_string();
-    assert!(error.contains("something else"), "{error}");
+    let error = Bench::start(with_journal.clone(), bench.members).err().expect("refused");
+    assert!(matches!(error, AssembleError::ForeignJournal { .. }), "{error}");
     let mut bench = Bench::new(with_journal.clone());
     bench.members.0[4].0.truncate(64 << 10);
-    let error = Bench::start(with_journal, bench.members).err().expect("refused").to_string();
-    assert!(error.contains("too small"), "{error}");
+    let error = Bench::start(with_journal, bench.members).err().expect("refused");
+    assert!(matches!(error, AssembleError::JournalTooSmall { .. }), "{error}");
 }
 
 #[test]
 fn an_administrator_fails_a_member_that_the_others_make_up_for() {
-    let fail = |role| Event::Control(Control::Array(ArrayCommand::Fail { role }));
-    let why = |bench: &mut Bench, role| {
-        bench.handle(fail(role));
-        match bench.reports.pop() {
-            Some(crate::Report::Array(answer)) => answer.err(),
-            other => panic!("no answer but {other:?}"),
-        }
-    };
+    let fail = |role| ArrayCommand::Fail { role };
     let mut bench = Bench::new(config(Level::Raid5, 4));
-    assert!(why(&mut bench, 4).expect("no such member").contains("0 to 3"));
-    assert_eq!(why(&mut bench, 2), None);
+    assert_eq!(bench.tell(fail(4)), Err(CommandError::NoMember { role: 4, members: 4 }));
+    assert_eq!(bench.tell(fail(2)), Ok(()));
     bench.settle();
     assert_eq!(bench.raid.status(bench.now).to_json()["failed_members"], serde_json::json!([2]));
-    assert!(why(&mut bench, 2).expect("twice").contains("has failed already"));
-    assert!(why(&mut bench, 1).expect("too many").contains("would lose its data"));
+    assert_eq!(bench.tell(fail(2)), Err(CommandError::HasFailed(2)));
+    assert_eq!(bench.tell(fail(1)), Err(CommandError::NotSpared(1)));
     let mut unsynced = Bench::over(config(Level::Raid5, 4), false);
-    assert!(why(&mut unsynced, 1).expect("no parity").contains("not computed yet"));
+    assert_eq!(unsynced.tell(fail(1)), Err(CommandError::Resyncing));
 }
 
 /// Deep queues make short ways, as long as they keep nobody waiting and carry little.

@@ -52,6 +52,18 @@ use disk::Disk;
 use operation::{Flight, Operation};
 use store::Store;
 
+/// Why a write cache cannot stand on its disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteCacheError {
+    /// Its own are 512 or 4096 bytes, and not less than the disk's.
+    #[error(
+        "a write cache with blocks of {block_bytes} bytes cannot stand on disk {disk}, whose blocks have {disk_bytes} bytes"
+    )]
+    Blocks { block_bytes: u32, disk: usize, disk_bytes: u32 },
+    #[error("the map of disk {disk} has {mapped} sectors, and the disk {sectors}")]
+    Map { disk: usize, mapped: u64, sectors: u64 },
+}
+
 /// A disk under the cache: how its blocks lie together, and its arm where that can be seen.
 pub struct DiskMap {
     pub regions: Regions,
@@ -255,18 +267,13 @@ impl Layer for WriteCache {
             let this = below.geometry(Port(port));
             let block = block_bytes.max(this.logical_block_bytes);
             if ![SECTOR_BYTES as u32, LINE_BYTES as u32].contains(&block_bytes) || block != block_bytes {
-                return Err(ActivateError(format!(
-                    "a write cache with blocks of {block_bytes} bytes cannot stand on disk {port}, whose blocks have {} \
-                     bytes: set `block` to 512 or 4096, and not less than that",
-                    this.logical_block_bytes
-                )));
+                let disk_bytes = this.logical_block_bytes;
+                return Err(WriteCacheError::Blocks { block_bytes, disk: port, disk_bytes }.into());
             }
             let sectors = this.sectors - this.sectors % (u64::from(block_bytes) / SECTOR_BYTES);
             if map.regions.sectors() < sectors {
-                return Err(ActivateError(format!(
-                    "the map of disk {port} has {} sectors, and the disk {sectors}",
-                    map.regions.sectors()
-                )));
+                let mapped = map.regions.sectors();
+                return Err(WriteCacheError::Map { disk: port, mapped, sectors }.into());
             }
             geometry.sectors += sectors;
             geometry.read_only |= this.read_only;

@@ -18,7 +18,7 @@ const ARRAY: &str = "array";
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("nobody listens on {path}: is the stack served? (`dcd serve STACK`)")]
+    #[error("nobody listens on {path}")]
     NotServed { path: PathBuf },
     #[error("control socket {path}: {source}")]
     Io { path: PathBuf, source: io::Error },

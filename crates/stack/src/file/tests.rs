@@ -179,11 +179,11 @@ fn tcp_is_loopback_unless_spelled_out() {
 struct Sizes(u64, Vec<String>);
 
 impl DeviceOpener for Sizes {
-    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, crate::OpenError> {
         assert_eq!(index.0, self.1.len());
         self.1.push(device.name.clone());
         if self.0 == 0 {
-            return Err("no such file: create it, or add a size".to_owned());
+            return Err("no such file: create it, or add a size".into());
         }
         Ok(Geometry::plain(self.0))
     }
@@ -301,7 +301,7 @@ fn a_write_cache_stands_on_several_disks() {
     assert_eq!(file.layer("seen").unwrap().kind.below_names(), ["cache"]);
     struct Memory;
     impl DeviceOpener for Memory {
-        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, crate::OpenError> {
             Ok(Geometry::plain(if device.name == "a" { 131_072 } else { 65_536 }))
         }
     }
@@ -389,7 +389,7 @@ fn an_array_stands_on_its_members_and_a_journal() {
     assert_eq!((raid.config.contiguity.as_ref(), raid.config.low_mark), (None, 9));
     struct Memory;
     impl DeviceOpener for Memory {
-        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, crate::OpenError> {
             let DeviceSource::Memory { size } = device.source else { panic!("RAM") };
             Ok(Geometry::plain(size / 512))
         }
@@ -488,7 +488,7 @@ fn an_array_has_no_journal_that_the_file_does_not_want_or_that_would_be_on_the_a
 fn a_log_that_is_too_small_for_the_journal_says_so() {
     struct Memory;
     impl DeviceOpener for Memory {
-        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, String> {
+        fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, crate::OpenError> {
             let DeviceSource::Memory { size } = device.source else { panic!("RAM") };
             Ok(Geometry::plain(size / 512))
         }

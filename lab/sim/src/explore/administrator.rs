@@ -1,7 +1,7 @@
 //! An administrator who fails members of a running array, takes them out, and gives the same disks back as they are, or as new ones.
 
 use dcd_engine::raid::offline::replace;
-use dcd_engine::raid::{DATA_SECTOR, Identity, Superblock, SuperblockError};
+use dcd_engine::raid::{CommandError, DATA_SECTOR, Identity, Superblock, SuperblockError};
 use dcd_engine::{
     ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump, Report,
     SECTOR_BYTES, Seat, Stack,
@@ -126,7 +126,7 @@ impl Administrator {
         Some((Asked::Add(role, port), ArrayCommand::Add { port, geometry, seat: Seat::Member(role), id }))
     }
 
-    fn answered(&mut self, answer: Result<(), String>) -> Result<(), String> {
+    fn answered(&mut self, answer: Result<(), CommandError>) -> Result<(), String> {
         match (self.asked.take().expect("it was asked"), answer) {
             (Asked::Remove(role), Ok(())) => self.ports[role] = None,
             (Asked::Add(role, port), Ok(())) => {
@@ -135,7 +135,7 @@ impl Administrator {
             }
             // Parity in doubt, another member that has failed meanwhile.
             (Asked::Fail, _) | (Asked::RemoveSpare, Ok(())) => {}
-            (Asked::Remove(_) | Asked::RemoveSpare, Err(why)) if why.contains("try again") => {}
+            (Asked::Remove(_) | Asked::RemoveSpare, Err(CommandError::Held(_))) => {}
             (Asked::RemoveSpare, Err(why)) => {
                 return Err(format!("the array does not let go of a spare: {why}"));
             }

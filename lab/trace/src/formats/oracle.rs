@@ -85,7 +85,7 @@ impl Reader {
         let start = object
             .checked_mul(self.unit_bytes)
             .ok_or_else(|| format!("the object {object} is no place on a disk"))?;
-        Record::of_bytes(at, DeviceId(0), Op::Read, start, access.bytes.get().into())
+        Ok(Record::of_bytes(at, DeviceId(0), Op::Read, start, access.bytes.get().into())?)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Found, Standing, apart, standing};
 use crate::session::open::{start, target};
-use crate::session::record::{caches_text, uuid_text};
+use crate::session::record::{Refusal, caches_text, uuid_text};
 use crate::session::serving::admit::admit_bare_array;
 use crate::session::started::PartDevice;
 
@@ -322,11 +322,8 @@ fn check(path: &Path) -> Result<(), Failure> {
     for layer in layers {
         let choice = ArrayChoice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
         choice.not_served("check it")?;
-        let status = choice.try_start()?.map_err(|why| {
-            Failure::refused(
-                format!("array \"{layer}\" would not start: {why}"),
-                "\"dcd array status\" shows each device; nothing was changed",
-            )
+        let status = choice.try_start()?.map_err(|Refusal { reason, action }| {
+            Failure::refused(format!("array \"{layer}\" would not start: {reason}"), action)
         })?;
         let how = without(&status);
         println!(

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
+use crate::session::record::Refusal;
 use crate::session::serving::status::array_of_server;
 
 /// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
@@ -87,11 +88,10 @@ pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failu
     drop(devices);
     let members: Vec<Option<&str>> = members.iter().map(Option::as_deref).collect();
     let without = ArrayChoice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
-    without.try_start()?.map(|_| ()).map_err(|why| {
-        Failure::refused(
-            format!("member {role} cannot be spared, as the array would not start without it: {why}"),
-            "nothing was changed",
-        )
+    without.try_start()?.map(|_| ()).map_err(|Refusal { reason, action }| {
+        let why =
+            format!("member {role} cannot be spared, as the array would not start without it: {reason}");
+        Failure::refused(why, action)
     })
 }
 

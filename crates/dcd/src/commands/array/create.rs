@@ -5,6 +5,7 @@ use dcd_engine::raid::{CreateError, Superblock, clear_journal};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
+use crate::advice::Advised;
 use crate::cli_array::ArrayCreate;
 use crate::commands::format::Made;
 use crate::failure::Failure;
@@ -45,8 +46,8 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     let made = create(&mut members, &choice.config, random_uuid()?, false).map_err(|error| match error {
-        CreateError::Io { .. } => Failure::Failed(error.to_string()),
-        _ => Failure::refused(error.to_string(), "nothing was changed"),
+        CreateError::Io { .. } => Failure::Failed(error.told()),
+        _ => Failure::Refused(error.refusal()),
     })?;
     made_files.keep();
     for journal in &mut journal {
@@ -55,7 +56,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     }
     for (name, spare) in choice.spares.iter().zip(&mut spares) {
         make_spare(spare, &made, random_id()?).map_err(|error: ChangeError| {
-            Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {error}"))
+            Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {}", error.told()))
         })?;
     }
     let data = (made.members - made.level.parity()) as u64 * made.member_sectors * SECTOR_BYTES;

@@ -8,6 +8,7 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::Signals;
 use dcd_stack::{HumanBytes, LayerKind, Parts, StackFile};
 
+use crate::advice::Advised;
 use crate::cli_array::ArrayGrow;
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -117,9 +118,9 @@ fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
 
 fn refused(error: GrowError) -> Failure {
     match error {
-        GrowError::Refused(why) => Failure::refused(why, "nothing was changed"),
-        GrowError::Lost { .. } => Failure::Damage(error.to_string()),
-        other => Failure::Failed(other.to_string()),
+        GrowError::Refused(why) => Failure::Refused(why.refusal()),
+        GrowError::Lost { .. } => Failure::Damage(error.told()),
+        other => Failure::Failed(other.told()),
     }
 }
 

@@ -8,6 +8,7 @@ use dcd_io::{CallId, Context, Driver, Signal};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
 
+use crate::advice::Advised;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_line, pass_line};
 use crate::control::ask;
@@ -182,9 +183,7 @@ fn follow(
     command: ArrayCommand,
     progress: Progress,
 ) -> Result<ArrayStatus, Failure> {
-    stack
-        .activate(driver)
-        .map_err(|error| Failure::refused(error.to_string(), "\"dcd array status\" shows its members"))?;
+    stack.activate(driver).map_err(|error| Failure::Refused(error.refusal()))?;
     caches.note_started(driver.now(), stack)?;
     let mut host = Foreground {
         layer,
@@ -225,7 +224,7 @@ impl dcd_io::Host for Foreground<'_> {
 
     fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
         match report {
-            Report::Array(Err(why)) => self.end(Err(Failure::Failed(why.clone())), context),
+            Report::Array(Err(why)) => self.end(Err(Failure::Failed(why.told())), context),
             Report::LogFailed => {
                 let now = context.now();
                 match self.caches.log_failed(now, context.stack_mut(), layer) {

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Health};
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
-use crate::session::record::uuid_text;
+use crate::session::record::{Refusal, uuid_text};
 use crate::session::serving::admit::admit_bare_array;
 use crate::session::serving::status::array_of_server;
 
@@ -262,13 +262,13 @@ impl Served<'_> {
 }
 
 /// The same from the superblocks of an array that is not served. `start`: what a start would find, or why it would be refused.
-fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, String>) -> Report {
+fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, Refusal>) -> Report {
     let of = &devices.newest;
     let stripes = of.member_sectors / of.strip_sectors;
     let state = state(devices, start.is_ok());
     let (found, refusal) = match start {
         Ok(found) => (found, None),
-        Err(why) => (ArrayStatus::default(), Some(why)),
+        Err(Refusal { reason, action }) => (ArrayStatus::default(), Some(format!("{reason}; {action}"))),
     };
     Report {
         served: false,

@@ -10,6 +10,7 @@ use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYT
 use dcd_io::{FileDevice, FileSpec};
 use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
 
+use crate::advice::Advised;
 use crate::cli::Calibrate;
 use crate::commands::Modelled;
 use crate::failure::Failure;
@@ -117,7 +118,8 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
     }
     let file = StackFile::of_device(path, args.write_range.is_none());
     let mut opener = Opener::new(&file, Purpose::Change);
-    let geometry = opener.open(DeviceIndex(0), &file.devices[0]).map_err(Failure::Failed)?;
+    let geometry =
+        opener.open(DeviceIndex(0), &file.devices[0]).map_err(|e| Failure::Failed(e.to_string()))?;
     let mut work = passes(args, false, region(args, path, geometry, None)?);
     let reads = work.len();
     if args.write_range.is_some() {
@@ -132,7 +134,7 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
     let device = builder.device(geometry);
     let root = builder.layer("strides", Box::new(StrideBench::new(work)), &[device]);
     let mut stack = builder.finish(root);
-    stack.activate(&mut driver).map_err(|e| failed(&e))?;
+    stack.activate(&mut driver).map_err(|e| failed(&e.told()))?;
     let mut progress = Progress::new(false);
     let mut times = Vec::with_capacity(count);
     for done in 0..count {

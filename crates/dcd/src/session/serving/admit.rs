@@ -1,8 +1,9 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
 use dcd_engine::SECTOR_BYTES;
+use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{OfflineError, read_superblock};
+use dcd_engine::log_cache::offline::read_superblock;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::failure::Failure;
@@ -143,7 +144,7 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
     }
 }
 
-fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, OfflineError>, Failure> {
+fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, LogError>, Failure> {
     let (offline, parts) = start(file, &[part], Purpose::Look)?;
     Ok(read_superblock(&mut offline.part(target(&parts, part))))
 }
@@ -153,7 +154,7 @@ fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, Offli
 fn look_for_log_on_array(
     file: &StackFile,
     part: &str,
-) -> Result<Option<Result<Superblock, OfflineError>>, Failure> {
+) -> Result<Option<Result<Superblock, LogError>>, Failure> {
     let on_devices = |array: &&str| !stands_on_a_cache(file, array);
     let Some(array) = array_below(file, part).filter(on_devices) else { return Ok(None) };
     if is_read_only(file, array) {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use dcd_engine::raid::{ArrayStatus, members_named};
+use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
 use dcd_engine::{
     ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheStatus, Nanos, Port, Report, Seat,
     Stack, Target,
@@ -21,6 +21,7 @@ use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
+use crate::advice::{Advised, advise};
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::{
     FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble, flush_trouble, lost_text,
@@ -174,7 +175,8 @@ impl Condition {
             failed => format!(", without {}", members_named(failed)),
         };
         let lost = lost_text(array.blocks_lost()).map(|lost| format!(", {lost}")).unwrap_or_default();
-        Condition { state: format!("{}{without}{lost}", state_word(array)), advice: array.advice.clone() }
+        let advice = array.notes.iter().map(Advised::told).collect();
+        Condition { state: format!("{}{without}{lost}", state_word(array)), advice }
     }
 }
 
@@ -366,7 +368,7 @@ impl Host {
         named.next().map(|(name, _)| name.clone())
     }
 
-    fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), String>) {
+    fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), CommandError>) {
         let Some(place) = self.array_calls.iter().position(|call| call.layer == layer) else { return };
         let Some(ArrayCall { caller: to, closes, .. }) = self.array_calls.remove(place) else { return };
         if let Some((name, _)) = closes.filter(|(_, when)| *when == answer.is_ok())
@@ -374,7 +376,7 @@ impl Host {
         {
             self.closing.push((name, device));
         }
-        let body = answer.map_or_else(dcd_serve::control::error, |()| json!({}));
+        let body = answer.map_or_else(|error| dcd_serve::control::error(error.told()), |()| json!({}));
         self.answers.push_back(Answer { to, body, done: true });
     }
 
@@ -612,6 +614,7 @@ impl Host {
                     let names = |ports: &[Option<usize>]| {
                         ports.iter().map(|port| self.name_below(*layer, *port, stack)).collect()
                     };
+                    advise(&mut array);
                     let devices = &mut array.devices;
                     devices.member_names = names(&devices.member_ports);
                     devices.spare_names = names(&devices.spare_ports);

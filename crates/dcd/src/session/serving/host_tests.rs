@@ -308,8 +308,10 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     tell(&mut bench, json!({ "command": "scrub", "repair": true }));
     let told = [ArrayCommand::Fail { role: 1 }, ArrayCommand::Scrub { repair: true }];
     assert_eq!(bench.told(), told.map(Control::Array));
-    bench.report(Report::Array(Err("it cannot be spared".to_owned())));
-    assert_eq!(error(&mut bench), "it cannot be spared");
+    bench.report(Report::Array(Err(CommandError::Held(1))));
+    let held =
+        "commands to member 1 have not returned yet, or it is not recorded that it has failed; try again";
+    assert_eq!(error(&mut bench), held);
     bench.report(Report::Array(Ok(())));
     assert_eq!(bench.answer(), (json!({}), true));
     bench.host.stop(Nanos::from_secs(3), &mut bench.stack);

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use super::super::LogError;
 use super::super::format::{Header, Kind, State, Superblock};
-use super::super::offline::{OfflineError, read_payload};
+use super::super::offline::read_payload;
 use super::super::recover::{DamageKind, Walked};
 use super::{Content, LINE, LineSum, SECTOR, line_sum, mask, part_of, sector_sums, sum};
 use crate::{BlockDevice, Extent, IoError, LINE_SECTORS};
@@ -114,7 +115,7 @@ impl Comparison {
 
     /// Judges the lines by the payloads of the records. Where records are lost and it is not known what they held, a line
     /// that others touch may hold anything.
-    pub fn finish(mut self, log: &mut dyn BlockDevice, walked: &Walked) -> Result<Found, OfflineError> {
+    pub fn finish(mut self, log: &mut dyn BlockDevice, walked: &Walked) -> Result<Found, LogError> {
         let has_holes = walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload);
         for suspect in self.suspects.values_mut().filter(|suspect| suspect.is_touched) {
             let bytes = self.content.line(suspect.recorded.line).expect("a suspect was read");

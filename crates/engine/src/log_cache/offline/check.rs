@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, live_superblock, read_copies};
-use super::{Newest, OfflineError, Progress, Totals, uuid};
+use super::{LogError, Newest, Progress, Totals, uuid};
 use crate::destage::contiguity::Contiguity;
 use crate::log_cache::fingerprint::Comparison;
 use crate::log_cache::format::{Header, State, Superblock};
@@ -88,13 +88,13 @@ pub fn check(
     log: &mut dyn BlockDevice,
     data: Option<&mut dyn BlockDevice>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<CheckReport, OfflineError> {
+) -> Result<CheckReport, LogError> {
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
     let comparison = data.map(|data| Comparison::new(&superblock, data)).transpose();
     let mut watched = Watched {
-        comparison: comparison.map_err(OfflineError::io("reading the data disk"))?,
+        comparison: comparison.map_err(LogError::io("reading the data disk"))?,
         newest: Newest::new(superblock.log_block_sectors()),
         done: 0,
         total: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::superblock::{live_superblock, read_copies};
-use super::{OfflineError, state_name, uuid};
+use super::{LogError, state_name, uuid};
 use crate::log_cache::format::{Header, Kind, Superblock, SuperblockError};
 use crate::log_cache::recover::{Damage, WalkOptions, walk};
 use crate::{BlockDevice, Extent};
@@ -143,7 +143,7 @@ pub fn dump(
     log: &mut dyn BlockDevice,
     filter: &DumpFilter,
     sink: &mut dyn FnMut(&Row),
-) -> Result<(), OfflineError> {
+) -> Result<(), LogError> {
     let copies = read_copies(log)?;
     let live = live_superblock(&copies);
     for (index, copy) in copies.iter().enumerate() {

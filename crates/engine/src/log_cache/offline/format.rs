@@ -5,7 +5,7 @@
 //! preparation: old records in them carry another cache's UUID.
 
 use super::superblock::{read_copies, write_superblock};
-use super::{Newest, OfflineError, human, uuid};
+use super::{LogError, Newest, human, uuid};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
 use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
@@ -34,16 +34,16 @@ pub fn format(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     options: &FormatOptions,
-) -> Result<Superblock, OfflineError> {
+) -> Result<Superblock, LogError> {
     let mut superblock = plan(log, data, options)?;
     let copies = read_copies(log);
     if !options.force {
         refuse_where_occupied(log, copies?.as_slice())?;
     }
     // What is compared from now on must not be lost with the disk's cache.
-    data.flush().map_err(OfflineError::io("flushing the data disk"))?;
+    data.flush().map_err(LogError::io("flushing the data disk"))?;
     superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
-        .map_err(OfflineError::io("reading the data disk"))?;
+        .map_err(LogError::io("reading the data disk"))?;
     let live = read_copies(log).ok().and_then(|copies| match copies {
         [Ok(a), Ok(b)] => Some(usize::from(b.generation > a.generation)),
         [Ok(_), Err(_)] => Some(0),
@@ -52,8 +52,8 @@ pub fn format(
     let order = if live == Some(0) { [1, 0] } else { [0, 1] };
     for index in order {
         log.write(SUPERBLOCK_SECTORS[index], Buf::zeroed(SUPERBLOCK_AREA_BYTES))
-            .map_err(OfflineError::io("erasing the old superblock"))?;
-        log.flush().map_err(OfflineError::io("flushing the log device"))?;
+            .map_err(LogError::io("erasing the old superblock"))?;
+        log.flush().map_err(LogError::io("flushing the log device"))?;
     }
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;
@@ -64,35 +64,35 @@ fn plan(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     options: &FormatOptions,
-) -> Result<Superblock, OfflineError> {
+) -> Result<Superblock, LogError> {
     let (log, data) = (log.geometry(), data.geometry());
     let segment_bytes = options.segment_bytes;
     if data.read_only {
-        return Err(OfflineError::ReadOnly("data disk"));
+        return Err(LogError::ReadOnly("data disk"));
     }
     if log.read_only {
-        return Err(OfflineError::ReadOnly("log device"));
+        return Err(LogError::ReadOnly("log device"));
     }
     if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) || !segment_bytes.is_power_of_two() {
-        return Err(OfflineError::Options("the segment size must be a power of two from 16 KiB to 16 MiB"));
+        return Err(LogError::Options("the segment size must be a power of two from 16 KiB to 16 MiB"));
     }
     let log_block_bytes = options.log_block_bytes.unwrap_or(4096);
     if !matches!(log_block_bytes, 512 | 4096) {
-        return Err(OfflineError::Options("the log block must be 512 or 4096 bytes"));
+        return Err(LogError::Options("the log block must be 512 or 4096 bytes"));
     }
     if log.logical_block_bytes > log_block_bytes {
         let (found, recorded) = (log.logical_block_bytes, log_block_bytes);
-        return Err(OfflineError::BlockSize { which: "log device", found, recorded });
+        return Err(LogError::BlockSize { which: "log device", found, recorded });
     }
     if data.sectors == 0 || data.sectors >= 1 << 43 {
-        return Err(OfflineError::Options("the data disk must have at least one sector and less than 4 PiB"));
+        return Err(LogError::Options("the data disk must have at least one sector and less than 4 PiB"));
     }
     let segment_sectors = u64::from(segment_bytes) / SECTOR_BYTES;
     let log_sectors = log.sectors.min((1 << 40) - 1);
     let segments = log_sectors.saturating_sub(FIRST_SEGMENT_SECTOR) / segment_sectors;
     if segments < u64::from(SEGMENTS_MIN) {
         let needed = (FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MIN) * segment_sectors) * SECTOR_BYTES;
-        return Err(OfflineError::TooSmall { found: log.sectors * SECTOR_BYTES, needed, segment_bytes });
+        return Err(LogError::TooSmall { found: log.sectors * SECTOR_BYTES, needed, segment_bytes });
     }
     Ok(Superblock {
         state: State::Stopped,
@@ -119,12 +119,12 @@ fn plan(
 fn refuse_where_occupied(
     log: &mut dyn BlockDevice,
     copies: &[Result<Superblock, SuperblockError>],
-) -> Result<(), OfflineError> {
-    let occupied = |uuid: String, state: String| Err(OfflineError::Occupied { uuid, state });
+) -> Result<(), LogError> {
+    let occupied = |uuid: String, state: String| Err(LogError::Occupied { uuid, state });
     let superblock = match super::live_superblock(&[copies[0].clone(), copies[1].clone()]) {
         Ok(superblock) => superblock,
-        Err(OfflineError::NotFormatted) => return Ok(()),
-        Err(OfflineError::NoSuperblock(..)) => {
+        Err(LogError::NotFormatted) => return Ok(()),
+        Err(LogError::NoSuperblock(..)) => {
             return occupied("of unknown UUID".into(), "its superblock is damaged".into());
         }
         Err(error) => return Err(error),

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, read_superblock, write_superblock};
-use super::{CHUNK_SECTORS, Content, Newest, OfflineError, OtherData, Piece, Progress, Totals};
+use super::{CHUNK_SECTORS, Content, LogError, Newest, OtherData, Piece, Progress, Totals};
 use crate::log_cache::fingerprint::{Comparison, Fingerprint};
 use crate::log_cache::format::{Header, Kind, State, Superblock};
 use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
@@ -78,7 +78,7 @@ pub fn rescue(
     data: &mut dyn BlockDevice,
     options: RescueOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<RescueReport, OfflineError> {
+) -> Result<RescueReport, LogError> {
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
     if superblock.state == State::Detached {
@@ -89,7 +89,7 @@ pub fn rescue(
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
     let comparison = Comparison::new(&superblock, data);
-    let mut comparison = comparison.map_err(OfflineError::io("reading the data disk"))?;
+    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let walked = walk(log, &superblock, walk_options, &mut |header: &Header, bad: &[usize]| {
         newest.record(header, bad);
         comparison.record(header);
@@ -98,7 +98,7 @@ pub fn rescue(
     let differing = comparison.finish(log, &walked)?.differing;
     if let Some(first) = differing.first().filter(|_| !options.force && !options.list) {
         let dirty = newest.totals();
-        return Err(OfflineError::OtherData(OtherData {
+        return Err(LogError::OtherData(OtherData {
             lines: differing.len(),
             first_byte: first * LINE_BYTES,
             dirty_bytes: dirty.data_bytes + dirty.zeroes_bytes,
@@ -120,7 +120,7 @@ pub fn rescue(
     }
     let mut report = write_back(log, data, &newest, report, write, progress)?;
     if write {
-        data.flush().map_err(OfflineError::io("flushing the data disk"))?;
+        data.flush().map_err(LogError::io("flushing the data disk"))?;
         if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
             mark_clean(log, data, &mut superblock, &walked)?;
             report.marked_clean = true;
@@ -137,7 +137,7 @@ fn write_back(
     report: RescueReport,
     write: bool,
     progress: &mut dyn FnMut(Progress),
-) -> Result<RescueReport, OfflineError> {
+) -> Result<RescueReport, LogError> {
     let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
     let mut writer = Writer { log, data, write, run: Vec::new(), run_start: Lba(0), report };
     let mut done = 0;
@@ -152,11 +152,11 @@ fn write_back(
     Ok(writer.report)
 }
 
-fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -> Result<(), OfflineError> {
+fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -> Result<(), LogError> {
     match superblock.state {
         _ if options.list => Ok(()),
-        State::GivenUp if !options.force => Err(OfflineError::GivenUp),
-        _ if read_only => Err(OfflineError::ReadOnly("data disk")),
+        State::GivenUp if !options.force => Err(LogError::GivenUp),
+        _ if read_only => Err(LogError::ReadOnly("data disk")),
         _ => Ok(()),
     }
 }
@@ -183,7 +183,7 @@ fn mark_clean(
     data: &mut dyn BlockDevice,
     superblock: &mut Superblock,
     walked: &Walked,
-) -> Result<(), OfflineError> {
+) -> Result<(), LogError> {
     if superblock.state != State::GivenUp {
         superblock.state = State::Stopped;
     }
@@ -195,7 +195,7 @@ fn mark_clean(
         if walked.end == superblock.end_sector() { superblock.segment_start(0) } else { walked.end };
     superblock.flush_epoch = walked.flush_epoch;
     superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
-        .map_err(OfflineError::io("reading the data disk"))?;
+        .map_err(LogError::io("reading the data disk"))?;
     write_superblock(log, superblock)
 }
 
@@ -215,7 +215,7 @@ pub(in crate::log_cache) fn read_payload(
     place: u64,
     entry: Extent,
     crc: u32,
-) -> Result<Option<Vec<u8>>, OfflineError> {
+) -> Result<Option<Vec<u8>>, LogError> {
     let block = u64::from(log.geometry().logical_block_bytes) / SECTOR_BYTES;
     let start = place / block * block;
     let end = (place + entry.sectors).next_multiple_of(block);
@@ -226,7 +226,7 @@ pub(in crate::log_cache) fn read_payload(
             Ok(bytes.filter(|bytes| crc32c::crc32c(bytes) == crc).map(<[u8]>::to_vec))
         }
         Err(error) if of_medium(&error) => Ok(None),
-        Err(source) => Err(OfflineError::Io { what: "reading the log device", source }),
+        Err(source) => Err(LogError::Io { what: "reading the log device", source }),
     }
 }
 
@@ -240,7 +240,7 @@ impl Writer<'_> {
         self.run_start + self.run.len() as u64 / SECTOR_BYTES
     }
 
-    fn write_back(&mut self, piece: &Piece) -> Result<(), OfflineError> {
+    fn write_back(&mut self, piece: &Piece) -> Result<(), LogError> {
         match piece.content {
             Content::Zeroes(kind) => {
                 self.end_run()?;
@@ -264,7 +264,7 @@ impl Writer<'_> {
         }
     }
 
-    fn end_run(&mut self) -> Result<(), OfflineError> {
+    fn end_run(&mut self) -> Result<(), LogError> {
         let bytes = std::mem::take(&mut self.run);
         if bytes.is_empty() {
             return Ok(());
@@ -274,7 +274,7 @@ impl Writer<'_> {
     }
 
     /// Writes a run; where the medium refuses it, block by block, so that only the bad blocks are unsaved.
-    fn write_piecewise(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), OfflineError> {
+    fn write_piecewise(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), LogError> {
         if self.write_aligned(extent, bytes)? {
             self.report.written_bytes += bytes.len() as u64;
             return Ok(());
@@ -296,7 +296,7 @@ impl Writer<'_> {
     }
 
     /// Writes some sectors, with what surrounds them where the disk's blocks are larger; false where the medium cannot.
-    fn write_aligned(&mut self, extent: Extent, bytes: &[u8]) -> Result<bool, OfflineError> {
+    fn write_aligned(&mut self, extent: Extent, bytes: &[u8]) -> Result<bool, LogError> {
         let block = u64::from(self.data.geometry().logical_block_bytes) / SECTOR_BYTES;
         let start = extent.start.0 / block * block;
         let end = extent.end().0.next_multiple_of(block);
@@ -305,7 +305,7 @@ impl Writer<'_> {
             match self.data.read(Lba(start), buf.len()) {
                 Ok(old) => buf = old,
                 Err(error) if of_medium(&error) => return Ok(false),
-                Err(source) => return Err(OfflineError::Io { what: "reading the data disk", source }),
+                Err(source) => return Err(LogError::Io { what: "reading the data disk", source }),
             }
         }
         let from = ((extent.start.0 - start) * SECTOR_BYTES) as usize;
@@ -313,11 +313,11 @@ impl Writer<'_> {
         match self.data.write(Lba(start), buf) {
             Ok(()) => Ok(true),
             Err(error) if of_medium(&error) => Ok(false),
-            Err(source) => Err(OfflineError::Io { what: "writing the data disk", source }),
+            Err(source) => Err(LogError::Io { what: "writing the data disk", source }),
         }
     }
 
-    fn zero(&mut self, extent: Extent, kind: Kind) -> Result<(), OfflineError> {
+    fn zero(&mut self, extent: Extent, kind: Kind) -> Result<(), LogError> {
         if !self.write {
             return Ok(());
         }
@@ -334,7 +334,7 @@ impl Writer<'_> {
                 }
                 // Plain writes say more exactly what is wrong, and where.
                 Err(error) if of_medium(&error) || error.kind == ErrorKind::Unsupported => {}
-                Err(source) => return Err(OfflineError::Io { what: "zeroing on the data disk", source }),
+                Err(source) => return Err(LogError::Io { what: "zeroing on the data disk", source }),
             }
         }
         let written_before = self.report.written_bytes;

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::{OfflineError, uuid};
+use super::{LogError, uuid};
 use crate::destage::contiguity::Contiguity;
 use crate::log_cache::format::{
     SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError,
@@ -13,7 +13,7 @@ use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 pub type Copies = [Result<Superblock, SuperblockError>; 2];
 
 /// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good.
-pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, OfflineError> {
+pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
     let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
     for (index, copy) in copies.iter_mut().enumerate() {
         let mut block = log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES);
@@ -30,7 +30,7 @@ pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, OfflineError> {
             Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => {
                 Err(SuperblockError::Checksum)
             }
-            Err(source) => return Err(OfflineError::Io { what: "reading the superblock", source }),
+            Err(source) => return Err(LogError::Io { what: "reading the superblock", source }),
         };
     }
     Ok(copies)
@@ -38,39 +38,39 @@ pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, OfflineError> {
 
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
 /// must not touch it.
-pub fn live_superblock(copies: &Copies) -> Result<Superblock, OfflineError> {
+pub fn live_superblock(copies: &Copies) -> Result<Superblock, LogError> {
     for copy in copies {
         if let Err(error @ SuperblockError::Version(_)) = copy {
-            return Err(OfflineError::Version(error.clone()));
+            return Err(LogError::Version(error.clone()));
         }
     }
     match copies {
         [Ok(a), Ok(b)] if a.cache_uuid != b.cache_uuid => {
-            Err(OfflineError::TwoCaches(uuid(&a.cache_uuid), uuid(&b.cache_uuid)))
+            Err(LogError::TwoCaches(uuid(&a.cache_uuid), uuid(&b.cache_uuid)))
         }
         [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }.clone()),
         [Ok(only), Err(_)] | [Err(_), Ok(only)] => Ok(only.clone()),
-        [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)] => Err(OfflineError::NotFormatted),
-        [Err(a), Err(b)] => Err(OfflineError::NoSuperblock(a.clone(), b.clone())),
+        [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)] => Err(LogError::NotFormatted),
+        [Err(a), Err(b)] => Err(LogError::NoSuperblock(a.clone(), b.clone())),
     }
 }
 
 /// Reads the live superblock.
-pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, OfflineError> {
+pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, LogError> {
     live_superblock(&read_copies(log)?)
 }
 
 /// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is
 /// what it was, so that trying again cannot touch the live copy. That is flushed before: a server that was killed may have left
 /// it in the device's cache, and it is the only good one while the other is written.
-pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), OfflineError> {
+pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), LogError> {
     let mut next = superblock.clone();
     next.generation += 1;
     let copy = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
-    log.flush().map_err(OfflineError::io("flushing the log device"))?;
+    log.flush().map_err(LogError::io("flushing the log device"))?;
     log.write(copy, Buf::copy_of(next.encode().as_bytes()))
-        .map_err(OfflineError::io("writing the superblock"))?;
-    log.flush().map_err(OfflineError::io("flushing the log device"))?;
+        .map_err(LogError::io("writing the superblock"))?;
+    log.flush().map_err(LogError::io("flushing the log device"))?;
     *superblock = next;
     Ok(())
 }
@@ -80,12 +80,12 @@ pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) 
 pub fn store_calibration(
     log: &mut dyn BlockDevice,
     calibration: &Contiguity,
-) -> Result<Superblock, OfflineError> {
+) -> Result<Superblock, LogError> {
     if !calibration.is_storable() {
-        return Err(OfflineError::TooManyRanges);
+        return Err(LogError::TooManyRanges);
     }
     if log.geometry().read_only {
-        return Err(OfflineError::ReadOnly("log device"));
+        return Err(LogError::ReadOnly("log device"));
     }
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), None)?;
@@ -96,27 +96,23 @@ pub fn store_calibration(
 }
 
 /// Refuses a log that no cache may be served with again.
-pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), OfflineError> {
+pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), LogError> {
     match superblock.state {
         State::Stopped | State::Active => Ok(()),
-        State::Detached => Err(OfflineError::Detached),
-        State::GivenUp => Err(OfflineError::GivenUp),
+        State::Detached => Err(LogError::Detached),
+        State::GivenUp => Err(LogError::GivenUp),
     }
 }
 
 /// Refuses devices that cannot be those that were formatted.
-pub fn check_sizes(
-    superblock: &Superblock,
-    log: Geometry,
-    data: Option<Geometry>,
-) -> Result<(), OfflineError> {
+pub fn check_sizes(superblock: &Superblock, log: Geometry, data: Option<Geometry>) -> Result<(), LogError> {
     let at_least = |which, found: u64, recorded: u64| {
-        if found < recorded { Err(OfflineError::Smaller { which, found, recorded }) } else { Ok(()) }
+        if found < recorded { Err(LogError::Smaller { which, found, recorded }) } else { Ok(()) }
     };
     at_least("log device", log.sectors, superblock.log_sectors)?;
     if log.logical_block_bytes > superblock.log_block_bytes {
         let (found, recorded) = (log.logical_block_bytes, superblock.log_block_bytes);
-        return Err(OfflineError::BlockSize { which: "log device", found, recorded });
+        return Err(LogError::BlockSize { which: "log device", found, recorded });
     }
     data.map_or(Ok(()), |data| at_least("data disk", data.sectors, superblock.data_sectors))
 }

@@ -92,9 +92,9 @@ fn what_cannot_be_formatted_is_refused() {
         options
     };
     let small = format(&mut Ram::new(100), &mut data, &options());
-    assert!(matches!(small, Err(OfflineError::TooSmall { .. })));
+    assert!(matches!(small, Err(LogError::TooSmall { .. })));
     for bad in [with(|o| o.segment_bytes = 3 << 14), with(|o| o.log_block_bytes = Some(1024))] {
-        assert!(matches!(format(&mut log, &mut data, &bad), Err(OfflineError::Options(_))));
+        assert!(matches!(format(&mut log, &mut data, &bad), Err(LogError::Options(_))));
     }
     assert_eq!(log.operations, 0, "nothing was written");
 }
@@ -111,7 +111,7 @@ fn a_log_in_use_is_not_formatted_without_force() {
 
     let (mut damaged, _) = busy_log();
     damaged.spoil(SUPERBLOCK_SECTORS[1].0, 200, 1);
-    assert!(matches!(format(&mut damaged.device, &mut data, &options()), Err(OfflineError::Occupied { .. })));
+    assert!(matches!(format(&mut damaged.device, &mut data, &options()), Err(LogError::Occupied { .. })));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn formatting_may_be_cut_anywhere() {
                 assert_eq!(superblock, log.superblock, "the old cache is whole");
             }
             Ok(superblock) => assert_eq!((superblock.cache_uuid, superblock.tail_seq), ([7; 16], 1)),
-            Err(error) => assert!(matches!(error, OfflineError::NotFormatted), "{error}"),
+            Err(error) => assert!(matches!(error, LogError::NotFormatted), "{error}"),
         }
     }
 }
@@ -160,8 +160,8 @@ fn the_live_copy_is_the_newer_valid_one() {
             match (newer_state, older_state) {
                 (0, _) => assert_eq!(found.unwrap(), superblock),
                 (_, 0) => assert_eq!(found.unwrap(), older),
-                (2, 2) => assert!(matches!(found, Err(OfflineError::NotFormatted))),
-                _ => assert!(matches!(found, Err(OfflineError::NoSuperblock(..)))),
+                (2, 2) => assert!(matches!(found, Err(LogError::NotFormatted))),
+                _ => assert!(matches!(found, Err(LogError::NoSuperblock(..)))),
             }
         }
     }
@@ -219,17 +219,17 @@ fn a_calibration_that_cannot_be_stored_is_refused() {
     let refused = store_calibration(&mut log.device, &long).unwrap_err();
     assert!(refused.to_string().contains("more than 64 ranges"), "{refused}");
     let refused = store_calibration(&mut Ram::new(1000), &calibration()).unwrap_err();
-    assert!(matches!(refused, OfflineError::NotFormatted));
+    assert!(matches!(refused, LogError::NotFormatted));
     log.superblock.state = State::Detached;
     log.store_superblock();
     let before = log.device.operations;
     let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
-    assert!(matches!(refused, OfflineError::Detached), "{refused}");
+    assert!(matches!(refused, LogError::Detached), "{refused}");
     assert_eq!(log.device.operations, before, "nothing was written");
     log.superblock.state = State::GivenUp;
     log.store_superblock();
     let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
-    assert!(matches!(refused, OfflineError::GivenUp), "{refused}");
+    assert!(matches!(refused, LogError::GivenUp), "{refused}");
 }
 
 #[test]
@@ -282,14 +282,14 @@ fn another_version_or_two_caches_are_refused_untouched() {
     device.write(at, Buf::copy_of(&newer)).unwrap();
     device.operations = 0;
     assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 2"));
-    assert!(matches!(format(&mut device, &mut data, &options()), Err(OfflineError::Version(_))));
+    assert!(matches!(format(&mut device, &mut data, &options()), Err(LogError::Version(_))));
     assert_eq!(device.operations, 0, "nothing was written");
 
     let mut other = log.read(at, 4096).unwrap().bytes().to_vec();
     other[24] ^= 1;
     sign(&mut other);
     log.write(at, Buf::copy_of(&other)).unwrap();
-    assert!(matches!(read_superblock(&mut log), Err(OfflineError::TwoCaches(..))));
+    assert!(matches!(read_superblock(&mut log), Err(LogError::TwoCaches(..))));
 }
 
 #[test]
@@ -303,11 +303,11 @@ fn smaller_devices_are_refused() {
     assert!(sizes(log_sectors + 9, data_sectors + 9).is_ok(), "larger ones are not");
     assert!(matches!(
         sizes(log_sectors - 1, data_sectors),
-        Err(OfflineError::Smaller { which: "log device", .. })
+        Err(LogError::Smaller { which: "log device", .. })
     ));
     assert!(matches!(
         sizes(log_sectors, data_sectors - 1),
-        Err(OfflineError::Smaller { which: "data disk", .. })
+        Err(LogError::Smaller { which: "data disk", .. })
     ));
 }
 
@@ -453,7 +453,7 @@ fn rule_11_a_rescue_does_not_write_to_another_disk() {
     log.store_superblock();
     let mut wrong = Ram::new(DATA_SECTORS);
     let refused = rescue(&mut log.device, &mut wrong, RescueOptions::default(), &mut quiet).unwrap_err();
-    assert!(matches!(refused, OfflineError::OtherData { .. }), "{refused}");
+    assert!(matches!(refused, LogError::OtherData { .. }), "{refused}");
     assert!(wrong.bytes.iter().all(|&byte| byte == 0));
     // The cache had begun to destage when it crashed: lines in the log may differ.
     right.bytes[..512].copy_from_slice(&sector_of(0, 1));
@@ -504,7 +504,7 @@ fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
     log.store_superblock();
     let mut data = old_disk();
     let refused = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap_err();
-    assert!(matches!(refused, OfflineError::GivenUp), "{refused}");
+    assert!(matches!(refused, LogError::GivenUp), "{refused}");
     assert!(data.bytes.iter().all(|&byte| byte == 0xdd));
     let found = check(&mut log.device, None, &mut quiet).unwrap();
     assert!(found.is_ok() && found.state == "given up", "{found:?}");

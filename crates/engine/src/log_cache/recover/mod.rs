@@ -125,19 +125,14 @@ impl std::fmt::Display for Damage {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    #[error(
-        "the log is damaged: {0}. Acknowledged writes are lost. Nothing was changed. `dcd check` lists the damage; `dcd rescue` \
-         writes everything that can be read to the data disk; `dcd serve --accept-damage` goes on without what is lost"
-    )]
+    #[error("the log is damaged: {0}. Acknowledged writes are lost. Nothing was changed")]
     Damage(Box<Damage>),
     #[error(
         "record {seq} at log sector {sector} goes on over more than {CHAIN_RECORDS_MAX} records: no version of this program \
-         writes that, so the log is not trusted. `dcd dump` shows it"
+         writes that, so the log is not trusted"
     )]
     ChainTooLong { seq: u64, sector: u64 },
-    #[error(
-        "reading the log device at sector {sector}: {source}. Check the device and its size, then start again"
-    )]
+    #[error("reading the log device at sector {sector}: {source}")]
     Io { sector: u64, source: IoError },
 }
 

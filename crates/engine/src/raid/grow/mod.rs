@@ -19,6 +19,7 @@ mod source;
 
 use std::ops::ControlFlow;
 
+use crate::raid::apart::Apart;
 use crate::raid::away::Away;
 use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
@@ -42,8 +43,8 @@ pub type Members<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
     /// Nothing was changed.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] GrowRefusal),
     #[error("member {role}: {error}")]
     Superblock { role: usize, error: SuperblockError },
     #[error(
@@ -58,16 +59,51 @@ pub enum GrowError {
     Lost { stripe: u64 },
     #[error("the journal cannot be emptied: {0}")]
     Journal(IoError),
-    #[error("stopped; what was done is kept, and \"dcd array grow\" goes on")]
+    #[error("stopped; what was done is kept")]
     Stopped,
+}
+
+/// Why an array does not begin to grow, or to go on with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrowRefusal {
+    #[error("it grows to {members} members already")]
+    Begun { members: usize },
+    #[error("it gets another member")]
+    GetsMember,
+    #[error("all of its {members} members have to be named, and to be there")]
+    NotAllThere { members: usize },
+    #[error("none of its members can be read")]
+    Unreadable,
+    #[error(transparent)]
+    Apart(#[from] Apart),
+    #[error("member {0} is of another array")]
+    Foreign(usize),
+    #[error("the device in the place of member {0} is not the one that has this role")]
+    OtherRole(usize),
+    #[error(
+        "member {0} has an older content than the others know it to have had, as from an image or a copy of it"
+    )]
+    Outdated(usize),
+    #[error("its parity is not known to be right")]
+    InDoubt,
+    #[error("it has failed members")]
+    HasFailed,
+    #[error("some of its blocks could neither be read nor computed")]
+    Lost,
+    #[error("it has {members} members, and {named} are named")]
+    Named { members: usize, named: usize },
+    #[error("it has {members} members, and more is not possible")]
+    TooMany { members: usize },
+    #[error("a member is missing or cannot be read: all have to be there when it begins to grow")]
+    Missing,
+    #[error("the new member has {sectors} sectors, and the others give {needed}")]
+    TooSmall { sectors: u64, needed: u64 },
+    #[error("the id {0:#x} is taken, or reserved")]
+    Id(u64),
 }
 
 /// Sectors of each member that are done, and all of them.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
-
-fn refuse<T>(why: impl Into<String>) -> Result<T, GrowError> {
-    Err(GrowError::Refused(why.into()))
-}
 
 /// Adds the last of `members` to the array of the others, or goes on with that. `id` is the new member's; about `band_bytes` of
 /// data move at a time. The journal is emptied: its records are as long as the stripes were.
@@ -85,10 +121,7 @@ pub fn add_member(
     match work.superblock.reshape {
         None => work.begin(id)?,
         Some(_) if work.superblock.members != work.members.len() => {
-            return refuse(format!(
-                "it grows to {} members already: name them all, in the order of their roles",
-                work.superblock.members
-            ));
+            return Err(GrowRefusal::Begun { members: work.superblock.members }.into());
         }
         // The others know of the new member, and it does not.
         Some(Reshape { sectors: 0, kept: false, .. }) if work.copies.last() == Some(&None) => {
@@ -136,13 +169,10 @@ pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Op
     let superblock = &work.superblock;
     at_rest(superblock)?;
     if superblock.reshape.is_some() {
-        return refuse("it gets another member: \"dcd array grow\" goes on with that first");
+        return Err(GrowRefusal::GetsMember.into());
     }
     if work.members.len() != superblock.members || work.copies.contains(&None) {
-        return refuse(format!(
-            "all of its {} members have to be named, and to be there",
-            superblock.members
-        ));
+        return Err(GrowRefusal::NotAllThere { members: superblock.members }.into());
     }
     let strip = superblock.strip_sectors;
     let least = work.members.iter().flatten().map(|member| member.geometry().sectors).min().unwrap_or(0);
@@ -171,27 +201,21 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
         }
     }
     let newest = Superblock::newest_of(found.iter().map(|(_, superblock, _)| superblock));
-    let Some(mut newest) = newest.cloned() else { return refuse("none of its members can be read") };
+    let mut newest = newest.cloned().ok_or(GrowRefusal::Unreadable)?;
     let known: Vec<_> = found.iter().map(|(_, superblock, identity)| (superblock, *identity)).collect();
     if let Some(apart) = newest.apart(&known) {
-        return refuse(apart.to_string());
+        return Err(GrowRefusal::Apart(apart).into());
     }
     let mut copies = vec![None; members.len()];
     for (role, superblock, identity) in &found {
         if superblock.uuid != newest.uuid {
-            return refuse(format!("member {role} is of another array"));
+            return Err(GrowRefusal::Foreign(*role).into());
         }
         if *role < newest.members && newest.role_of(identity.id) != Some(*role) {
-            return refuse(format!(
-                "the device in the place of member {role} is not the one that has this role: name that one there in \"of\", also where it \
-                 was a spare"
-            ));
+            return Err(GrowRefusal::OtherRole(*role).into());
         }
         if newest.is_outdated(*role, superblock.generation) {
-            return refuse(format!(
-                "member {role} has an older content than the others know it to have had, as from an image or a copy of it: name \
-                 \"missing\" in its place"
-            ));
+            return Err(GrowRefusal::Outdated(*role).into());
         }
         copies[*role] = Some(identity.copy);
         // A crash may have left the next one with members that are away now.
@@ -201,16 +225,12 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
 }
 
 /// Refuses to grow an array that is not at rest.
-fn at_rest(superblock: &Superblock) -> Result<(), GrowError> {
+fn at_rest(superblock: &Superblock) -> Result<(), GrowRefusal> {
     if superblock.active || !superblock.in_doubt.is_empty() {
-        return refuse(
-            "its parity is not known to be right: serve it, without a new one in \"of\", until its state is good, and stop it cleanly",
-        );
+        return Err(GrowRefusal::InDoubt);
     }
     if superblock.failed != 0 || superblock.rebuilding.is_some() {
-        return refuse(
-            "it has failed members: rebuild them first, without the new one in \"of\" (\"dcd array add\", \"dcd array rebuild\")",
-        );
+        return Err(GrowRefusal::HasFailed);
     }
     Ok(())
 }
@@ -230,34 +250,28 @@ impl<'b> Work<'_, 'b> {
     fn begin(&mut self, id: u64) -> Result<(), GrowError> {
         at_rest(&self.superblock)?;
         if !self.superblock.lost.is_empty() {
-            return refuse(
-                "some of its blocks could neither be read nor computed: write them first, or delete the files",
-            );
+            return Err(GrowRefusal::Lost.into());
         }
-        let (before, named) = (self.superblock.members, self.members.len());
-        if named != before + 1 {
-            return refuse(format!(
-                "it has {before} members, and {named} are named: name one more than it has, the new one last"
-            ));
+        let (members, named) = (self.superblock.members, self.members.len());
+        if named != members + 1 {
+            return Err(GrowRefusal::Named { members, named }.into());
         }
         if self.superblock.level.shape(named).is_none() {
-            return refuse(format!("it has {before} members, and more is not possible"));
+            return Err(GrowRefusal::TooMany { members }.into());
         }
-        if self.members.iter().any(Option::is_none) || self.copies[..before].contains(&None) {
-            return refuse(
-                "a member is missing or cannot be read: all have to be there when it begins to grow",
-            );
+        if self.members.iter().any(Option::is_none) || self.copies[..members].contains(&None) {
+            return Err(GrowRefusal::Missing.into());
         }
         let needed = DATA_SECTOR + self.superblock.member_sectors;
-        let sectors = self.members[before].as_ref().map_or(0, |member| member.geometry().sectors);
+        let sectors = self.members[members].as_ref().map_or(0, |member| member.geometry().sectors);
         if sectors < needed {
-            return refuse(format!("the new member has {sectors} sectors, and the others give {needed}"));
+            return Err(GrowRefusal::TooSmall { sectors, needed }.into());
         }
         if id == NOBODY || self.superblock.role_of(id).is_some() {
-            return refuse(format!("the id {id:#x} is taken, or reserved: draw another one"));
+            return Err(GrowRefusal::Id(id).into());
         }
         self.prepare_last()?;
-        self.superblock.reshape = Some(Reshape { from_members: before, sectors: 0, kept: false });
+        self.superblock.reshape = Some(Reshape { from_members: members, sectors: 0, kept: false });
         self.superblock.members = named;
         self.superblock.member_ids.push(id);
         self.record()

@@ -165,16 +165,12 @@ fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
 }
 
 /// Why a journal cannot be replayed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    #[error(
-        "the journal has no record of this array's last activity: it is not the one that was in use. Name that one; if it is gone for \
-         good, \"dcd serve --accept-damage\" does without: where all members are there, the parity is computed anew"
-    )]
+    #[error("the journal has no record of this array's last activity: it is not the one that was in use")]
     NotThis,
     #[error(
-        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt. \"dcd serve --accept-damage\" does without \
-         its records: where all members are there, the parity is computed anew"
+        "record {0} of the journal is damaged: what was being written when the array stopped is in doubt"
     )]
     Damaged(u64),
     #[error("reading the journal: {0}")]

@@ -11,6 +11,7 @@
 mod joining;
 
 use crate::layer::{Io, IoResult, Port, Seat};
+use crate::raid::error::{CommandError, Unused, UnusedWhy};
 use crate::raid::status::DevicesStatus;
 use crate::raid::superblock::{Identity, Superblock};
 use joining::{Joining, Outcome};
@@ -64,7 +65,7 @@ pub(super) struct Members {
     spares: Vec<Spare>,
     joining: Vec<Joining>,
     /// Devices that cannot be used, and why.
-    unusable: Vec<(Port, String)>,
+    unused: Vec<(Port, Unused)>,
     /// Reads that failed, by role.
     read_errors: Vec<u64>,
 }
@@ -137,8 +138,8 @@ impl Members {
         Some(self.spares.remove(index))
     }
 
-    pub fn add_unusable(&mut self, port: Port, why: String) {
-        self.unusable.push((port, why));
+    pub fn add_unused(&mut self, port: Port, seat: Seat, why: UnusedWhy) {
+        self.unused.push((port, Unused { seat, why }));
     }
 
     pub fn read_failed(&mut self, role: usize) {
@@ -150,14 +151,14 @@ impl Members {
     }
 
     /// Begins to make a device a spare, or to take a member back, if its place is free.
-    pub fn join(&mut self, port: Port, seat: Seat, id: u64) -> Result<(), String> {
+    pub fn join(&mut self, port: Port, seat: Seat, id: u64) -> Result<(), CommandError> {
         if let Seat::Spare(place) = seat {
             let known = self.places.len();
             if place > known {
-                return Err(format!("it knows {known} spares: name new ones behind them in \"spares\""));
+                return Err(CommandError::BehindSpares { known });
             }
             if self.places.get(place).is_some_and(Option::is_some) {
-                return Err(format!("spare {place} is there already: \"dcd array remove\" makes room"));
+                return Err(CommandError::SpareThere(place));
             }
             self.places.resize(known.max(place + 1), None);
             self.places[place] = Some(port);
@@ -205,10 +206,7 @@ impl Members {
             }
             Outcome::Failed(error) => {
                 let seat = self.joining.remove(index).spare().seat;
-                let why = format!(
-                    "{seat} could not be made a spare ({error}): take it out with \"dcd array remove\", check it, and add it again"
-                );
-                self.add_unusable(port, why);
+                self.add_unused(port, seat, UnusedWhy::NotMade(error));
             }
         }
         Vec::new()
@@ -240,8 +238,7 @@ impl Members {
     pub fn refuse_waiting(&mut self) {
         for joining in self.joining.extract_if(.., |joining| joining.is_untouched()) {
             let Spare { port, seat, .. } = *joining.spare();
-            let why = format!("{seat} could not be made a spare: the array takes no writes any more");
-            self.unusable.push((port, why));
+            self.unused.push((port, Unused { seat, why: UnusedWhy::NoWrites }));
         }
     }
 
@@ -251,7 +248,7 @@ impl Members {
             (self.ports[role], self.holders[role]) = (None, None);
         }
         self.spares.retain(|spare| spare.port != port);
-        self.unusable.retain(|(other, _)| *other != port);
+        self.unused.retain(|(other, _)| *other != port);
         for place in &mut self.places {
             *place = place.filter(|other| *other != port);
         }
@@ -266,9 +263,9 @@ impl Members {
         (0..named.len()).filter(|place| !named[*place]).filter(is_absent)
     }
 
-    /// Why devices cannot be used.
-    pub fn complaints(&self) -> impl Iterator<Item = String> {
-        self.unusable.iter().map(|(_, why)| why.clone())
+    /// The devices that cannot be used.
+    pub fn unused(&self) -> impl Iterator<Item = &Unused> {
+        self.unused.iter().map(|(_, unused)| unused)
     }
 
     /// Its part of the status.

@@ -5,20 +5,19 @@ use std::ops::Range;
 use super::{ACTIVE, ACTIVE_WINDOW_BYTES, CHECKPOINT_TIME, Checkpoint, DEPTH, Pass, PassKind};
 use crate::layer::{Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
+use crate::raid::error::CommandError;
 use crate::raid::status::Return;
 use crate::raid::superblock::Rebuild;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 
 impl Array {
     /// Begins a scrub, or goes on with the one that was stopped.
-    pub fn scrub(&mut self, repair: bool) -> Result<(), String> {
+    pub fn scrub(&mut self, repair: bool) -> Result<(), CommandError> {
         if self.recorder.failed() != 0 {
-            return Err(
-                "a member is missing: a scrub compares what all of them have, so rebuild it first".to_owned()
-            );
+            return Err(CommandError::MemberMissing);
         }
         if self.geometry.read_only {
-            return Err("a member is read only: what a scrub finds could not be repaired".to_owned());
+            return Err(CommandError::MemberReadOnly);
         }
         let kind = PassKind::Scrub { repair };
         self.passes.paused = false;
@@ -31,12 +30,12 @@ impl Array {
     }
 
     /// Stops a scrub; the next one goes on where it was.
-    pub fn stop_scrub(&mut self) -> Result<(), String> {
+    pub fn stop_scrub(&mut self) -> Result<(), CommandError> {
         let scrubs = |pass: &Option<Pass>| {
             pass.as_ref().is_some_and(|pass| matches!(pass.kind, PassKind::Scrub { .. }))
         };
         if self.passes.paused || !(scrubs(&self.passes.current) || scrubs(&self.passes.parked)) {
-            return Err("no scrub is running".to_owned());
+            return Err(CommandError::NoScrub);
         }
         self.passes.paused = true;
         Ok(())

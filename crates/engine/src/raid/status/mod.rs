@@ -1,10 +1,11 @@
-//! The status of an array, and advice to its administrator.
+//! The status of an array.
 
 mod run;
 
 use serde::{Deserialize, Serialize};
 
 use crate::raid::Level;
+use crate::raid::error::Unused;
 
 /// The state of an array in a word. The last three are of arrays that are not served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +80,10 @@ pub struct ArrayStatus {
     pub away: AwayStatus,
     pub journal: bool,
     pub journal_failed: bool,
-    /// What an administrator should do.
+    #[serde(skip)]
+    pub notes: Vec<Note>,
+    /// The notes in words, with what to do, which a server adds: it knows its commands.
+    #[serde(default)]
     pub advice: Vec<String>,
     pub non_volatile: bool,
     pub read_only: bool,
@@ -101,6 +105,34 @@ impl ArrayStatus {
     pub fn has_failed(&self, role: usize) -> bool {
         self.failed_members.contains(&role)
     }
+}
+
+/// Something that its administrator should know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Note {
+    #[error("spare {spare} is member {role} now")]
+    SpareTaken { spare: usize, role: usize },
+    #[error("spare {0} is not there")]
+    SpareAbsent(usize),
+    #[error("the journal has failed, and {}", match .required {
+        true => "no more writes are taken",
+        false => "the array goes on without: a crash that takes a member too may lose data",
+    })]
+    JournalFailed { required: bool },
+    #[error("a member failed before the parity was right everywhere: what it held there cannot be read")]
+    InDoubt,
+    #[error(
+        "{0} blocks of 4 KiB could neither be read nor computed: reading them fails until they are written"
+    )]
+    Lost(usize),
+    /// `more`: not all are counted.
+    #[error(
+        "{}{blocks} blocks of 4 KiB could neither be read nor computed when they were last wanted",
+        if *.more { "at least " } else { "" }
+    )]
+    Unreadable { blocks: usize, more: bool },
+    #[error(transparent)]
+    Unused(#[from] Unused),
 }
 
 /// The devices of a served array.

@@ -1,6 +1,6 @@
-//! Making the status of an array, and advice to its administrator.
+//! Making the status of an array.
 
-use super::{ArrayState, ArrayStatus, StridesStatus};
+use super::{ArrayState, ArrayStatus, Note, StridesStatus};
 use crate::raid::array::Array;
 use crate::raid::lost::UNREADABLE_MAX;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
@@ -57,7 +57,8 @@ impl Array {
             away: recorded.away_status(),
             journal: self.journal.is_some(),
             journal_failed: self.journal_failed,
-            advice: self.advice(),
+            notes: self.notes(),
+            advice: Vec::new(),
             non_volatile: self.config.non_volatile,
             read_only: self.geometry.read_only,
             cache_bytes: self.cache.capacity_bytes(),
@@ -69,51 +70,21 @@ impl Array {
         }
     }
 
-    /// Advice to the administrator, in words.
-    pub fn advice(&self) -> Vec<String> {
+    /// What the administrator should know.
+    fn notes(&self) -> Vec<Note> {
         let taken = (0..self.members.count()).filter(|role| self.recorder.is_in_use(*role));
-        let taken = taken.filter_map(|role| {
-            let spare = self.members.holder(role)?;
-            Some(format!(
-                "spare {spare} is member {role} now: in the stack file, name it in the place of that member in \"of\", take it out of \
-                 \"spares\", and remove the table of the device that it replaces"
-            ))
-        });
-        let absent = self.members.absent_places(&self.config.spares);
-        let absent = absent.map(|place| format!("spare {place} is not there"));
-        let journal = self.journal_failed.then(|| match self.config.journal_required {
-            true => "the journal has failed, and no more writes are taken: give it another journal".to_owned(),
-            false => "the journal has failed, and the array goes on without: a crash that takes a member too may lose data. Give \
-                      it another journal"
-                .to_owned(),
-        });
+        let taken =
+            taken.filter_map(|role| self.members.holder(role).map(|spare| Note::SpareTaken { spare, role }));
+        let absent = self.members.absent_places(&self.config.spares).map(Note::SpareAbsent);
+        let required = self.config.journal_required;
+        let journal = self.journal_failed.then_some(Note::JournalFailed { required });
         let doubt = !self.recorder.in_doubt().is_empty() && self.recorder.failed() != 0;
-        let doubt = doubt.then(|| {
-            "a member failed before the parity was right everywhere: what it held there cannot be read. Copy away what can be; \
-             after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
-                .to_owned()
-        });
-        let lost = self.losses.lost_blocks();
-        let lost = (lost > 0).then(|| {
-            format!(
-                "{lost} blocks of 4 KiB could neither be read nor computed: reading them fails until they are written"
-            )
-        });
-        let unreadable = self.losses.unreadable_blocks();
-        let unreadable = (unreadable > 0).then(|| {
-            format!(
-                "{}{unreadable} blocks of 4 KiB could neither be read nor computed when they were last wanted: bring back what is missing of their \
-                 rows, or write them anew",
-                if unreadable < UNREADABLE_MAX { "" } else { "at least " }
-            )
-        });
-        taken
-            .chain(absent)
-            .chain(journal)
-            .chain(doubt)
-            .chain(lost)
-            .chain(unreadable)
-            .chain(self.members.complaints())
-            .collect()
+        let doubt = doubt.then_some(Note::InDoubt);
+        let lost = Some(self.losses.lost_blocks()).filter(|lost| *lost > 0).map(Note::Lost);
+        let blocks = self.losses.unreadable_blocks();
+        let unreadable = (blocks > 0).then_some(Note::Unreadable { blocks, more: blocks >= UNREADABLE_MAX });
+        let unused = self.members.unused().cloned().map(Note::Unused);
+        let some = journal.into_iter().chain(doubt).chain(lost).chain(unreadable);
+        taken.chain(absent).chain(some).chain(unused).collect()
     }
 }

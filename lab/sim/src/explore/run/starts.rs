@@ -1,6 +1,7 @@
 //! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are not there.
 
-use dcd_engine::Stack;
+use dcd_engine::raid::{AssembleError, SuperblockError};
+use dcd_engine::{ActivateError, Stack};
 
 use super::{Driver, Outcome, Run};
 use crate::MemDisk;
@@ -66,17 +67,15 @@ impl Run {
         let mut stack = (self.rig.build)(&driver.geometries());
         let refused = match stack.activate(&mut driver) {
             Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
-            Err(refused) => refused.to_string(),
+            Err(refused) => refused,
         };
-        // "member 1: why", or "members 1 and 3: why".
-        let names = |role: &usize| {
-            let role = role.to_string();
-            let named = |who: &str| who.split(|c: char| !c.is_ascii_digit()).any(|number| number == role);
-            refused.split("; ").any(|part| {
-                let whys = [": it is no member of an array", ": its superblock is damaged"];
-                whys.iter().any(|why| part.split_once(why).is_some_and(|(who, _)| named(who)))
-            })
+        let wrong: &[_] = match &refused.error {
+            ActivateError::Array(AssembleError::Unknown { wrong, .. }) => wrong,
+            _ => &[],
         };
+        let is_blank =
+            |error: &SuperblockError| matches!(error, SuperblockError::NoMagic | SuperblockError::Checksum);
+        let names = |role: &usize| wrong.iter().any(|(error, roles)| is_blank(error) && roles.contains(role));
         if !blank.iter().all(names) {
             return Err(format!("a start with the blank members {blank:?} does not name them: {refused}"));
         }

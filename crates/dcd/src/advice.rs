@@ -1,0 +1,369 @@
+//! What to do about an error of the engine: its errors state facts, and the commands of this program are named here. What loses nothing
+//! comes first.
+
+use std::fmt::Display;
+
+use dcd_engine::layers::slice::SliceError;
+use dcd_engine::log_cache::recover::RecoverError;
+use dcd_engine::log_cache::{LogError, OtherData};
+use dcd_engine::raid::grow::{GrowError, GrowRefusal};
+use dcd_engine::raid::offline::ChangeError;
+use dcd_engine::raid::stride::StrideError;
+use dcd_engine::raid::{
+    Apart, ArrayStatus, AssembleError, CommandError, CreateError, Note, Others, ReplayError, UnusedWhy,
+    members_named,
+};
+use dcd_engine::write_cache::WriteCacheError;
+use dcd_engine::{ActivateError, StartError};
+use dcd_serve::control::ClientError;
+use dcd_stack::HumanBytes;
+
+use crate::session::record::Refusal;
+
+/// What the engine says, with what to do about it.
+pub trait Advised: Display {
+    /// None where the text of the error says all.
+    fn advice(&self) -> Option<String>;
+
+    /// In one line.
+    fn told(&self) -> String {
+        match self.advice() {
+            Some(advice) => format!("{self}; {advice}"),
+            None => self.to_string(),
+        }
+    }
+
+    fn refusal(&self) -> Refusal {
+        Refusal::new(self.to_string(), self.advice().unwrap_or_else(|| NOTHING_CHANGED.to_owned()))
+    }
+}
+
+/// The advice where there is none.
+pub const NOTHING_CHANGED: &str = "nothing was changed";
+const CHECK_DEVICE: &str = "check the device, then try again; nothing is lost by trying again";
+const FEWER_STRIDES: &str = "measure fewer of them";
+const ADD_AGAIN: &str = "take it out with \"dcd array remove\", and add it again";
+
+/// Says in an array's status what its notes are, and what to do about them.
+pub fn advise(array: &mut ArrayStatus) {
+    array.advice = array.notes.iter().map(Advised::told).collect();
+}
+
+impl Advised for StartError {
+    fn advice(&self) -> Option<String> {
+        match &self.error {
+            ActivateError::Log(error) => error.advice(),
+            ActivateError::Array(error) => error.advice(),
+            ActivateError::WriteCache(WriteCacheError::Blocks { .. }) => {
+                Some("set `block` to 512 or 4096, and not less than that".to_owned())
+            }
+            ActivateError::Slice(SliceError::TooLong { .. }) => Some("make it smaller or move it".to_owned()),
+            ActivateError::Strides(StrideError::ReadOnly) => Some("leave the writes out".to_owned()),
+            ActivateError::WriteCache(WriteCacheError::Map { .. })
+            | ActivateError::Slice(SliceError::Unaligned { .. })
+            | ActivateError::Strides(StrideError::Outside { .. })
+            | ActivateError::Other(_) => None,
+        }
+    }
+}
+
+impl Advised for LogError {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            LogError::OtherData(other) => return Some(about_other_data(other)),
+            LogError::NotFormatted => {
+                "check that it is the right device; if there never was a log, \"dcd format\" makes it"
+            }
+            LogError::NoSuperblock(..) => {
+                "if this was a dcd log, what is dirty in it cannot be found without one; keep the device as it is"
+            }
+            LogError::Smaller { .. } => {
+                "use the right one; if it was made smaller, make it as large as it was: what it still holds is not lost"
+            }
+            LogError::BlockSize { .. } => "use the device that it was formatted on",
+            LogError::TooSmall { .. } => "use a larger device or smaller segments",
+            LogError::TooManyRanges => FEWER_STRIDES,
+            LogError::Detached => "\"dcd format\" attaches it again",
+            LogError::GivenUp => {
+                "\"dcd rescue --list\" says what the log holds that is dirty, and \"dcd rescue --force\" writes that back, over what may \
+                 be newer. Then \"dcd format\" makes a new log"
+            }
+            LogError::ReadOnly(_) => "make it writable, or take read-only = true out of the stack file",
+            LogError::Occupied { .. } => {
+                "serve it and \"dcd detach\" it, or \"dcd rescue\" it first; --force formats it all the same"
+            }
+            LogError::Recover(RecoverError::Damage(_)) => {
+                "\"dcd check\" lists the damage; \"dcd rescue\" writes everything that can be read to the data disk; \
+                 \"dcd serve --accept-damage\" goes on without what is lost"
+            }
+            LogError::Recover(RecoverError::ChainTooLong { .. }) => "\"dcd dump\" shows it",
+            LogError::Recover(RecoverError::Io { .. }) => "check the device and its size, then start again",
+            LogError::Io { .. } => CHECK_DEVICE,
+            LogError::TooManyPieces => "\"dcd rescue\" writes them back offline",
+            LogError::WrittenAround => {
+                "start once without ordered-destage and destage everything with \"dcd flush\", then start with it"
+            }
+            LogError::PartsOfBlocks { .. } => {
+                "give it those again, or write everything back with \"dcd rescue\""
+            }
+            LogError::Version(_) | LogError::TwoCaches(..) | LogError::Options(_) => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+fn about_other_data(other: &OtherData) -> String {
+    let connect = "if it is another disk, connect the right one (\"dcd check\" says whether the log has lost its newest superblock). If it is \
+                   the right disk,";
+    match other.dirty_bytes {
+        0 => format!(
+            "{connect} nothing is lost: the log holds nothing that is not on it, and \"dcd rescue --force\" takes the disk as it is now"
+        ),
+        dirty => format!(
+            "{connect} copy it first: {} of the log belong over it, and do not fit what was changed. Then either \"dcd rescue --force\" \
+             writes the log's data over the changes, or \"dcd serve --without-cache --force\" keeps the changes and discards the log's \
+             data. Check the file system in either case",
+            HumanBytes(dirty)
+        ),
+    }
+}
+
+impl Advised for AssembleError {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            AssembleError::InDoubt { absent, lacks_journal, .. } => {
+                return Some(about_doubt(absent, *lacks_journal));
+            }
+            AssembleError::ForeignJournal { kib } => {
+                return Some(format!(
+                    "name another device, or write zeroes over its first {kib} KiB, as \"dcd format --force\" does to the device of a \
+                     cache's log"
+                ));
+            }
+            AssembleError::Apart(apart) => return apart.advice(),
+            AssembleError::Replay(error) => return about_journal(error),
+            AssembleError::Unknown { others: Others::None, .. } => "make the array with \"dcd array create\"",
+            AssembleError::Unknown { others: Others::MakeUp, .. } => {
+                "a new device in the place of a member that is gone for good gets that with \"dcd array add STACK-FILE NAME\""
+            }
+            AssembleError::Unknown { others: Others::TooFew, .. } => "name the right devices",
+            AssembleError::Foreign(_) => {
+                "name the right device; if that is gone for good, and nothing on this one is needed, it gets the place with \"dcd array \
+                 add --force STACK-FILE NAME\""
+            }
+            AssembleError::OnlySpares => "name the members in \"of\", and spares in \"spares\"",
+            AssembleError::Growing { .. } => "name them all in \"of\", and let \"dcd array grow\" go on",
+            AssembleError::Described { grows: true, .. } => {
+                "describe it so; \"dcd array grow\" takes one more, named last"
+            }
+            AssembleError::Described { grows: false, .. } => "describe it so",
+            AssembleError::SpareTwice(_) | AssembleError::NamedTwice(_) => "name each device once",
+            AssembleError::MemberAndSpare { .. } => "name it once",
+            AssembleError::OtherRole { .. } => "put the members in the order in which they were",
+            AssembleError::IsSpare(_) => "name it in \"spares\", and not in \"of\"",
+            AssembleError::OutOfDate(_) => {
+                "name the one that has the role in its place, or \"missing\"; to use this one again, add it with \"dcd array add\""
+            }
+            AssembleError::Smaller { .. } => {
+                "name the right device; if it is gone for good, write \"missing\" in its place"
+            }
+            AssembleError::NoJournal => {
+                "name it in the stack file, as journal = \"NAME\". If it is gone for good, journal = \"none\" goes on without: a crash that takes a member \
+                 too may then lose data"
+            }
+            AssembleError::Unreadable | AssembleError::TooManyFailed { .. } => {
+                "\"dcd array status\" shows each device"
+            }
+            AssembleError::Journal { .. } => CHECK_DEVICE,
+            AssembleError::Shape(_) | AssembleError::JournalTooSmall { .. } => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+fn about_doubt(absent: &[usize], lacks_journal: bool) -> String {
+    let bring_back = (!absent.is_empty()).then(|| format!("bring back {}", members_named(absent)));
+    let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
+    let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
+    bring_back.into_iter().chain(journal).chain([accept]).collect::<Vec<_>>().join(", or ")
+}
+
+fn about_journal(error: &ReplayError) -> Option<String> {
+    let computed = "where all members are there, the parity is computed anew";
+    match error {
+        ReplayError::NotThis => Some(format!(
+            "name that one; if it is gone for good, \"dcd serve --accept-damage\" does without: {computed}"
+        )),
+        ReplayError::Damaged(_) => {
+            Some(format!("\"dcd serve --accept-damage\" does without its records: {computed}"))
+        }
+        ReplayError::Io(_) => Some(CHECK_DEVICE.to_owned()),
+    }
+}
+
+impl Advised for Apart {
+    fn advice(&self) -> Option<String> {
+        let advice = "choose which to keep: name only these, and \"missing\" in the place of the others. The others come back with \"dcd \
+                      array add\", one by one; they are filled whole, and what was written to them alone is gone then";
+        Some(advice.to_owned())
+    }
+}
+
+impl Advised for CommandError {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            CommandError::Blocks { .. } => "stop the server, add it, and serve it again",
+            CommandError::Id(_) | CommandError::Held(_) => "try again",
+            CommandError::StillThere(_) => "\"dcd array remove\" first",
+            CommandError::BehindSpares { .. } => "name new ones behind them in \"spares\"",
+            CommandError::SpareThere(_) => "\"dcd array remove\" makes room",
+            CommandError::Joining(_) | CommandError::Resyncing => "wait for that",
+            CommandError::InUse { .. } => "\"dcd array fail\" first, if it can be spared",
+            CommandError::NoSpare => {
+                "\"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
+            }
+            CommandError::InDoubt => {
+                "copy away what can be read; after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
+            }
+            CommandError::MemberMissing => "rebuild it first",
+            CommandError::NoMember { .. }
+            | CommandError::NoWrites
+            | CommandError::ReadOnly
+            | CommandError::TooSmall { .. }
+            | CommandError::NotFailed(_)
+            | CommandError::Journal
+            | CommandError::HasFailed(_)
+            | CommandError::NotSpared(_)
+            | CommandError::NothingFailed
+            | CommandError::MemberReadOnly
+            | CommandError::NoScrub => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+impl Advised for Note {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            Note::SpareTaken { .. } => {
+                "in the stack file, name it in the place of that member in \"of\", take it out of \"spares\", and remove the table of the \
+                 device that it replaces"
+            }
+            Note::JournalFailed { .. } => "give it another journal",
+            Note::InDoubt => {
+                "copy away what can be; after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
+            }
+            Note::Unreadable { .. } => "bring back what is missing of their rows, or write them anew",
+            Note::Unused(unused) => match &unused.why {
+                UnusedWhy::Unknown(_) => "\"dcd array add\" makes it a spare",
+                UnusedWhy::Foreign => {
+                    "if nothing on it is needed, make it a spare of this one with \"dcd array add --force\""
+                }
+                UnusedWhy::TooSmall { .. } => "name a larger device",
+                UnusedWhy::WasMember => "add it again with \"dcd array add\"",
+                UnusedWhy::OutOfDate | UnusedWhy::Outdated => ADD_AGAIN,
+                UnusedWhy::NotMade(_) => "take it out with \"dcd array remove\", check it, and add it again",
+                UnusedWhy::NoWrites => return None,
+            },
+            Note::SpareAbsent(_) | Note::Lost(_) => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+impl Advised for ChangeError {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            ChangeError::InDoubt(member) => {
+                return Some(format!(
+                    "serve the array first, until its state is \"good\"; if that cannot be without member {member}, with \"dcd serve \
+                     --accept-damage\""
+                ));
+            }
+            ChangeError::Apart(apart) => return apart.advice(),
+            ChangeError::InUse(_) => "\"dcd array fail\" first, if it can be spared",
+            ChangeError::Rebuilding(_) => "let that end first, with \"dcd array rebuild\"",
+            ChangeError::NotSpared { .. } => "bring back what is not there first",
+            ChangeError::Id(_) => "try again",
+            ChangeError::TooManyRanges => FEWER_STRIDES,
+            ChangeError::Nobody
+            | ChangeError::Foreign(_)
+            | ChangeError::NoRole { .. }
+            | ChangeError::NoParity
+            | ChangeError::TooSmall { .. }
+            | ChangeError::Member { .. }
+            | ChangeError::Superblock(_)
+            | ChangeError::Write { .. }
+            | ChangeError::Io(_) => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+impl Advised for ClientError {
+    fn advice(&self) -> Option<String> {
+        match self {
+            ClientError::NotServed { .. } => Some("is the stack served? (\"dcd serve STACK\")".to_owned()),
+            ClientError::Io { .. }
+            | ClientError::Closed { .. }
+            | ClientError::Malformed { .. }
+            | ClientError::Silent { .. }
+            | ClientError::Refused(_)
+            | ClientError::GivenUp => None,
+        }
+    }
+}
+
+impl Advised for CreateError {
+    fn advice(&self) -> Option<String> {
+        match self {
+            CreateError::TooSmall { .. } => Some("use larger members or a smaller strip".to_owned()),
+            CreateError::Shape(_)
+            | CreateError::Missing
+            | CreateError::Io { .. }
+            | CreateError::JournalTooSmall { .. }
+            | CreateError::Journal(_) => None,
+        }
+    }
+}
+
+impl Advised for GrowError {
+    fn advice(&self) -> Option<String> {
+        match self {
+            GrowError::Refused(refusal) => refusal.advice(),
+            GrowError::Stopped => Some("\"dcd array grow\" goes on".to_owned()),
+            GrowError::TooManyFailed { .. }
+            | GrowError::Lost { .. }
+            | GrowError::Superblock { .. }
+            | GrowError::Journal(_) => None,
+        }
+    }
+}
+
+impl Advised for GrowRefusal {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            GrowRefusal::Apart(apart) => return apart.advice(),
+            GrowRefusal::Begun { .. } => "name them all, in the order of their roles",
+            GrowRefusal::GetsMember => "\"dcd array grow\" goes on with that first",
+            GrowRefusal::OtherRole(_) => "name that one there in \"of\", also where it was a spare",
+            GrowRefusal::Outdated(_) => "name \"missing\" in its place",
+            GrowRefusal::InDoubt => {
+                "serve it, without a new one in \"of\", until its state is good, and stop it cleanly"
+            }
+            GrowRefusal::HasFailed => {
+                "rebuild them first, without the new one in \"of\" (\"dcd array add\", \"dcd array rebuild\")"
+            }
+            GrowRefusal::Lost => "write them first, or delete the files",
+            GrowRefusal::Named { .. } => "name one more than it has, the new one last",
+            GrowRefusal::Id(_) => "try again",
+            GrowRefusal::NotAllThere { .. }
+            | GrowRefusal::Unreadable
+            | GrowRefusal::Foreign(_)
+            | GrowRefusal::TooMany { .. }
+            | GrowRefusal::Missing
+            | GrowRefusal::TooSmall { .. } => return None,
+        };
+        Some(advice.to_owned())
+    }
+}

@@ -1,0 +1,78 @@
+//! Why a log cannot be used: what was found, and where. Nothing was changed, if the text does not say otherwise.
+
+use super::format::SuperblockError;
+use super::recover::RecoverError;
+use crate::IoError;
+use crate::destage::contiguity::EXCEPT_MAX;
+
+/// The data disk holds what was not written through its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the data disk was changed without this cache, or is another disk: {lines} of the blocks that are compared hold something else, the \
+     first at byte {first_byte}. Nothing was written"
+)]
+pub struct OtherData {
+    pub lines: usize,
+    pub first_byte: u64,
+    /// What of the log is not on the disk.
+    pub dirty_bytes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("the log device holds no dcd log")]
+    NotFormatted,
+    #[error("neither copy of the superblock on the log device is usable (copy 0: {0}; copy 1: {1})")]
+    NoSuperblock(SuperblockError, SuperblockError),
+    #[error("the log device: {0}")]
+    Version(SuperblockError),
+    #[error(
+        "the two superblocks on the log device belong to different caches ({0} and {1}): it was copied together from two"
+    )]
+    TwoCaches(String, String),
+    #[error("the {which} has {found} sectors of 512 bytes, and had {recorded} when it was formatted")]
+    Smaller { which: &'static str, found: u64, recorded: u64 },
+    #[error(
+        "the {which} has logical blocks of {found} bytes, and the log was formatted for at most {recorded}"
+    )]
+    BlockSize { which: &'static str, found: u32, recorded: u32 },
+    #[error(
+        "the log device has {found} bytes, and a log with segments of {segment_bytes} bytes needs {needed}"
+    )]
+    TooSmall { found: u64, needed: u64, segment_bytes: u32 },
+    #[error("the result leaves out more than {EXCEPT_MAX} ranges of strides")]
+    TooManyRanges,
+    #[error("the log was detached from its data disk")]
+    Detached,
+    #[error(
+        "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer"
+    )]
+    GivenUp,
+    #[error("{0}")]
+    Options(&'static str),
+    #[error("the {0} is read only")]
+    ReadOnly(&'static str),
+    #[error("the log device is in use by cache {uuid}: {state}. Formatting it would lose that")]
+    Occupied { uuid: String, state: String },
+    #[error(transparent)]
+    OtherData(#[from] OtherData),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    #[error("{what}: {source}")]
+    Io { what: &'static str, source: IoError },
+    #[error("the log holds more pieces than fit in memory")]
+    TooManyPieces,
+    /// Ordered destage needs a log that has all writes.
+    #[error("the log was written without ordered-destage, and large writes went around it")]
+    WrittenAround,
+    #[error(
+        "the data disk has blocks of {block_bytes} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones"
+    )]
+    PartsOfBlocks { block_bytes: u32, parts: usize },
+}
+
+impl LogError {
+    pub(super) fn io(what: &'static str) -> impl FnOnce(IoError) -> LogError {
+        move |source| LogError::Io { what, source }
+    }
+}

@@ -1,0 +1,190 @@
+//! Why an array does not start, does not use a device, or does not do what an administrator wants of it: facts. What to do about them is
+//! for the program to say.
+
+use crate::layer::Seat;
+use crate::raid::apart::Apart;
+use crate::raid::config::{Level, MEMBERS_MAX};
+use crate::raid::journal::ReplayError;
+use crate::raid::members::members_named;
+use crate::raid::superblock::SuperblockError;
+use crate::{IoError, SECTOR_BYTES};
+
+/// Members and a strip that make no array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    #[error("it has {members} members: from {least} to {MEMBERS_MAX} make an array")]
+    Members { members: usize, least: usize },
+    #[error("a strip is a multiple of 4KiB, and at most 16MiB")]
+    Strip,
+}
+
+/// The other members, where some are unknown devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    None,
+    /// Their parity makes up for those that are unknown.
+    MakeUp,
+    TooFew,
+}
+
+/// Why an array does not start. Members and spares are named by their places.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AssembleError {
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    #[error("none of its members can be read")]
+    Unreadable,
+    /// What is wrong, and with which members.
+    #[error("{}", all_wrong(.wrong))]
+    Unknown { wrong: Vec<(SuperblockError, Vec<usize>)>, others: Others },
+    #[error("member {0} belongs to another array than most of its members")]
+    Foreign(usize),
+    #[error("all of its members are spares")]
+    OnlySpares,
+    #[error("it is growing to {members} members, and cannot be served until that is done")]
+    Growing { members: usize },
+    /// `grows`: one member more is named than it has.
+    #[error(
+        "it was made with level {}, {members} members and strips of {} KiB",
+        .level.name(),
+        .strip_sectors * SECTOR_BYTES / 1024
+    )]
+    Described { level: Level, members: usize, strip_sectors: u64, grows: bool },
+    #[error(transparent)]
+    Apart(#[from] Apart),
+    #[error("two spares are the same member {0}")]
+    SpareTwice(usize),
+    #[error("spare {0} is named twice")]
+    NamedTwice(usize),
+    #[error("member {member} and spare {spare} are one device")]
+    MemberAndSpare { member: usize, spare: usize },
+    #[error("member {place} has the role {role}")]
+    OtherRole { place: usize, role: usize },
+    #[error("member {0} is a spare")]
+    IsSpare(usize),
+    #[error("member {0} is out of date: another device has taken its role, or the array went on without it")]
+    OutOfDate(usize),
+    #[error("member {role} has {sectors} sectors, and had {needed}")]
+    Smaller { role: usize, sectors: u64, needed: u64 },
+    #[error("{} missing, unreadable or out of date, and the parity makes up for {parity}", are(.roles))]
+    TooManyFailed { roles: Vec<usize>, parity: usize },
+    /// `absent`: those that had not failed before; `lacks_journal`: its records would tell.
+    #[error(
+        "its parity is in doubt in {in_doubt} of {regions} regions (region {region} is one), as it did not stop cleanly or had not \
+         computed all of it yet, and {} missing or failed: what they held may come out wrong",
+        are(.lacking)
+    )]
+    InDoubt {
+        in_doubt: u64,
+        regions: u64,
+        region: u64,
+        lacking: Vec<usize>,
+        absent: Vec<usize>,
+        lacks_journal: bool,
+    },
+    #[error("it has a journal, and none is named")]
+    NoJournal,
+    #[error("its journal is too small: {kib} KiB at least, as a record holds a whole stripe")]
+    JournalTooSmall { kib: u64 },
+    /// It has something else in its first KiB.
+    #[error("there is something else where its journal should be")]
+    ForeignJournal { kib: u64 },
+    #[error("{what} the journal: {error}")]
+    Journal { what: &'static str, error: IoError },
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+/// "member 1 is", "members 1 and 3 are".
+pub(super) fn are(roles: &[usize]) -> String {
+    format!("{} {}", members_named(roles), if roles.len() == 1 { "is" } else { "are" })
+}
+
+fn all_wrong(wrong: &[(SuperblockError, Vec<usize>)]) -> String {
+    let why = wrong.iter().map(|(error, places)| format!("{}: {error}", members_named(places)));
+    why.collect::<Vec<_>>().join("; ")
+}
+
+/// A device that an array has and does not use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{seat} is not used: {why}")]
+pub struct Unused {
+    pub seat: Seat,
+    pub why: UnusedWhy,
+}
+
+/// Why an array does not use a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnusedWhy {
+    #[error(transparent)]
+    Unknown(SuperblockError),
+    #[error("it belongs to another array")]
+    Foreign,
+    #[error("it has {sectors} sectors, and each member has {needed}")]
+    TooSmall { sectors: u64, needed: u64 },
+    #[error("it was a member and is out of date")]
+    WasMember,
+    #[error(
+        "it is out of date: another device had taken its role, and is not there, or the array went on without it"
+    )]
+    OutOfDate,
+    #[error("it has an older content than the others know it to have had, as from an image or a copy of it")]
+    Outdated,
+    #[error("it could not be made a spare ({0})")]
+    NotMade(IoError),
+    #[error("it could not be made a spare, as the array takes no writes any more")]
+    NoWrites,
+}
+
+/// Why an array does not do what an administrator tells it to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    #[error("there is no member {role}: they are 0 to {}", .members - 1)]
+    NoMember { role: usize, members: usize },
+    #[error("the array takes no writes")]
+    NoWrites,
+    #[error("the device cannot be written")]
+    ReadOnly,
+    #[error("the device has {sectors} sectors, and each member has {needed}")]
+    TooSmall { sectors: u64, needed: u64 },
+    #[error(
+        "the device has logical blocks of {block_bytes} bytes, and the array promises its clients {promised}"
+    )]
+    Blocks { block_bytes: u32, promised: u32 },
+    #[error("the id {0:#x} is taken, or reserved")]
+    Id(u64),
+    #[error("member {0} has not failed, or has a new device already")]
+    NotFailed(usize),
+    #[error("the device of member {0} is in its place still")]
+    StillThere(usize),
+    #[error("it knows {known} spares")]
+    BehindSpares { known: usize },
+    #[error("spare {0} is there already")]
+    SpareThere(usize),
+    #[error("{0} is being made a spare")]
+    Joining(Seat),
+    #[error("it is the journal, and in use")]
+    Journal,
+    #[error("it is member {role}, and {}", if *.filled { "is being filled" } else { "in use" })]
+    InUse { role: usize, filled: bool },
+    #[error("commands to member {0} have not returned yet, or it is not recorded that it has failed")]
+    Held(usize),
+    #[error("member {0} has failed already")]
+    HasFailed(usize),
+    #[error("its parity is not computed yet, so what the member has would be lost")]
+    Resyncing,
+    #[error("member {0} cannot be spared: others have failed, and the array would lose its data")]
+    NotSpared(usize),
+    #[error("no member has failed")]
+    NothingFailed,
+    #[error("there is no spare")]
+    NoSpare,
+    #[error("the parity is not right everywhere, so what the member had cannot be computed")]
+    InDoubt,
+    #[error("a member is missing, and a scrub compares what all of them have")]
+    MemberMissing,
+    #[error("a member is read only: what a scrub finds could not be repaired")]
+    MemberReadOnly,
+    #[error("no scrub is running")]
+    NoScrub,
+}
