@@ -7,9 +7,12 @@
 // An example is a program: it reads files.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+#[path = "../tests/common/measured_trace.rs"]
+mod measured_trace;
+
 use std::path::Path;
 
-use dcd_model::{Drive, ReadAhead, drive, validation};
+use dcd_model::{Drive, ReadAhead, drive};
 
 /// The rates of the buses on which the two drives were measured, in bytes a second: 0.099 and 0.134 ms for a block.
 const ATLAS_BUS: u64 = 5_171_717;
@@ -31,20 +34,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Vec<validation::Measured>, Box<dyn std::error::Error>> {
+fn read(path: &Path) -> Result<Vec<measured_trace::Measured>, Box<dyn std::error::Error>> {
     let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let text = std::io::read_to_string(flate2::read::GzDecoder::new(file))?;
-    Ok(validation::parse(&text)?)
+    Ok(measured_trace::parse(&text)?)
 }
 
-fn row(what: &str, drive: &Drive, trace: &[validation::Measured], write_cache: bool) {
+fn row(what: &str, drive: &Drive, trace: &[measured_trace::Measured], write_cache: bool) {
     let measured: Vec<_> = trace.iter().map(|request| request.response).collect();
-    let replay = validation::replay(drive, trace, write_cache);
+    let replay = measured_trace::replay(drive, trace, write_cache);
     println!(
         "{what:<46} {:>6.3} ms {:>6.3} ms {:>6.3} ms {:>8.1}%",
-        validation::mean_ms(&measured),
+        measured_trace::mean_ms(&measured),
         replay.mean_ms(),
-        validation::demerit_ms(&measured, &replay.responses),
+        measured_trace::demerit_ms(&measured, &replay.responses),
         100.0 * replay.read_hits as f64 / replay.reads as f64,
     );
 }

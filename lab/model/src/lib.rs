@@ -24,7 +24,6 @@ mod seek;
 mod shingles;
 mod stack_kind;
 mod statistics;
-pub mod validation;
 mod write_back;
 
 pub use arm::disk_map;

@@ -31,12 +31,11 @@ fn print(measured: &Measured) {
         println!("{}: {}, CPU {:.1} %", phase.name, phase.elapsed, phase.cpu_share() * 100.0);
         let requests = &phase.requests;
         println!(
-            "  block requests: {} reads of mean {}, {} writes of mean {}, {:.2} MB/s",
+            "  block requests: {} reads of mean {}, {} writes of mean {}",
             requests.reads.count(),
             requests.reads.mean(),
             requests.writes.count(),
-            requests.writes.mean(),
-            phase.megabytes_per_second()
+            requests.writes.mean()
         );
         let Some(files) = &phase.files else { continue };
         for kind in OpKind::ALL {
@@ -56,11 +55,9 @@ fn print(measured: &Measured) {
             }
         }
         println!(
-            "  misses: {:.1} % of data, {:.1} % of metadata; reads and writes take {}, all calls {}",
+            "  misses: {:.1} % of data, {:.1} % of metadata",
             files.data.miss_rate() * 100.0,
-            files.metadata.miss_rate() * 100.0,
-            files.read_write_response(),
-            files.call_response()
+            files.metadata.miss_rate() * 100.0
         );
     }
     for fit in &measured.fit {
@@ -92,5 +89,5 @@ fn main() {
     let started = Instant::now();
     let measured = simulate(&ffs, &workload);
     print(&measured);
-    println!("{} events in {:.2} s", measured.events, started.elapsed().as_secs_f64());
+    println!("{:.2} s", started.elapsed().as_secs_f64());
 }

@@ -144,10 +144,6 @@ impl Oracle {
         self.seed
     }
 
-    pub const fn promise(&self) -> Promise {
-        self.promise
-    }
-
     fn of(&self, extent: Extent) -> &[Sector] {
         &self.sectors[extent.start.0 as usize..extent.end().0 as usize]
     }

@@ -61,6 +61,7 @@ impl Allocator {
         self.free_frags >= frags + self.reserve_frags && whole >= frags && self.free_inodes >= inodes
     }
 
+    #[cfg(test)]
     pub fn free_frags(&self) -> u64 {
         self.free_frags
     }
@@ -188,6 +189,7 @@ impl Allocator {
         self.free_inodes += 1;
     }
 
+    #[cfg(test)]
     pub fn is_inode_free(&self, ino: Ino) -> bool {
         self.map(self.layout.group_of_inode(ino)).is_inode_free(ino.0 % self.layout.inodes_per_group)
     }
@@ -252,6 +254,7 @@ impl Allocator {
     }
 
     /// Panics where the counts disagree.
+    #[cfg(test)]
     pub fn check(&self) {
         let free = |map: &GroupMap| u64::from(map.free_blocks * BLOCK_FRAGMENTS + map.free_frags);
         self.groups.iter().for_each(GroupMap::check);

@@ -80,6 +80,7 @@ impl GroupMap {
         }
     }
 
+    #[cfg(test)]
     pub fn is_free(&self, frag: u32) -> bool {
         self.blocks[(frag / BLOCK_FRAGMENTS) as usize] >> (frag % BLOCK_FRAGMENTS) & 1 == 1
     }
@@ -203,11 +204,13 @@ impl GroupMap {
         self.directories -= u32::from(is_directory);
     }
 
+    #[cfg(test)]
     pub fn is_inode_free(&self, index: u32) -> bool {
         self.inodes[index as usize / 64] >> (index % 64) & 1 == 1
     }
 
     /// Panics where the counts disagree with the maps.
+    #[cfg(test)]
     pub fn check(&self) {
         let partial = || self.blocks.iter().filter(|byte| **byte != ALL_FREE && **byte != 0);
         assert_eq!(self.free_blocks as usize, self.blocks.iter().filter(|byte| **byte == ALL_FREE).count());

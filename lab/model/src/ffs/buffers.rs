@@ -268,6 +268,7 @@ impl BufferCache {
     }
 
     /// Panics where the counts disagree or buffers overlap.
+    #[cfg(test)]
     pub fn check(&self) {
         let (mut used, mut dirty, mut idle, mut end) = (0u64, 0, 0, 0);
         for (frag, slot) in self.index.iter().enumerate().filter(|(_, slot)| **slot != 0) {

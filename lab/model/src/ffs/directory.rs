@@ -49,6 +49,7 @@ impl Directory {
         self.free.len() as u64 * u64::from(DIRECTORY_CHUNK)
     }
 
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (&str, Entry)> {
         self.entries.iter().map(|(name, entry)| (&**name, *entry))
     }
@@ -80,6 +81,7 @@ impl Directory {
     }
 
     /// Panics where the room in the chunks disagrees with the names.
+    #[cfg(test)]
     pub fn check(&self) {
         let mut free = vec![DIRECTORY_CHUNK as u16; self.free.len()];
         free[0] -= DOTS_BYTES as u16;

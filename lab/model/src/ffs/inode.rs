@@ -67,6 +67,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    #[cfg(test)]
     pub fn blocks(&self, bytes: u64) -> u32 {
         bytes.div_ceil(self.block_bytes) as u32
     }

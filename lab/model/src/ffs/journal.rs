@@ -48,6 +48,7 @@ impl Journal {
         Journal { first, blocks, next: 0, used: 0, changed, freed, committed }
     }
 
+    #[cfg(test)]
     pub fn place(&self) -> (Frag, u32) {
         (self.first, self.blocks * BLOCK_FRAGMENTS)
     }

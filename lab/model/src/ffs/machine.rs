@@ -246,6 +246,7 @@ impl Ffs {
     }
 
     /// Bytes that can still be written, down to the reserve.
+    #[cfg(test)]
     pub fn free_bytes(&self) -> u64 {
         self.volume.allocator.free_frags() * u64::from(self.volume.config.fragment_bytes())
     }

@@ -107,31 +107,6 @@ impl FfsMeasured {
         &self.requests[class as usize]
     }
 
-    /// Adds what was measured in another part of a run.
-    pub fn merge(&mut self, other: &FfsMeasured) {
-        for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
-            sum.merge(more);
-        }
-        for (sum, more) in self.requests.iter_mut().zip(&other.requests) {
-            sum.bytes += more.bytes;
-            sum.response.merge(&more.response);
-            for (bytes, count) in &more.sizes {
-                *sum.sizes.entry(*bytes).or_default() += count;
-            }
-        }
-        for (sum, more) in [(&mut self.data, &other.data), (&mut self.metadata, &other.metadata)] {
-            sum.hits += more.hits;
-            sum.misses += more.misses;
-        }
-        self.cpu += other.cpu;
-        self.waited_for_reads += other.waited_for_reads;
-    }
-
-    /// The mean response time of reads and writes as calls of their own.
-    pub fn read_write_response(&self) -> Nanos {
-        self.mean_of(&[OpKind::Read, OpKind::Write])
-    }
-
     /// The time that programs wait for a read or a write, with what it takes to get at the file: to open it or to make it,
     /// and to close it. Removing a file is neither.
     pub fn file_response(&self) -> Nanos {
@@ -139,18 +114,6 @@ impl FfsMeasured {
         let sum: u128 = kinds.iter().map(|kind| self.op(*kind).sum()).sum();
         let count = self.op(OpKind::Read).count() + self.op(OpKind::Write).count();
         Nanos((sum / u128::from(count.max(1))) as u64)
-    }
-
-    /// The mean response time of all calls that are about files, creating and removing them included.
-    pub fn call_response(&self) -> Nanos {
-        let about_files = |kind: &OpKind| !matches!(kind, OpKind::Sync | OpKind::Compute | OpKind::Think);
-        self.mean_of(&OpKind::ALL.into_iter().filter(about_files).collect::<Vec<_>>())
-    }
-
-    fn mean_of(&self, kinds: &[OpKind]) -> Nanos {
-        let mut all = Histogram::default();
-        kinds.iter().for_each(|kind| all.merge(self.op(*kind)));
-        all.mean()
     }
 
     pub(crate) fn add_op(&mut self, kind: OpKind, response: Nanos) {

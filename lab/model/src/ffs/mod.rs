@@ -26,7 +26,6 @@
 mod alloc;
 mod bitmap;
 mod buffers;
-mod check;
 mod config;
 mod cpu;
 mod directory;

@@ -36,12 +36,6 @@ impl Phase {
         let busy = self.files.as_ref().map_or(Nanos::ZERO, |files| files.cpu);
         busy.0 as f64 / self.elapsed.0.max(1) as f64
     }
-
-    /// Megabytes (10^6) a second, reads and writes.
-    pub fn megabytes_per_second(&self) -> f64 {
-        let bytes = self.requests.bytes_read + self.requests.bytes_written;
-        bytes as f64 / 1e6 / self.elapsed.as_secs_f64().max(1e-9)
-    }
 }
 
 /// See the module's documentation.
@@ -54,8 +48,6 @@ pub struct Measured {
     pub fit: Vec<Fit>,
     /// When the last phase ended, from the start of the driver.
     pub ended: Nanos,
-    /// Events of the driver so far.
-    pub events: u64,
     /// The same for two runs exactly if everything in them was the same.
     pub trace_hash: u64,
 }
@@ -67,18 +59,8 @@ impl Measured {
             postmark: None,
             fit: Vec::new(),
             ended: driver.now(),
-            events: driver.events(),
             trace_hash: driver.trace_hash(),
         }
-    }
-
-    /// What the file system measured in all phases together.
-    pub fn files(&self) -> FfsMeasured {
-        let mut all = FfsMeasured::default();
-        for files in self.phases.iter().filter_map(|phase| phase.files.as_ref()) {
-            all.merge(files);
-        }
-        all
     }
 
     /// # Panics

@@ -63,16 +63,6 @@ pub struct PostMarkCounters {
     pub bytes_written: u64,
 }
 
-impl PostMarkCounters {
-    pub const fn created(&self) -> u64 {
-        self.created_alone + self.created_in_transactions
-    }
-
-    pub const fn deleted(&self) -> u64 {
-        self.deleted_alone + self.deleted_in_transactions
-    }
-}
-
 impl PostMark {
     /// The phases "create", "transactions" and "delete".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {

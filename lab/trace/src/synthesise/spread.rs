@@ -33,10 +33,6 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub const fn of_mean(mean: f64) -> Spread {
-        Spread { mean, median: None, points: Vec::new() }
-    }
-
     /// A distribution that was measured.
     pub fn like(measured: &Distribution) -> Spread {
         Spread {

@@ -1,6 +1,7 @@
 //! The file system on a disk that answers when the test says so.
 
 mod calls;
+mod check;
 mod crash;
 mod ext3;
 mod journal;

@@ -1,11 +1,11 @@
 //! The fsck of what is in memory: run by tests after every call.
 
-use super::config::BLOCK_FRAGMENTS;
-use super::directory::Directory;
-use super::layout::{Frag, GroupIndex, Ino};
-use super::machine::Ffs;
-use super::plan::Step;
-use super::volume::Volume;
+use crate::ffs::config::BLOCK_FRAGMENTS;
+use crate::ffs::directory::Directory;
+use crate::ffs::layout::{Frag, GroupIndex, Ino};
+use crate::ffs::machine::Ffs;
+use crate::ffs::plan::Step;
+use crate::ffs::volume::Volume;
 
 /// Who holds each fragment.
 struct Holders {

@@ -10,8 +10,7 @@
 
 use dcd_engine::{Extent, Lba, Nanos};
 
-use crate::controller::{Access, Controller, Served};
-use crate::drive::Drive;
+use dcd_model::{Access, Controller, Drive, Served};
 
 /// Steps in which the two distributions are compared.
 const STEPS: u32 = 10_000;
