@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::stated::Paper;
 use crate::{Findings, LabError, Param, Settings};
 
 /// The paper that an experiment belongs to.
@@ -46,6 +47,7 @@ pub struct Experiment {
     /// How it is set up, for somebody who reads the results: what is the paper's, what is calibrated, what is ours.
     pub about: &'static str,
     pub params: &'static [Param],
+    pub(crate) paper: &'static Paper,
     pub plan: Plan,
     pub conclude: Conclude,
 }

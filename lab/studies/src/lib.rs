@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `params` | parameters, and what the user set |
 //! | `experiment`, `sheet`, `run` | the shape of an experiment; the file with its parameters; carrying one out |
+//! | `stated` | the paper's claims, as the experiment's file has them |
 //! | `findings`, `plot` | tables, claims with verdicts, plots |
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
@@ -42,6 +43,7 @@ mod rig;
 mod run;
 mod serial;
 mod sheet;
+mod stated;
 mod store;
 mod strides;
 mod text;

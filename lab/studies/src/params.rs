@@ -9,6 +9,9 @@ use dcd_model::{Drive, drive};
 use dcd_stack::{HumanBytes, parse_duration, parse_size};
 
 use crate::LabError;
+use crate::stated::{Paper, Stated};
+
+static NO_PAPER: Paper = Paper { claims: BTreeMap::new(), tables: BTreeMap::new() };
 
 /// A parameter as an experiment declares it.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,7 @@ impl Overrides {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub seed: u64,
+    pub(crate) paper: &'static Paper,
     values: BTreeMap<&'static str, String>,
     changed: Vec<&'static str>,
 }
@@ -60,7 +64,30 @@ impl Settings {
                 changed.push(param.key);
             }
         }
-        Settings { seed, values, changed }
+        Settings { seed, paper: &NO_PAPER, values, changed }
+    }
+
+    /// The same for an experiment whose file says this of the paper.
+    pub(crate) fn of(self, paper: &'static Paper) -> Settings {
+        Settings { paper, ..self }
+    }
+
+    /// A claim of the experiment's file, to be held against what was measured.
+    ///
+    /// # Panics
+    /// Where the file has no such claim: a mistake in the experiment.
+    pub(crate) fn claim(&self, id: &str) -> Stated {
+        let text = self.paper.claims.get(id);
+        Stated::new(text.unwrap_or_else(|| panic!("the experiment's file has no claim {id}")))
+    }
+
+    /// A table of the paper.
+    ///
+    /// # Panics
+    /// Where the file has no such table: a mistake in the experiment.
+    pub(crate) fn paper<T: serde::de::DeserializeOwned>(&self, id: &str) -> T {
+        let table = self.paper.tables.get(id).unwrap_or_else(|| panic!("the file has no table {id}"));
+        table.clone().try_into().unwrap_or_else(|error| panic!("table {id}: {error}"))
     }
 
     /// The values that are not the defaults.

@@ -35,7 +35,8 @@ impl Axis {
         Axis { title: title.to_owned(), scale: Scale::Log, names: Vec::new() }
     }
 
-    pub fn names(title: &str, names: Vec<String>) -> Axis {
+    pub fn names(title: &str, names: impl IntoIterator<Item: ToString>) -> Axis {
+        let names = names.into_iter().map(|name| name.to_string()).collect();
         Axis { title: title.to_owned(), scale: Scale::Linear, names }
     }
 
@@ -77,6 +78,12 @@ pub struct Series {
 impl Series {
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), points }
+    }
+
+    /// Bars at the places 0, 1, 2…
+    pub fn bars(name: impl Into<String>, heights: impl IntoIterator<Item = f64>) -> Series {
+        let points = heights.into_iter().enumerate().map(|(place, height)| (place as f64, height));
+        Series::new(name, points.collect())
     }
 }
 
@@ -248,7 +255,7 @@ mod tests {
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(svg.contains("ours &amp; theirs") && svg.contains("a &lt; b"), "{svg}");
         assert_eq!(svg, line.svg());
-        let bars = plot(Axis::names("kind", vec!["a".into(), "b".into()]), Style::Bars).svg();
+        let bars = plot(Axis::names("kind", ["a", "b"]), Style::Bars).svg();
         assert_eq!(bars.matches("#B4452C").count(), 4, "a bar for each point, and the legend");
     }
 

@@ -68,7 +68,8 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
     let mut settings = Vec::new();
     let mut work = Vec::new();
     for (index, experiment) in chosen.iter().enumerate() {
-        settings.push(Settings::new(experiment.params, &options.overrides, options.seed));
+        let given = Settings::new(experiment.params, &options.overrides, options.seed);
+        settings.push(given.of(experiment.paper));
         work.extend((experiment.plan)(&settings[index])?.into_iter().map(|point| (index, point)));
     }
     let bar = bar(work.len(), options.progress);

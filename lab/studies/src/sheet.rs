@@ -1,11 +1,12 @@
 //! What an experiment says of itself: a TOML file beside its code has its name, its place in the paper, how it is set up,
-//! and its parameters.
+//! its parameters, and the paper's claims.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::experiment::{Conclude, Plan};
+use crate::stated::{ClaimText, Paper};
 use crate::{Experiment, Group, Param};
 
 #[derive(Deserialize)]
@@ -17,6 +18,13 @@ struct Sheet {
     title: String,
     about: String,
     params: Vec<Entry>,
+    #[serde(default)]
+    paper: BTreeMap<String, toml::Value>,
+    /// Reasons that several claims have: they name them.
+    #[serde(default)]
+    reasons: BTreeMap<String, String>,
+    #[serde(default)]
+    claims: BTreeMap<String, ClaimText>,
 }
 
 #[derive(Deserialize)]
@@ -45,7 +53,12 @@ impl From<ParamText> for Param {
 /// # Panics
 /// Where the file is wrong: it is a part of the program, and a test loads all of them.
 pub(crate) fn load(text: &str, plan: Plan, conclude: Conclude) -> &'static Experiment {
-    let sheet: Sheet = toml::from_str(text).unwrap_or_else(|error| panic!("{error} in:\n{text}"));
+    let mut sheet: Sheet = toml::from_str(text).unwrap_or_else(|error| panic!("{error} in:\n{text}"));
+    for reason in sheet.claims.values_mut().filter_map(|claim| claim.because.as_mut()) {
+        if let Some(shared) = sheet.reasons.get(reason) {
+            reason.clone_from(shared);
+        }
+    }
     Box::leak(Box::new(Experiment {
         name: sheet.name.leak(),
         group: sheet.group,
@@ -53,6 +66,7 @@ pub(crate) fn load(text: &str, plan: Plan, conclude: Conclude) -> &'static Exper
         title: sheet.title.leak(),
         about: sheet.about.leak(),
         params: params(sheet.params).leak(),
+        paper: Box::leak(Box::new(Paper { claims: sheet.claims, tables: sheet.paper })),
         plan,
         conclude,
     }))

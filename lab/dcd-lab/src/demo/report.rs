@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use dcd_studies::{Axis, Plot, Series, Style};
+use dcd_studies::{Axis, Plot, Series};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -242,18 +242,10 @@ impl Results {
         if all.iter().all(|times| times.count == 0) {
             return String::new();
         }
-        let series = self.disks.iter().zip(&all).map(|(disk, times)| {
-            let shares = shares(&times.buckets).into_iter().enumerate();
-            Series::new(disk, shares.map(|(bar, share)| (bar as f64, share)).collect())
-        });
-        let plot = Plot {
-            title: title.to_owned(),
-            x: Axis::names("response time, up to", (FIRST_POWER..=LAST_POWER).map(label).collect()),
-            y: Axis::linear("% of requests"),
-            style: Style::Bars,
-            series: series.collect(),
-        };
-        plot.svg()
+        let series =
+            self.disks.iter().zip(&all).map(|(disk, times)| Series::bars(disk, shares(&times.buckets)));
+        let x = Axis::names("response time, up to", (FIRST_POWER..=LAST_POWER).map(label));
+        Plot::bars(title, x, Axis::linear("% of requests"), series).svg()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The trade-off as plots, with the report, in one HTML file that needs nothing else.
 
-use dcd_studies::{Axis, Plot, Series, Style};
+use dcd_studies::{Axis, Plot, Series};
 
 use super::candidates::{Medium, RAM_POLICIES};
 use super::report::Report;
@@ -63,13 +63,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
         "LRU, one pass",
         absorbed.map(|&(bytes, share)| (bytes / MIB, 100.0 * share)).collect(),
     ));
-    let plot = |title: String, y: Axis, series: Vec<Series>| Plot {
-        title,
-        x: Axis::log("size (MiB)"),
-        y,
-        style: Style::Line,
-        series,
-    };
+    let plot = |title: String, y, series: Vec<Series>| Plot::lines(title, Axis::log("size (MiB)"), y, series);
     let mut plots = vec![
         plot(title("Best policy of each size"), Axis::log(unit), trade_off),
         plot(

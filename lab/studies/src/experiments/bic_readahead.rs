@@ -8,25 +8,11 @@ const PAPER: [(&str, f64); 6] =
     [("RES", 13.5), ("INS", 42.1), ("WEB", 6.0), ("HARP", 9.0), ("SITAR", 10.5), ("PostMark", 1.85)];
 /// How sequential a trace is can only be guessed from its totals: half to twice the paper's gain is the same effect.
 const FACTOR: f64 = 2.0;
-/// Of INS, with 32 to 128 MB of buffer cache (section 5.2.1).
-const INS_LARGE: (f64, f64) = (12.0, 20.0);
-/// And with 16 MB, whatever the size of the built-in cache; of these sizes.
-const INS_SMALL: (f64, f64) = (42.0, 45.0);
 const SIZED: &str = "INS";
 /// The other traces; with larger buffer caches their gains are "small": less than the least of INS.
 const OTHER_TRACES: [&str; 4] = ["RES", "WEB", "HARP", "SITAR"];
-/// Section 5.2, of INS from 16 to 128 MB of buffer cache. (Section 5.2.1 says 12 to 20 % of the larger ones.)
-const INS_EVERY: f64 = 17.7;
-const SMALL_READS: &str = "a read of SITAR has 3.7 KB on average (Table 2; of RES 5.6, of HARP 20, of WEB 34), so that its files are read in \
-                           several, and the drive has 37 to 38 % of them whatever the buffer cache is (of RES 29, of HARP 18, of \
-                           WEB 15 %)";
 const BUILT_IN: [u64; 3] = [512 << 10, 2 << 20, 16 << 20];
-/// 512 KB "nearly achieves a maximum percent improvement".
-const NEARLY_ALL: f64 = 85.0;
 const SMALL_BUFFER: u64 = 16 << 20;
-/// Why PostMark gains less than the paper's trace of it.
-const POSTMARK_HITS: &str = "each file is read whole with one request, as in the paper, the next one is any of 20,000, and the \
-                             drive's 2 MB hold 1 % of their 164 MB. It is not the seed: with 1 to 6 the gain is -1.7 to 1.0 %";
 
 fn sized_key(name: &str, buffer: u64, built_in: u64, on: bool) -> String {
     format!("{name}, buffer {buffer}, built-in {built_in}, readahead {}", if on { "on" } else { "off" })
@@ -78,7 +64,7 @@ fn sized_gain(samples: &Samples, name: &str, buffer: u64, built_in: u64) -> f64 
 }
 
 /// "We observed similar results for other four real-world traces" (section 5.2.1), here with the smallest buffer cache.
-fn other_sizes(names: &[&str], buffers: &[u64], samples: &Samples) -> Option<Claim> {
+fn other_sizes(settings: &Settings, names: &[&str], buffers: &[u64], samples: &Samples) -> Option<Claim> {
     let others: Vec<&&str> = names.iter().filter(|name| OTHER_TRACES.contains(name)).collect();
     if others.is_empty() || !buffers.contains(&SMALL_BUFFER) {
         return None;
@@ -88,30 +74,31 @@ fn other_sizes(names: &[&str], buffers: &[u64], samples: &Samples) -> Option<Cla
         100.0 * gains[0] / most(gains)
     };
     let shares: Vec<f64> = others.iter().map(of_best).collect();
-    let claim = "the other four traces: the gain with 512 KB of built-in cache, of the best";
-    Some(Claim::spread(claim, "similar", &shares, (NEARLY_ALL, 100.0), " %"))
+    Some(settings.claim("other-sizes").spread(&shares))
 }
 
 /// What section 5.2 says of larger buffer caches.
-fn larger_buffers(names: &[&str], buffers: &[u64], gain: &dyn Fn(&str, u64) -> f64) -> Vec<Claim> {
+fn larger_buffers(
+    settings: &Settings,
+    names: &[&str],
+    buffers: &[u64],
+    gain: &dyn Fn(&str, u64) -> f64,
+) -> Vec<Claim> {
     let mut claims = Vec::new();
     if names.contains(&SIZED) {
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(SIZED, buffer)).collect();
-        let claim = format!("{SIZED} gains with every size of the buffer cache");
-        let accepted = (INS_EVERY / FACTOR, f64::INFINITY);
-        claims.push(Claim::spread(claim, format!("more than {INS_EVERY} %"), &gains, accepted, " %"));
+        claims.push(settings.claim("every-buffer").spread(&gains));
     }
     let larger: Vec<u64> = buffers.iter().copied().filter(|buffer| *buffer > SMALL_BUFFER).collect();
     for name in names.iter().filter(|name| OTHER_TRACES.contains(name) && !larger.is_empty()) {
         let gains: Vec<f64> = larger.iter().map(|&buffer| gain(name, buffer)).collect();
-        let claim = format!("{name}: the gain with a larger buffer cache");
-        claims.push(Claim::spread(claim, "small", &gains, (-1.0, INS_LARGE.0), " %").because(SMALL_READS));
+        claims.push(settings.claim("larger-buffers").with("trace", *name).spread(&gains));
     }
     claims
 }
 
 /// The gain by the size of the built-in cache (Fig. 2a).
-fn by_size(buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
+fn by_size(settings: &Settings, buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
     let gain = |buffer: u64, built_in: u64| sized_gain(samples, SIZED, buffer, built_in);
     let mut columns = vec!["buffer cache".to_owned()];
     columns.extend(BUILT_IN.map(|size| format!("{} (%)", dcd_stack::HumanBytes(size))));
@@ -131,18 +118,9 @@ fn by_size(buffers: &[u64], samples: &Samples) -> (Table, Vec<Claim>) {
     let mut claims = Vec::new();
     if buffers.contains(&SMALL_BUFFER) {
         let gains = BUILT_IN.map(|size| gain(SMALL_BUFFER, size));
-        let accepted = (INS_SMALL.0 / FACTOR, INS_SMALL.1 * FACTOR);
-        let claim = format!("{SIZED}, 16 MB of buffer cache: the gain, for all sizes of the built-in cache");
-        claims.push(
-            Claim::spread(claim, "42 to 45 %", &gains, accepted, " %")
-                .because(
-                    "with 512 KB a segment of 51 KB ends before what INS reads in a row. It is not the seed: with 1 to 6 the \
-                     least is 20.0 to 21.1 %",
-                ),
-        );
+        claims.push(settings.claim("all-sizes").spread(&gains));
     }
-    let claim = format!("{SIZED}: the gain with 512 KB of built-in cache, of the best");
-    claims.push(Claim::spread(claim, "nearly all of it", &of_best, (NEARLY_ALL, 100.0), " %"));
+    claims.push(settings.claim("nearly-all").spread(&of_best));
     (table, claims)
 }
 
@@ -161,51 +139,40 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     for name in &names {
         for &buffer in &buffers {
             let hits = 100.0 * (1.0 - samples.get(&key(name, buffer, true), "p_disk_miss"));
-            table.row([
-                (*name).to_owned(),
-                dcd_stack::HumanBytes(buffer).to_string(),
-                figure(fsrt(name, buffer, false)),
-                figure(fsrt(name, buffer, true)),
-                if buffer == SMALL_BUFFER { figure(paper(name)) } else { "–".to_owned() },
-                figure(gain(name, buffer)),
-                figure(hits),
-            ]);
+            let [off, on] = [false, true].map(|on| fsrt(name, buffer, on));
+            let paper = (buffer == SMALL_BUFFER).then(|| paper(name));
+            let human = dcd_stack::HumanBytes(buffer).to_string();
+            table.row(cells![*name, human, off, on, paper, gain(name, buffer), hits]);
         }
     }
     let mut claims = Vec::new();
     if buffers.contains(&SMALL_BUFFER) {
         for name in &names {
-            let claim =
-                format!("readahead improves the response time of {name}, with 16 MB of buffer cache, by");
-            let accepted = (paper(name) / FACTOR, paper(name) * FACTOR);
-            let hits = 100.0 * (1.0 - samples.get(&key(name, SMALL_BUFFER, true), "p_disk_read_miss"));
-            let why = format!(
-                "the drive has {hits:.1} % of its reads in the cache, and reads are {:.0} % of what calls wait for",
-                100.0 * samples.get(&key(name, SMALL_BUFFER, true), "reads_of_waits")
+            let of_reads = |what| 100.0 * samples.get(&key(name, SMALL_BUFFER, true), what);
+            let claim = settings.claim(if *name == POSTMARK { "gain-postmark" } else { "gain" });
+            let claim = claim.with("trace", *name).with("paper", paper(name).to_string());
+            let claim = claim.with("hits", format!("{:.1}", 100.0 - of_reads("p_disk_read_miss")));
+            let claim = claim.with("waits", format!("{:.0}", of_reads("reads_of_waits")));
+            claims.push(
+                claim.accepting(paper(name) / FACTOR, paper(name) * FACTOR).range(gain(name, SMALL_BUFFER)),
             );
-            let why = if *name == POSTMARK { format!("{why}: {POSTMARK_HITS}") } else { why };
-            let ours = gain(name, SMALL_BUFFER);
-            claims.push(Claim::range(claim, format!("{} %", paper(name)), ours, accepted, " %").because(why));
         }
         let largest = buffers.iter().copied().max().unwrap_or(SMALL_BUFFER);
         for name in names.iter().filter(|name| **name != POSTMARK && largest > SMALL_BUFFER) {
             let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
-            let ours = format!("{} % to {} %", figure(small), figure(large));
-            let claim = format!("{name}: the gain falls as the buffer cache grows");
-            let why = "with more buffers the reads that are left are those of whole new files, which the drive reads ahead as \
-                       well as before";
-            claims.push(Claim::fact(claim, "falls", ours, large <= small + 1.0).because(why));
+            let claim =
+                settings.claim("falls").with("trace", *name).with("small", small).with("large", large);
+            claims.push(claim.fact(large <= small + 1.0));
         }
         if largest > SMALL_BUFFER && names.contains(&"INS") {
-            let claim = format!("INS still gains, with {} of buffer cache", dcd_stack::HumanBytes(largest));
-            let accepted = (INS_LARGE.0 / FACTOR, INS_LARGE.1 * FACTOR);
-            claims.push(Claim::range(claim, "12 to 20 %", gain("INS", largest), accepted, " %"));
+            let buffer = dcd_stack::HumanBytes(largest).to_string();
+            claims.push(settings.claim("largest-buffer").with("buffer", buffer).range(gain("INS", largest)));
         }
     }
-    let (sizes, size_claims) = by_size(&buffers, samples);
+    let (sizes, size_claims) = by_size(settings, &buffers, samples);
     claims.extend(size_claims);
-    claims.extend(larger_buffers(&names, &buffers, &gain));
-    claims.extend(other_sizes(&names, &buffers, samples));
+    claims.extend(larger_buffers(settings, &names, &buffers, &gain));
+    claims.extend(other_sizes(settings, &names, &buffers, samples));
     let series = names.iter().map(|name| {
         let point = |buffer: &u64| (*buffer as f64 / f64::from(1 << 20), gain(name, *buffer));
         Series::new(*name, buffers.iter().map(point).collect())

@@ -19,13 +19,6 @@ const ENOUGH: usize = 9;
 const PAPER: [(u64, f64); 5] = [(1, 65.1), (2, 56.6), (4, 43.2), (8, 27.5), (16, 7.9)];
 /// Percentage points either way: it is the fall with the size that the paper shows.
 const SLACK: f64 = 15.0;
-/// "Virtually no difference" from 10 to 40 segments, and a loss at 80 that the paper puts at 2.5 %.
-const FLAT: f64 = 2.0;
-const LOSS: (f64, f64) = (0.0, 6.0);
-/// "Little positive effect if there are more concurrent sequential workloads than cache segments", in percent.
-const LITTLE: f64 = 10.0;
-const FIVE_SEGMENTS: &str = "whose turn it is, is drawn at random, so that a stream is often still in one of the five segments: with \
-                             requests of 1 to 16 KB the drive misses 50 to 84 %, without readahead 86 to 87 %";
 
 fn stream_key(segments: usize, request: u64) -> String {
     format!("streams, {segments} segments, requests of {request}")
@@ -90,7 +83,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let mut by_count = Table::new(TRACE, "segments | response time (ms) | misses in the drive (%)");
     for &segments in &counts {
         let misses = 100.0 * samples.get(&trace_key(segments), "p_disk_miss");
-        by_count.row([segments.to_string(), figure(trace(segments)), figure(misses)]);
+        by_count.row(cells![segments, trace(segments), misses]);
     }
     let saved =
         |request: u64| gain_percent(stream(FEW, request, "fsrt_ms"), stream(ENOUGH, request, "fsrt_ms"));
@@ -100,31 +93,24 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         "request (KiB) | 5 segments (ms) | 9 segments (ms) | saved, paper (%) | \
             saved, ours (%) | misses, 5 (%) | misses, 9 (%)",
     );
-    let mut claims = trace_claims(&counts, &trace);
+    let mut claims = trace_claims(settings, &counts, &trace);
     for &request in &requests {
-        let misses = |segments| figure(100.0 * stream(segments, request, "p_disk_miss"));
-        by_request.row([
-            figure(request as f64 / 1024.0),
-            figure(stream(FEW, request, "fsrt_ms")),
-            figure(stream(ENOUGH, request, "fsrt_ms")),
-            paper(request).map_or("–".to_owned(), figure),
-            figure(saved(request)),
-            misses(FEW),
-            misses(ENOUGH),
-        ]);
+        let [few, enough] = [FEW, ENOUGH].map(|segments| stream(segments, request, "fsrt_ms"));
+        let [misses_few, misses_enough] =
+            [FEW, ENOUGH].map(|segments| 100.0 * stream(segments, request, "p_disk_miss"));
+        let (kib, gain) = (request as f64 / 1024.0, saved(request));
+        by_request.row(cells![kib, few, enough, paper(request), gain, misses_few, misses_enough]);
         if let Some(paper) = paper(request) {
-            let claim = format!("nine streams, requests of {} KB: 9 segments save", request >> 10);
-            let accepted = (paper - SLACK, paper + SLACK);
-            claims.push(Claim::range(claim, format!("{paper} %"), saved(request), accepted, " %"));
+            let claim = settings.claim("streams").with("kib", request >> 10).with("paper", paper.to_string());
+            claims.push(claim.accepting(paper - SLACK, paper + SLACK).range(saved(request)));
         }
     }
-    claims.extend(stream_claims(&requests, &saved, &stream));
+    claims.extend(stream_claims(settings, &requests, &saved, &stream));
     let by_read_ahead = |request: &u64| {
         gain_percent(samples.get(&off_key(*request), "fsrt_ms"), stream(FEW, *request, "fsrt_ms"))
     };
     let gains: Vec<f64> = requests.iter().map(by_read_ahead).collect();
-    let claim = "nine streams on 5 segments: readahead improves the response time by";
-    claims.push(Claim::spread(claim, "little", &gains, (-LITTLE, LITTLE), " %").because(FIVE_SEGMENTS));
+    claims.push(settings.claim("streams-read-ahead").spread(&gains));
     let points = counts.iter().map(|&segments| (segments as f64, trace(segments))).collect();
     let trace_plot = Plot::lines(
         "Response time by the number of segments (Fig. 2b)",
@@ -134,11 +120,11 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     );
     let stream_plot = Plot::bars(
         "Nine streams on 5 and on 9 segments (Fig. 3a)",
-        Axis::names("request (KiB)", requests.iter().map(|r| figure(*r as f64 / 1024.0)).collect()),
+        Axis::names("request (KiB)", requests.iter().map(|r| figure(*r as f64 / 1024.0))),
         Axis::linear("response time (ms)"),
         [FEW, ENOUGH].map(|segments| {
-            let bar = |(x, request): (usize, &u64)| (x as f64, stream(segments, *request, "fsrt_ms"));
-            Series::new(format!("{segments} segments"), requests.iter().enumerate().map(bar).collect())
+            let bars = requests.iter().map(|request| stream(segments, *request, "fsrt_ms"));
+            Series::bars(format!("{segments} segments"), bars)
         }),
     );
     Ok(Findings { tables: vec![by_count, by_request], plots: vec![trace_plot, stream_plot], claims })
@@ -146,62 +132,38 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 
 /// What the paper says of all sizes of requests.
 fn stream_claims(
+    settings: &Settings,
     requests: &[u64],
     saved: &dyn Fn(u64) -> f64,
     stream: &dyn Fn(usize, u64, &str) -> f64,
-) -> Vec<Claim> {
+) -> [Claim; 2] {
     let falls = requests.windows(2).all(|pair| saved(pair[1]) < saved(pair[0]));
-    let fewer: Vec<f64> = requests
-        .iter()
-        .map(|&request| stream(FEW, request, "p_disk_miss") / stream(ENOUGH, request, "p_disk_miss"))
-        .collect();
-    let smallest = least(fewer.iter().copied());
-    let ours = format!("at least {}x the misses", figure(smallest));
-    vec![
-        Claim::fact(
-            "nine streams: the larger the request, the less is saved",
-            "so",
-            "so at each size",
-            falls,
-        ),
-        Claim::fact(
-            "nine streams: the drive misses more with 5 segments than with 9",
-            "at each size",
-            ours,
-            smallest > 1.0,
-        ),
-    ]
+    let misses = |segments, request| stream(segments, request, "p_disk_miss");
+    let smallest = least(requests.iter().map(|&request| misses(FEW, request) / misses(ENOUGH, request)));
+    let more = settings.claim("streams-miss").with("smallest", smallest);
+    [settings.claim("streams-fall").fact(falls), more.fact(smallest > 1.0)]
 }
 
-const FEW_STREAMS: &str = "INS has few streams at a time: the drive misses 91.2 % of the requests with one segment, 90.7 % with two, and \
-                           90.5 % with ten. What segments do where there are streams is seen with nine of them";
-
-fn trace_claims(counts: &[usize], trace: &dyn Fn(usize) -> f64) -> Vec<Claim> {
+fn trace_claims(settings: &Settings, counts: &[usize], trace: &dyn Fn(usize) -> f64) -> Vec<Claim> {
+    let claim = |id| settings.claim(id);
     let mut claims = Vec::new();
     if !counts.contains(&10) {
         return claims;
     }
     let from_10 = |segments: usize| 100.0 * (trace(segments) - trace(10)) / trace(10);
+    let between = |from: usize, to: usize| -> Vec<f64> {
+        counts.iter().filter(|count| (from..=to).contains(*count)).map(|&count| from_10(count)).collect()
+    };
     if counts.contains(&1) {
-        let claim = "one segment is useless: response time over that of 10 segments";
-        claims.push(Claim::range(claim, "clearly more", from_10(1), (FLAT, f64::INFINITY), " %"));
+        claims.push(claim("one").range(from_10(1)));
     }
-    let few: Vec<f64> =
-        counts.iter().filter(|count| (2..=8).contains(*count)).map(|&count| from_10(count)).collect();
+    let few = between(2, 8);
     if !few.is_empty() {
-        let claim = "2 to 8 segments are useless: response time over that of 10 segments";
-        claims.push(
-            Claim::spread(claim, "clearly more", &few, (FLAT, f64::INFINITY), " %").because(FEW_STREAMS),
-        );
+        claims.push(claim("few").spread(&few));
     }
-    let flat: Vec<f64> =
-        counts.iter().filter(|count| (10..=40).contains(*count)).map(|&count| from_10(count)).collect();
-    let claim = "10 to 40 segments: response time over that of 10";
-    claims.push(Claim::spread(claim, "virtually none", &flat, (-FLAT, FLAT), " %"));
+    claims.push(claim("flat").spread(&between(10, 40)));
     if counts.contains(&80) {
-        let why = "a segment of 26 KB ends before the files that INS reads in a row: more of its reads miss (first table)";
-        let claim = "80 segments are slightly worse than 10, by";
-        claims.push(Claim::range(claim, "about 2.5 %", from_10(80), LOSS, " %").because(why));
+        claims.push(claim("many").range(from_10(80)));
     }
     claims
 }

@@ -20,10 +20,6 @@ const PAPER: [(&str, (f64, f64)); 6] = [
 /// Half the paper's smallest to twice its largest; and a percent is "almost none".
 const FACTOR: f64 = 2.0;
 const NONE: f64 = 1.0;
-/// "Little positive impact", in percent.
-const LITTLE: f64 = 2.0;
-/// "Much more" in workloads that write much.
-const MUCH_MORE: f64 = 2.0;
 const WRITES_MUCH: &str = "PostMark";
 
 fn key(name: &str, buffer: u64, kind: &str) -> String {
@@ -69,29 +65,19 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let (low, high) = paper(name);
         let range = if high == 0.0 { "none".to_owned() } else { format!("{low} to {high}") };
         for &buffer in &buffers {
-            table.row([
-                (*name).to_owned(),
-                dcd_stack::HumanBytes(buffer).to_string(),
-                figure(fsrt(name, buffer, "off")),
-                figure(gain(name, buffer, "on")),
-                figure(gain(name, buffer, "selective")),
-                range.clone(),
-            ]);
+            let [on, selective] = ["on", "selective"].map(|kind| gain(name, buffer, kind));
+            let human = dcd_stack::HumanBytes(buffer).to_string();
+            table.row(cells![*name, human, fsrt(name, buffer, "off"), on, selective, range]);
         }
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(name, buffer, "on")).collect();
-        let accepted = if high == 0.0 { (-NONE, NONE) } else { (low / FACTOR, high * FACTOR) };
-        let calls = samples.get(&key(name, buffers[0], "off"), "calls");
-        let why = format!(
-            "a call waits for a write only where it is metadata or the buffer cache is full of dirty blocks; the run has \
-             {} disk writes for {} calls",
-            samples.get(&key(name, buffers[0], "off"), "disk_writes"),
-            calls
-        );
-        let claim = format!("write caching improves the response time of {name} by");
-        let judged = Claim::spread(claim, format!("{range} %"), &gains, accepted, " %");
-        // What makes it slower has not been found; then none is given.
+        let (from, to) = if high == 0.0 { (-NONE, NONE) } else { (low / FACTOR, high * FACTOR) };
+        let off = |what| samples.get(&key(name, buffers[0], "off"), what);
+        // What makes it slower has not been found; then no reason is given.
         let slower = gains.iter().any(|gain| *gain < -NONE);
-        claims.push(if slower { judged } else { judged.because(why) });
+        let claim = settings.claim("gain").reason_if(!slower);
+        let claim = claim.with("trace", *name).with("paper", range).accepting(from, to);
+        let claim = claim.with("writes", off("disk_writes").to_string());
+        claims.push(claim.with("calls", off("calls").to_string()).spread(&gains));
     }
     // From the smallest buffer cache to the largest. The paper says so of "workloads like RES and INS".
     let grows = |name: &&str| {
@@ -100,9 +86,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     };
     if buffers.len() > 1 {
         let growing = names.iter().filter(|name| grows(name)).count();
-        let claim = "the gain of write caching grows with the buffer cache";
-        let ours = format!("for {growing} of {} workloads", names.len());
-        claims.push(Claim::fact(claim, "it grows", ours, growing + 1 >= names.len()));
+        let claim = settings.claim("grows").with("growing", growing).with("all", names.len());
+        claims.push(claim.fact(growing + 1 >= names.len()));
     }
     let between = |name: &&str| {
         buffers.iter().all(|&buffer| {
@@ -111,25 +96,19 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         })
     };
     let fitting = names.iter().filter(|name| between(name)).count();
-    let claim = "selective write caching lies between none and full write caching (to a percent)";
-    let ours = format!("for {fitting} of {} workloads", names.len());
-    claims.push(Claim::fact(claim, "except for WEB", ours, fitting + 1 >= names.len()));
-    claims.extend(more_claims(&names, &buffers, samples, &gain));
-    let series = KINDS[1..].iter().map(|(kind, _)| {
-        let bars = names.iter().enumerate().map(|(x, name)| (x as f64, gain(name, buffers[0], kind)));
-        Series::new(*kind, bars.collect())
-    });
-    let plot = Plot::bars(
-        "Gain of write caching",
-        Axis::names("", names.iter().map(|name| (*name).to_owned()).collect()),
-        Axis::linear("gain (%)"),
-        series,
-    );
+    let claim = settings.claim("between").with("fitting", fitting).with("all", names.len());
+    claims.push(claim.fact(fitting + 1 >= names.len()));
+    claims.extend(more_claims(settings, &names, &buffers, samples, &gain));
+    let series = KINDS[1..]
+        .iter()
+        .map(|(kind, _)| Series::bars(*kind, names.iter().map(|name| gain(name, buffers[0], kind))));
+    let plot = Plot::bars("Gain of write caching", Axis::names("", &names), Axis::linear("gain (%)"), series);
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
 
 /// What section 5.3 says beside the gains.
 fn more_claims(
+    settings: &Settings,
     names: &[&str],
     buffers: &[u64],
     samples: &Samples,
@@ -143,29 +122,25 @@ fn more_claims(
     let mut claims = Vec::new();
     let selective = all("selective", &|name| name != "WEB");
     if !selective.is_empty() {
-        let claim = "selective write caching is better than none, for all but WEB, by";
-        claims.push(Claim::spread(claim, "better", &selective, (0.0, f64::INFINITY), " %"));
+        claims.push(settings.claim("selective").spread(&selective));
     }
     let two = |name: &&str| {
         let response = |kind: &str| samples.get(&key(name, small, kind), "fsrt_ms");
         gain_percent(response("on"), response(TWO))
     };
     let gains: Vec<f64> = names.iter().map(two).collect();
-    let claim = "a second segment for writes improves the response time by";
-    claims.push(Claim::spread(claim, "little", &gains, (-LITTLE, LITTLE), " %"));
+    claims.push(settings.claim("second-segment").spread(&gains));
     let others = all("on", &|name| name != WRITES_MUCH);
     if names.contains(&WRITES_MUCH) && !others.is_empty() {
         let least = least(all("on", &|name| name == WRITES_MUCH));
         let most = most(others);
-        let claim = "a workload that writes much (PostMark) gains more from write caching than any other, by";
-        claims.push(Claim::range(claim, "much more", least / most, (MUCH_MORE, f64::INFINITY), "x"));
+        claims.push(settings.claim("writes-much").range(least / most));
     }
     if let Some((&smallest, &largest)) = buffers.first().zip(buffers.last()).filter(|_| buffers.len() > 1) {
         let writes = |name: &str, buffer: u64| samples.get(&key(name, buffer, "off"), "write_share");
         let growing = names.iter().filter(|name| writes(name, largest) > writes(name, smallest)).count();
-        let ours = format!("for {growing} of {} workloads", names.len());
-        let claim = "writes have the larger share of the disk's requests the larger the buffer cache is";
-        claims.push(Claim::fact(claim, "so", ours, growing == names.len()));
+        let claim = settings.claim("write-share").with("growing", growing).with("all", names.len());
+        claims.push(claim.fact(growing == names.len()));
     }
     claims
 }

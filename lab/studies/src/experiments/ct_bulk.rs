@@ -9,19 +9,6 @@ use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
 use super::prelude::*;
 use crate::array::{ArraySetup, HostSetup, Scheme};
 
-const NO_PREALLOCATION: &str = "the paper names the blocks as the cause that ext3 allocates in advance and leaves unused between files. From Linux 2.6.10 \
-     on ext3 only reserves them in memory, and gives them up when a file is closed: the next file of one program begins where the \
-     last one ends. What is left between files are directories and blocks of addresses, which the journal keeps back for a while. But \
-     512 MiB have room for the whole copy, and before it goes to the disks a sync has brought them, too: nothing is left to transform. \
-     With half of the cache and one command at a time (--set cache=256MiB --set queue-depth=1) it is 1.11x";
-const EACH_FILE_A_REVOLUTION: &str = "a disk that does not read on loses a revolution at each small file, so that PBGC takes 6 ms for each; md took 1.1 ms, less than \
-     such a disk needs for one read. The table's rows do not agree on its disks. Reading in order, md's 190 and 106 MB/s are those of \
-     disks that do not read on (175 and 117 here, but 379 and 381 with --set read-ahead=yes); its sources are those of disks that do \
-     (then PBGC takes 11 s, and MSC-CT gains 2.0x, but SC loses its gain with the video and the music). Seagate's manuals for \
-     drives of this family have them read on where they sense that it will be a hit, and do not say when";
-const HOST_READS_ON: &str = "md has the host read two stripes ahead in a file, which keeps all disks as busy as the prefetching of stripes does, and the \
-     scheduler soon stops to wait for a reader that thinks for long; what is left is the writing";
-
 /// What is measured, and the paper's figures for PBGC, SC and MSC-CT: seconds, or MB/s.
 const ROWS: [(&str, bool, [f64; 3]); 9] = [
     ("video self-copy", true, [31.4, 21.6, 21.6]),
@@ -151,7 +138,7 @@ fn part(row: &'static str) -> &'static str {
     }
 }
 
-pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let get = |scheme, row| samples.get(&key(scheme, part(row)), row);
     let mut table = Table::new(
         "Seconds for copies, MB/s otherwise",
@@ -168,46 +155,22 @@ pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, Lab
         if seconds { 1.0 / ratio } else { ratio }
     };
     let (pbgc, sc, ct) = (Scheme::Pbgc, Scheme::Sc, Scheme::MscCt);
-    let mut claims = Vec::new();
+    let claim = |id| settings.claim(id);
     let bulky = ROWS.iter().filter(|(row, ..)| *row != "src self-copy");
-    let gains: Vec<f64> = bulky.map(|(row, seconds, _)| over(ct, sc, row, *seconds)).collect();
-    claims.push(Claim::spread(
-        "all but the sources: MSC-CT over SC",
-        "the same throughput",
-        &gains,
-        (0.97, 1.05),
-        "x",
-    ));
-    let gain = over(ct, sc, "src self-copy", true);
-    claims.push(
-        Claim::range("sources: MSC-CT over SC", "1.13x", gain, (1.04, 1.25), "x").because(NO_PREALLOCATION),
-    );
-    let gain = over(ct, pbgc, "src self-copy", true);
-    claims.push(
-        Claim::range("sources: MSC-CT over PBGC", "2.17x", gain, (1.6, 2.8), "x")
-            .because(EACH_FILE_A_REVOLUTION),
-    );
-    let gain = over(sc, pbgc, "video self-copy", true);
-    claims.push(Claim::range("video: SC over PBGC", "1.45x", gain, (1.1, 1.8), "x").because(HOST_READS_ON));
-    let gain = over(sc, pbgc, "music self-copy", true);
-    claims.push(Claim::range("music: SC over PBGC", "1.96x", gain, (1.4, 2.5), "x"));
-    let gains: Vec<f64> = ROWS.iter().map(|(row, seconds, _)| over(sc, pbgc, row, *seconds)).collect();
-    claims.push(Claim::spread(
-        "SC over PBGC, in every row",
-        "significantly faster in all cases",
-        &gains,
-        (1.0, f64::INFINITY),
-        "x",
-    ));
+    let bulky: Vec<f64> = bulky.map(|(row, seconds, _)| over(ct, sc, row, *seconds)).collect();
+    let by_sc: Vec<f64> = ROWS.iter().map(|(row, seconds, _)| over(sc, pbgc, row, *seconds)).collect();
     let (read, write) = (get(sc, "bulky random read (block)"), get(sc, "bulky random write (block)"));
-    claims.push(Claim::range("bulky random reads, SC", "85 MB/s", read, (60.0, 110.0), " MB/s"));
-    claims.push(Claim::range("bulky random writes, SC", "94 MB/s", write, (66.0, 122.0), " MB/s"));
-    claims.push(Claim::fact(
-        "bulky random writes are faster than reads",
-        "the scheduler reduces the seeks of writes",
-        format!("{} against {} MB/s", figure(write), figure(read)),
-        write > read,
-    ));
+    let claims = vec![
+        claim("bulky").spread(&bulky),
+        claim("sources-over-sc").range(over(ct, sc, "src self-copy", true)),
+        claim("sources-over-pbgc").range(over(ct, pbgc, "src self-copy", true)),
+        claim("video").range(over(sc, pbgc, "video self-copy", true)),
+        claim("music").range(over(sc, pbgc, "music self-copy", true)),
+        claim("sc-over-pbgc").spread(&by_sc),
+        claim("random-reads").range(read),
+        claim("random-writes").range(write),
+        claim("writes-faster").with("write", write).with("read", read).fact(write > read),
+    ];
     let series = |scheme: Scheme, index: usize| {
         let relative = |(number, (row, seconds, _)): (usize, &(&'static str, bool, [f64; 3]))| {
             (number as f64 + 1.0, over(scheme, pbgc, row, *seconds))

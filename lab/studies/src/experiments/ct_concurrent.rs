@@ -70,17 +70,16 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             MSC-CT";
     let row = |table: &mut Table, name: String, clients: u64, strip: u64| {
         let [pbgc, sc, ct] = Scheme::ALL.map(|scheme| rate(scheme, clients, strip));
-        let blocks = |scheme| figure(samples.get(&key(scheme, clients, strip), "blocks"));
+        let blocks = |scheme| samples.get(&key(scheme, clients, strip), "blocks");
         let [b0, b1, b2] = Scheme::ALL.map(blocks);
-        let gains = [sc, pbgc].map(|other| format!("{:.2}x", ct / other));
-        let [over_sc, over_pbgc] = gains;
-        table.row([name, figure(pbgc), figure(sc), figure(ct), over_sc, over_pbgc, b0, b1, b2]);
+        let [over_sc, over_pbgc] = [sc, pbgc].map(|other| format!("{:.2}x", ct / other));
+        table.row(cells![name, pbgc, sc, ct, over_sc, over_pbgc, b0, b1, b2]);
     };
     let mut by_clients = Table::new(format!("Strips of {} KiB, by clients", strip >> 10), columns);
     clients.iter().for_each(|count| row(&mut by_clients, count.to_string(), *count, strip));
     let mut by_strip = Table::new(format!("{many} clients, by the strip"), columns);
     strips.iter().for_each(|strip| row(&mut by_strip, format!("{} KiB", strip >> 10), many, *strip));
-    let claims = claims(&clients, &strips, many, strip, &rate);
+    let claims = claims(settings, (&clients, &strips, many, strip), &rate);
     let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {
         Plot::lines(
             title,
@@ -101,84 +100,43 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 }
 
 fn claims(
-    clients: &[u64],
-    strips: &[u64],
-    many: u64,
-    strip: u64,
+    settings: &Settings,
+    (clients, strips, many, strip): (&[u64], &[u64], u64, u64),
     rate: &dyn Fn(Scheme, u64, u64) -> f64,
 ) -> Vec<Claim> {
+    let claim = |id| settings.claim(id);
     let over = |scheme, clients, strip| rate(Scheme::MscCt, clients, strip) / rate(scheme, clients, strip);
     let mut claims = Vec::new();
     if clients.contains(&1) {
-        let gain = over(Scheme::Sc, 1, strip);
-        claims.push(Claim::range("one client: MSC-CT over SC", "no gain", gain, (0.95, 1.08), "x"));
+        claims.push(claim("one").range(over(Scheme::Sc, 1, strip)));
     }
     let others: Vec<u64> = clients.iter().copied().filter(|count| *count > 1).collect();
     if !others.is_empty() {
         let of = |scheme| others.iter().map(|count| over(scheme, *count, strip)).collect::<Vec<f64>>();
-        let (sc, pbgc) = (of(Scheme::Sc), of(Scheme::Pbgc));
-        claims.push(Claim::range(
-            "several clients: MSC-CT over SC, at best",
-            "1.3x",
-            most(sc.iter().copied()),
-            (1.1, 1.5),
-            "x",
-        ));
-        claims.push(Claim::range(
-            "several clients: MSC-CT over PBGC, at best",
-            "1.59x",
-            most(pbgc),
-            (1.25, 2.0),
-            "x",
-        ));
-        claims.push(Claim::spread(
-            "several clients: MSC-CT over SC, any number",
-            "never slower",
-            &sc,
-            (0.99, f64::INFINITY),
-            "x",
-        ));
+        let sc = of(Scheme::Sc);
+        claims.extend([
+            claim("several-over-sc").range(most(sc.iter().copied())),
+            claim("several-over-pbgc").range(most(of(Scheme::Pbgc))),
+            claim("never-slower").spread(&sc),
+        ]);
     }
-    if let Some(least) = strips.iter().copied().find(|strip| *strip == 8 << 10) {
-        let gain = over(Scheme::Sc, many, least);
-        claims.push(Claim::range(
-            "strips of 8 KiB: MSC-CT over SC",
-            "no discontiguous region",
-            gain,
-            (0.97, 1.03),
-            "x",
-        ));
+    const LEAST: u64 = 8 << 10;
+    if strips.contains(&LEAST) {
+        claims.push(claim("least-strip").range(over(Scheme::Sc, many, LEAST)));
     }
-    let gains: Vec<f64> = strips.iter().map(|strip| over(Scheme::Sc, many, *strip)).collect();
-    if let [first, .., last] = gains[..] {
-        claims.push(Claim::fact(
-            "the gain over SC grows with the strip",
-            "as the strip size increases, the gain by CT increases",
-            format!("{first:.2}x to {last:.2}x"),
-            last > first,
-        ));
+    let by_strip = |scheme| strips.iter().map(|strip| over(scheme, many, *strip)).collect::<Vec<f64>>();
+    if let [first, .., last] = by_strip(Scheme::Sc)[..] {
+        let claim = claim("grows").with("first", format!("{first:.2}")).with("last", format!("{last:.2}"));
+        claims.push(claim.fact(last > first));
     }
-    let gains: Vec<f64> = strips.iter().map(|strip| over(Scheme::Pbgc, many, *strip)).collect();
-    if !gains.is_empty() {
-        claims.push(Claim::range(
-            "any strip: MSC-CT over PBGC, at best",
-            "1.8x",
-            most(gains),
-            (1.4, 2.3),
-            "x",
-        ));
+    if !strips.is_empty() {
+        claims.push(claim("any-strip").range(most(by_strip(Scheme::Pbgc))));
         let cases = clients.iter().map(|count| (*count, strip));
         let cases = cases.chain(strips.iter().map(|strip| (many, *strip)));
         let sc: Vec<f64> = cases
             .map(|(clients, strip)| rate(Scheme::Sc, clients, strip) / rate(Scheme::Pbgc, clients, strip))
             .collect();
-        claims.push(Claim::spread(
-            "any strip, any number of clients: SC over PBGC",
-            "significantly faster in all cases",
-            &sc,
-            (1.0, f64::INFINITY),
-            "x",
-        ));
+        claims.push(claim("sc-over-pbgc").spread(&sc));
     }
     claims
 }

@@ -100,37 +100,20 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let at_small = |drive: &&str| samples.list(drive, "normalised").first().copied().unwrap_or(f64::NAN);
     let mut claims = Vec::new();
     if drives.contains(&ARRAY_DRIVE) {
-        claims.push(Claim::spread(
-            "the array's disk: fragmented writes take longer than contiguous ones over the same span, at every mean distance",
-            "always higher than 1",
-            samples.list(ARRAY_DRIVE, "normalised"),
-            (1.0, f64::INFINITY),
-            "x",
-        ));
-        claims.push(Claim::range(
-            "the array's disk: writes with a small stride distance are much slower",
-            "significantly degrade",
-            at_small(&ARRAY_DRIVE),
-            (1.5, f64::INFINITY),
-            "x",
-        ));
         let normalised = samples.list(ARRAY_DRIVE, "normalised");
-        claims.push(Claim::fact(
-            "the array's disk: the finer the fragments, the slower",
-            "a much higher probability of the additional disk rotation",
-            normalised.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", "),
-            normalised.windows(2).all(|pair| pair[1] < pair[0]),
-        ));
+        let listed: Vec<String> = normalised.iter().map(|value| format!("{value:.2}")).collect();
+        let finer = settings.claim("finer").with("listed", listed.join(", "));
+        claims.extend([
+            settings.claim("longer").spread(normalised),
+            settings.claim("much-slower").range(at_small(&ARRAY_DRIVE)),
+            finer.fact(normalised.windows(2).all(|pair| pair[1] < pair[0])),
+        ]);
     }
     let judged: Vec<&&str> = drives.iter().filter(|drive| !LATER.contains(drive)).collect();
     let slower = judged.iter().filter(|drive| at_small(drive) > 1.0).count();
     if !judged.is_empty() {
-        claims.push(Claim::fact(
-            "so it is on various disks of that time, at the smallest mean distance",
-            "all of them",
-            format!("{slower} of {}", judged.len()),
-            slower == judged.len(),
-        ));
+        let claim = settings.claim("various").with("slower", slower).with("all", judged.len());
+        claims.push(claim.fact(slower == judged.len()));
     }
     let plot = Plot::lines(
         "Writes with exponential stride distances (Fig. 1)",

@@ -8,12 +8,6 @@ use dcd_sim::SimRng;
 use super::prelude::*;
 use crate::array::{ArraySetup, SECONDS_PER_MB, Scheme, rate_of_runs};
 
-const ALL_SORTED: &str = "so few pages all wait in the page cache before any is written back, and reach the array in one ascending sweep, \
-     as dense in each stripe as the sweeps of more writes";
-
-const MORE_TO_SORT: &str = "so far from each other both write the same blocks, and the scheduler has more to sort of 294 parity block groups than of 32 \
-     stripes: with twice as many stripes (--set depth=64) it is 1.05x";
-
 /// Requests that the host has in flight: a block device's queue.
 const QUEUE: usize = 128;
 /// The longest request that the host joins from neighbours, in pages.
@@ -144,32 +138,17 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let get = |scheme, pages, writes, name: &str| samples.get(&key(scheme, pages, writes), name);
     let columns = " | PBGC (MB/s) | SC | MSC-CT | over SC | over PBGC | commands a write, PBGC | SC | \
             MSC-CT | blocks, SC | MSC-CT";
-    let mut tables = Vec::new();
+    let times = |ratio: f64| format!("{ratio:.2}x");
     let row = |table: &mut Table, name: String, pages: u64, writes: u64| {
-        let rate = |scheme| get(scheme, pages, writes, "mb_per_s");
-        let [pbgc, sc, ct] = Scheme::ALL.map(rate);
-        let commands = Scheme::ALL.map(|scheme| figure(get(scheme, pages, writes, "commands")));
-        let blocks = |scheme| figure(get(scheme, pages, writes, "blocks"));
-        let [c0, c1, c2] = commands;
-        table.row([
-            name,
-            figure(pbgc),
-            figure(sc),
-            figure(ct),
-            format!("{:.2}x", ct / sc),
-            format!("{:.2}x", ct / pbgc),
-            c0,
-            c1,
-            c2,
-            blocks(Scheme::Sc),
-            blocks(Scheme::MscCt),
-        ]);
+        let of = |name: &str| Scheme::ALL.map(|scheme| get(scheme, pages, writes, name));
+        let ([pbgc, sc, ct], [c0, c1, c2], [_, b1, b2]) = (of("mb_per_s"), of("commands"), of("blocks"));
+        let (over_sc, over_pbgc) = (times(ct / sc), times(ct / pbgc));
+        table.row(cells![name, pbgc, sc, ct, over_sc, over_pbgc, c0, c1, c2, b1, b2]);
     };
     let mut sizes = Table::new(format!("{writes} writes, by the workspace"), columns);
     for gib in &workspaces {
         row(&mut sizes, format!("{gib} GB"), gib * GIB_PAGES, writes);
     }
-    tables.push(sizes);
     let first = workspaces[0] * GIB_PAGES;
     let mut queues = Table::new(
         format!("{} GB, by the commands that a member gets at a time (MB/s)", workspaces[0]),
@@ -178,100 +157,55 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     for depth in settings.counts::<usize>("queue-depths")? {
         let rate = |scheme| samples.get(&queue_key(scheme, first, writes, depth), "mb_per_s");
         let [pbgc, sc, ct] = Scheme::ALL.map(rate);
-        let gains = [sc, pbgc].map(|other| format!("{:.2}x", ct / other));
-        let [over_sc, over_pbgc] = gains;
-        queues.row([depth.to_string(), figure(pbgc), figure(sc), figure(ct), over_sc, over_pbgc]);
+        queues.row(cells![depth, pbgc, sc, ct, times(ct / sc), times(ct / pbgc)]);
     }
-    tables.push(queues);
     let mut by_count = Table::new("1.5 GB, by the number of writes", columns);
-    for count in &counts {
-        row(&mut by_count, count.to_string(), COUNTS_PAGES, *count);
-    }
-    tables.push(by_count);
     let mut latency = Table::new(
         "Response times of the array's writes in 1.5 GB (ms)",
         "writes | PBGC mean | SC | MSC-CT | PBGC max | SC | MSC-CT",
     );
-    for count in &counts {
-        let of = |name: &str| Scheme::ALL.map(|scheme| figure(get(scheme, COUNTS_PAGES, *count, name)));
+    for &count in &counts {
+        row(&mut by_count, count.to_string(), COUNTS_PAGES, count);
+        let of = |name: &str| Scheme::ALL.map(|scheme| get(scheme, COUNTS_PAGES, count, name));
         let ([a, b, c], [d, e, f]) = (of("mean_ms"), of("max_ms"));
-        latency.row([count.to_string(), a, b, c, d, e, f]);
+        latency.row(cells![count, a, b, c, d, e, f]);
     }
-    tables.push(latency);
+    let tables = vec![sizes, queues, by_count, latency];
 
     let rate = |scheme, gib: u64| get(scheme, gib * GIB_PAGES, writes, "mb_per_s");
     let counted = |scheme, count: u64| get(scheme, COUNTS_PAGES, count, "mb_per_s");
+    let (pbgc, sc, ct) = (Scheme::Pbgc, Scheme::Sc, Scheme::MscCt);
+    let over = |one, other, gib| rate(one, gib) / rate(other, gib);
+    let claim = |id| settings.claim(id);
     let mut claims = Vec::new();
     if workspaces.contains(&1) {
-        let ct = rate(Scheme::MscCt, 1);
-        claims.push(Claim::range("1 GB: MSC-CT over SC", "2.7x", ct / rate(Scheme::Sc, 1), (2.0, 3.4), "x"));
-        claims.push(Claim::range(
-            "1 GB: MSC-CT over PBGC",
-            "3.2x",
-            ct / rate(Scheme::Pbgc, 1),
-            (2.4, 4.0),
-            "x",
-        ));
+        claims.extend([
+            claim("small-over-sc").range(over(ct, sc, 1)),
+            claim("small-over-pbgc").range(over(ct, pbgc, 1)),
+        ]);
     }
     if workspaces.contains(&8) {
-        let (pbgc, sc, ct) = (rate(Scheme::Pbgc, 8), rate(Scheme::Sc, 8), rate(Scheme::MscCt, 8));
-        claims.push(Claim::range("8 GB: MSC-CT over SC", "2.08x", ct / sc, (1.55, 2.6), "x"));
-        claims.push(
-            Claim::range("8 GB: SC over PBGC", "1.10x", sc / pbgc, (0.95, 1.25), "x").because(MORE_TO_SORT),
-        );
+        claims.extend([
+            claim("large-over-sc").range(over(ct, sc, 8)),
+            claim("large-sc-over-pbgc").range(over(sc, pbgc, 8)),
+        ]);
     }
-    let gains: Vec<f64> =
-        workspaces.iter().map(|gib| rate(Scheme::MscCt, *gib) / rate(Scheme::Sc, *gib)).collect();
-    claims.push(Claim::spread(
-        "MSC-CT over SC, any workspace",
-        "never slower",
-        &gains,
-        (0.99, f64::INFINITY),
-        "x",
-    ));
+    let gains: Vec<f64> = workspaces.iter().map(|gib| over(ct, sc, *gib)).collect();
+    claims.push(claim("never-slower").spread(&gains));
     if let [first, .., last] = gains[..] {
-        claims.push(Claim::fact(
-            "the gain over SC is smaller in the largest workspace than in the smallest",
-            "decreases as the workspace increases",
-            format!("{first:.2}x to {last:.2}x"),
-            last < first,
-        ));
+        claims.push(claim("falls").with("first", times(first)).with("last", times(last)).fact(last < first));
     }
     if let [few, .., many] = counts[..] {
-        let gain = |count| counted(Scheme::MscCt, count) / counted(Scheme::Sc, count);
-        claims.push(
-            Claim::range(format!("{few} writes: MSC-CT over SC"), "1.53x", gain(few), (1.15, 1.9), "x")
-                .because(ALL_SORTED),
-        );
-        claims.push(Claim::range(
-            format!("{many} writes: MSC-CT over SC"),
-            "2.41x",
-            gain(many),
-            (1.8, 3.0),
-            "x",
-        ));
-        claims.push(Claim::fact(
-            "the gain is larger with many writes than with few",
-            "too few do not fill the cache before it destages",
-            format!("{:.2}x to {:.2}x", gain(few), gain(many)),
-            gain(many) > gain(few),
-        ));
-        let mean = |scheme| get(scheme, COUNTS_PAGES, many, "mean_ms");
-        claims.push(Claim::range(
-            format!("{many} writes: mean response of SC over that of MSC-CT"),
-            "a trend as the throughput's, 2.41x",
-            mean(Scheme::Sc) / mean(Scheme::MscCt),
-            (1.8, 3.0),
-            "x",
-        ));
-        let max = |scheme| get(scheme, COUNTS_PAGES, many, "max_ms");
-        claims.push(Claim::range(
-            format!("{many} writes: longest response of SC over that of MSC-CT"),
-            "3.6x (260 % less)",
-            max(Scheme::Sc) / max(Scheme::MscCt),
-            (1.8, 5.4),
-            "x",
-        ));
+        let gain = |count| counted(ct, count) / counted(sc, count);
+        let sc_over_ct = |what: &str| get(sc, COUNTS_PAGES, many, what) / get(ct, COUNTS_PAGES, many, what);
+        let grows = claim("grows").with("few", times(gain(few))).with("many", times(gain(many)));
+        claims.extend([
+            claim("few").with("writes", few).range(gain(few)),
+            claim("many").with("writes", many).range(gain(many)),
+            grows.fact(gain(many) > gain(few)),
+            claim("mean").with("writes", many).range(sc_over_ct("mean_ms")),
+            claim("longest").with("writes", many).range(sc_over_ct("max_ms")),
+        ]);
     }
     let series = |scheme: Scheme| {
         let points = workspaces.iter().map(|gib| (*gib as f64, rate(scheme, *gib))).collect();

@@ -16,10 +16,6 @@ const DISTANCE_MAX: u64 = 64;
 const TRIED_WRITE: [u64; 11] = [9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29];
 const TRIED_READ: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
-const STOPS_EARLY: &str = "the threshold of 1.2 stops filling where fragmented passes still take up to 1.2 times the contiguous one; on a bus that \
-     is idle otherwise it pays to fill until they take the same time. The paper gives the load of shared buses as its reason for 1.2 \
-     instead of 1.0 (section III-D); here each disk has its bus to itself";
-
 fn strides(settings: &Settings) -> Result<Vec<u64>, LabError> {
     let strides: Vec<u64> = settings.numbers("strides")?;
     let rising = strides.windows(2).all(|pair| pair[0] < pair[1]);
@@ -163,45 +159,17 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             }
             tables.push(table);
             let range = (tried[0] as f64, tried[tried.len() - 1] as f64);
-            claims.push(Claim::range(
-                format!("Smax for {}s lies in the range that the paper tries for this drive", word(writes)),
-                format!("{} to {}", range.0, range.1),
-                max,
-                range,
-                "",
-            ));
-            claims.push(
-                Claim::range(
-                    format!(
-                        "the Smax for {}s that the benchmark chose is the fastest (to 2 %): over the fastest",
-                        word(writes)
-                    ),
-                    "the same as the fastest",
-                    time / fastest,
-                    (0.0, 1.02),
-                    "x",
-                )
-                .because(STOPS_EARLY),
-            );
-            // The lowest point of the axis of Fig. 15 is what the fastest one reaches.
-            let (paper, accepted) = if writes { (0.79, (0.69, 0.89)) } else { (0.95, (0.85, 1.0)) };
-            claims.push(Claim::range(
-                format!("gaps of {}s filled up to Smax take less time than gaps not filled", word(writes)),
-                format!("about {paper}"),
-                time,
-                accepted,
-                "",
-            ));
+            let claim = |id| settings.claim(id).with("kind", word(writes));
+            let tried = claim("tried").with("from", tried[0]).with("to", tried[tried.len() - 1]);
+            claims.extend([
+                tried.accepting(range.0, range.1).range(max),
+                claim("fastest").range(time / fastest),
+                settings.claim(if writes { "writes-filled" } else { "reads-filled" }).range(time),
+            ]);
         }
         let curve = samples.list(&key(ARRAY_DRIVE, false), "normalised");
         let lowest = strides.iter().zip(curve).filter(|(stride, _)| **stride <= 8).map(|(_, value)| *value);
-        claims.push(Claim::range(
-            "fragmented reads at small strides (2 to 8) are not faster than contiguous ones",
-            "never below one",
-            least(lowest),
-            (1.0, f64::INFINITY),
-            "x",
-        ));
+        claims.push(settings.claim("small-strides").range(least(lowest)));
     }
     Ok(Findings { tables, plots, claims })
 }

@@ -21,8 +21,6 @@ const PAPER_REACHED: f64 = 100.0 * 6.2 / 9.4;
 /// Shares of requests, in percent of all.
 const MIX_SLACK: f64 = 5.0;
 const SLACK: f64 = 0.25;
-/// A quarter at most is "a small portion".
-const SMALL_PERCENT: f64 = 25.0;
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (users, pause) = (settings.users()?, settings.span("pause")?);
@@ -84,7 +82,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Table::new("Writes of the remove", "size (KiB) | paper (%) | ours (%) | 128 KiB over it");
     for (kib, paper) in MIX {
         let ratio = format!("{}x", figure(ratio(kib)));
-        mix_table.row([kib.to_string(), figure(paper), figure(share(samples, runs, kib)), ratio]);
+        mix_table.row(cells![kib, paper, share(samples, runs, kib), ratio]);
     }
     let mut table = Table::new("Speed-up over the plain disk", "disk | untar | copy | remove");
     for disk in SHOWN {
@@ -92,80 +90,35 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         row.extend(PHASES.map(|phase| format!("{}x", figure(gain(disk, phase)))));
         table.row(row);
     }
-    let mut claims: Vec<Claim> = MIX
-        .iter()
-        .map(|&(kib, paper)| {
-            let claim = format!("writes of {kib} KB in the remove");
-            let accepted = (paper - MIX_SLACK, paper + MIX_SLACK);
-            Claim::range(claim, format!("{paper:.0} %"), share(samples, runs, kib), accepted, " %")
-        })
-        .collect();
-    let (cpu, reads) = (100.0 * mean("plain", "remove/cpu_share"), mean("plain", "remove/reads"));
-    let why = format!(
-        "measured with a log that takes no time: {} % are the processor's, and the rest is {reads:.0} reads of directories, \
-         inodes and maps",
-        figure(cpu)
-    );
-    claims.push(Claim::range(
-        "the largest possible speed-up of the writes alone",
-        format!("{PAPER_WRITES}x"),
-        writes,
-        (PAPER_WRITES * (1.0 - SLACK), PAPER_WRITES * (1.0 + SLACK)),
-        "x",
-    ));
-    claims.extend(bounds(rest, bound, (gain("paper", "remove"), gain("ours ordered", "remove")), why));
+    let mut claims = Vec::new();
+    for (kib, paper) in MIX {
+        let claim = settings.claim("mix").with("kib", kib).with("paper", format!("{paper:.0}"));
+        let claim = claim.accepting(paper - MIX_SLACK, paper + MIX_SLACK);
+        claims.push(claim.range(share(samples, runs, kib)));
+    }
+    let within = |id: &str, paper: f64| {
+        let claim = settings.claim(id).with("paper", paper.to_string());
+        claim.accepting(paper * (1.0 - SLACK), paper * (1.0 + SLACK))
+    };
+    let [paper, ours] = ["paper", "ours ordered"].map(|disk| 100.0 * gain(disk, "remove") / bound);
     let requests = mean("paper", "remove/disk_reads") + mean("paper", "remove/disk_writes");
-    claims.push(Claim::range(
-        "what of the bound is not reached is destaging only in a small part: its part of the disk's requests in the remove",
-        "a small portion",
-        100.0 * mean("paper", "remove/destage_writes") / requests,
-        (0.0, SMALL_PERCENT),
-        " %",
-    ));
-    let series = SHOWN[1..].iter().map(|disk| {
-        let points = PHASES.iter().enumerate().map(|(x, phase)| (x as f64, gain(disk, phase)));
-        Series::new(*disk, points.collect())
-    });
+    claims.extend([
+        within("writes", PAPER_WRITES).range(writes),
+        within("reads-and-cpu", PAPER_READS_AND_CPU)
+            .with("cpu", 100.0 * mean("plain", "remove/cpu_share"))
+            .with("reads", format!("{:.0}", mean("plain", "remove/reads")))
+            .range(100.0 * rest),
+        within("bound", PAPER_BOUND).range(bound),
+        within("reached", PAPER_REACHED).range(paper),
+        settings.claim("room").accepting(paper, f64::INFINITY).range(ours),
+        settings.claim("destaging").range(100.0 * mean("paper", "remove/destage_writes") / requests),
+    ]);
+    let series = SHOWN[1..].iter().map(|disk| Series::bars(*disk, PHASES.map(|phase| gain(disk, phase))));
     let plot = Plot::bars(
         "Speed-up over the plain disk, and its bound",
-        Axis::names("", PHASES.map(str::to_owned).to_vec()),
+        Axis::names("", PHASES),
         Axis::linear("times the plain disk"),
         series,
     );
     Ok(Findings { tables: vec![mix_table, table], plots: vec![plot], claims })
-}
-
-fn bounds(rest: f64, bound: f64, (paper, ours): (f64, f64), why: String) -> [Claim; 4] {
-    let within = |value: f64| (value * (1.0 - SLACK), value * (1.0 + SLACK));
-    [
-        Claim::range(
-            "reads and CPU on the plain disk, of the time",
-            format!("about {PAPER_READS_AND_CPU} %"),
-            100.0 * rest,
-            within(PAPER_READS_AND_CPU),
-            " %",
-        )
-        .because(why),
-        Claim::range(
-            "the paper's estimate of the largest possible speed-up, without destaging",
-            format!("{PAPER_BOUND}x"),
-            bound,
-            within(PAPER_BOUND),
-            "x",
-        ),
-        Claim::range(
-            "the share of that bound which the paper's cache reaches",
-            "two thirds",
-            100.0 * paper / bound,
-            within(PAPER_REACHED),
-            " %",
-        ),
-        Claim::range(
-            "there is room for further improvement: ours, at the same promise, reaches of that bound",
-            "more",
-            100.0 * ours / bound,
-            (100.0 * paper / bound, f64::INFINITY),
-            " %",
-        ),
-    ]
 }

@@ -17,12 +17,6 @@ const CACHES: [&str; 5] = ["plain", BASE, "compaction", "finer concurrency", "bo
 const LOCKS: [&str; 2] = [BASE, "finer concurrency"];
 const SEVERAL_USERS: &str = "benchmark";
 const ONE_USER: &str = "one user";
-const LOCK_ORDERS: &str = "it is the copy: the lock keeps the reads of one user together, so that the drive's buffer has 40 % of them; \
-                           without it the drive sweeps between the users, the buffer has hardly any, and the copy takes 36 s instead \
-                           of 31. Untar and remove are 1.1x and 1.2x faster without it. With --set segments=own, which is 3, the buffer \
-                           has hardly any read either way, and it is 1.13x and 1.01x";
-/// "This should not take too long" (section 3.5.4): less than a file system check of that time, by far.
-const RECOVERY_SECONDS_MAX: f64 = 10.0;
 
 fn destager(name: &str) -> CacheSetup {
     let mut cache = paper();
@@ -167,57 +161,21 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         seconds(BASE).iter().sum::<f64>() / seconds("finer concurrency").iter().sum::<f64>()
     };
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
+    let claim = |id| settings.claim(id);
     let mut claims = vec![
-        Claim::range(
-            "least-valid-first reduces the writes of destaging, to",
-            "fewer",
-            100.0 * of_base("least valid first", "destaged_mb"),
-            (0.0, 100.0),
-            " %",
-        ),
-        Claim::range(
-            "sorting by LBA reduces the time to destage the rest, to",
-            "less",
-            100.0 * of_base("sorted by LBA", "destage_seconds"),
-            (0.0, 100.0),
-            " %",
-        ),
-        Claim::range(
-            "without compaction much garbage is logged; with it the log takes, of that",
-            "less",
-            100.0 * log_mb("compaction") / log_mb(BASE),
-            (0.0, 80.0),
-            " %",
-        ),
-        Claim::range(
-            "a finer lock makes the multi-user benchmark faster, at best by",
-            "faster",
-            most(phase_gain("finer concurrency")),
-            (1.0, f64::INFINITY),
-            "x",
-        ),
-        Claim::fact(
-            "the lock costs most with several users: all phases without it, with several and with one",
-            "especially there",
-            format!("{}x and {}x", figure(several), figure(alone)),
-            several > alone,
-        )
-        .because(LOCK_ORDERS),
+        claim("least-valid-first").range(100.0 * of_base("least valid first", "destaged_mb")),
+        claim("sorted").range(100.0 * of_base("sorted by LBA", "destage_seconds")),
+        claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
+        claim("finer-lock").range(most(phase_gain("finer concurrency"))),
+        claim("lock").with("several", several).with("alone", alone).fact(several > alone),
     ];
     if logs.contains(&LOG_BYTES) {
-        let claim = "recovery of a log of 64 MB should not take too long";
-        let ours = samples.get(&recovery(LOG_BYTES), "seconds");
-        claims.push(Claim::range(claim, "not too long", ours, (0.0, RECOVERY_SECONDS_MAX), " s"));
+        claims.push(claim("recovery").range(samples.get(&recovery(LOG_BYTES), "seconds")));
     }
-    let series = CACHES[1..].iter().map(|name| {
-        Series::new(
-            *name,
-            PHASES.iter().enumerate().map(|(x, phase)| (x as f64, gain(name, phase))).collect(),
-        )
-    });
+    let series = CACHES[1..].iter().map(|name| Series::bars(*name, PHASES.map(|phase| gain(name, phase))));
     let plot = Plot::bars(
         "Each improvement alone",
-        Axis::names("", PHASES.map(str::to_owned).to_vec()),
+        Axis::names("", PHASES),
         Axis::linear("times the plain disk"),
         series,
     );

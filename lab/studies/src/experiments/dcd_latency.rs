@@ -14,9 +14,6 @@ const NO_BUMPS: &str = "plain, writes not in the buffer";
 /// The paper's means in ms, of the plain disk and of its cache.
 const WRITE_MS: (f64, f64) = (135.30, 9.59);
 const READ_MS: (f64, f64) = (42.28, 6.69);
-/// What was chosen by some of these.
-const QUEUE_ORDER: &str = "the order of the drive's queue";
-const BUFFER_SEGMENTS: &str = "the segments of the drive's buffer";
 /// Queueing times depend on how many writes the file system has out at once; half to twice is the same order.
 const FACTOR: f64 = 2.0;
 
@@ -74,7 +71,11 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         [("plain", "", HISTOGRAM_MS), ("paper", inside, 25), ("ours ordered", "", 25)]
             .map(|(disk, from, up_to_ms)| histogram(samples, disk, (from, kind), source, up_to_ms))
     });
-    Ok(Findings { tables: vec![table, buffer], plots: plots.collect(), claims: claims(samples, inside) })
+    Ok(Findings {
+        tables: vec![table, buffer],
+        plots: plots.collect(),
+        claims: claims(settings, samples, inside),
+    })
 }
 
 fn histogram(
@@ -103,132 +104,55 @@ fn histogram(
 const PLAIN_WRITES_MS: (usize, usize) = (25, 150);
 const CACHE_WRITES_MS: usize = 25;
 
-const BUMPS: &str = "what is written takes one segment of the drive's buffer at most, and what the others lack was never read ahead, \
-                     as the next request in the queue takes the arm away: the cache without the lock, whose small writes do not \
-                     reach the disk, leaves the buffer as useless (it has hardly any read), and with the lock, which keeps each user's reads \
-                     together, it is not";
-
-/// Why hardly a write takes long that has the lock.
-const LOG_WAIT: &str = "none takes longer than 31 ms: a write that has the lock waits only while both segment buffers are full, for \
-                        the end of a log write, which takes 46 ms at most (dcd-requests), as with the lock hardly anything is \
-                        before it in the disk's queue; and the buffers are seldom full, as the host writes most data when a file is \
-                        closed and not in bursts. Without the lock 11 % take 25 to 148 ms, and the mean is 9.9 ms";
-
-fn claims(samples: &Samples, inside: &str) -> Vec<Claim> {
+fn claims(settings: &Settings, samples: &Samples, inside: &str) -> Vec<Claim> {
+    let claim = |id| settings.claim(id);
     let plain = |name: &str| samples.get("plain", &format!("{PHASE}/{name}"));
     let cache = |name: &str| samples.get("paper", &format!("{PHASE}/{inside}{name}"));
-    let about = |claim: &str, paper: f64, ours: f64| {
-        let accepted = (paper / FACTOR, paper * FACTOR);
-        Claim::range(claim, format!("{paper:.2} ms"), ours, accepted, " ms")
+    let about = |id, paper: f64| {
+        claim(id).with("paper", format!("{paper:.2}")).accepting(paper / FACTOR, paper * FACTOR)
     };
-    let faster = |claim: &str, (before, after): (f64, f64), name: &str| {
+    let faster = |id, (before, after): (f64, f64), name: &str| {
         let times = before / after;
-        let accepted = (times / FACTOR, f64::INFINITY);
-        Claim::range(claim, format!("{times:.0}x"), plain(name) / cache(name), accepted, "x")
-    };
-    let share = |claim: &str, paper: &str, ours: f64, accepted| {
-        Claim::range(claim, paper, 100.0 * ours, accepted, " %")
+        let claim = claim(id).with("paper", format!("{times:.0}")).accepting(times / FACTOR, f64::INFINITY);
+        claim.range(plain(name) / cache(name))
     };
     let between = |disk: &str, from: &str, (low, high): (usize, usize)| {
         let shares = samples.list(disk, &format!("{PHASE}/{from}write_histogram"));
-        shares[low.min(shares.len())..high.min(shares.len())].iter().sum::<f64>()
+        100.0 * shares[low.min(shares.len())..high.min(shares.len())].iter().sum::<f64>()
     };
-    let mut claims = vec![
-        about("mean write on the plain disk", WRITE_MS.0, plain("write_ms")).choosing(QUEUE_ORDER),
-        about("mean read on the plain disk", READ_MS.0, plain("read_ms")),
-        share(
-            "writes with the paper's cache that take less than 1 ms",
-            "95 %",
-            cache("write_under_1ms"),
-            (90.0, 100.0),
-        ),
-        share(
-            "writes on the plain disk that take 25 to 150 ms",
-            "the majority",
-            between("plain", "", PLAIN_WRITES_MS),
-            (50.0, 100.0),
-        )
-        .choosing(QUEUE_ORDER),
-        share(
-            "writes with the paper's cache that take less than 25 ms",
-            "98 %",
-            between("paper", inside, (0, CACHE_WRITES_MS)),
-            (95.0, 100.0),
-        ),
-        about("mean write with the paper's cache", WRITE_MS.1, cache("write_ms")).because(LOG_WAIT),
-        share(
-            "writes with the paper's cache that take 1 to 25 ms",
-            "another 3 %",
-            between("paper", inside, (1, CACHE_WRITES_MS)),
-            (3.0 / FACTOR, 3.0 * FACTOR),
-        )
-        .because(LOG_WAIT),
-        share(
-            "writes with the paper's cache that take 25 to 1500 ms",
-            "the remaining 2 %",
-            1.0 - between("paper", inside, (0, CACHE_WRITES_MS)),
-            (2.0 / FACTOR, 2.0 * FACTOR),
-        )
-        .because(LOG_WAIT),
-        faster("writes become faster by", WRITE_MS, "write_ms"),
-        about("mean read with the paper's cache", READ_MS.1, cache("read_ms")).choosing(BUFFER_SEGMENTS),
-        faster("reads become faster by", READ_MS, "read_ms"),
-        share(
-            "reads with the cache that take less than 1 ms, from the read-ahead of the drive",
-            "about 40 %",
-            cache("read_under_1ms"),
-            (30.0, 100.0),
-        )
-        .choosing(BUFFER_SEGMENTS),
-        share(
-            "reads on the plain disk that take less than 1 ms",
-            "very few",
-            plain("read_under_1ms"),
-            (0.0, 5.0),
-        ),
-    ];
-    claims.push(hits(samples));
     let found = |disk: &str| from_buffer(samples, disk)[0];
-    let claim = "small writes push out what the plain disk's buffer has: without that it has this many times the reads";
-    let useless = (FACTOR, f64::INFINITY);
-    let times = found(NO_BUMPS) / found("plain");
-    claims.push(Claim::range(claim, "the buffer is virtually useless", times, useless, "x").because(BUMPS));
-    claims.extend(queues(samples));
+    let mut claims = vec![
+        about("plain-write", WRITE_MS.0).range(plain("write_ms")),
+        about("plain-read", READ_MS.0).range(plain("read_ms")),
+        claim("cache-writes-1").range(100.0 * cache("write_under_1ms")),
+        claim("plain-writes-150").range(between("plain", "", PLAIN_WRITES_MS)),
+        claim("cache-writes-25").range(between("paper", inside, (0, CACHE_WRITES_MS))),
+        about("cache-write", WRITE_MS.1).range(cache("write_ms")),
+        claim("cache-writes-1-25").range(between("paper", inside, (1, CACHE_WRITES_MS))),
+        claim("cache-writes-1500").range(100.0 - between("paper", inside, (0, CACHE_WRITES_MS))),
+        faster("writes-faster", WRITE_MS, "write_ms"),
+        about("cache-read", READ_MS.1).range(cache("read_ms")),
+        faster("reads-faster", READ_MS, "read_ms"),
+        claim("cache-reads-1").range(100.0 * cache("read_under_1ms")),
+        claim("plain-reads-1").range(100.0 * plain("read_under_1ms")),
+        hits(settings, samples),
+        claim("bumps").range(found(NO_BUMPS) / found("plain")),
+    ];
+    claims.extend(queues(settings, samples));
     claims
 }
 
 /// The times in the drive's queue, and what is synchronous.
-fn queues(samples: &Samples) -> [Claim; 3] {
+fn queues(settings: &Settings, samples: &Samples) -> [Claim; 3] {
     let get = |disk: &str, name: &str| samples.get(disk, &format!("{PHASE}/{name}"));
     let mean = |disk: &str, kind: &str| {
         get(disk, &format!("disk_{kind}_queued_ms")) / get(disk, &format!("disk_{kind}s"))
     };
+    let range = |id, ours: f64| settings.claim(id).range(100.0 * ours);
     [
-        Claim::range(
-            "the long response time of the plain disk's writes is queueing, of it",
-            "mainly",
-            100.0 * mean("plain", "write") / get("plain", "write_ms"),
-            (50.0, 100.0),
-            " %",
-        ),
-        Claim::range(
-            "reads wait in the drive's queue with the cache, of what they wait on the plain disk",
-            "eliminated",
-            100.0 * mean("paper", "read") / mean("plain", "read"),
-            (0.0, 10.0),
-            " %",
-        ),
-        Claim::range(
-            "writes that are synchronous, on the plain disk",
-            "virtually all",
-            100.0 * get("plain", "sync metadata") / get("plain", "writes"),
-            (90.0, 100.0),
-            " %",
-        )
-        .because(
-            "each file is made with two synchronous writes, of its inode and its directory, and its data is written when it \
-             is closed or by the update daemon, which no call waits for; the rest are maps and inodes written later",
-        ),
+        range("queueing", mean("plain", "write") / get("plain", "write_ms")),
+        range("read-queueing", mean("paper", "read") / mean("plain", "read")),
+        range("synchronous", get("plain", "sync metadata") / get("plain", "writes")),
     ]
 }
 
@@ -238,22 +162,12 @@ fn from_buffer(samples: &Samples, disk: &str) -> [f64; 2] {
     ["data_hits", "data_read_ahead_hits"].map(|name| count(name) / count("reads"))
 }
 
-fn hits(samples: &Samples) -> Claim {
+fn hits(settings: &Settings, samples: &Samples) -> Claim {
     let [(plain, plain_all), (cache, cache_all)] = ["plain", "paper"].map(|disk| {
         let [whole, part] = from_buffer(samples, disk);
         (100.0 * whole, 100.0 * (whole + part))
     });
-    let ours = format!(
-        "{} % and {} %; with those that go on where it is still reading ahead {} % and {} %",
-        figure(plain),
-        figure(cache),
-        figure(plain_all),
-        figure(cache_all)
-    );
-    Claim::fact(
-        "reads of the file system that the drive's buffer has, plain disk and cache",
-        "significantly higher with the cache",
-        ours,
-        cache >= FACTOR * plain && cache_all >= FACTOR * plain_all,
-    )
+    let claim = settings.claim("hits").with("plain", plain).with("cache", cache);
+    let claim = claim.with("plain-all", plain_all).with("cache-all", cache_all);
+    claim.fact(cache >= FACTOR * plain && cache_all >= FACTOR * plain_all)
 }

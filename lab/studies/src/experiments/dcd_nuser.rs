@@ -7,32 +7,8 @@ use super::prelude::*;
 use crate::configurations::DISKS;
 use crate::nuser::{self, MANY_USERS, PHASES};
 
-/// The speed-ups that the paper gives: all, untar and remove, copy cold and warm, and the one number.
-const ALL: (f64, f64) = (2.0, 6.0);
-const TREES: (f64, f64) = (3.0, 6.0);
-const COPY: (f64, f64) = (2.0, 3.0);
-const COPY_WARM: (f64, f64) = (4.0, 5.0);
-const REMOVE_4: f64 = 6.2;
-/// Section 4.1: the improvement "is much higher (up to 50 % higher)" warm, in percent.
-const WARMER: (f64, f64) = (0.0, 60.0);
-const CPU_PLAIN: (f64, f64) = (3.0, 15.0);
-const CPU_DCD: (f64, f64) = (16.0, 50.0);
-/// The paper gives ranges in whole numbers, read off its figures: a fifth either way is taken as the same.
-const SLACK: f64 = 0.2;
-/// "Increases the CPU overhead only slightly": at most a fifth, in percent of the plain disk's.
-const CPU_SLIGHTLY: (f64, f64) = (80.0, 120.0);
-/// "Much of its time": a quarter, in percent.
-const MUCH: f64 = 25.0;
-const COPY_WARMER: &str =
-    "the paper's own gains of the copy, 2 to 3x cold and 4 to 5x warm, are 33 to 150 % apart, not up to 50 %";
-const REMOVE_WARMER: &str = "cold, the cache leaves little but reads of directories, inodes and maps; warm one user's metadata all is in \
-                             memory, and nothing is read. What 4 users have does not fit there (Solaris keeps 2.6 MB of it)";
 /// What ours is to reach at 4 users: the paper's bound for remove, and more than its range elsewhere.
 const OURS_AT_LEAST: [(&str, f64); 3] = [("untar", 6.0), ("copy", 3.0), ("remove", 9.4)];
-
-fn with_slack((low, high): (f64, f64)) -> (f64, f64) {
-    (low * (1.0 - SLACK), high * (1.0 + SLACK))
-}
 
 fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {
     format!("{disk}, {users} users, {}, run {run}", if cold { "cold" } else { "warm" })
@@ -100,9 +76,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     findings.plots = users.iter().map(|&users| plot(&means, &disks, users)).collect();
     if disks.contains(&"plain") {
         if disks.contains(&"paper") {
-            findings.claims.extend(users.iter().flat_map(|&users| paper_claims(&means, users)));
+            findings.claims.extend(users.iter().flat_map(|&users| paper_claims(settings, &means, users)));
         }
-        findings.claims.extend(our_claims(&means, &disks, &users));
+        findings.claims.extend(our_claims(settings, &means, &disks, &users));
     }
     Ok(findings)
 }
@@ -122,16 +98,9 @@ fn table(means: &Means<'_>, disks: &[&str], users: &[u32], cold: bool) -> Table 
                 } else {
                     "–".to_owned()
                 };
-                table.row([
-                    users.to_string(),
-                    phase.to_owned(),
-                    (*disk).to_owned(),
-                    figure(mean("seconds")),
-                    gain,
-                    figure(mean("cpu_share") * 100.0),
-                    figure(mean("write_ms")),
-                    if reads { figure(mean("read_ms")) } else { "–".to_owned() },
-                ]);
+                let read_ms = reads.then(|| mean("read_ms"));
+                let (seconds, cpu) = (mean("seconds"), mean("cpu_share") * 100.0);
+                table.row(cells![users, phase, *disk, seconds, gain, cpu, mean("write_ms"), read_ms]);
             }
         }
     }
@@ -139,14 +108,12 @@ fn table(means: &Means<'_>, disks: &[&str], users: &[u32], cold: bool) -> Table 
 }
 
 fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
-    let series = disks.iter().map(|disk| {
-        let seconds = PHASES.iter().enumerate();
-        let points = seconds.map(|(x, phase)| (x as f64, means.of(disk, users, true, phase, "seconds")));
-        Series::new(*disk, points.collect())
-    });
+    let series = disks
+        .iter()
+        .map(|disk| Series::bars(*disk, PHASES.map(|phase| means.of(disk, users, true, phase, "seconds"))));
     Plot::bars(
         format!("Execution times with {users} users (Fig. 7 to 9)"),
-        Axis::names("", PHASES.iter().map(|phase| (*phase).to_owned()).collect()),
+        Axis::names("", PHASES),
         Axis::linear("seconds"),
         series,
     )
@@ -154,90 +121,61 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
 
 /// The processor's costs are fitted to the paper's shares with so many users.
 const FITTED_USERS: u32 = 4;
-/// Why claims about them do not hold, as far as it was found out.
-const LOG_IS_FULL: &str = "a phase of 16 users writes some 185 MB into a log of 64 MB, which is full for most of the time; 10 to 12 ms \
-                           take the writes of destaging, each, as the paper does not sort them. Of the \
-                           full log a quarter is segments without valid data that our ring cannot free and the paper's list \
-                           can: with as much more log (--set cache=80MiB) they gain 1.5x, 1.1x (warm 1.2x) and 5.6x. With \
-                           512MiB, where nothing has to be destaged, it is 5.7x, 2.4x (warm 2.9x) and 7.8x, and the processor's \
-                           share 19 to 63 %. Clusters that go around the log are no way out: with --set cluster=64KiB it is \
-                           1.4x, 1.1x and 5.7x";
 
 /// The paper shows a figure for each number of users, so each is judged on its own.
-fn paper_claims(means: &Means<'_>, users: u32) -> Vec<Claim> {
+fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim> {
+    let claim = |id: &str| settings.claim(id).with("users", users_in_words(users));
+    let filling = |id: &str| claim(id).reason_if(users >= MANY_USERS);
     let gains = |phases: &[&str], cold: bool| -> Vec<f64> {
         phases.iter().map(|phase| means.gain("paper", users, cold, phase)).collect()
     };
     let cpu = |disk: &str| PHASES.map(|phase| 100.0 * means.of(disk, users, true, phase, "cpu_share"));
-    let spread = |claim: &str, paper: &str, ours: &[f64], range, unit| {
-        let claim = Claim::spread(with_users(claim, users), paper, ours, with_slack(range), unit);
-        if users >= MANY_USERS { claim.because(LOG_IS_FULL) } else { claim }
-    };
-    let cpu_share = |claim: &str, paper: &str, disk: &str, range| {
-        let claim = spread(claim, paper, &cpu(disk), range, " %");
+    let cpu_share = |id: &str, disk: &str| {
+        let claim = filling(id).spread(&cpu(disk));
         if users == FITTED_USERS {
             claim.choosing("what the processor needs, by one end of it")
         } else {
             claim
         }
     };
-    let mut claims = vec![
-        spread("the paper's cache is faster in all cases", "2 to 6x", &gains(&PHASES, true), ALL, "x"),
-        spread("untar and remove", "3 to 6x", &gains(&["untar", "remove"], true), TREES, "x"),
-        spread("copy, cold", "2 to 3x", &gains(&["copy"], true), COPY, "x"),
-        spread("copy, warm", "4 to 5x", &gains(&["copy"], false), COPY_WARM, "x"),
-        cpu_share("CPU share of the time on the plain disk", "3 to 15 %", "plain", CPU_PLAIN),
-        cpu_share("CPU share of the time with the paper's cache", "16 to 50 %", "paper", CPU_DCD),
-    ];
-    claims.push(Claim::spread(
-        with_users("CPU time with the paper's cache, of that on the plain disk", users),
-        "only slightly more",
-        &PHASES.map(|phase| 100.0 * means.cpu_with_cache(users, phase)),
-        CPU_SLIGHTLY,
-        " %",
-    ));
-    for (phase, why) in [("copy", COPY_WARMER), ("remove", REMOVE_WARMER)] {
+    let warmer = |phase: &str| {
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
-        let claim = with_users(&format!("{phase}: the gain warm is higher than cold, by"), users);
-        let more = 100.0 * (warm / cold - 1.0);
-        claims.push(Claim::range(claim, "up to 50 %", more, WARMER, " %").because(why));
-    }
+        claim(&format!("{phase}-warmer")).range(100.0 * (warm / cold - 1.0))
+    };
     let [waited, seconds] =
         ["waited_for_reads", "seconds"].map(|name| means.of("plain", users, true, "copy", name));
-    let claim = with_users("the copy waits for reads, on the plain disk, of its time", users);
-    let share = 100.0 * waited / seconds / f64::from(users);
-    claims.push(Claim::range(claim, "much", share, (MUCH, 100.0), " %"));
-    let gains = PHASES.map(|phase| means.gain("paper", users, true, phase));
-    claims.push(Claim::fact(
-        with_users("untar and remove gain more than the copy", users),
-        "more",
-        format!("{}x, {}x and {}x", figure(gains[0]), figure(gains[2]), figure(gains[1])),
-        gains[0].min(gains[2]) > gains[1],
-    ));
+    let [untar, copy, remove] = PHASES.map(|phase| means.gain("paper", users, true, phase));
+    let trees = claim("trees-over-copy").with("untar", untar).with("copy", copy).with("remove", remove);
+    let mut claims = vec![
+        filling("all").spread(&gains(&PHASES, true)),
+        filling("trees").spread(&gains(&["untar", "remove"], true)),
+        filling("copy").spread(&gains(&["copy"], true)),
+        filling("copy-warm").spread(&gains(&["copy"], false)),
+        cpu_share("cpu-plain", "plain"),
+        cpu_share("cpu-paper", "paper"),
+        claim("cpu-time").spread(&PHASES.map(|phase| 100.0 * means.cpu_with_cache(users, phase))),
+        warmer("copy"),
+        warmer("remove"),
+        claim("copy-waits").range(100.0 * waited / seconds / f64::from(users)),
+        trees.fact(untar.min(remove) > copy),
+    ];
     if users == 4 {
-        let ours = means.gain("paper", users, true, "remove");
-        let range = with_slack((REMOVE_4, REMOVE_4));
-        claims.push(Claim::range(with_users("remove", users), format!("{REMOVE_4}x"), ours, range, "x"));
+        claims.push(claim("remove-4").range(remove));
     }
     claims
 }
 
-fn with_users(claim: &str, users: u32) -> String {
-    format!("{claim}, {users} user{}", if users == 1 { "" } else { "s" })
+fn users_in_words(users: u32) -> String {
+    format!("{users} user{}", if users == 1 { "" } else { "s" })
 }
 
-fn our_claims(means: &Means<'_>, disks: &[&str], users: &[u32]) -> Vec<Claim> {
-    let mut claims = Vec::new();
+fn our_claims(settings: &Settings, means: &Means<'_>, disks: &[&str], users: &[u32]) -> Vec<Claim> {
     if !users.contains(&4) || !disks.contains(&"ours ordered") {
-        return claims;
+        return Vec::new();
     }
-    for (phase, least) in OURS_AT_LEAST {
-        let ours = means.gain("ours ordered", 4, true, phase);
-        let claim = format!("our best configuration at the paper's own promise, {phase} with 4 users, cold");
-        let claim = Claim::range(claim, "(our aim)", ours, (least, f64::INFINITY), "x");
-        claims.push(claim.because(
-            "it was set by the paper's bound for its remove, 9.4x; dcd-bound has what a log that takes no time gains here",
-        ));
-    }
-    claims
+    let claim = |(phase, least): (&str, f64)| {
+        let claim = settings.claim("ours").with("phase", phase).accepting(least, f64::INFINITY);
+        claim.range(means.gain("ours ordered", 4, true, phase))
+    };
+    OURS_AT_LEAST.map(claim).into()
 }

@@ -49,7 +49,7 @@ fn measure(setup: &Setup, load: &Load, seed: u64) -> Result<Sample, LabError> {
     Ok(sample)
 }
 
-pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let get = |kind: &str, name: &str| samples.get(kind, name);
     let mut table = Table::new(
         "The same requests",
@@ -57,28 +57,19 @@ pub fn conclude(_settings: &Settings, samples: &Samples) -> Result<Findings, Lab
             then destaging (s) | disk requests in all",
     );
     for kind in KINDS {
-        table.row([
-            kind.to_owned(),
-            figure(get(kind, "seconds")),
-            format!("{}x", figure(get("plain", "seconds") / get(kind, "seconds"))),
-            figure(get(kind, "write_ms")),
-            figure(get(kind, "read_ms")),
-            figure(get(kind, "destage_seconds")),
-            figure(get(kind, "disk_requests")),
-        ]);
+        let names = ["seconds", "write_ms", "read_ms", "destage_seconds", "disk_requests"];
+        let [seconds, writes, reads, destaging, requests] = names.map(|name| get(kind, name));
+        let times = format!("{}x", figure(get("plain", "seconds") / seconds));
+        table.row(cells![kind, seconds, times, writes, reads, destaging, requests]);
     }
     let gain =
         |who: &str| get(&format!("{who}, logical"), "seconds") / get(&format!("{who}, physical"), "seconds");
-    let claims = ["paper", "ours"].map(|who| {
-        let claim = format!("a separate cache-disk is for high performance ({who}: physical over logical)");
-        Claim::range(claim, "faster", gain(who), (1.0, f64::INFINITY), "x")
-    });
-    let bars = KINDS.iter().enumerate().map(|(index, kind)| (index as f64, get(kind, "seconds"))).collect();
+    let claims = ["paper", "ours"].map(|who| settings.claim("faster").with("who", who).range(gain(who)));
     let plot = Plot::bars(
         "The same requests on each disk",
-        Axis::names("", KINDS.iter().map(|kind| (*kind).to_owned()).collect()),
+        Axis::names("", KINDS),
         Axis::linear("seconds"),
-        [Series::new("seconds", bars)],
+        [Series::bars("seconds", KINDS.map(|kind| get(kind, "seconds")))],
     );
     Ok(Findings { tables: vec![table], plots: vec![plot], claims: claims.to_vec() })
 }

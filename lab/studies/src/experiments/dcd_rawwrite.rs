@@ -59,20 +59,15 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     );
     for &size in &sizes {
         let show = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{}x", figure(ratio)));
-        table.row([
-            figure(size as f64 / 1024.0),
-            figure(bandwidth(size) / 1e6),
-            figure(samples.get(&size.to_string(), "mean_ms")),
-            show(paper(size)),
-            show(ratio(size)),
-        ]);
+        let mean_ms = samples.get(&size.to_string(), "mean_ms");
+        let (kib, mb) = (size as f64 / 1024.0, bandwidth(size) / 1e6);
+        table.row(cells![kib, mb, mean_ms, show(paper(size)), show(ratio(size))]);
     }
     let mut claims = Vec::new();
     for (kib, paper) in PAPER.iter().filter(|(kib, _)| sizes.contains(&(kib << 10))) {
         let Some(ours) = ratio(kib << 10) else { continue };
-        let accepted = (paper * (1.0 - SLACK), paper * (1.0 + SLACK));
-        let claim = format!("units of 128 KB have this many times the bandwidth of units of {kib} KB");
-        claims.push(Claim::range(claim, format!("{paper}x"), ours, accepted, "x"));
+        let claim = settings.claim("ratio").with("kib", *kib).with("paper", paper.to_string());
+        claims.push(claim.accepting(paper * (1.0 - SLACK), paper * (1.0 + SLACK)).range(ours));
     }
     let points = sizes.iter().map(|&size| (size as f64 / 1024.0, bandwidth(size) / 1e6)).collect();
     let plot = Plot::lines(

@@ -37,45 +37,30 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Table::new("Requests to the disk", "users | disk | reads | writes | in all | of the plain disk's");
     for &users in &users {
         for disk in SHOWN {
-            table.row([
-                users.to_string(),
-                disk.to_owned(),
-                format!("{}", reads(disk, users)),
-                format!("{}", writes(disk, users)),
-                format!("{}", all(disk, users)),
-                format!("{} %", figure(100.0 * all(disk, users) / all("plain", users))),
-            ]);
+            let [reads, writes, all_of_it] =
+                [reads(disk, users), writes(disk, users), all(disk, users)].map(|count| count.to_string());
+            let share = format!("{} %", figure(100.0 * all(disk, users) / all("plain", users)));
+            table.row(cells![users, disk, reads, writes, all_of_it, share]);
         }
     }
     let mut claims = Vec::new();
     for disk in ["paper", "ours ordered"] {
         let of_plain = |users: &u32| 100.0 * all(disk, *users) / all("plain", *users);
         let shares: Vec<f64> = users.iter().map(of_plain).collect();
-        let claim = format!("requests in all, of the plain disk's ({disk})");
-        claims.push(Claim::spread(claim, "fewer", &shares, (0.0, 100.0), " %"));
+        claims.push(settings.claim("fewer").with("disk", disk).spread(&shares));
     }
     let profile = Profiles { samples, users: &users };
-    claims.extend(profile.claims());
-    let series = SHOWN.iter().map(|disk| {
-        Series::new(*disk, users.iter().enumerate().map(|(x, &users)| (x as f64, all(disk, users))).collect())
-    });
+    claims.extend(profile.claims(settings));
+    let series = SHOWN.iter().map(|disk| Series::bars(*disk, users.iter().map(|&users| all(disk, users))));
     let plot = Plot::bars(
         "Requests to the disk, destaging included",
-        Axis::names("users", users.iter().map(u32::to_string).collect()),
+        Axis::names("users", &users),
         Axis::linear("requests"),
         series,
     );
     Ok(Findings { tables: vec![table, profile.table()], plots: vec![plot], claims })
 }
 
-/// "Most requests (50-90 %) are contained in only one or two complete cache lines", a fifth either way.
-const FEW_LINES: (f64, f64) = (40.0, 100.0);
-/// "Typically up to 32 requests" in a log write, a fifth more.
-const CARRIED: f64 = 32.0 * 1.2;
-/// "99 % of all read must be sent to the data disk".
-const TO_DATA: (f64, f64) = (98.0, 100.0);
-/// "Several hundreds of milliseconds".
-const LOG_WRITE_MS: f64 = 1000.0;
 const PAPER: &str = "paper";
 
 /// What was profiled in the phases.
@@ -107,28 +92,16 @@ impl Profiles<'_> {
 
     /// The claim that what is in the cache is hardly ever read. Where metadata is more than the host keeps in memory, no time
     /// between the phases can make it so.
-    fn to_data(&self) -> Vec<Claim> {
-        let of = |many: bool| -> Vec<u32> {
-            self.users.iter().copied().filter(|users| (*users >= MANY_USERS) == many).collect()
-        };
-        let claim = |users: &[u32]| {
+    fn to_data(&self, settings: &Settings) -> Vec<Claim> {
+        let (many, few): (Vec<u32>, Vec<u32>) = self.users.iter().partition(|users| **users >= MANY_USERS);
+        let claim = |(id, users): (&str, Vec<u32>)| {
             let named: Vec<String> = users.iter().map(u32::to_string).collect();
-            let shares: Vec<f64> = users
-                .iter()
-                .flat_map(|&users| PHASES.map(|phase| 100.0 - self.log_share(users, phase)))
-                .collect();
-            let name = format!("reads that go to the data disk alone, {} users", named.join(" and "));
-            Claim::spread(name, "99 %", &shares, TO_DATA, " %")
+            let of = |users| PHASES.map(|phase| 100.0 - self.log_share(users, phase));
+            let shares: Vec<f64> = users.into_iter().flat_map(of).collect();
+            settings.claim(id).with("users", named.join(" and ")).spread(&shares)
         };
-        let (few, many) = (of(false), of(true));
-        let mut claims = Vec::new();
-        if !few.is_empty() {
-            claims.push(claim(&few).because(FROM_LOG).choosing("the time between the phases"));
-        }
-        if !many.is_empty() {
-            claims.push(claim(&many).because(METADATA_FROM_LOG));
-        }
-        claims
+        let both = [("few-to-data", few), ("many-to-data", many)];
+        both.into_iter().filter(|(_, users)| !users.is_empty()).map(claim).collect()
     }
 
     /// Requests for each write of the log.
@@ -161,63 +134,19 @@ impl Profiles<'_> {
         table
     }
 
-    fn claims(&self) -> Vec<Claim> {
+    fn claims(&self, settings: &Settings) -> Vec<Claim> {
+        let claim = |id| settings.claim(id);
         let shares = |name: &str| self.each(|users, phase| self.share(users, phase, name));
-        let carried = self.each(|users, phase| self.carried(users, phase));
-        let longest = self.each(|users, phase| self.get(users, phase, "longest_log_write_ms"));
-        let bytes = self.bytes();
-        let mut claims = self.to_data();
+        let mut claims = self.to_data(settings);
         claims.extend([
-            Claim::spread(
-                "requests that are aligned to 4 KB or 8 KB and do not overlap",
-                "the majority",
-                &shares("requests_aligned_alone"),
-                (50.0, 100.0),
-                " %",
-            ),
-            Claim::spread(
-                "requests that are aligned to 1 KB",
-                "all",
-                &shares("requests_by_slots"),
-                (100.0, 100.0),
-                " %",
-            ),
-            Claim::spread(
-                "requests that are one or two whole lines of the lookup table",
-                "50 to 90 %",
-                &shares("requests_of_few_lines"),
-                FEW_LINES,
-                " %",
-            ),
-            Claim::spread(
-                "requests that a write of the log carries",
-                "up to 32",
-                &carried,
-                (1.0, CARRIED),
-                "",
-            ),
-            Claim::spread(
-                "the longest log write, as what is in RAM waits for it",
-                "several hundreds of ms at most",
-                &longest,
-                (0.0, LOG_WRITE_MS),
-                " ms",
-            ),
-            Claim::spread(
-                "bytes to and from the disk, of the plain disk's",
-                "no extra traffic",
-                &bytes,
-                (0.0, 100.0),
-                " %",
-            )
-            .because(TRAFFIC),
-            Claim::spread(
-                "bytes that are destaged, of those that are logged",
-                "most need no destaging",
-                &self.destaged(),
-                (0.0, 50.0),
-                " %",
-            ),
+            claim("aligned-alone").spread(&shares("requests_aligned_alone")),
+            claim("by-slots").spread(&shares("requests_by_slots")),
+            claim("few-lines").spread(&shares("requests_of_few_lines")),
+            claim("carried").spread(&self.each(|users, phase| self.carried(users, phase))),
+            claim("longest")
+                .spread(&self.each(|users, phase| self.get(users, phase, "longest_log_write_ms"))),
+            claim("bytes").spread(&self.bytes()),
+            claim("destaged").spread(&self.destaged()),
         ]);
         claims
     }
@@ -240,10 +169,3 @@ impl Profiles<'_> {
             .collect()
     }
 }
-
-const FROM_LOG: &str = "in the copy 20 reads find blocks in the log that are destaged already, in the newest segment, which the ring \
-                        keeps; with one user they are 2.1 % of the reads. Nothing dirty is read from the log";
-const METADATA_FROM_LOG: &str = "what 16 users change of inodes and maps is more than the 2.6 MB of it that Solaris keeps in \
-                                 memory: what had to leave is read again while the log has it";
-const TRAFFIC: &str = "in requests it is less than half, in bytes it is not: the log gets what the plain disk gets (with 4 users \
-                       116 MB), half of that and more is read again, garbage with it, and two fifths are destaged";

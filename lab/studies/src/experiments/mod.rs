@@ -39,6 +39,7 @@ mod prelude {
     pub use dcd_sim::mix;
 
     pub(super) use crate::findings::{figure, least, most};
+    pub(super) use crate::stated::cells;
     pub use crate::{Axis, Claim, Findings, LabError, Plot, Point, Sample, Samples, Series, Settings, Table};
 }
 

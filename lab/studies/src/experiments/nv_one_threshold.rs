@@ -13,9 +13,6 @@ const PAPER: [(u8, [(f64, f64); 3]); 4] = [
     (95, [(39.25, 1.77), (41.19, 13.36), (49.48, 3.65)]),
     (99, [(43.12, 2.96), (41.19, 14.23), (49.44, 3.81)]),
 ];
-/// "About 40–50 %": the table itself goes to 53.14, and no tighter word than "about" is given.
-const ACCEPTED: (f64, f64) = (35.0, 55.0);
-
 fn key(site: &Site, high: u8) -> String {
     format!("{}, {high} %", site.name)
 }
@@ -45,20 +42,13 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         for &high in &highs {
             let paper =
                 PAPER.iter().find(|(percent, _)| *percent == high).map(|(_, sites)| sites[site.index]);
-            let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
-            table.row([
-                site.name.to_owned(),
-                high.to_string(),
-                show(paper.map(|paper| paper.0)),
-                figure(get(high, "wwc")),
-                show(paper.map(|paper| paper.1)),
-                figure(get(high, "stalls")),
-                figure(get(high, "overwritten")),
-            ]);
+            let [wwc, stalls, overwritten] = ["wwc", "stalls", "overwritten"].map(|what| get(high, what));
+            let (paper_wwc, paper_stalls) = (paper.map(|paper| paper.0), paper.map(|paper| paper.1));
+            table.row(cells![site.name, high, paper_wwc, wwc, paper_stalls, stalls, overwritten]);
         }
         series.push(Series::new(site.name, highs.iter().map(|&h| (f64::from(h), get(h, "wwc"))).collect()));
         if PAPER.iter().all(|(high, _)| highs.contains(high)) {
-            claims(site, &get, &mut findings.claims);
+            claims(settings, site, &get, &mut findings.claims);
         }
     }
     findings.tables.push(table);
@@ -71,28 +61,14 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     Ok(findings)
 }
 
-fn claims(site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
-    let name = site.name;
+fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
+    let claim = |id| settings.claim(id).with("disk", site.name);
     let ours: Vec<f64> = PAPER.iter().map(|(high, _)| get(*high, "wwc")).collect();
-    claims.push(Claim::spread(
-        format!("{name}: one threshold leaves this share of the writes, at any WC-HILIM"),
-        "about 40–50 %",
-        &ours,
-        ACCEPTED,
-        " %",
-    ));
     let (early, late) = (get(80, "wwc"), get(90, "wwc").min(get(95, "wwc")));
-    claims.push(Claim::fact(
-        format!("{name}: W_wc is no higher at the best of 90–95 % than at 80 %"),
-        "the correct choice is in the 90–95 % range",
-        format!("{} % against {} %", figure(late), figure(early)),
-        late <= early,
-    ));
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
-    claims.push(Claim::fact(
-        format!("{name}: more requests stall at 99 % than at 95 %"),
-        "the percentage of I/Os that queue also increases at that point",
-        format!("{} % against {} %", figure(higher), figure(high)),
-        higher > high,
-    ));
+    claims.extend([
+        claim("share").spread(&ours),
+        claim("best").with("late", late).with("early", early).fact(late <= early),
+        claim("stalls").with("higher", higher).with("high", high).fact(higher > high),
+    ]);
 }

@@ -18,19 +18,6 @@ const PAPER_FULL: [[[f64; 3]; 3]; 2] = [
     [[1.00, 18.52, 4.38], [11.27, 4.93, 6.58], [3.02, 5.39, 2.58]],
     [[0.92, 34.08, 10.14], [11.27, 10.52, 14.58], [2.79, 14.03, 7.74]],
 ];
-/// "About 10–25 %" and "5–20 %" fewer writes by tracks; the tables have 10 to 26 and 5 to 19.
-const TRACK_FULL: (f64, f64) = (8.0, 28.0);
-const TRACK_FREE: (f64, f64) = (4.0, 22.0);
-/// "About 45–99 %" fewer by cylinders.
-const CYLINDER_FULL: (f64, f64) = (40.0, 100.0);
-/// W_wc by cylinders: "0.1–4.4 %" and "0.6–5.6 %".
-const CYLINDER_FULL_WWC: (f64, f64) = (0.0, 5.0);
-const CYLINDER_FREE_WWC: (f64, f64) = (0.0, 6.5);
-/// "To 14–17 %".
-const TRACK_FULL_WWC: (f64, f64) = (12.0, 19.0);
-/// "About 2–3 times"; the table has 1.84 to 2.60.
-const SUCCESS: (f64, f64) = (1.8, 3.2);
-
 fn key(site: &Site, unit: &str, way: &str) -> String {
     format!("{}, {unit}, {way}", site.name)
 }
@@ -78,25 +65,19 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     }
     findings.tables.push(table);
     for site in &sites {
-        claims(site, samples, &mut findings.claims);
+        claims(settings, site, samples, &mut findings.claims);
     }
     Ok(findings)
 }
 
 fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {
-    let bars = |way: &str| {
-        sites
-            .iter()
-            .enumerate()
-            .map(|(x, site)| (x as f64, samples.get(&key(site, unit, way), "wwc")))
-            .collect()
-    };
+    let bars = |way: &'static str| sites.iter().map(move |site| samples.get(&key(site, unit, way), "wwc"));
     Plot::bars(
         format!("Writes with caching, by {unit}s (Fig. 4.{})", index + 6),
-        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::names("disk", sites.iter().map(|site| site.name)),
         Axis::linear("W_wc (%)"),
         [("none", "two thresholds"), ("free", "free"), ("full", "full")]
-            .map(|(way, name)| Series::new(name, bars(way))),
+            .map(|(way, name)| Series::bars(name, bars(way))),
     )
 }
 
@@ -104,56 +85,34 @@ fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {
 /// the reads of R_wc and piggyback success in Table 4.3.
 const PAPER_SPARED: [f64; 3] = [0.37, 0.48, 0.52];
 
-/// W_wc with two thresholds alone, by cylinders (%; Table 4.6).
-const PAPER_CYLINDER: [f64; 3] = [8.05, 10.71, 10.65];
-
-fn claims(site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
-    let name = site.name;
+fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
+    let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |unit: &str, way: &str, what: &str| samples.get(&key(site, unit, way), what);
     let saved = |unit: &str, way: &str| 100.0 * (1.0 - get(unit, way, "wwc") / get(unit, "none", "wwc"));
-    let below = "piggybacking writes less than two thresholds alone, by";
-    let claim = format!("{name}: full track {below}");
-    let full = Claim::range(claim, "about 10–25 %", saved("track", "full"), TRACK_FULL, " %");
     // Each read that takes blocks along makes this much of a purge unnecessary.
     let took = get("track", "full", "disk_reads") * get("track", "full", "piggyback") / 100.0;
     let spared = (get("track", "none", "disk_writes") - get("track", "full", "disk_writes")) / took;
-    claims.push(full.because(format!(
-        "a read that takes blocks along spares {} purges, in the paper {} (Tables 4.3, A3): there reads meet more tracks that \
-         are written again at once, and the paper has no figure of that",
-        figure(spared),
-        figure(PAPER_SPARED[site.index]),
-    )));
-    let claim = format!("{name}: full cylinder {below}");
-    let full = Claim::range(claim, "about 45–99 %", saved("cylinder", "full"), CYLINDER_FULL, " %");
-    claims.push(full.because(format!(
-        "two thresholds alone leave {} % of the writes, in the paper {} %: there is less to save",
-        figure(get("cylinder", "none", "wwc")),
-        figure(PAPER_CYLINDER[site.index]),
-    )));
-    let mut range = |what: &str, paper: &str, ours: f64, accepted: (f64, f64), unit: &str| {
-        claims.push(Claim::range(format!("{name}: {what}"), paper, ours, accepted, unit));
-    };
-    range(&format!("free track {below}"), "about 5–20 %", saved("track", "free"), TRACK_FREE, " %");
-    range("W_wc with full track piggybacking", "14–17 %", get("track", "full", "wwc"), TRACK_FULL_WWC, " %");
-    let (full, free) = (get("cylinder", "full", "wwc"), get("cylinder", "free", "wwc"));
-    range("W_wc with full cylinder piggybacking", "0.1–4.4 %", full, CYLINDER_FULL_WWC, " %");
-    range("W_wc with free cylinder piggybacking", "0.6–5.6 %", free, CYLINDER_FREE_WWC, " %");
-    let success = get("cylinder", "full", "piggyback") / get("track", "full", "piggyback");
-    range("reads that take blocks along, cylinder over track", "about 2–3 times", success, SUCCESS, "x");
-    for (what, words) in [("stalls", "requests stalled (%)"), ("purge_kb", "KB a purge")] {
-        let (track, cylinder) = (get("track", "full", what), get("cylinder", "full", what));
-        let (paper, holds) = match what {
-            "stalls" => ("always less", cylinder <= track),
-            _ => ("higher", cylinder > track),
-        };
-        let ours = format!("{} against {}", figure(cylinder), figure(track));
-        let claim = Claim::fact(format!("{name}: {words}, cylinder against track"), paper, ours, holds);
-        let service = |unit: &str| figure(get(unit, "full", "read_service_ms"));
-        claims.push(claim.because(format!(
-            "reads take {} ms with a cylinder's blocks along and {} ms with a track's, and more wait for them than no longer \
-             wait for purges; in the paper reads hardly take longer (Tables 4.6, A3)",
-            service("cylinder"),
-            service("track")
-        )));
+    let cylinder_only = get("cylinder", "none", "wwc");
+    claims.extend([
+        claim("full-track")
+            .with("ours", spared)
+            .with("paper", PAPER_SPARED[site.index])
+            .range(saved("track", "full")),
+        claim("full-cylinder")
+            .with("ours", cylinder_only)
+            .with("paper", PAPER_WWC[1][site.index][0])
+            .range(saved("cylinder", "full")),
+        claim("free-track").range(saved("track", "free")),
+        claim("full-track-wwc").range(get("track", "full", "wwc")),
+        claim("full-cylinder-wwc").range(get("cylinder", "full", "wwc")),
+        claim("free-cylinder-wwc").range(get("cylinder", "free", "wwc")),
+        claim("success").range(get("cylinder", "full", "piggyback") / get("track", "full", "piggyback")),
+    ]);
+    for (id, what) in [("stalls", "stalls"), ("purge-kb", "purge_kb")] {
+        let [track, cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", what));
+        let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
+        let claim = claim(id).with("track", track).with("cylinder", cylinder);
+        let claim = claim.with("by-track", by_track).with("by-cylinder", by_cylinder);
+        claims.push(claim.fact(if id == "stalls" { cylinder <= track } else { cylinder > track }));
     }
 }

@@ -129,8 +129,6 @@ const THREE: Set = Set {
 
 const SETS: [&Set; 2] = [&FOUR, &THREE];
 const WAYS: [(bool, &str); 2] = [(false, "common"), (true, "partitioned")];
-/// "Always lower by about 16–19 %".
-const FEWER: (f64, f64) = (13.0, 22.0);
 
 impl Like {
     fn describe(&self, first: &Description, device: u32) -> Description {
@@ -220,7 +218,7 @@ fn fairness(samples: &Samples, key: &str) -> (f64, f64) {
     (most - least, disks.iter().map(|disk| (disk - mean).powi(2)).sum())
 }
 
-pub fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let mut findings = Findings::default();
     for (set, number) in SETS.into_iter().zip([9, 10]) {
         let writes = if set.of_all { "writes of all requests" } else { "W_wc" };
@@ -252,7 +250,7 @@ pub fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
             Axis::linear("I/Os at the disks"),
             WAYS.map(|(_, way)| Series::new(way, curve(way))),
         ));
-        claims(set, samples, &mut findings.claims);
+        claims(settings, set, samples, &mut findings.claims);
     }
     Ok(findings)
 }
@@ -267,9 +265,9 @@ fn by_disk(set: &Set, samples: &Samples) -> Table {
         columns,
     );
     for (index, name) in set.disk_names().into_iter().enumerate() {
-        let ours = |way: &str| figure(samples.list(&set.key(set.sizes[0], way), "disks")[index]);
+        let ours = |way: &str| samples.list(&set.key(set.sizes[0], way), "disks")[index];
         let (common, partitioned) = set.paper_disks[index];
-        table.row([name, figure(common), ours("common"), figure(partitioned), ours("partitioned")]);
+        table.row(cells![name, common, ours("common"), partitioned, ours("partitioned")]);
     }
     table
 }
@@ -280,14 +278,14 @@ fn fair(set: &Set, samples: &Samples) -> Table {
     for (kib, paper) in [set.sizes[0], set.sizes[3]].into_iter().zip(set.paper_fair) {
         for ((_, way), paper) in WAYS.into_iter().zip(paper) {
             let ours = fairness(samples, &set.key(kib, way));
-            let cells = [figure(paper.0), figure(ours.0), figure(paper.1), figure(ours.1)];
-            table.row([kib.to_string(), way.to_owned()].into_iter().chain(cells));
+            table.row(cells![kib, way, paper.0, ours.0, paper.1, ours.1]);
         }
     }
     table
 }
 
-fn claims(set: &Set, samples: &Samples, claims: &mut Vec<Claim>) {
+fn claims(settings: &Settings, set: &Set, samples: &Samples, claims: &mut Vec<Claim>) {
+    let claim = |id| settings.claim(id).with("set", set.name);
     let get = |kib: u64, way: &str, what: &str| samples.get(&set.key(kib, way), what);
     let mut fewer = Vec::new();
     for kib in set.sizes {
@@ -297,46 +295,21 @@ fn claims(set: &Set, samples: &Samples, claims: &mut Vec<Claim>) {
             .into_iter()
             .filter(|(what, more)| (get(kib, common, what) > get(kib, parted, what)) == *more)
             .count();
-        claims.push(Claim::fact(
-            format!(
-                "{}, {kib} KiB: common beats partitioned by W_wc, stalls and piggyback success",
-                set.name
-            ),
-            "better for all the metrics shown",
-            format!("by {better} of 3"),
-            better == 3,
-        ));
+        claims.push(claim("better").with("kib", kib).with("better", better).fact(better == 3));
     }
-    let claim = format!("{}: a common cache has fewer I/Os, by", set.name);
-    if set.first.index == OFF_DAY.index {
-        let claim = Claim::spread(claim, "always about 16–19 %", &fewer, FEWER, " %");
-        claims.push(claim.because(
-            "seven in ten of the requests are reads of the system and the application disk, and how soon these read the same again is \
-             known of no disk but the first, whose intervals they have",
-        ));
-    } else {
-        claims.push(Claim::spread(claim, "again better, at four sizes", &fewer, (0.0, 100.0), " %"));
-    }
+    let is_first = set.first.index == OFF_DAY.index;
+    claims.push(claim(if is_first { "fewer" } else { "fewer-again" }).spread(&fewer));
     for kib in [set.sizes[0], set.sizes[3]] {
-        let (common, parted) =
-            (fairness(samples, &set.key(kib, "common")), fairness(samples, &set.key(kib, "partitioned")));
-        let claim = Claim::fact(
-            format!("{}, {kib} KiB: common is fairer by both metrics", set.name),
-            "always fairer for both",
-            format!(
-                "range {} against {}, squares {} against {}",
-                figure(common.0),
-                figure(parted.0),
-                figure(common.1),
-                figure(parted.1)
-            ),
-            common.0 < parted.0 && common.1 < parted.1,
-        );
-        claims.push(claim.because(format!(
-            "in parted caches the disks' W_wc are at most {} points apart, in the paper {} (Table 4.11): only the counts of the \
-             others' requests are known, so they are too much like the first",
-            figure(100.0 * parted.0),
-            figure(100.0 * set.paper_fair[usize::from(kib != set.sizes[0])][1].0),
-        )));
+        let [common, parted] = ["common", "partitioned"].map(|way| fairness(samples, &set.key(kib, way)));
+        let paper = set.paper_fair[usize::from(kib != set.sizes[0])][1].0;
+        let claim = claim("fairer")
+            .with("kib", kib)
+            .with("range", common.0)
+            .with("parted-range", parted.0)
+            .with("squares", common.1)
+            .with("parted-squares", parted.1)
+            .with("points", 100.0 * parted.0)
+            .with("paper-points", 100.0 * paper);
+        claims.push(claim.fact(common.0 < parted.0 && common.1 < parted.1));
     }
 }

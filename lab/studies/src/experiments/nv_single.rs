@@ -12,18 +12,6 @@ const INTERVAL: u64 = 10_000;
 /// Total I/Os by Table 4.14: the single cache with the best fixed and with dynamic thresholds; separate caches.
 const PAPER: [[f64; 3]; 3] =
     [[24556.0, 24539.0, 27272.0], [162_555.0, 163_330.0, 167_084.0], [116_627.0, 117_583.0, 118_994.0]];
-/// "The optimal partition occurs when the read to write cache ratio is about 4:1", which is 512 KB of 2.5 MB: this or one of
-/// its neighbours.
-const BEST_KIB: (f64, f64) = (256.0, 768.0);
-/// "Almost level": percent, over all write caches from 1 MB.
-const LEVEL: f64 = 5.0;
-/// "Almost always as good as the best": by the table up to 0.8 % more.
-const AS_GOOD: f64 = 2.0;
-/// "Did not vary significantly".
-const INTERVAL_SPREAD: f64 = 2.0;
-/// "About 10 % lower" on off-day (by the table 11 %), and "close" elsewhere.
-const SEPARATE: f64 = 12.0;
-
 fn split_key(site: &Site, writes: u64) -> String {
     format!("{}, {} KiB for writes", site.name, writes >> 10)
 }
@@ -130,9 +118,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             caches.row([site.name.to_owned(), name].into_iter().chain(percents).chain(ends));
         }
         findings.plots.push(plot(site, samples, &writes));
-        claims(site, &results, &mut findings.claims);
+        claims(settings, site, &results, &mut findings.claims);
         if site.index == nv::OFF_DAY.index {
-            hits(site, samples, &writes, &mut findings.claims);
+            hits(settings, site, samples, &writes, &mut findings.claims);
         }
     }
     findings.tables.extend([splits, caches]);
@@ -153,56 +141,46 @@ fn plot(site: &Site, samples: &Samples, writes: &[u64]) -> Plot {
     )
 }
 
-fn claims(site: &Site, results: &Results, claims: &mut Vec<Claim>) {
-    let name = site.name;
+fn claims(settings: &Settings, site: &Site, results: &Results, claims: &mut Vec<Claim>) {
+    let claim = |id| settings.claim(id).with("disk", site.name);
+    let percent = |value: f64, of: f64| 100.0 * (value / of - 1.0);
+    let best = results.best_split;
     if site.index == nv::OFF_DAY.index {
         let large: Vec<f64> =
             results.splits.iter().filter(|split| split.0 >= 1024.0).map(|split| split.1).collect();
-        let most = most(large.iter().copied());
-        let least = least(large.iter().copied());
-        let claim = format!("{name}: I/Os with more than 1 MB for writes, the most over the least");
-        claims.push(Claim::range(claim, "almost level", 100.0 * (most / least - 1.0), (0.0, LEVEL), " %"));
+        let (most, least) = (most(large.iter().copied()), least(large.iter().copied()));
+        claims.push(claim("level").range(percent(most, least)));
     } else if let (Some(first), Some(last)) = (results.splits.first(), results.splits.last()) {
-        let best = results.best_split;
-        claims.push(Claim::fact(
-            format!("{name}: I/Os by the write cache's part have a clear U-shape"),
-            "U-shape",
-            format!("{:.0} at the ends, {:.0} at best, {:.0}", first.1, best.1, last.1),
-            best.1 < first.1 && best.1 < last.1,
-        ));
-        let claim = format!("{name}: the best part for writes");
-        claims.push(Claim::range(claim, "about 4:1, 512 KB", best.0, BEST_KIB, " KiB"));
+        let ends = claim("u-shape").with("first", format!("{:.0}", first.1));
+        let shape = ends.with("best", format!("{:.0}", best.1)).with("last", format!("{:.0}", last.1));
+        claims.push(shape.fact(best.1 < first.1 && best.1 < last.1));
+        claims.push(claim("best-part").range(best.0));
     }
-    let percent = |value: f64, of: f64| 100.0 * (value / of - 1.0);
-    let ours = percent(results.dynamic, results.best_fixed.1);
-    let claim = format!("{name}: dynamic thresholds against the best fixed ones, I/Os");
-    let accepted = (f64::NEG_INFINITY, AS_GOOD);
-    claims.push(Claim::range(claim, "almost always as good", ours, accepted, " % more"));
-    let most = most(results.dynamics.iter().copied());
-    let least = least(results.dynamics.iter().copied());
-    let claim = format!("{name}: dynamic thresholds, the worst interval over the best, I/Os");
-    let accepted = (0.0, INTERVAL_SPREAD);
-    claims.push(Claim::range(claim, "no significant variation", percent(most, least), accepted, " %"));
-    let ours = percent(results.best_split.1, results.best_fixed.1.min(results.dynamic));
+    let (most, least) = (most(results.dynamics.iter().copied()), least(results.dynamics.iter().copied()));
     let paper = percent(PAPER[site.index][2], PAPER[site.index][0]);
-    let claim = format!("{name}: the best separate caches against the single one, I/Os");
-    let accepted = (f64::NEG_INFINITY, SEPARATE);
-    claims.push(Claim::range(claim, format!("{paper:.1} % more"), ours, accepted, " % more"));
+    let separate = percent(best.1, results.best_fixed.1.min(results.dynamic));
+    claims.extend([
+        claim("dynamic").range(percent(results.dynamic, results.best_fixed.1)),
+        claim("intervals").range(percent(most, least)),
+        claim("separate").with("paper", format!("{paper:.1}")).range(separate),
+    ]);
 }
 
 /// Table 4.13: as the read cache grows, the read cache serves more blocks and the write cache fewer.
-fn hits(site: &Site, samples: &Samples, writes: &[u64], claims: &mut Vec<Claim>) {
-    let wanted: Vec<u64> = writes.iter().copied().filter(|&bytes| bytes >= 512 << 10).collect();
-    let get = |what: &str| -> Vec<f64> {
-        wanted.iter().map(|&bytes| samples.get(&split_key(site, bytes), what)).collect()
-    };
-    let (reads, written) = (get("hit_in_read_cache"), get("hit_in_write_cache"));
-    if let ([read_first, .., read_last], [write_first, .., write_last]) = (&reads[..], &written[..]) {
-        claims.push(Claim::fact(
-            format!("{}: with less for reads, hits move from the read cache to the write cache", site.name),
-            "65099 to 54260 blocks, and 53419 to 63026",
-            format!("{read_first:.0} to {read_last:.0} blocks, and {write_first:.0} to {write_last:.0}"),
-            read_last < read_first && write_last > write_first,
-        ));
+fn hits(settings: &Settings, site: &Site, samples: &Samples, writes: &[u64], claims: &mut Vec<Claim>) {
+    let mut wanted = writes.iter().filter(|bytes| **bytes >= 512 << 10);
+    let (Some(first), Some(last)) = (wanted.next(), wanted.next_back()) else { return };
+    let get = |bytes: &u64, what: &str| samples.get(&split_key(site, *bytes), what);
+    let mut claim = settings.claim("hits").with("disk", site.name);
+    for (name, bytes, what) in [
+        ("read-first", first, "hit_in_read_cache"),
+        ("read-last", last, "hit_in_read_cache"),
+        ("write-first", first, "hit_in_write_cache"),
+        ("write-last", last, "hit_in_write_cache"),
+    ] {
+        claim = claim.with(name, format!("{:.0}", get(bytes, what)));
     }
+    let grows = |what| get(last, what) > get(first, what);
+    let falls = get(last, "hit_in_read_cache") < get(first, "hit_in_read_cache");
+    claims.push(claim.fact(falls && grows("hit_in_write_cache")));
 }

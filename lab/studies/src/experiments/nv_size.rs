@@ -12,11 +12,6 @@ const LARGE: u64 = 2 << 20;
 const PAPER_SCI_OFF: [(u64, f64); 3] = [(SMALL, 40.6), (MEDIUM, 21.1), (LARGE, 15.2)];
 /// Points of percent either way, for the three figures that the text gives.
 const SLACK: f64 = 5.0;
-/// "Diminishing returns" beyond 1 MB: what 1 MB to 2 MB saves for each point that 128 KB to 1 MB does. For Sci-Off it is
-/// 5.9 of 19.5, and the others are said to be flatter.
-const FLAT: f64 = 0.35;
-/// "Does not decrease noticeably": Table A3 has 8 and 3.5 points for these two disks, from 125 KB to 1 MB.
-const READS_POINTS: f64 = 10.0;
 
 fn key(site: &Site, bytes: u64) -> String {
     format!("{}, {} KiB", site.name, bytes >> 10)
@@ -46,14 +41,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         for &bytes in &sizes {
             let known =
                 PAPER_SCI_OFF.iter().find(|(size, _)| *size == bytes && site.index == nv::SCI_OFF.index);
-            table.row([
-                site.name.to_owned(),
-                (bytes >> 10).to_string(),
-                figure(get(bytes, "wwc")),
-                known.map_or("–".to_owned(), |(_, paper)| figure(*paper)),
-                figure(get(bytes, "rwc")),
-                figure(get(bytes, "stalls")),
-            ]);
+            let [wwc, rwc, stalls] = ["wwc", "rwc", "stalls"].map(|what| get(bytes, what));
+            table.row(cells![site.name, bytes >> 10, wwc, known.map(|(_, paper)| *paper), rwc, stalls]);
         }
         let curve = |what: &str| sizes.iter().map(|&s| (s as f64 / (1 << 20) as f64, get(s, what))).collect();
         findings.plots.push(Plot::lines(
@@ -65,64 +54,38 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     }
     findings.tables.push(table);
     if [SMALL, MEDIUM, LARGE].iter().all(|size| sizes.contains(size)) {
-        claims(&sites, samples, &mut findings.claims);
+        claims(settings, &sites, samples, &mut findings.claims);
     }
     Ok(findings)
 }
 
-/// Why sizes other than that of the other experiments may be off.
-fn shape(site: &Site, samples: &Samples) -> String {
-    let overwritten = |size: u64| figure(samples.get(&key(site, size), "overwritten"));
-    format!(
-        "of the dirty blocks {} % are overwritten with 128 KB, {} % with 1 MB and {} % with 2 MB; of the paper's trace only the \
-         second is known (Table 4.4), and Table 4.5 has a median and a mean of the intervals, and no shape",
-        overwritten(SMALL),
-        overwritten(MEDIUM),
-        overwritten(LARGE)
-    )
-}
-
-fn claims(sites: &[&Site], samples: &Samples, claims: &mut Vec<Claim>) {
-    let drop = |site: &Site, what: &str, from: u64, to: u64| {
-        samples.get(&key(site, from), what) - samples.get(&key(site, to), what)
+fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut Vec<Claim>) {
+    let get = |site: &Site, size: u64, what: &str| samples.get(&key(site, size), what);
+    let fall = |site: &Site, what: &str, from: u64, to: u64| get(site, from, what) - get(site, to, what);
+    // With why sizes other than that of the other experiments may be off.
+    let claim = |id, site: &Site| {
+        let [small, medium, large] = [SMALL, MEDIUM, LARGE].map(|size| get(site, size, "overwritten"));
+        let claim = settings.claim(id).with("disk", site.name);
+        claim.with("small", small).with("medium", medium).with("large", large)
     };
     for site in sites {
-        let (to_one, to_two) = (drop(site, "wwc", SMALL, MEDIUM), drop(site, "wwc", MEDIUM, LARGE));
-        let claim = format!(
-            "{}: W_wc falls fast to 1 MB and little after; the second fall over the first",
-            site.name
-        );
-        let claim = Claim::range(claim, "diminishing returns", to_two / to_one, (0.0, FLAT), "");
-        claims.push(claim.because(shape(site, samples)));
+        let (to_one, to_two) = (fall(site, "wwc", SMALL, MEDIUM), fall(site, "wwc", MEDIUM, LARGE));
+        claims.push(claim("flat", site).range(to_two / to_one));
     }
-    let reads: Vec<f64> = sites.iter().map(|site| drop(site, "rwc", SMALL, LARGE)).collect();
-    for (site, &fall) in sites.iter().zip(&reads) {
-        let claim = format!("{}: R_wc falls from 128 KB to 2 MB by", site.name);
-        if site.index == nv::OFF_DAY.index {
-            if sites.len() == 1 {
-                continue;
-            }
-            let others = sites.iter().zip(&reads).filter(|(other, _)| other.index != site.index);
-            let most = most(others.map(|(_, fall)| *fall));
-            let ours = format!("{} points, elsewhere at most {}", figure(fall), figure(most));
-            claims.push(Claim::fact(claim, "some improvement, as on no other disk", ours, fall > most));
-        } else {
-            claims.push(Claim::range(
-                claim,
-                "not noticeably",
-                fall,
-                (f64::NEG_INFINITY, READS_POINTS),
-                " points",
-            ));
+    let reads = |site: &Site| fall(site, "rwc", SMALL, LARGE);
+    for site in sites {
+        if site.index != nv::OFF_DAY.index {
+            claims.push(claim("reads", site).range(reads(site)));
+        } else if sites.len() > 1 {
+            let others = most(sites.iter().filter(|other| other.index != site.index).map(|site| reads(site)));
+            let claim = claim("reads-off-day", site).with("fall", reads(site)).with("others", others);
+            claims.push(claim.fact(reads(site) > others));
         }
     }
     for site in sites.iter().filter(|site| site.index == nv::SCI_OFF.index) {
         for (size, paper) in PAPER_SCI_OFF {
-            let claim = format!("{}: W_wc with {} KiB", site.name, size >> 10);
-            let ours = samples.get(&key(site, size), "wwc");
-            let accepted = (paper - SLACK, paper + SLACK);
-            let claim = Claim::range(claim, format!("{paper} %"), ours, accepted, " %");
-            claims.push(claim.because(shape(site, samples)));
+            let claim = claim("sci-off", site).with("kib", size >> 10).with("paper", paper.to_string());
+            claims.push(claim.accepting(paper - SLACK, paper + SLACK).range(get(site, size, "wwc")));
         }
     }
 }

@@ -19,16 +19,6 @@ const PAPER: [(u8, [(f64, f64); 3]); 5] = [
 /// Table 4.4: percent of dirty blocks overwritten and of purges with several writes, with one and with two thresholds.
 const PAPER_OVERWRITTEN: [[(f64, f64); 2]; 3] =
     [[(30.0, 35.9), (71.2, 45.4)], [(19.2, 17.6), (61.2, 28.4)], [(21.1, 17.8), (68.9, 23.4)]];
-/// "About 15–20 %", which the paper also says of Sci-Off's 21.09.
-const ACCEPTED: (f64, f64) = (14.0, 22.0);
-/// "Less than half".
-const OF_ONE_MAX: f64 = 0.5;
-/// "Quite stable for a wide range": the figure's curves are not in the text. The paper calls 0.5 points of 16 to 21 small; a
-/// tenth either way is taken as stable.
-const STABLE_PERCENT: f64 = 20.0;
-/// WC-HILIM at 100 %: "very high", by the table 2.3 to 3.7 times the writes at 95 %.
-const VERY_HIGH: (f64, f64) = (2.0, f64::INFINITY);
-
 fn key(site: &Site, low: u8, high: u8) -> String {
     format!("{}, {low} to {high} %", site.name)
 }
@@ -80,23 +70,16 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         for &high in &highs {
             let paper =
                 PAPER.iter().find(|(percent, _)| *percent == high).map(|(_, sites)| sites[site.index]);
-            let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
-            by_high.row([
-                site.name.to_owned(),
-                high.to_string(),
-                show(paper.map(|paper| paper.0)),
-                figure(get(LOW, high, "wwc")),
-                show(paper.map(|paper| paper.1)),
-                figure(get(LOW, high, "stalls")),
-            ]);
+            let [wwc, stalls] = ["wwc", "stalls"].map(|what| get(LOW, high, what));
+            let (paper_wwc, paper_stalls) = (paper.map(|paper| paper.0), paper.map(|paper| paper.1));
+            by_high.row(cells![site.name, high, paper_wwc, wwc, paper_stalls, stalls]);
         }
         for &low in &lows {
-            let cells = [figure(get(low, HIGH, "wwc")), figure(get(low, HIGH, "stalls"))];
-            by_low.row([site.name.to_owned(), low.to_string()].into_iter().chain(cells));
+            by_low.row(cells![site.name, low, get(low, HIGH, "wwc"), get(low, HIGH, "stalls")]);
         }
         let curve = lows.iter().map(|&low| (f64::from(low), get(low, HIGH, "wwc"))).collect();
         series.push(Series::new(site.name, curve));
-        claims(site, samples, &lows, &highs, &mut findings.claims);
+        claims(settings, site, samples, &lows, &highs, &mut findings.claims);
     }
     findings.tables.extend([by_high, by_low]);
     findings.plots.push(Plot::lines(
@@ -116,107 +99,67 @@ fn by_policy(sites: &[&Site], samples: &Samples) -> Table {
     for site in sites {
         for (index, key) in [one_key(site), key(site, LOW, HIGH)].into_iter().enumerate() {
             let (overwritten, several) = PAPER_OVERWRITTEN[site.index][index];
-            table.row([
-                site.name.to_owned(),
-                (index + 1).to_string(),
-                figure(samples.get(&key, "wwc")),
-                figure(overwritten),
-                figure(samples.get(&key, "overwritten")),
-                figure(several),
-                figure(samples.get(&key, "several")),
-            ]);
+            let ours = ["wwc", "overwritten", "several"].map(|what| samples.get(&key, what));
+            table.row(cells![site.name, index + 1, ours[0], overwritten, ours[1], several, ours[2]]);
         }
     }
     table
 }
 
 fn one_against_two(sites: &[&Site], samples: &Samples) -> Plot {
-    let bars = |key: &dyn Fn(&Site) -> String| {
-        sites.iter().enumerate().map(|(x, site)| (x as f64, samples.get(&key(site), "wwc"))).collect()
-    };
+    let wwc = |key: String| samples.get(&key, "wwc");
     Plot::bars(
         "One threshold and two (Fig. 4.1)",
-        Axis::names("disk", sites.iter().map(|site| site.name.to_owned()).collect()),
+        Axis::names("disk", sites.iter().map(|site| site.name)),
         Axis::linear("W_wc (%)"),
         [
-            Series::new("one threshold", bars(&one_key)),
-            Series::new("two thresholds", bars(&|site| key(site, LOW, HIGH))),
+            Series::bars("one threshold", sites.iter().map(|site| wwc(one_key(site)))),
+            Series::bars("two thresholds", sites.iter().map(|site| wwc(key(site, LOW, HIGH)))),
         ],
     )
 }
 
-fn claims(site: &Site, samples: &Samples, lows: &[u8], highs: &[u8], claims: &mut Vec<Claim>) {
-    let name = site.name;
+fn claims(
+    settings: &Settings,
+    site: &Site,
+    samples: &Samples,
+    lows: &[u8],
+    highs: &[u8],
+    claims: &mut Vec<Claim>,
+) {
+    let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |low: u8, high: u8, what: &str| samples.get(&key(site, low, high), what);
-    let (one, two) = (samples.get(&one_key(site), "wwc"), get(LOW, HIGH, "wwc"));
-    let claim = format!("{name}: two thresholds leave this share of the writes");
-    claims.push(Claim::range(claim, "about 15–20 %", two, ACCEPTED, " %"));
-    let claim = format!("{name}: two thresholds over one, writes");
-    claims.push(Claim::range(claim, "less than half", two / one, (0.0, OF_ONE_MAX), ""));
-    let overwritten = |key: &str| samples.get(key, "overwritten");
-    let ratio = overwritten(&key(site, LOW, HIGH)) / overwritten(&one_key(site));
-    let claim = format!("{name}: dirty blocks overwritten, two thresholds over one");
-    // By Table 4.4 from 2.4 to 3.3 times.
-    claims.push(Claim::range(claim, "significantly higher", ratio, (2.0, f64::INFINITY), "x"));
-    let several = |key: &str| samples.get(key, "several");
-    claims.push(Claim::fact(
-        format!("{name}: two thresholds group several writes into more of the purges"),
-        "more than with one threshold",
-        format!("{} % against {} %", figure(several(&key(site, LOW, HIGH))), figure(several(&one_key(site)))),
-        several(&key(site, LOW, HIGH)) > several(&one_key(site)),
-    ));
+    let [one, two] = [one_key(site), key(site, LOW, HIGH)]
+        .map(|key| ["wwc", "overwritten", "several"].map(|what| samples.get(&key, what)));
+    claims.extend([
+        claim("share").range(two[0]),
+        claim("two-over-one").range(two[0] / one[0]),
+        claim("overwritten").range(two[1] / one[1]),
+        claim("several").with("two", two[2]).with("one", one[2]).fact(two[2] > one[2]),
+    ]);
     let middle: Vec<f64> =
         lows.iter().filter(|low| (20..=60).contains(*low)).map(|&low| get(low, HIGH, "wwc")).collect();
-    let most = most(middle.iter().copied());
-    let least = least(middle.iter().copied());
+    let highest = most(middle.iter().copied());
     if middle.len() > 1 {
-        let claim = format!("{name}: W_wc, the highest over the lowest for WC-LOLIM 20–60 %");
-        let spread = 100.0 * (most / least - 1.0);
-        claims.push(Claim::range(claim, "quite stable", spread, (0.0, STABLE_PERCENT), " %"));
+        claims.push(claim("stable").range(100.0 * (highest / least(middle.iter().copied()) - 1.0)));
     }
     if lows.contains(&90) && !middle.is_empty() {
-        let near = get(90, HIGH, "wwc");
-        let claim =
-            format!("{name}: WC-LOLIM close to WC-HILIM is bad, W_wc at 90 % over the highest of 20–60 %");
-        // Worse than anything in the stable range is; it is the next lower threshold that is bad, one threshold twice so.
-        claims.push(Claim::range(claim, "bad", near / most, (1.1, f64::INFINITY), "x"));
+        claims.push(claim("close").range(get(90, HIGH, "wwc") / highest));
     }
     if lows.contains(&0) && site.index == nv::SCI_OFF.index {
-        let (none, usual) = (get(0, HIGH, "wwc"), get(LOW, HIGH, "wwc"));
-        claims.push(Claim::fact(
-            format!("{name}: WC-LOLIM close to 0 purges more than {LOW} %"),
-            "increases the number of purges",
-            format!("{} % against {} %", figure(none), figure(usual)),
-            none > usual,
-        ));
+        let none = get(0, HIGH, "wwc");
+        claims.push(claim("zero").with("none", none).with("usual", two[0]).fact(none > two[0]));
     }
     if PAPER.iter().all(|(high, _)| highs.contains(high)) {
-        by_high_claims(site, &|high, what| get(LOW, high, what), claims);
+        let wwc = |high| get(LOW, high, "wwc");
+        let (writes, stalls) = PAPER[4].1[site.index];
+        claims.extend([
+            claim("late").range(wwc(99) - wwc(95)),
+            claim("early").with("early", wwc(80)).with("usual", wwc(95)).fact(wwc(80) > wwc(95)),
+            claim("full-writes").with("paper", writes.to_string()).range(wwc(100) / wwc(95)),
+            claim("full-stalls")
+                .with("paper", stalls.to_string())
+                .range(get(LOW, 100, "stalls") / get(LOW, 95, "stalls")),
+        ]);
     }
-}
-
-fn by_high_claims(site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
-    let name = site.name;
-    let change = get(99, "wwc") - get(95, "wwc");
-    let claim = format!("{name}: WC-HILIM 99 % against 95 %, W_wc");
-    // Points of percent; the table has up to 0.54.
-    claims.push(Claim::range(claim, "small", change, (-1.0, 1.0), " points"));
-    claims.push(Claim::fact(
-        format!("{name}: purging early, from 80 %, writes more than from 95 %"),
-        "an increase in the number of purges",
-        format!("{} % against {} %", figure(get(80, "wwc")), figure(get(95, "wwc"))),
-        get(80, "wwc") > get(95, "wwc"),
-    ));
-    let (writes, stalls) = PAPER[4].1[site.index];
-    let claim = format!("{name}: WC-HILIM at 100 % over 95 %, writes");
-    claims.push(Claim::range(
-        claim,
-        format!("very high, {writes} %"),
-        get(100, "wwc") / get(95, "wwc"),
-        VERY_HIGH,
-        "x",
-    ));
-    let claim = format!("{name}: WC-HILIM at 100 % over 95 %, stalled requests");
-    let ratio = get(100, "stalls") / get(95, "stalls");
-    claims.push(Claim::range(claim, format!("very high, {stalls} %"), ratio, VERY_HIGH, "x"));
 }

@@ -1,6 +1,6 @@
 //! The plots of a trace, in one HTML file that needs nothing else.
 
-use dcd_studies::{Axis, Plot, Series, Style};
+use dcd_studies::{Axis, Plot, Series};
 use dcd_trace::{Characteristics, Distribution};
 
 pub fn page(title: &str, figures: &Characteristics) -> String {
@@ -12,13 +12,12 @@ fn plots(figures: &Characteristics) -> Vec<Plot> {
     let all = &figures.all;
     let activity = |of: fn(&(f64, f64, f64)) -> f64| figures.activity.iter().map(|p| (p.0, of(p))).collect();
     let mut plots = vec![
-        Plot {
-            title: "Activity".to_owned(),
-            x: Axis::linear("time (s)"),
-            y: Axis::linear("requests a second"),
-            style: Style::Line,
-            series: vec![Series::new("reads", activity(|p| p.1)), Series::new("writes", activity(|p| p.2))],
-        },
+        Plot::lines(
+            "Activity",
+            Axis::linear("time (s)"),
+            Axis::linear("requests a second"),
+            [Series::new("reads", activity(|p| p.1)), Series::new("writes", activity(|p| p.2))],
+        ),
         shares(
             "Sizes",
             "KiB",
@@ -48,11 +47,6 @@ fn shares(title: &str, unit: &str, divisor: f64, of: &[(&str, &Distribution)]) -
         let shown = d.cumulative.iter().filter(|point| point.0 > 0.0);
         shown.map(|&(value, share)| (value / divisor, 100.0 * share)).collect::<Vec<_>>()
     };
-    Plot {
-        title: title.to_owned(),
-        x: Axis::log(unit),
-        y: Axis::linear("% at most so much"),
-        style: Style::Line,
-        series: of.iter().map(|(name, d)| Series::new(*name, points(d))).collect(),
-    }
+    let series = of.iter().map(|(name, d)| Series::new(*name, points(d)));
+    Plot::lines(title, Axis::log(unit), Axis::linear("% at most so much"), series)
 }
