@@ -41,7 +41,7 @@ fn print(measured: &Measured) {
         for kind in OpKind::ALL {
             let times = files.op(kind);
             if times.count() > 0 {
-                println!("  {:>8}: {:>8} calls, mean {}", kind.name(), times.count(), times.mean());
+                println!("  {kind:?}: {} calls, mean {}", times.count(), times.mean());
             }
         }
         for class in RequestClass::ALL {

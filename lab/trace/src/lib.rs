@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `dcd_stack::record` | the record, and what writes our own format |
 //! | `format`, `formats` | the table of formats, how one is recognised; each format |
-//! | `text`, `error` | what the text formats share; what can be wrong, where, and what to do |
+//! | `text`, `records` | what the text formats share, and the binary ones |
+//! | `error` | what can be wrong, where, and what to do |
 //! | `stage` | skip, cut, scale, merge: readers over readers |
 //! | `characterise`, `history`, `figures` | what a trace is like |
 //! | `distance` | what an LRU cache of each size would absorb |
@@ -24,6 +25,7 @@ mod history;
 mod open;
 #[cfg(test)]
 mod real_traces;
+mod records;
 mod stage;
 pub mod synthesise;
 #[cfg(test)]

@@ -4,16 +4,23 @@
 //! field says so.
 
 use dcd_engine::Nanos;
-use serde::{Deserialize, Serialize};
 
 /// Fragments in a block. FFS allows 1 to 8; the bitmaps here hold one block in a byte.
 pub(crate) const BLOCK_FRAGMENTS: u32 = 8;
 /// Directory entries do not cross chunks of this size, so that a change of a directory is atomic (McKusick 1984).
 pub(crate) const DIRECTORY_CHUNK: u32 = 512;
 
+/// Blocks that the inode itself points to. Table 1 names the parameter; 12 is 4.4BSD's.
+pub(crate) const DIRECT_BLOCKS: u32 = 12;
+/// Space for each inode: 4 fragments, as newfs of 4.4BSD has it.
+pub(crate) const BYTES_PER_INODE: u32 = 4 << 10;
+/// 4.4BSD's dinode.
+pub(crate) const INODE_BYTES: u32 = 128;
+/// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
+pub(crate) const QUANTUM: Nanos = Nanos::from_millis(100);
+
 /// What the processor spends, apart from what programs compute. A time of zero is a cost that is not modelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuCosts {
     /// A system call, the search of the buffer cache included (Table 1: 0.01 ms).
     pub system_call: Nanos,
@@ -30,8 +37,7 @@ pub struct CpuCosts {
 }
 
 /// What a write costs that goes into memory, and to the disk later with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedWrite {
     /// The cache's own computing: tables and lists.
     pub request: Nanos,
@@ -89,8 +95,7 @@ impl Default for CpuCosts {
 }
 
 /// Where things are put.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// 4.4BSD's: the end of a small file lies in fragments, every directory goes to a group with few, and a large file
     /// changes the group now and then.
@@ -103,21 +108,14 @@ pub enum Placement {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FfsConfig {
     /// Table 1: 8 KB. A fragment is an eighth of it.
     pub block_bytes: u32,
-    /// Blocks that the inode itself points to. Table 1 names the parameter; 12 is 4.4BSD's.
-    pub direct_blocks: u32,
     /// Table 1: 64 KB of a file lie together; also the most that one request moves.
     pub cluster_bytes: u32,
     /// Table 1: 16 MB.
     pub group_bytes: u32,
-    /// Space for each inode: 4 fragments, as newfs of 4.4BSD has it.
-    pub bytes_per_inode: u32,
-    /// 4.4BSD's dinode.
-    pub inode_bytes: u32,
     /// Space that is kept free for the allocator's sake, in percent (newfs: 10).
     pub reserve_percent: u32,
     /// Zhu and Hu vary it from 16 MB to 128 MB.
@@ -139,8 +137,6 @@ pub struct FfsConfig {
     pub read_ahead: bool,
     /// The most that is read ahead of a reader: a cluster, if absent.
     pub read_ahead_bytes: Option<u32>,
-    /// Reading changes the time of access, so that the inode is written in the end.
-    pub access_times: bool,
     /// The last close of a file writes what is dirty of its whole blocks, and nobody waits: so Solaris ends a cluster that is not
     /// full (`ufs_close` in its successor's ufs_vnops.c). Elsewhere the update daemon finds them.
     pub push_at_close: bool,
@@ -149,8 +145,6 @@ pub struct FfsConfig {
     /// In how many parts: 4.4BSD writes everything at once; Solaris looks at a sixth of its memory every 5 s (fsflush), and
     /// writes the metadata that has memory of its own when that has been dirty for the whole time (its manual, `autoup`).
     pub update_slices: u32,
-    /// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
-    pub quantum: Nanos,
     pub cpu: CpuCosts,
 }
 
@@ -158,11 +152,8 @@ impl Default for FfsConfig {
     fn default() -> Self {
         FfsConfig {
             block_bytes: 8 << 10,
-            direct_blocks: 12,
             cluster_bytes: 64 << 10,
             group_bytes: 16 << 20,
-            bytes_per_inode: 4 << 10,
-            inode_bytes: 128,
             reserve_percent: 10,
             buffer_cache_bytes: 16 << 20,
             metadata_cache_bytes: None,
@@ -173,11 +164,9 @@ impl Default for FfsConfig {
             journal_bytes: 0,
             read_ahead: true,
             read_ahead_bytes: None,
-            access_times: true,
             push_at_close: false,
             update_interval: Nanos::from_secs(30),
             update_slices: 1,
-            quantum: Nanos::from_millis(100),
             cpu: CpuCosts::TABLE_1,
         }
     }
@@ -235,7 +224,6 @@ impl FfsConfig {
             "block-bytes",
             "must be a power of two from 4096 to 65536",
         )?;
-        require(self.direct_blocks > 0, "direct-blocks", "must not be zero")?;
         require(
             self.cluster_bytes.is_multiple_of(block) && self.cluster_bytes > 0,
             "cluster-bytes",
@@ -246,12 +234,6 @@ impl FfsConfig {
             "group-bytes",
             "must be a multiple of the block, and at most 256 MiB",
         )?;
-        require(
-            self.inode_bytes.is_power_of_two() && self.inode_bytes <= block,
-            "inode-bytes",
-            "must be a power of two, and no larger than a block",
-        )?;
-        require(self.bytes_per_inode >= 512, "bytes-per-inode", "must be at least 512")?;
         require(self.reserve_percent < 100, "reserve-percent", "must be below 100")?;
         let whole = self.journal_bytes.is_multiple_of(block) && self.journal_bytes / block != 1;
         require(whole, "journal-bytes", "must be zero, or a multiple of the block and more than one")?;
@@ -266,7 +248,6 @@ impl FfsConfig {
         )?;
         require(self.inodes_in_memory >= 64, "inodes-in-memory", "must be at least 64")?;
         require(self.update_interval > Nanos::ZERO, "update-interval", "must not be zero")?;
-        require((1..=1000).contains(&self.update_slices), "update-slices", "must be from 1 to 1000")?;
-        require(self.quantum > Nanos::ZERO, "quantum", "must not be zero")
+        require((1..=1000).contains(&self.update_slices), "update-slices", "must be from 1 to 1000")
     }
 }

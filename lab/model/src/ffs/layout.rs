@@ -6,7 +6,7 @@
 
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 
-use super::config::{BLOCK_FRAGMENTS, FfsConfig, FfsConfigError, Placement};
+use super::config::{BLOCK_FRAGMENTS, BYTES_PER_INODE, FfsConfig, FfsConfigError, INODE_BYTES, Placement};
 
 /// A fragment's number on the disk: the address of everything. Zero is in the first superblock, so it stands for "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,8 +71,8 @@ pub(crate) struct Layout {
 impl Layout {
     pub fn new(config: &FfsConfig, sectors: u64) -> Result<Layout, FfsConfigError> {
         config.validate()?;
-        let inodes_per_block = config.block_bytes / config.inode_bytes;
-        let wanted = config.group_bytes / config.bytes_per_inode;
+        let inodes_per_block = config.block_bytes / INODE_BYTES;
+        let wanted = config.group_bytes / BYTES_PER_INODE;
         let inode_blocks = wanted.div_ceil(inodes_per_block).max(1);
         let metadata_blocks = 2 + inode_blocks;
         let group_blocks = config.group_bytes / config.block_bytes;

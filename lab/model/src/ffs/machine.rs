@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use dcd_engine::{IoError, IoResult, Nanos, Request, RequestId};
 
 use super::buffers::{BufferCache, BufferState, Slot};
-use super::config::{FfsConfig, FfsConfigError};
+use super::config::{FfsConfig, FfsConfigError, QUANTUM};
 use super::cpu::Cpu;
 use super::disk_io::{Flights, Which};
 use super::journal::Journal;
@@ -171,7 +171,7 @@ impl Ffs {
             locked: Vec::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
-            cpu: Cpu::new(config.quantum),
+            cpu: Cpu::new(QUANTUM),
             timers: BinaryHeap::new(),
             update_at: Nanos(config.update_interval.0 / u64::from(config.update_slices)),
             update_slice: 0,

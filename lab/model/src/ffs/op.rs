@@ -112,26 +112,6 @@ impl OpKind {
         OpKind::Think,
     ];
 
-    pub const fn name(self) -> &'static str {
-        match self {
-            OpKind::Create => "create",
-            OpKind::Open => "open",
-            OpKind::Close => "close",
-            OpKind::Read => "read",
-            OpKind::Write => "write",
-            OpKind::Unlink => "unlink",
-            OpKind::Mkdir => "mkdir",
-            OpKind::Rmdir => "rmdir",
-            OpKind::Rename => "rename",
-            OpKind::Readdir => "readdir",
-            OpKind::Stat => "stat",
-            OpKind::Fsync => "fsync",
-            OpKind::Sync => "sync",
-            OpKind::Compute => "compute",
-            OpKind::Think => "think",
-        }
-    }
-
     /// True where the call changes the name space.
     pub(crate) const fn changes_names(self) -> bool {
         matches!(self, OpKind::Create | OpKind::Unlink | OpKind::Mkdir | OpKind::Rmdir | OpKind::Rename)

@@ -4,7 +4,7 @@
 //! lists of inodes and names in memory.
 
 use super::alloc::Allocator;
-use super::config::{BLOCK_FRAGMENTS, FfsConfig, FfsConfigError, Placement};
+use super::config::{BLOCK_FRAGMENTS, DIRECT_BLOCKS, FfsConfig, FfsConfigError, Placement};
 use super::directory::Directory;
 use super::inode::{InodeTable, Shape};
 use super::layout::{Frag, GroupIndex, Ino, Layout};
@@ -55,7 +55,7 @@ impl Volume {
         let inodes = InodeTable::new(layout.inodes());
         let shape = Shape {
             block_bytes: u64::from(config.block_bytes),
-            direct_blocks: config.direct_blocks,
+            direct_blocks: DIRECT_BLOCKS,
             addresses: config.block_bytes / 4,
             fragments: config.placement == Placement::Bsd,
         };

@@ -158,7 +158,7 @@ impl Aged {
             drawn.push((number, bytes));
         }
         let writes = drawn.into_iter().flat_map(|(number, bytes)| write_file(path(number), bytes, PIECE));
-        let mut program = Steps::new(writes.chain(std::iter::once(Step::Sync)));
+        let mut program = Steps::new(writes.chain(std::iter::once(Step::Plain(Op::Sync))));
         host.phase("write", &mut [&mut program])?;
         Ok(host.take_measured())
     }

@@ -92,13 +92,13 @@ impl SelfCopy {
         host.script(vec![Op::Remount])?;
         let copies = directories.iter().flat_map(|directory| {
             let begin =
-                [Step::Readdir { path: directory.path("from") }, Step::Mkdir { path: directory.path("to") }];
+                [Op::Readdir { path: directory.path("from") }, Op::Mkdir { path: directory.path("to") }];
             let files = directory.files.iter().enumerate().flat_map(|(number, bytes)| {
                 copy_file(directory.file("from", number), directory.file("to", number), *bytes, PIECE)
             });
-            begin.into_iter().chain(files)
+            begin.map(Step::Plain).into_iter().chain(files)
         });
-        let mut program = Steps::new(copies.chain(std::iter::once(Step::Sync)));
+        let mut program = Steps::new(copies.chain(std::iter::once(Step::Plain(Op::Sync))));
         host.phase("copy", &mut [&mut program])?;
         Ok(host.take_measured())
     }
@@ -114,7 +114,7 @@ impl LargeFile {
     /// The phases "write" (until it is synced) and "read".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>) -> Result<Measured, RunError> {
         let path = || "/large".to_owned();
-        let writes = write_file(path(), self.bytes, PIECE).chain(std::iter::once(Step::Sync));
+        let writes = write_file(path(), self.bytes, PIECE).chain(std::iter::once(Step::Plain(Op::Sync)));
         host.phase("write", &mut [&mut Steps::new(writes)])?;
         host.script(vec![Op::Remount])?;
         host.phase("read", &mut [&mut Steps::new(read_file(path(), self.bytes, PIECE))])?;

@@ -59,7 +59,7 @@ impl Client {
         steps.extend(read_file(self.path(number), bytes, PIECE));
         let index = self.random.below(self.kept.len() as u64) as usize;
         let (gone, _) = self.kept.swap_remove(index);
-        steps.push(Step::Unlink { path: self.path(gone) });
+        steps.push(Step::Plain(Op::Unlink { path: self.path(gone) }));
         Some(steps)
     }
 }

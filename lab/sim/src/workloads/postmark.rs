@@ -9,9 +9,10 @@
 use std::collections::VecDeque;
 
 use dcd_engine::Nanos;
-use dcd_model::ffs::{Done, Ino, Op};
+use dcd_model::ffs::{Done, Op};
 
 use super::host::{Host, Program};
+use super::steps::{OpenFiles, Step};
 use super::{Measured, RunError};
 use crate::{SimDevice, SimRng};
 
@@ -28,7 +29,6 @@ pub struct PostMark {
     pub read_bias: u64,
     /// So many of ten transactions create; the others delete.
     pub create_bias: u64,
-    pub subdirectories: u32,
     /// The mean time that the program waits between two transactions, as one does whose work comes from elsewhere. The
     /// published program waits for nothing.
     pub think: Nanos,
@@ -44,7 +44,6 @@ impl Default for PostMark {
             transfer_bytes: 16 << 10,
             read_bias: 5,
             create_bias: 5,
-            subdirectories: 0,
             think: Nanos::ZERO,
         }
     }
@@ -66,9 +65,6 @@ pub struct PostMarkCounters {
 impl PostMark {
     /// The phases "create", "transactions" and "delete".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
-        for directory in 0..self.subdirectories {
-            host.set_up(Op::Mkdir { path: format!("/s{directory}") })?;
-        }
         let mut pool = Pool::new(*self, seed);
         for (name, part) in
             [("create", Part::Create), ("transactions", Part::Transactions), ("delete", Part::Delete)]
@@ -94,16 +90,6 @@ struct PoolFile {
     bytes: u64,
 }
 
-/// The calls of one action on a file that is open.
-enum Call {
-    Think { time: Nanos },
-    Open { path: String, creates: bool },
-    Read { offset: u64, bytes: u64 },
-    Append { bytes: u64 },
-    Close,
-    Unlink { path: String },
-}
-
 /// The program.
 struct Pool {
     postmark: PostMark,
@@ -113,8 +99,12 @@ struct Pool {
     counters: PostMarkCounters,
     part: Part,
     left: u32,
-    calls: VecDeque<Call>,
-    file: Ino,
+    steps: VecDeque<Step>,
+    open: OpenFiles,
+}
+
+fn path(number: u32) -> String {
+    format!("/{number}")
 }
 
 impl Pool {
@@ -127,8 +117,8 @@ impl Pool {
             counters: PostMarkCounters::default(),
             part: Part::Create,
             left: 0,
-            calls: VecDeque::new(),
-            file: Ino::ROOT,
+            steps: VecDeque::new(),
+            open: OpenFiles::NONE,
         }
     }
 
@@ -141,19 +131,12 @@ impl Pool {
         };
     }
 
-    fn path(&self, number: u32) -> String {
-        match self.postmark.subdirectories {
-            0 => format!("/{number}"),
-            count => format!("/s{}/{number}", number % count),
-        }
-    }
-
     fn create(&mut self) {
         let PostMark { bytes_min, bytes_max, .. } = self.postmark;
         let bytes = self.rng.range(bytes_min, bytes_max);
         let number = self.next_number;
         self.next_number += 1;
-        self.calls.push_back(Call::Open { path: self.path(number), creates: true });
+        self.steps.push_back(Step::create(0, path(number)));
         self.write(bytes);
         self.files.push(PoolFile { number, bytes });
     }
@@ -162,25 +145,29 @@ impl Pool {
         let mut left = bytes;
         while left > 0 {
             let piece = left.min(self.postmark.transfer_bytes);
-            self.calls.push_back(Call::Append { bytes: piece });
+            self.steps.push_back(Step::Append { slot: 0, bytes: piece });
             left -= piece;
         }
-        self.calls.push_back(Call::Close);
+        self.steps.push_back(Step::Close { slot: 0 });
         self.counters.bytes_written += bytes;
     }
 
     fn delete(&mut self) {
         let index = self.rng.below(self.files.len() as u64) as usize;
         let number = self.files.swap_remove(index).number;
-        self.calls.push_back(Call::Unlink { path: self.path(number) });
+        self.steps.push_back(Step::Plain(Op::Unlink { path: path(number) }));
     }
 
     fn read(&mut self, index: usize) {
         let PoolFile { number, bytes } = self.files[index];
-        self.calls.push_back(Call::Open { path: self.path(number), creates: false });
+        self.steps.push_back(Step::open(0, path(number)));
         let step = self.postmark.transfer_bytes;
-        self.calls.extend((0..bytes.div_ceil(step)).map(|n| Call::Read { offset: n * step, bytes: step }));
-        self.calls.push_back(Call::Close);
+        self.steps.extend((0..bytes.div_ceil(step)).map(|n| Step::Read {
+            slot: 0,
+            offset: n * step,
+            bytes: step,
+        }));
+        self.steps.push_back(Step::Close { slot: 0 });
         self.counters.read += 1;
         self.counters.bytes_read += bytes;
     }
@@ -190,7 +177,7 @@ impl Pool {
         let lacks = self.postmark.bytes_max.saturating_sub(bytes);
         let more = if lacks > 0 { self.rng.below(lacks) + 1 } else { 0 };
         self.files[index].bytes += more;
-        self.calls.push_back(Call::Open { path: self.path(number), creates: false });
+        self.steps.push_back(Step::open(0, path(number)));
         self.write(more);
         self.counters.appended += 1;
     }
@@ -198,7 +185,7 @@ impl Pool {
     fn transaction(&mut self) {
         if self.postmark.think > Nanos::ZERO {
             let time = Nanos((self.rng.exponential() * self.postmark.think.0 as f64) as u64);
-            self.calls.push_back(Call::Think { time });
+            self.steps.push_back(Step::Plain(Op::Think { time }));
         }
         let index = self.rng.below(self.files.len() as u64) as usize;
         if self.rng.below(10) < self.postmark.read_bias {
@@ -233,22 +220,11 @@ impl Pool {
 
 impl Program for Pool {
     fn next(&mut self, last: Done) -> Option<Op> {
-        if let Done::Opened(file) = last {
-            self.file = file;
-        }
-        if self.calls.is_empty() {
+        self.open.note(last);
+        if self.steps.is_empty() {
             self.left = self.left.checked_sub(1)?;
             self.act();
         }
-        let file = self.file;
-        Some(match self.calls.pop_front().expect("an action has calls") {
-            Call::Think { time } => Op::Think { time },
-            Call::Open { path, creates: true } => Op::Create { path },
-            Call::Open { path, creates: false } => Op::Open { path },
-            Call::Read { offset, bytes } => Op::Read { file, offset, bytes },
-            Call::Append { bytes } => Op::Append { file, bytes },
-            Call::Close => Op::Close { file },
-            Call::Unlink { path } => Op::Unlink { path },
-        })
+        self.steps.pop_front().map(|step| self.open.op(step))
     }
 }

@@ -23,9 +23,10 @@
 use std::collections::VecDeque;
 
 use dcd_engine::Nanos;
-use dcd_model::ffs::{Done, Ino, Op};
+use dcd_model::ffs::{Done, Op};
 
 use super::host::{Host, Program};
+use super::steps::{OpenFiles, Step};
 use super::{Measured, RunError};
 use crate::{SimDevice, SimRng};
 
@@ -295,8 +296,8 @@ impl Synthetic {
                 share: Share::of(reads, writes, programs, index),
                 sizes,
                 rng: rng.fork(),
-                calls: VecDeque::new(),
-                file: Ino::ROOT,
+                steps: VecDeque::new(),
+                open: OpenFiles::NONE,
             })
             .collect();
         let mut programs: Vec<&mut dyn Program> = people.iter_mut().map(|person| person as _).collect();
@@ -341,13 +342,6 @@ struct CallSizes {
     write: u64,
 }
 
-enum Call {
-    Plain(Op),
-    Read { offset: u64, bytes: u64 },
-    Write { offset: u64, bytes: u64 },
-    Close,
-}
-
 /// A program: thinks, opens a file, reads or writes all of it in order, closes it.
 struct Person<'a> {
     profile: &'a Profile,
@@ -355,8 +349,8 @@ struct Person<'a> {
     share: Share,
     sizes: CallSizes,
     rng: SimRng,
-    calls: VecDeque<Call>,
-    file: Ino,
+    steps: VecDeque<Step>,
+    open: OpenFiles,
 }
 
 impl Person<'_> {
@@ -370,7 +364,7 @@ impl Person<'_> {
             >= u128::from(writes_left) * u128::from(reads.max(1));
         let file = self.population.pick(&mut self.rng);
         let think = Nanos((self.rng.exponential() * self.profile.think.0 as f64) as u64);
-        self.calls.push_back(Call::Plain(Op::Think { time: think }));
+        self.steps.push_back(Step::Plain(Op::Think { time: think }));
         if reads_next {
             let directory_end = (file / DIRECTORY_FILES + 1) * DIRECTORY_FILES;
             let end = (file + self.profile.row).min(directory_end).min(self.population.bytes.len());
@@ -388,14 +382,14 @@ impl Person<'_> {
         // Nobody who reads here and there reads all of it.
         let wanted = if scattered { self.rng.range(1, calls) } else { calls };
         let count = wanted.min(self.share.reads_left);
-        self.calls.push_back(Call::Plain(Op::Open { path: path(file) }));
+        self.steps.push_back(Step::open(0, path(file)));
         for call in 0..count {
             let call = if scattered { self.rng.below(calls) } else { call };
             let (offset, bytes) = (call * piece, piece.min(size - call * piece));
-            self.calls.push_back(Call::Read { offset, bytes });
+            self.steps.push_back(Step::Read { slot: 0, offset, bytes });
             self.share.read_bytes += bytes;
         }
-        self.calls.push_back(Call::Close);
+        self.steps.push_back(Step::Close { slot: 0 });
         self.share.reads_left -= count;
     }
 
@@ -406,14 +400,14 @@ impl Person<'_> {
         // A file is replaced only where all of it is written again, so that files keep their sizes.
         let path = path(file);
         if moved == size && self.rng.chance(REPLACE_PER_MILLE) {
-            self.calls.push_back(Call::Plain(Op::Unlink { path: path.clone() }));
-            self.calls.push_back(Call::Plain(Op::Create { path }));
+            self.steps.push_back(Step::Plain(Op::Unlink { path: path.clone() }));
+            self.steps.push_back(Step::create(0, path));
         } else {
-            self.calls.push_back(Call::Plain(Op::Open { path }));
+            self.steps.push_back(Step::open(0, path));
         }
         let pieces = (0..count).map(|n| (n * piece, piece.min(size - n * piece)));
-        self.calls.extend(pieces.map(|(offset, bytes)| Call::Write { offset, bytes }));
-        self.calls.push_back(Call::Close);
+        self.steps.extend(pieces.map(|(offset, bytes)| Step::Write { slot: 0, offset, bytes }));
+        self.steps.push_back(Step::Close { slot: 0 });
         self.share.writes_left -= count;
         self.share.write_bytes += moved;
     }
@@ -421,26 +415,18 @@ impl Person<'_> {
 
 impl Program for Person<'_> {
     fn next(&mut self, last: Done) -> Option<Op> {
-        if let Done::Opened(file) = last {
-            self.file = file;
-        }
-        if self.calls.is_empty() {
+        self.open.note(last);
+        if self.steps.is_empty() {
             self.plan()?;
         }
-        let file = self.file;
-        Some(match self.calls.pop_front().expect("a plan has calls") {
-            Call::Plain(op) => op,
-            Call::Read { offset, bytes } => Op::Read { file, offset, bytes },
-            Call::Write { offset, bytes } => Op::Write { file, offset, bytes },
-            Call::Close => Op::Close { file },
-        })
+        self.steps.pop_front().map(|step| self.open.op(step))
     }
 
     fn failed(&mut self, error: dcd_model::ffs::FsError) -> Option<Done> {
         // Another program has taken the file away and not yet made the new one, or has made it first: this one gives up.
         use dcd_model::ffs::FsError::{Exists, NotFound};
         matches!(error, Exists | NotFound).then(|| {
-            self.calls.clear();
+            self.steps.clear();
             Done::Nothing
         })
     }

@@ -24,7 +24,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
                     let ffs = nuser::file_system(settings, &setup)?;
                     // All disks get the same trees.
                     let seed = mix(mix(settings.seed, u64::from(users)), run);
-                    let benchmark = NUser { users, cold, pause: settings.span("pause")?, ..NUser::default() };
+                    let benchmark = NUser { users, cold, pause: settings.span("pause")? };
                     points.push(Point::new(key(disk, users, cold, run), move || {
                         nuser::measure(&setup, &ffs, benchmark, seed)
                     }));

@@ -1,14 +1,15 @@
 //! libCacheSim's oracleGeneral: little-endian records of 24 bytes, no header: time in seconds, object, size in bytes, and the number
 //! of the record that has the object next, or -1. It says neither what is read and what written, nor what an object is.
 
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 
 use dcd_engine::{Nanos, SECTOR_BYTES};
 use zerocopy::little_endian::{I64, U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::{TraceError, Unit};
-use crate::format::{Format, Input, Likeness, ReadTrace};
+use crate::error::TraceError;
+use crate::format::{Format, Input, Likeness};
+use crate::records::{RecordReader, Records};
 use dcd_stack::{DeviceId, Op, Record};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -21,7 +22,7 @@ pub const FORMAT: Format = Format {
     name: "oracle-general",
     about: "libCacheSim oracleGeneral (read only); all is taken for reads",
     recognise: |head| if is_one(head.bytes) { Likeness::LIKELY } else { Likeness::NONE },
-    read: |input| Ok(Box::new(Reader::open(input)?)),
+    read: |input| Ok(Box::new(open(input)?)),
     write: None,
     time_unit: Nanos(SECOND_NS),
     has_responses: false,
@@ -29,7 +30,7 @@ pub const FORMAT: Format = Format {
     guess: None,
 };
 
-#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Access {
     seconds: U32,
@@ -62,54 +63,30 @@ fn is_one(bytes: &[u8]) -> bool {
     all.len() >= RECORDS_MIN && in_order && (holds(0) || holds(1))
 }
 
-struct Reader {
-    input: Input,
-    number: u64,
+struct Oracle {
     /// Of an object's number: 1 where the numbers are byte offsets.
     unit_bytes: u64,
 }
 
-impl Reader {
-    fn open(mut input: Input) -> Result<Reader, TraceError> {
-        let head = input.bytes.fill_buf().map_err(|e| TraceError::io(&input.name, e))?;
-        let all = accesses(head);
-        // Sectors are not all multiples of 512.
-        let offsets =
-            all.len() >= RECORDS_MIN && all.iter().all(|access| access.object.get() % SECTOR_BYTES == 0);
-        Ok(Reader { input, number: 0, unit_bytes: if offsets { 1 } else { SECTOR_BYTES } })
-    }
+fn open(mut input: Input) -> Result<RecordReader<Oracle>, TraceError> {
+    let head = input.bytes.fill_buf().map_err(|e| TraceError::io(&input.name, e))?;
+    let all = accesses(head);
+    // Sectors are not all multiples of 512.
+    let offsets =
+        all.len() >= RECORDS_MIN && all.iter().all(|access| access.object.get() % SECTOR_BYTES == 0);
+    Ok(RecordReader::new(input, Oracle { unit_bytes: if offsets { 1 } else { SECTOR_BYTES } }))
+}
 
-    fn record(&self, access: &Access) -> Result<Record, String> {
+impl Records for Oracle {
+    type Raw = Access;
+
+    fn parse(&mut self, access: &Access) -> Result<Option<Record>, String> {
         let at = Nanos(u64::from(access.seconds.get()) * SECOND_NS);
         let object = access.object.get();
         let start = object
             .checked_mul(self.unit_bytes)
             .ok_or_else(|| format!("the object {object} is no place on a disk"))?;
-        Ok(Record::of_bytes(at, DeviceId(0), Op::Read, start, access.bytes.get().into())?)
-    }
-}
-
-impl ReadTrace for Reader {
-    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        let name = &self.input.name;
-        if self.input.bytes.fill_buf().map_err(|e| TraceError::io(name, e))?.is_empty() {
-            return Ok(None);
-        }
-        self.number += 1;
-        let malformed = |what| TraceError::Malformed {
-            file: name.clone(),
-            unit: Unit::Record,
-            number: self.number,
-            what,
-        };
-        let mut raw = [0; ACCESS_BYTES];
-        match self.input.bytes.read_exact(&mut raw) {
-            Ok(()) => self.record(&accesses(&raw)[0]).map(Some).map_err(malformed),
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(malformed("the file was cut off within it".to_owned()))
-            }
-            Err(e) => Err(TraceError::io(name, e)),
-        }
+        Ok(Some(Record::of_bytes(at, DeviceId(0), Op::Read, start, access.bytes.get().into())?))
     }
 
     fn note(&self) -> Option<String> {

@@ -5,8 +5,9 @@ use std::io::{BufRead, Read};
 
 use dcd_engine::Nanos;
 
-use crate::error::{TraceError, Unit};
-use crate::format::{Format, Input, Likeness, ReadTrace};
+use crate::error::TraceError;
+use crate::format::{Format, Input, Likeness};
+use crate::records::{RecordReader, Records};
 use dcd_stack::{DeviceId, Op, Record};
 
 const HEADER_END: u8 = 0x0c;
@@ -29,7 +30,7 @@ pub const FORMAT: Format = Format {
         let first = |bytes: &[u8]| bytes.get(..8) == Some(&[0, 0, 0, RECORD_BYTES as u8, 0, 4, 0, 1]);
         Likeness::certain_if(after.is_some_and(first))
     },
-    read: |input| Ok(Box::new(Reader::open(input)?)),
+    read: |input| Ok(Box::new(open(input)?)),
     write: None,
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: true,
@@ -37,23 +38,19 @@ pub const FORMAT: Format = Format {
     guess: None,
 };
 
-struct Reader {
-    input: Input,
-    number: u64,
+/// Skips the header.
+fn open(mut input: Input) -> Result<RecordReader<Srt>, TraceError> {
+    let mut header = Vec::new();
+    let read = Read::take(&mut input.bytes, HEADER_BYTES_MAX).read_until(HEADER_END, &mut header);
+    read.map_err(|e| TraceError::io(&input.name, e))?;
+    if header.last() != Some(&HEADER_END) {
+        let what = "no form feed ends the text header, as that of an SRT trace is ended".to_owned();
+        return Err(TraceError::Unreadable { file: input.name, what });
+    }
+    Ok(RecordReader::new(input, Srt))
 }
 
-impl Reader {
-    fn open(mut input: Input) -> Result<Reader, TraceError> {
-        let mut header = Vec::new();
-        let read = Read::take(&mut input.bytes, HEADER_BYTES_MAX).read_until(HEADER_END, &mut header);
-        read.map_err(|e| TraceError::io(&input.name, e))?;
-        if header.last() != Some(&HEADER_END) {
-            let what = "no form feed ends the text header, as that of an SRT trace is ended".to_owned();
-            return Err(TraceError::Unreadable { file: input.name, what });
-        }
-        Ok(Reader { input, number: 0 })
-    }
-}
+struct Srt;
 
 fn record(raw: &[u8; RECORD_BYTES]) -> Result<Record, String> {
     let word = |index: usize| u32::from_be_bytes(raw[4 * index..4 * index + 4].try_into().expect("a word"));
@@ -70,27 +67,11 @@ fn record(raw: &[u8; RECORD_BYTES]) -> Result<Record, String> {
     Ok(record.answered_after(Some(Nanos(response * MICROSECOND_NS))))
 }
 
-impl ReadTrace for Reader {
-    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        let name = &self.input.name;
-        if self.input.bytes.fill_buf().map_err(|e| TraceError::io(name, e))?.is_empty() {
-            return Ok(None);
-        }
-        self.number += 1;
-        let malformed = |what: String| TraceError::Malformed {
-            file: name.clone(),
-            unit: Unit::Record,
-            number: self.number,
-            what,
-        };
-        let mut raw = [0; RECORD_BYTES];
-        match self.input.bytes.read_exact(&mut raw) {
-            Ok(()) => record(&raw).map(Some).map_err(malformed),
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(malformed("the file was cut off within it".to_owned()))
-            }
-            Err(e) => Err(TraceError::io(name, e)),
-        }
+impl Records for Srt {
+    type Raw = [u8; RECORD_BYTES];
+
+    fn parse(&mut self, raw: &[u8; RECORD_BYTES]) -> Result<Option<Record>, String> {
+        record(raw).map(Some)
     }
 }
 

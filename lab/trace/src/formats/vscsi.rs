@@ -1,14 +1,15 @@
 //! VMware vscsi binary: little-endian records of 32 bytes (version 1) or 40 (version 2, with response times), no header. Which
 //! it is is seen by the version in two records. Commands that neither read nor write are no requests.
 
-use std::io::{BufRead, Read, Write};
+use std::io::Write;
 
 use dcd_engine::Nanos;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::{TraceError, Unit};
-use crate::format::{Format, Head, Input, Likeness, ReadTrace, WriteTrace};
+use crate::error::TraceError;
+use crate::format::{Format, Head, Input, Likeness, WriteTrace};
+use crate::records::{RecordReader, Records};
 use crate::text::{RESPONSE_UNKNOWN, counted, known_response};
 use dcd_stack::{DeviceId, Op, Record};
 
@@ -22,7 +23,7 @@ pub const V1: Format = Format {
     name: "vscsi",
     about: "VMware vscsi version 1",
     recognise: |head| recognise::<First>(head),
-    read: |input| Ok(Box::new(Reader::<First>::new(input))),
+    read: |input| Ok(Box::new(reader::<First>(input))),
     write: Some(|out| Box::new(Writer::<First>::new(out))),
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
@@ -34,7 +35,7 @@ pub const V2: Format = Format {
     name: "vscsi2",
     about: "VMware vscsi version 2",
     recognise: |head| recognise::<Second>(head),
-    read: |input| Ok(Box::new(Reader::<Second>::new(input))),
+    read: |input| Ok(Box::new(reader::<Second>(input))),
     write: Some(|out| Box::new(Writer::<Second>::new(out))),
     has_responses: true,
     ..V1
@@ -165,21 +166,21 @@ fn recognise<V: Version>(head: &Head<'_>) -> Likeness {
     Likeness::certain_if(head.bytes.len() >= bytes && tried.clone().all(of_version))
 }
 
-struct Reader<V> {
-    input: Input,
-    number: u64,
+struct Vscsi<V> {
     other: u64,
     /// Requests whose response time is not known.
     unknown: u64,
     version: std::marker::PhantomData<V>,
 }
 
-impl<V: Version> Reader<V> {
-    const fn new(input: Input) -> Reader<V> {
-        Reader { input, number: 0, other: 0, unknown: 0, version: std::marker::PhantomData }
-    }
+fn reader<V: Version>(input: Input) -> RecordReader<Vscsi<V>> {
+    RecordReader::new(input, Vscsi { other: 0, unknown: 0, version: std::marker::PhantomData })
+}
 
-    fn record(&mut self, raw: &V) -> Result<Option<Record>, String> {
+impl<V: Version> Records for Vscsi<V> {
+    type Raw = V;
+
+    fn parse(&mut self, raw: &V) -> Result<Option<Record>, String> {
         if raw.version() != V::NUMBER {
             return Err(format!("its version is {} and not {}", raw.version(), V::NUMBER));
         }
@@ -187,7 +188,10 @@ impl<V: Version> Reader<V> {
         let op = match command.command {
             code if READS.contains(&code) => Op::Read,
             code if WRITES.contains(&code) => Op::Write,
-            _ => return Ok(None),
+            _ => {
+                self.other += 1;
+                return Ok(None);
+            }
         };
         let ns = |micros: u64| micros.checked_mul(MICROSECOND_NS).map(Nanos);
         let at = ns(command.micros).ok_or("its time is too large")?;
@@ -196,33 +200,6 @@ impl<V: Version> Reader<V> {
         let record = Record::new(at, DeviceId(0), op, command.start, sectors)?;
         let known = response.and_then(|response| known_response(response, &mut self.unknown));
         Ok(Some(record.answered_after(known)))
-    }
-}
-
-impl<V: Version> ReadTrace for Reader<V> {
-    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        loop {
-            let name = self.input.name.clone();
-            if self.input.bytes.fill_buf().map_err(|e| TraceError::io(&name, e))?.is_empty() {
-                return Ok(None);
-            }
-            self.number += 1;
-            let number = self.number;
-            let mut raw = V::new_zeroed();
-            let file = name.clone();
-            let malformed = |what| TraceError::Malformed { file, unit: Unit::Record, number, what };
-            match self.input.bytes.read_exact(raw.as_mut_bytes()) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    return Err(malformed("the file was cut off within it".to_owned()));
-                }
-                Err(e) => return Err(TraceError::io(&name, e)),
-            }
-            match self.record(&raw).map_err(malformed)? {
-                Some(record) => return Ok(Some(record)),
-                None => self.other += 1,
-            }
-        }
     }
 
     fn note(&self) -> Option<String> {

@@ -16,11 +16,11 @@ impl Planner<'_> {
     pub(super) fn read(&mut self, file: Ino, offset: u64, bytes: u64) -> Result<Done, FsError> {
         self.open_file(file)?;
         let shape = self.volume.shape;
-        let access_times = self.volume.config.access_times;
         let inode = self.volume.inodes.get_mut(file);
         let bytes = inode.bytes.saturating_sub(offset).min(bytes);
         if bytes > 0 {
-            inode.is_dirty |= access_times;
+            // The time of access.
+            inode.is_dirty = true;
             let next = (offset / shape.block_bytes) as u32;
             let last = ((offset + bytes - 1) / shape.block_bytes) as u32;
             self.steps.push(Step::ReadFile { file, next, last });

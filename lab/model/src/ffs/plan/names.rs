@@ -259,9 +259,8 @@ impl Planner<'_> {
         self.volume.directory(target)?;
         let names = self.scan_all(target);
         self.copy(self.volume.inodes.get(target).bytes);
-        if self.volume.config.access_times {
-            self.put_inode(target, WriteMode::Delayed, Effect::None);
-        }
+        // The time of access.
+        self.put_inode(target, WriteMode::Delayed, Effect::None);
         Ok(Done::Names(names))
     }
 
