@@ -17,20 +17,23 @@ if [ "${1:-}" = product ]; then
     packages=()
     for manifest in crates/*/Cargo.toml; do packages+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"); done
 fi
+# Where nothing was built yet, what only helps the next build would cost a tenth of the time.
+[ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0
 echo "== lints"
 cargo clippy "${packages[@]}" --all-targets --locked --quiet -- -D warnings
 echo "== tests"
-# Built once, without the examples (the lints have checked those); then run three binaries at a time, as many wait for disks and clocks.
+# Built once, without the examples (the lints have checked those). Then three binaries run at a time with three threads each: most tests
+# wait for disks and clocks.
 built=$(mktemp)
 cargo test "${packages[@]}" --lib --bins --tests --locked --no-run --message-format=json-render-diagnostics > "$built"
 sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1 \2/p' "$built" |
     LC_ALL=C sort -t/ -k1 > "$built.tests"
 [ -s "$built.tests" ] || { echo "no tests were built" >&2; exit 1; }
 # The longest first.
-{ grep -E '/(dcd_sim|fuzz)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_sim|fuzz)-[^/]*$' "$built.tests"; } > "$built.order"
+{ grep -E '/(dcd_sim|fuzz|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_sim|fuzz|program)-[^/]*$' "$built.tests"; } > "$built.order"
 # Names of passing tests are left out.
 noise='^(test .* \.\.\. ok|running [0-9]+ tests?|)$'
-export noise log
+export noise log RUST_TEST_THREADS=3
 run_binary() { # DIRECTORY EXECUTABLE
     local out status=0
     out=$(mktemp)

@@ -1,0 +1,239 @@
+//! The server is killed (SIGKILL) under load, again and again; what was promised must be there. And a server that lies
+//! about its flushes must be caught by the same checks.
+//!
+//! A kill is not a power cut: what reached the files stays. What is lost is whatever the server kept in RAM, so this
+//! shows that nothing is acknowledged too early. Power cuts are simulated, by the million, elsewhere.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{MIB, Nbd, Place, Server, tool};
+
+const ROUNDS: u64 = 20;
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 16 * MIB / BLOCK as u64;
+
+/// A block that says where it belongs and which write it is.
+fn stamp(block: u64, version: u64) -> Vec<u8> {
+    [block.to_le_bytes(), version.to_le_bytes()].concat().repeat(BLOCK / 16)
+}
+
+/// What a client knows: for each block the last version it wrote, and the last one that a flush covered.
+#[derive(Clone)]
+struct Oracle {
+    written: Vec<u64>,
+    flushed: Vec<u64>,
+}
+
+impl Oracle {
+    fn new() -> Oracle {
+        Oracle { written: vec![0; BLOCKS as usize], flushed: vec![0; BLOCKS as usize] }
+    }
+
+    /// Writes until the server dies: single blocks, a flush after every few.
+    fn load(&mut self, nbd: &mut Nbd, random: &mut u64) {
+        loop {
+            for _ in 0..next(random) % 12 {
+                let block = next(random) % BLOCKS;
+                let version = self.written[block as usize] + 1;
+                // Whether a write that failed has an effect is not known: it counts as written, not as flushed.
+                self.written[block as usize] = version;
+                if nbd.write(block * BLOCK as u64, &stamp(block, version)).is_err() {
+                    return;
+                }
+            }
+            let covered = self.written.clone();
+            if nbd.flush().is_err() {
+                return;
+            }
+            self.flushed = covered;
+        }
+    }
+
+    /// How many blocks are not what they may be: whole, of a version from the last flushed to the last written.
+    fn wrong(&mut self, nbd: &mut Nbd) -> u64 {
+        let mut wrong = 0;
+        for block in 0..BLOCKS {
+            let (low, high) = (self.flushed[block as usize], self.written[block as usize]);
+            if high == 0 {
+                continue;
+            }
+            let read = nbd.read(block * BLOCK as u64, BLOCK).unwrap();
+            let version = u64::from_le_bytes(read[8..16].try_into().unwrap());
+            let whole = read == stamp(block, version);
+            let fresh = low == 0
+                && read == crate::common::original(BLOCK as u64 * (block + 1))[block as usize * BLOCK..];
+            if !fresh && (!whole || version < low || version > high) {
+                wrong += 1;
+            }
+            // What it is now, it stays.
+            if whole {
+                (self.written[block as usize], self.flushed[block as usize]) = (version, version);
+            } else if fresh {
+                self.written[block as usize] = 0;
+            }
+        }
+        wrong
+    }
+}
+
+/// A small generator: xorshift, as nothing here needs more.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Runs `load` against a server that is killed after a while.
+fn killed_under(server: Server, after: Duration, load: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(after);
+            server.kill();
+            done.store(true, Ordering::SeqCst);
+        });
+        load();
+    });
+    assert!(done.load(Ordering::SeqCst));
+}
+
+fn rounds_with_oracle(place: &Place, rounds: u64, seed: u64) -> u64 {
+    let mut oracle = Oracle::new();
+    let mut random = seed;
+    let mut wrong = 0;
+    for _ in 0..rounds {
+        let server = place.serve();
+        let mut nbd = place.nbd();
+        let after = Duration::from_millis(20 + next(&mut random) % 150);
+        killed_under(server, after, || oracle.load(&mut nbd, &mut random));
+        let server = place.serve();
+        wrong += oracle.wrong(&mut place.nbd());
+        server.kill();
+    }
+    wrong
+}
+
+#[test]
+fn flushed_writes_survive_a_kill() {
+    for (promise, seed) in [("flush", 1), ("always", 2)] {
+        let place = Place::new();
+        place.write_stack(&format!("promise = \"{promise}\"\n"));
+        place.format();
+        assert_eq!(rounds_with_oracle(&place, ROUNDS / 2, seed), 0, "promise {promise}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_that_lies_about_flushes_is_caught() {
+    let place = Place::new();
+    place.write_stack_with(
+        "liar",
+        "",
+        "[layer.liar]\nkind = \"fault\"\nof = \"cache\"\nignore-flush = true\n",
+    );
+    place.format();
+    assert!(rounds_with_oracle(&place, ROUNDS / 2, 3) > 0, "the checks see what a liar loses");
+}
+
+/// fio that writes blocks with checksums and numbers, and notes how far it came.
+fn fio(place: &Place, target: &[&str], more: &[&str]) -> Command {
+    let mut command = Command::new("fio");
+    command
+        .current_dir(place.dir.path())
+        .args(["--name=kill", "--rw=randwrite", "--bs=4k", "--size=8m", "--iodepth=1", "--thread=1"])
+        .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=1", "--output=fio.out"])
+        .args(["--random_generator=tausworthe64", "--norandommap=0", "--loops=1"])
+        .args(target)
+        .args(more)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn verified(place: &Place, target: &[&str], seed: &str) -> Output {
+    let mut command = fio(place, target, &[seed, "--verify_only=1", "--verify_state_load=1"]);
+    command.stderr(Stdio::piped()).output().unwrap()
+}
+
+/// One kill under fio, and what a verification of all that fio saw completed says.
+fn fio_round(place: &Place, target: &[&str], mount: Option<&Path>, round: u64) -> bool {
+    let seed = format!("--randseed={}", round + 1);
+    let server = place.serve();
+    let mut load = fio(place, target, &[&seed, "--do_verify=0", "--rate_iops=3000"]).spawn().unwrap();
+    wait_for_writes(place, 50);
+    killed_under(server, Duration::from_millis(100 + round * 40), || {
+        load.wait().unwrap();
+    });
+    detach_fuse(mount);
+    let server = place.serve();
+    let output = verified(place, target, &seed);
+    server.kill();
+    detach_fuse(mount);
+    if !output.status.success() {
+        let said = std::fs::read_to_string(place.path("fio.out")).unwrap_or_default();
+        println!("{}\n{said}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+/// Waits until a client is at work: on a busy machine that takes its time.
+fn wait_for_writes(place: &Place, count: u64) {
+    let began = Instant::now();
+    loop {
+        let output = place.run("status", &["--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if status["requests"]["write"]["count"].as_u64().is_some_and(|seen| seen >= count) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "fio writes");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A killed FUSE server leaves a dead mount.
+fn detach_fuse(mount: Option<&Path>) {
+    if let Some(mount) = mount {
+        let _ = Command::new("fusermount3").arg("-uz").arg(mount).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn completed_writes_of_fio_survive_a_kill_over_nbd() {
+    if tool("kill over NBD", "fio").is_none() {
+        return;
+    }
+    let place = Place::new();
+    place.write_stack("promise = \"always\"\n");
+    place.format();
+    let uri = format!("--uri=nbd+unix:///?socket={}", place.path("nbd.sock").display());
+    for round in 0..ROUNDS / 2 {
+        assert!(fio_round(&place, &["--ioengine=nbd", &uri], None, round), "round {round}");
+    }
+}
+
+#[test]
+fn completed_writes_of_fio_survive_a_kill_over_fuse() {
+    if tool("kill over FUSE", "fio").is_none() {
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        crate::common::skip("kill over FUSE: /dev/fuse is not here");
+        return;
+    }
+    let place = Place::new();
+    let mount = place.path("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    place.write_stack("promise = \"always\"\n");
+    let text = std::fs::read_to_string(place.stack()).unwrap();
+    std::fs::write(place.stack(), text.replace("[serve]", "[serve]\nfuse = \"mnt\"")).unwrap();
+    place.format();
+    let file = format!("--filename={}", mount.join("disk.img").display());
+    let target = ["--ioengine=psync", "--direct=1", &file];
+    for round in 0..ROUNDS / 2 {
+        assert!(fio_round(&place, &target, Some(&mount), round), "round {round}");
+    }
+}

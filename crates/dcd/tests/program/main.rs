@@ -1,0 +1,18 @@
+//! The program as a user runs it.
+
+mod array;
+mod array_absent;
+mod array_cache;
+mod array_life;
+mod array_mistakes;
+mod array_over_dcd;
+mod behind;
+mod calibrate;
+mod common;
+mod kill;
+mod lifecycle;
+mod non_volatile;
+mod offline;
+mod refusals;
+mod serve;
+mod service;

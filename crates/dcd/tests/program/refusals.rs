@@ -1,0 +1,695 @@
+//! Every way in which cache and data disk may not belong together: each is refused with what to do, and nothing is changed.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::common::{MIB, Place, Server, SmallFs, dcd, expect, original};
+
+/// A cache with dirty data in its log, not served.
+fn dirty() -> Place {
+    let place = Place::new();
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        nbd.write(i * 65536, &[0xd1; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    expect(&server.stop(), 0, "");
+    place
+}
+
+/// A cache with nothing dirty, not served.
+fn clean() -> Place {
+    let place = dirty();
+    let server = place.serve();
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    expect(&server.stop(), 0, "");
+    place
+}
+
+fn refused(place: &Place, more: &[&str], said: &str) {
+    let before = place.bare();
+    match Server::start(place, more) {
+        Ok(_) => panic!("it was served: {said}"),
+        Err(output) => expect(&output, 3, said),
+    }
+    assert!(place.bare() == before, "a refusal changes nothing");
+}
+
+fn poke(place: &Place, file: &str, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(place.path(file)).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn rule_11_a_missing_log_with_dirty_data_names_the_bytes_at_risk() {
+    let place = dirty();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "64 KiB of acknowledged writes would be lost");
+    refused(&place, &["--without-cache"], "64 KiB of acknowledged writes would be lost");
+    // Given up on purpose, the disk is served as it is, and the log is never used again.
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    assert!(place.nbd().read(0, 4096).unwrap() == original(16 * MIB)[..4096]);
+    expect(&server.stop(), 0, "");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    refused(&place, &[], "never use this log again");
+    expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
+    expect(&place.run("rescue", &["--list", "--json"]), 4, "\"given_up\":true");
+}
+
+/// Zeroes take no room in the log, and are as much of what a client was told is written as data is.
+#[test]
+fn zeroes_that_are_not_written_back_are_counted_wherever_data_is() {
+    let place = Place::new();
+    place.write_stack("when = \"high-low\"\n");
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.zero(4 * MIB, 9 * MIB).unwrap();
+    nbd.flush().unwrap();
+    expect(&place.run("status", &[]), 0, "dirty 9 MiB");
+    expect(&server.stop(), 0, "");
+    expect(&place.run("check", &[]), 0, "9 MiB");
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "9 MiB of acknowledged writes would be lost");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    // After a kill it is not known how much it is; the log's size is no bound for zeroes.
+    place.serve().kill();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "and zeroes and discards of any size");
+}
+
+#[test]
+fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_never_used_again() {
+    let place = dirty();
+    fs::remove_file(place.record()).unwrap();
+    refused(&place, &["--without-cache"], "the data disk is incomplete without its cache");
+    assert!(!place.record().exists(), "a refusal changes nothing");
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    place.nbd().write_fua(0, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    refused(&place, &[], "never use this log again");
+    assert!(place.bare()[..4096] == [9; 4096]);
+}
+
+#[test]
+fn rule_11_a_log_that_was_given_up_says_so_itself() {
+    let place = dirty();
+    expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+    let log = fs::read(place.path("log.img")).unwrap();
+    // The disk is moved, and its record stays behind.
+    fs::remove_file(place.record()).unwrap();
+    refused(&place, &[], "never use this log again");
+    expect(&place.run("check", &[]), 0, "given up");
+    expect(&place.run("rescue", &[]), 3, "never use this log again");
+    expect(&place.run("detach", &[]), 3, "never use this log again");
+    expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
+    assert!(fs::read(place.path("log.img")).unwrap() == log && !place.record().exists());
+    // It is no cache of that disk, which is served by itself as before.
+    expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
+    // Its data can be had yet, by name; the log stays out of use.
+    let bare = place.bare();
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
+    assert!(place.bare() != bare && !place.record().exists());
+    refused(&place, &[], "never use this log again");
+    expect(&place.run("format", &[]), 0, "a log of");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn the_log_of_another_cache_is_not_given_up_with_the_one_that_is() {
+    let place = clean();
+    let other = dirty();
+    fs::copy(other.path("log.img"), place.path("log.img")).unwrap();
+    let before = fs::read(place.path("log.img")).unwrap();
+    expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
+    assert!(fs::read(place.path("log.img")).unwrap() == before);
+}
+
+#[test]
+fn a_cache_on_a_cache_that_was_given_up_is_not_served_again() {
+    let place = Place::new();
+    write_two_caches(&place);
+    for layer in ["low", "up"] {
+        expect(&place.run("format", &["--layer", layer]), 0, "a log of");
+    }
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    let server = place.serve_with(&["--without-cache", "--force"]);
+    place.nbd().write_fua(1 << 20, &[8; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    refused(&place, &[], "log cache \"low\": the data disk has been written without the log");
+    // A new cache below: nothing but the upper log itself knows.
+    expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
+    refused(&place, &[], "the cache of this log was given up");
+    expect(&place.run("rescue", &["--layer", "up"]), 3, "the cache of this log was given up");
+    assert!(place.bare()[1 << 20..][..4096] == [8; 4096]);
+    expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
+    expect(&place.serve().stop(), 0, "");
+}
+
+/// A cache on a cache, of which nothing goes home by itself.
+fn write_two_caches(place: &Place) {
+    fs::write(
+        place.stack(),
+        "export = \"up\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.log]\npath = \"log.img\"\nsize = \"8MiB\"\n\
+         [device.upper]\npath = \"upper.img\"\nsize = \"8MiB\"\n[device.data]\npath = \"data.img\"\n\
+         [layer.low]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n\
+         [layer.up]\nkind = \"log-cache\"\nlog = \"upper\"\ndata = \"low\"\nwhen = \"when-full\"\n",
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_cache_on_a_cache_is_left_out_on_purpose_only() {
+    let place = Place::new();
+    write_two_caches(&place);
+    expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
+    expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&place.run("rescue", &["--layer", "low"]), 0, "");
+    refused(&place, &["--without-cache"], "the cache \"up\" stands on another one");
+    expect(&place.run("detach", &["--layer", "up"]), 0, "4 KiB was written back");
+    expect(&place.run("rescue", &["--layer", "low"]), 0, "written back: 4 KiB");
+    let server = place.serve_with(&["--without-cache"]);
+    assert_eq!(place.nbd().read(1 << 20, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_cache_that_was_given_up_is_taken_off_without_its_log() {
+    let place = clean();
+    let server = place.serve_with(&["--without-cache"]);
+    place.nbd().write_fua(8 * MIB, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    expect(
+        &place.run("check", &[]),
+        0,
+        "note: this log is not served: the data disk has been written without",
+    );
+    expect(&place.run("detach", &[]), 0, "the cache had been discarded before");
+    assert!(!place.record().exists() && place.bare()[8 << 20..][..4096] == [9; 4096]);
+    refused(&place, &[], "was detached");
+    for (more, says) in [(vec![], 0), (vec!["--list"], 0), (vec!["--force"], 0)] {
+        expect(&place.run("rescue", &more), if more.is_empty() { 3 } else { says }, "");
+        assert!(!place.record().exists(), "the log of a cache that is detached makes no record: {more:?}");
+    }
+    expect(&place.run("format", &[]), 0, "a log of");
+}
+
+#[test]
+fn a_log_that_has_lost_its_newer_superblock_is_brought_home_by_name() {
+    let place = dirty();
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[3; 4096]).unwrap();
+    server.kill();
+    let generation = |copy: u64| {
+        let bytes = fs::read(place.path("log.img")).unwrap();
+        u64::from_le_bytes(bytes[copy as usize * 8192 + 16..][..8].try_into().unwrap())
+    };
+    let newer = if generation(0) > generation(1) { 0 } else { 1 };
+    poke(&place, "log.img", newer * 8192, &[0xee; 4096]);
+    refused(&place, &[], "\"dcd rescue --force\" writes back what it holds");
+    expect(&place.run("rescue", &[]), 3, "the log with its newer superblock lost, or an old copy");
+    expect(&place.run("rescue", &["--list"]), 4, "the log is damaged, and nothing is known to be lost");
+    expect(&place.run("rescue", &["--force"]), 4, "written back: 68 KiB");
+    let bare = place.bare();
+    assert!(bare[1 << 20..][..4096] == [3; 4096] && bare[65536..][..4096] == [0xd1; 4096]);
+}
+
+#[test]
+fn devices_that_were_cut_short_are_named_as_such() {
+    let place = dirty();
+    let resize = |file: &str, bytes: u64| {
+        OpenOptions::new().write(true).open(place.path(file)).unwrap().set_len(bytes).unwrap();
+    };
+    let whole = fs::read(place.path("data.img")).unwrap();
+    resize("data.img", 15 * MIB);
+    for command in ["serve", "rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "the data disk has become smaller: it has 15 MiB");
+    }
+    fs::write(place.path("data.img"), whole).unwrap();
+    let log = fs::metadata(place.path("log.img")).unwrap().len();
+    let last = fs::read(place.path("log.img")).unwrap()[log as usize - 4096..].to_vec();
+    resize("log.img", log - 4096);
+    for command in ["serve", "rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "make it as large as it was: what it still holds is not lost");
+    }
+    resize("log.img", log);
+    poke(&place, "log.img", log - 4096, &last);
+    expect(&place.run("detach", &[]), 0, "64 KiB was written back");
+}
+
+#[test]
+fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
+    let place = dirty();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"data\"\nhits = \"writes\"\nfail-after = 1\nfail-count = 1000000\n";
+    fs::write(place.stack(), text.replace("data = \"data\"", "data = \"bad\"") + fault).unwrap();
+    for command in ["detach", "rescue"] {
+        expect(
+            &place.run(command, &[]),
+            1,
+            "could not be written to the data disk, and are in the log as before",
+        );
+    }
+    let server = place.serve();
+    let mut flush = dcd().arg("flush").arg(place.stack()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    let mut said = BufReader::new(flush.stderr.take().unwrap());
+    while !told.contains("not all dirty data can be written back (medium)") {
+        assert!(said.read_line(&mut told).unwrap() > 0, "it ended: {told}");
+    }
+    expect(&place.run("status", &[]), 5, "not all dirty data can be written back (medium)");
+    flush.kill().unwrap();
+    flush.wait().unwrap();
+    // It looks every two seconds.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    expect(&server.stop(), 0, "what is dirty stays in the log, and is tried again");
+    fs::write(place.stack(), text).unwrap();
+    expect(&place.run("detach", &[]), 0, "KiB was written back");
+    assert!(place.bare()[65536..][..4096] == [0xd1; 4096]);
+}
+
+#[test]
+fn a_missing_log_with_nothing_in_it_may_be_left_out() {
+    let place = clean();
+    fs::remove_file(place.path("log.img")).unwrap();
+    refused(&place, &[], "--without-cache");
+    let server = place.serve_with(&["--without-cache"]);
+    place.nbd().write(0, &[9; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    assert!(place.bare()[..4096] == [9; 4096]);
+}
+
+#[test]
+fn rule_11_swapped_logs_are_refused() {
+    let (one, two) = (dirty(), dirty());
+    fs::copy(two.path("log.img"), one.path("log.img")).unwrap();
+    refused(&one, &[], "another cache is attached");
+}
+
+#[test]
+fn swapped_data_disks_are_refused_also_without_a_record() {
+    let place = dirty();
+    let other: Vec<u8> = original(16 * MIB).into_iter().map(|byte| !byte).collect();
+    fs::write(place.path("data.img"), other).unwrap();
+    refused(&place, &[], "");
+    fs::remove_file(place.record()).unwrap();
+    let Err(output) = Server::start(&place, &[]) else { panic!("it was served") };
+    expect(&output, 3, "");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!told.contains("record") && !place.record().exists(), "no record was made: {told}");
+}
+
+#[test]
+fn a_data_disk_that_changed_behind_the_cache_is_refused() {
+    let place = dirty();
+    expect(&place.run("rescue", &["--list"]), 0, "dirty: 64 KiB");
+    poke(&place, "data.img", 8192, &[1; 512]);
+    refused(&place, &[], "");
+    expect(
+        &place.run("rescue", &["--list"]),
+        4,
+        "changed without the cache: 4 KiB of the data disk, the first at LBA 16",
+    );
+    expect(&place.run("rescue", &["--list", "--json"]), 4, "\"changed_lbas\":[16]");
+    expect(&place.run("rescue", &[]), 3, "");
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
+}
+
+#[test]
+fn rule_11_an_old_copy_of_the_log_is_refused() {
+    let place = dirty();
+    fs::copy(place.path("log.img"), place.path("snapshot")).unwrap();
+    let server = place.serve();
+    place.nbd().write_fua(1 << 20, &[3; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    fs::copy(place.path("snapshot"), place.path("log.img")).unwrap();
+    refused(&place, &[], "old copy");
+}
+
+#[test]
+fn a_disk_that_was_moved_here_without_its_record_is_served() {
+    let place = dirty();
+    fs::remove_file(place.record()).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+    assert!(place.record().exists(), "the record is made anew");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_damaged_record_is_refused() {
+    let place = dirty();
+    let text = fs::read_to_string(place.record()).unwrap();
+    fs::write(place.record(), text.replace("dirty", "clean")).unwrap();
+    refused(&place, &[], "damaged");
+}
+
+#[test]
+fn smaller_disks_are_refused_before_any_write() {
+    let place = dirty();
+    let log = OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
+    log.set_len(4 * MIB).unwrap();
+    refused(&place, &[], "");
+    log.set_len(8 * MIB).unwrap();
+    let place = dirty();
+    let data = OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+    data.set_len(8 * MIB).unwrap();
+    refused(&place, &[], "");
+}
+
+#[test]
+fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_the_cache_is_made_anew() {
+    let place = dirty();
+    let bytes = place.bare().len() as u64;
+    let grow = || {
+        let data = OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+        data.set_len(data.metadata().unwrap().len() + 4 * MIB).unwrap();
+    };
+    grow();
+    let before = fs::read(place.path("data.img")).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, bytes, "as the cache knows it");
+    nbd.write(bytes - 4096, &[0xe5; 4096]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    grow();
+    // It is the disk of that cache as before, whatever its size.
+    let stack = fs::read_to_string(place.stack()).unwrap();
+    let plain = "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\npath = \"data.img\"\n";
+    fs::write(place.stack(), plain).unwrap();
+    refused(&place, &[], "is attached to this disk");
+    fs::write(place.stack(), stack).unwrap();
+    fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
+    refused(&place, &[], "the log is missing");
+    fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
+    expect(&place.serve().stop(), 0, "8 MiB larger");
+    expect(&place.run("check", &[]), 0, "");
+    expect(&place.run("detach", &[]), 0, "detached");
+    assert!(!place.record().exists());
+    let after = fs::read(place.path("data.img")).unwrap();
+    assert!(after[bytes as usize - 4096..bytes as usize] == [0xe5; 4096]);
+    assert!(after[bytes as usize..before.len()] == before[bytes as usize..]);
+    place.format();
+    let server = place.serve();
+    assert_eq!(place.nbd().bytes, bytes + 8 * MIB);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let place = dirty();
+    let mut log = fs::read(place.path("log.img")).unwrap();
+    for at in [0, 8192] {
+        // The version stands after the magic; the checksum, over the block with its own field zero, after the state.
+        log[at + 8] = 99;
+        log[at + 12..at + 16].fill(0);
+        let crc = crc32c::crc32c(&log[at..at + 4096]);
+        log[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(place.path("log.img"), &log).unwrap();
+    refused(&place, &[], "version");
+    assert!(fs::read(place.path("log.img")).unwrap() == log);
+}
+
+#[test]
+fn a_hostile_superblock_is_no_log() {
+    let place = dirty();
+    for at in [0, 8192] {
+        poke(&place, "log.img", at + 8, &[0xff; 4088]);
+    }
+    refused(&place, &[], "");
+}
+
+#[test]
+fn a_second_server_is_refused() {
+    let place = dirty();
+    let server = place.serve();
+    let other = dcd().arg("serve").arg("--quiet").arg(place.stack()).output().unwrap();
+    assert_ne!(other.status.code(), Some(0));
+    let offline = [("check", 1), ("detach", 1), ("rescue", 1), ("format", 1)];
+    for (command, code) in offline {
+        expect(&place.run(command, &[]), code, "in use");
+    }
+    assert_eq!(place.nbd().read(0, 4096).unwrap(), [0xd1; 4096], "the first one goes on");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn format_refuses_what_is_worth_something() {
+    let place = dirty();
+    expect(&place.run("format", &[]), 3, "64 KiB of acknowledged writes would be lost");
+    // A log with something else on it.
+    let place = Place::new();
+    poke(&place, "log.img", 1080, b"\x53\xef");
+    expect(&place.run("format", &[]), 3, "ext4");
+    expect(&place.run("format", &["--force"]), 0, "");
+    // The log of another disk's cache.
+    let other = Place::new();
+    fs::copy(dirty().path("log.img"), other.path("log.img")).unwrap();
+    expect(&other.run("format", &[]), 3, "64 KiB in it are not on its data disk yet");
+}
+
+/// A log that failed while all went home is out of date, and costs nothing: no --force is needed to make another.
+#[test]
+fn a_log_that_failed_and_has_nothing_is_made_anew_without_force() {
+    a_log_fails(|server| expect(&server.stop(), 0, ""));
+    // What is home is recorded when it is.
+    a_log_fails(Server::kill);
+}
+
+fn a_log_fails(ends: impl FnOnce(Server)) {
+    let place = Place::new();
+    place.format();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"writes\"\nfail-after = 40\nfail-count = 1000000\n";
+    fs::write(place.stack(), text.replace("log = \"log\"\ndata", "log = \"bad\"\ndata") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..100u64 {
+        nbd.write_fua(i * 16384, &[0xab; 4096]).unwrap();
+    }
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    ends(server);
+    fs::write(place.stack(), text).unwrap();
+    refused(&place, &[], "no data is at risk");
+    expect(&place.run("format", &[]), 0, "a log of");
+    let server = place.serve();
+    assert_eq!(place.nbd().read(99 * 16384, 4096).unwrap(), [0xab; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+/// Rule 13. The log takes no more writes from one moment on: what was acknowledged and flushed before is served and goes home,
+/// what comes later goes to the data disk, status says so, and this log is never used again.
+#[test]
+fn rule_13_a_log_that_fails_while_served_loses_nothing_and_is_never_used_again() {
+    let place = Place::new();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"writes\"\nfail-after = 40\nfail-count = 1000000\n";
+    place.format();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("log = \"log\"\ndata", "log = \"bad\"\ndata") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..200u64 {
+        nbd.write(i * 16384, &[0xab; 4096]).unwrap();
+        nbd.flush().unwrap();
+    }
+    expect(&place.run("status", &[]), 5, "log-failed");
+    for i in 0..200u64 {
+        let read = nbd.read(i * 16384, 4096).unwrap_or_else(|e| panic!("block {i}: {e}"));
+        assert_eq!(read, [0xab; 4096], "block {i}");
+    }
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    server.kill();
+    let bare = place.bare();
+    for i in 0..200usize {
+        assert!(bare[i * 16384..][..4096] == [0xab; 4096], "on the data disk, block {i}");
+    }
+    fs::write(place.stack(), text).unwrap();
+    refused(&place, &[], "never use this log again");
+}
+
+#[test]
+fn the_data_disk_of_a_cache_is_no_log_and_no_member() {
+    // Log and data swapped in the stack file: what the refusal of `serve` advises must not cost the data.
+    let place = dirty();
+    let before = place.bare();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let swapped = text.replace("log = \"log\"\ndata = \"data\"", "log = \"data\"\ndata = \"log\"");
+    assert_ne!(text, swapped);
+    fs::write(place.stack(), &swapped).unwrap();
+    refused(&place, &[], "swapped");
+    refused(&place, &["--without-cache"], "is the log of the cache");
+    expect(&place.run("format", &[]), 3, "is the data disk of the cache");
+    // The same without a record.
+    let record = fs::read(place.record()).unwrap();
+    fs::remove_file(place.record()).unwrap();
+    expect(&place.run("format", &[]), 3, "has the log of the cache");
+    assert!(place.bare() == before);
+    // A member of an array, and a spare.
+    fs::write(place.record(), record).unwrap();
+    let devices: String =
+        ["a", "b"].map(|name| format!("[device.{name}]\npath = \"{name}\"\nsize = \"16MiB\"\n")).concat();
+    let array = format!(
+        "export = \"array\"\n[device.data]\npath = \"data.img\"\n{devices}\
+         [layer.array]\nkind = \"raid\"\nlevel = \"raid5\"\nof = [\"a\", \"b\", \"data\"]\n"
+    );
+    fs::write(place.stack(), array).unwrap();
+    let create = dcd().args(["array", "create"]).arg(place.stack()).output().unwrap();
+    expect(&create, 3, "is the data disk of the cache");
+    assert!(place.bare() == before);
+    // Nothing of this has cost anything.
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(65536, 4096).unwrap(), [0xd1; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_log_is_not_served_as_a_disk() {
+    let place = dirty();
+    let bare = |more: &str| {
+        let text = format!(
+            "export = \"log\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.log]\npath = \"log.img\"\n{more}"
+        );
+        fs::write(place.stack(), text).unwrap();
+    };
+    bare("");
+    let before = fs::read(place.path("log.img")).unwrap();
+    refused(&place, &[], "is the log of the cache");
+    assert!(fs::read(place.path("log.img")).unwrap() == before);
+    bare("read-only = true\n");
+    expect(&place.serve().stop(), 0, "");
+    // One that was detached is a disk like any other.
+    place.write_stack("");
+    expect(&place.run("detach", &[]), 0, "");
+    bare("");
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_rescue_from_the_log_of_another_cache_is_refused_also_with_force() {
+    let (place, other) = (dirty(), dirty());
+    let log = fs::read(place.path("log.img")).unwrap();
+    fs::copy(other.path("log.img"), place.path("log.img")).unwrap();
+    let (data, record) = (place.bare(), fs::read(place.record()).unwrap());
+    for more in [vec![], vec!["--force"]] {
+        expect(&place.run("rescue", &more), 3, "another cache is attached");
+    }
+    assert!(place.bare() == data);
+    assert_eq!(fs::read(place.record()).unwrap(), record, "the disk still belongs to its cache");
+    fs::write(place.path("log.img"), log).unwrap();
+    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
+}
+
+#[test]
+fn a_format_that_cannot_be_completed_leaves_nothing() {
+    let place = Place::new();
+    let format = |stack: &str| {
+        let mut command = dcd();
+        command.arg("format").arg("--log").arg(place.path("new.img")).args(["--log-size", "8MiB", "--data"]);
+        command.arg(place.path("data.img")).arg("--stack").arg(place.path(stack)).output().unwrap()
+    };
+    expect(&format("nowhere/disk.toml"), 1, "there is no directory");
+    assert!(!place.record().exists() && !place.path("new.img").exists());
+    expect(&format("disk.toml"), 0, "serve it with");
+    // The disk has a cache now.
+    fs::remove_file(place.path("new.img")).unwrap();
+    expect(&format("other.toml"), 3, "a cache is attached");
+    assert!(!place.path("other.toml").exists() && !place.path("new.img").exists());
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_refused_in_words() {
+    let place = Place::new();
+    place.format();
+    place.write_stack("destage-memory = \"1000TiB\"");
+    match Server::start(&place, &[]) {
+        Ok(_) => panic!("it was served"),
+        Err(output) => expect(&output, 1, "of RAM, and this machine has"),
+    }
+}
+
+#[test]
+fn what_was_typed_is_what_a_message_speaks_of() {
+    let place = Place::new();
+    let nowhere = place.path("nowhere");
+    let said = format!("dcd: {}: there is no such file", nowhere.display());
+    let format =
+        dcd().arg("format").arg("--log").arg(&nowhere).arg("--data").arg(place.path("data.img")).output();
+    expect(&format.unwrap(), 1, &said);
+    expect(&dcd().args(["array", "assemble"]).arg(&nowhere).output().unwrap(), 1, &said);
+}
+
+/// The log, and the data disk: all bytes of the first have their space.
+fn assert_allocated(path: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let log = fs::metadata(path).unwrap();
+    assert!(log.blocks() * 512 >= log.size(), "{} of {} bytes", log.blocks() * 512, log.size());
+}
+
+#[test]
+fn a_log_that_is_formatted_has_its_space_however_it_was_made() {
+    // Made by truncate, and named in a stack file, or by options.
+    let place = Place::new();
+    place.format();
+    assert_allocated(&place.path("log.img"));
+    for size in [&["--log-size", "8MiB"][..], &[]] {
+        let place = Place::new();
+        if !size.is_empty() {
+            fs::remove_file(place.path("log.img")).unwrap();
+        }
+        let mut command = dcd();
+        command.arg("format").arg("--log").arg(place.path("log.img")).args(size).arg("--data");
+        expect(&command.arg(place.path("data.img")).output().unwrap(), 0, "a log of");
+        assert_allocated(&place.path("log.img"));
+    }
+}
+
+#[test]
+fn a_log_that_does_not_fit_its_file_system_is_refused_with_the_figures() {
+    let Some(small) = SmallFs::mount("a log that does not fit", 4 * MIB) else { return };
+    let place = Place::new();
+    let log = small.path("log.img");
+    fs::File::create(&log).unwrap().set_len(8 * MIB).unwrap();
+    let mut command = dcd();
+    command.arg("format").arg("--log").arg(&log).arg("--data").arg(place.path("data.img"));
+    let output = command.arg("--stack").arg(place.path("new.toml")).output().unwrap();
+    expect(&output, 1, "needs 8 MiB, 8 MiB of it have no space yet, and the file system has 4 MiB free");
+    assert!(!place.record().exists() && !place.path("new.toml").exists());
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&log).unwrap()), 0, "it keeps no space");
+}
+
+#[test]
+fn a_full_file_system_under_the_record_keeps_no_disk_from_starting() {
+    let Some(small) = SmallFs::mount("a full file system under the record", 20 * MIB) else { return };
+    let place = Place::new();
+    fs::rename(place.path("log.img"), place.path("log")).unwrap();
+    fs::copy(place.path("data.img"), small.path("data.img")).unwrap();
+    let data = small.path("data.img").display().to_string();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let text = text.replace("data.img", &data).replace("log.img", "log");
+    fs::write(place.stack(), text).unwrap();
+    place.format();
+    small.fill();
+    // It was clean: that it is not any more has to be on the medium before a client writes.
+    let server = place.serve();
+    let record = || fs::read_to_string(small.path("data.img.dcd")).unwrap();
+    assert!(record().contains("\"state\": \"dirty\""), "{}", record());
+    place.nbd().write_fua(8 * MIB, &[7; 4096]).unwrap();
+    expect(&server.stop(), 0, "this attachment record was overwritten in place");
+    assert!(!small.path("data.img.dcd.new").exists());
+    expect(&place.run("detach", &[]), 0, "detached");
+    assert!(fs::read(small.path("data.img")).unwrap()[8 << 20..][..4096] == [7; 4096]);
+}

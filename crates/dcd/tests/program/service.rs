@@ -1,0 +1,322 @@
+//! What an administrator relies on while a server runs and when it is stopped: devices that hang, clients that are there, the unit.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{MIB, Nbd, Place, Server, dcd, expect, signal, skip, tool};
+
+/// Standard error of a server, line by line as it comes.
+fn said(server: &mut Server) -> BufReader<ChildStderr> {
+    BufReader::new(server.child.stderr.take().unwrap())
+}
+
+/// The next line that has `wanted` in it.
+fn wait_for(said: &mut BufReader<ChildStderr>, wanted: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0, "\"{wanted}\" is not in: {all}");
+        if line.contains(wanted) {
+            return line;
+        }
+        all += &line;
+    }
+}
+
+/// True where FUSE can be used, or a line that says that the test is skipped.
+fn has_fuse(test: &str) -> bool {
+    let has = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !has {
+        skip(&format!("{test}: /dev/fuse cannot be used"));
+    }
+    has
+}
+
+/// A data disk of 16 MiB on a FUSE file system, which hangs while the process of that is stopped.
+struct Hanging {
+    fuse: Child,
+    image: PathBuf,
+    _disk: Server,
+    _place: Place,
+}
+
+impl Hanging {
+    fn start(test: &str) -> Option<Hanging> {
+        let nbdfuse = tool(test, "nbdfuse").filter(|_| has_fuse(test))?;
+        let place = Place::new();
+        fs::write(
+            place.stack(),
+            "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\npath = \"data.img\"\n",
+        )
+        .unwrap();
+        let disk = place.serve();
+        let image = place.path("image");
+        fs::write(&image, "").unwrap();
+        let fuse =
+            Command::new(nbdfuse).arg(&image).arg("--unix").arg(place.path("nbd.sock")).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fs::metadata(&image).unwrap().len() == 0 {
+            assert!(Instant::now() < deadline, "nbdfuse mounts the disk");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Hanging { fuse, image, _disk: disk, _place: place })
+    }
+
+    fn hang(&self) {
+        signal(&self.fuse, "STOP");
+    }
+
+    fn go_on(&self) {
+        signal(&self.fuse, "CONT");
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        // The process that waits for it can be killed only after that.
+        self.go_on();
+        let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.image).status();
+        let _ = self.fuse.kill();
+        let _ = self.fuse.wait();
+    }
+}
+
+/// A cache before that disk.
+fn cached(disk: &Path) -> Place {
+    let place = Place::new();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("data.img", disk.to_str().unwrap())).unwrap();
+    place.format();
+    place
+}
+
+#[test]
+fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
+    let test = "a_data_disk_that_hangs_holds_up_only_what_needs_it";
+    let Some(disk) = Hanging::start(test) else { return };
+    let place = cached(&disk.image);
+    let mut server = place.serve();
+    let mut said = said(&mut server);
+    let mut reader = place.nbd();
+    let mut writer = place.nbd();
+    disk.hang();
+    // More than the kernel takes for a FUSE file without making the caller wait.
+    for line in 0..400 {
+        reader.ask(line * 8192, 4096).unwrap();
+    }
+    writer.write(8 * MIB, &[7; 4096]).unwrap();
+    writer.flush().unwrap();
+    let told = wait_for(&mut said, "has not answered");
+    assert!(told.contains(&format!("device \"data\" ({})", disk.image.display())), "{told}");
+    expect(&place.run("status", &[]), 0, "device data has not answered for 1");
+    disk.go_on();
+    wait_for(&mut said, "answers again, after 1");
+    assert_eq!(
+        reader.read(8 * MIB, 4096).unwrap_err().kind(),
+        std::io::ErrorKind::Other,
+        "400 replies come before"
+    );
+    let status = place.run("status", &[]);
+    assert!(!String::from_utf8_lossy(&status.stdout).contains("not answered"));
+
+    // A stop waits, says for what, and ends when it is told so once more.
+    disk.hang();
+    place.nbd().ask(12 * MIB, 4096).unwrap();
+    writer.write(9 * MIB, &[8; 4096]).unwrap();
+    writer.flush().unwrap();
+    signal(&server.child, "TERM");
+    let told = wait_for(&mut said, "still stopping");
+    assert!(told.contains("device \"data\"") && told.contains("another SIGTERM"), "{told}");
+    signal(&server.child, "TERM");
+    wait_for(&mut said, "the kernel may keep this process");
+    let told = wait_for(&mut said, "not stopped cleanly");
+    assert!(told.contains("What clients have flushed is in the log"), "{told}");
+    disk.go_on();
+    assert_eq!(server.wait().status.code(), Some(1));
+    let server = place.serve();
+    assert_eq!(place.nbd().read(9 * MIB, 4096).unwrap(), [8; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_start_that_waits_for_a_device_can_be_ended() {
+    let test = "a_start_that_waits_for_a_device_can_be_ended";
+    let Some(disk) = Hanging::start(test) else { return };
+    let place = cached(&disk.image);
+    disk.hang();
+    let mut command = dcd();
+    command.arg("serve").arg(place.stack()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Server { child: command.spawn().unwrap() };
+    let mut said = said(&mut server);
+    // It has the signals when it watches its start.
+    let tasks = format!("/proc/{}/task", server.child.id());
+    let watches = |task: std::io::Result<fs::DirEntry>| {
+        task.is_ok_and(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "dcd-start\n")
+        })
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !fs::read_dir(&tasks).unwrap().any(watches) {
+        assert!(Instant::now() < deadline, "it begins to start");
+    }
+    signal(&server.child, "TERM");
+    wait_for(&mut said, "it stops as soon as it has started");
+    signal(&server.child, "TERM");
+    wait_for(&mut said, "Nothing is lost: the next start begins anew");
+    disk.go_on();
+    assert_eq!(server.wait().status.code(), Some(1));
+    expect(&place.serve().stop(), 0, "");
+}
+
+#[test]
+fn a_stop_is_refused_while_a_client_has_the_device() {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.write(4096, &[7; 4096]).unwrap();
+    let who = format!("process {} (", std::process::id());
+    let refused = place.run("stop", &[]);
+    expect(&refused, 3, &who);
+    expect(&refused, 3, "idle for 0 s");
+    nbd.write(8192, &[8; 4096]).unwrap();
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while place.run("stop", &[]).status.code() == Some(3) {
+        assert!(Instant::now() < deadline, "a client that has gone is not in the way");
+    }
+    expect(&server.wait(), 0, "");
+    expect(&place.run("stop", &[]), 1, "is the stack served?");
+
+    // By force, and by a signal, which says who was there.
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.read(8192, 4096).unwrap(), [8; 4096]);
+    expect(&place.run("stop", &["--force"]), 0, "");
+    expect(&server.wait(), 0, "");
+    let server = place.serve();
+    let _nbd = place.nbd();
+    expect(&server.stop(), 0, &format!("stopping, although a client has the device: {who}"));
+}
+
+#[test]
+fn an_open_image_is_a_client_too() {
+    if !has_fuse("an_open_image_is_a_client_too") {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.path("mnt")).unwrap();
+    fs::write(
+        place.stack(),
+        "export = \"data\"\n[serve]\nfuse = \"mnt\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"data.img\"\n",
+    )
+    .unwrap();
+    let server = place.serve();
+    let open = fs::File::open(place.path("mnt/disk.img")).unwrap();
+    expect(&place.run("stop", &[]), 3, "mnt/disk.img, open once, idle for");
+    drop(open);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while place.run("stop", &[]).status.code() == Some(3) {
+        assert!(Instant::now() < deadline, "the image is closed");
+    }
+    expect(&server.wait(), 0, "");
+}
+
+#[test]
+fn clients_that_are_turned_away_are_told_of_once() {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    let clients: Vec<Nbd> = (0..100).map(|_| place.nbd()).collect();
+    for _ in 0..3 {
+        Nbd::connect(&place.path("nbd.sock")).err().expect("the socket has as many as it takes");
+    }
+    drop(clients);
+    let ended = server.stop();
+    expect(&ended, 0, "a client was turned away: a socket takes 100 clients at a time");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr).matches("turned away").count(), 1);
+}
+
+/// The kernel's table of connections has the kind of timer that each waits for; 2 is the keepalive's.
+#[test]
+fn the_kernel_asks_after_silent_clients_on_tcp() {
+    let place = Place::new();
+    place.format();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("\"unix:nbd.sock\"", "\"tcp:127.0.0.1:0\"")).unwrap();
+    let mut child =
+        dcd().arg("serve").arg(place.stack()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let server = Server { child };
+    let port: u16 = line.trim().rsplit(':').next().unwrap().parse().expect(&line);
+    let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // The greeting has come: the server has done all that it does to a socket.
+    (&mut &client).take(18).read_to_end(&mut Vec::new()).unwrap();
+    let ours = format!(":{port:04X} ");
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let connection = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut connection = connection.filter(|fields| fields[1].ends_with(ours.trim()) && fields[3] == "01");
+    let fields = connection.next().expect("the server's end of the connection");
+    assert!(fields[5].starts_with("02:"), "{fields:?}");
+    expect(&server.stop(), 0, "");
+}
+
+/// A unit that mounts what is on the device, as systemd makes it of a line with _netdev in /etc/fstab.
+const MOUNT: &str = "[Mount]\nWhat=/dev/nbd0\nWhere=/mnt/disk\nOptions=_netdev\n";
+
+#[test]
+fn the_unit_stops_after_what_is_mounted_on_it() {
+    let test = "the_unit_stops_after_what_is_mounted_on_it";
+    let (Some(analyze), Some(setpriv)) = (tool(test, "systemd-analyze"), tool(test, "setpriv")) else {
+        return;
+    };
+    let systemd = Path::new("/usr/lib/systemd/systemd");
+    if !systemd.exists() {
+        return skip(&format!("{test}: there is no {}", systemd.display()));
+    }
+    // Below no directory that only root may look into: systemd looks without rights in its test mode.
+    let dir = tempfile::tempdir().unwrap();
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(dir.path(), open).unwrap();
+    let unit = include_str!("../../../../packaging/dcd@.service").replace("/usr/local/bin/dcd", "/bin/true");
+    fs::write(dir.path().join("dcd@.service"), unit).unwrap();
+    fs::write(dir.path().join("mnt-disk.mount"), MOUNT).unwrap();
+    fs::write(dir.path().join("both.target"), "[Unit]\nWants=dcd@disk.service mnt-disk.mount\n").unwrap();
+    let path = format!("{}:", dir.path().display());
+    let verified = Command::new(analyze)
+        .args(["--man=no", "verify", "dcd@disk.service"])
+        .env("SYSTEMD_UNIT_PATH", &path)
+        .output()
+        .unwrap();
+    expect(&verified, 0, "");
+    assert_eq!(String::from_utf8_lossy(&verified.stderr), "", "nothing is wrong with the unit");
+    let tested = Command::new(setpriv)
+        .args(["--reuid=65534", "--clear-groups"])
+        .arg(systemd)
+        .args(["--test", "--system", "--unit=both.target", "--log-target=console"])
+        .env("SYSTEMD_UNIT_PATH", &path)
+        .output()
+        .unwrap();
+    let all = String::from_utf8_lossy(&tested.stdout);
+    let section = |unit: &str| {
+        let begin = all
+            .find(&format!("-> Unit {unit}:"))
+            .unwrap_or_else(|| panic!("{unit} is not in what systemd would do"));
+        let rest = &all[begin + 2..];
+        &rest[..rest.find("-> Unit ").unwrap_or(rest.len())]
+    };
+    // Units stop in the order that is the other way round.
+    let service = section("dcd@disk.service");
+    assert!(
+        service.contains("Before: remote-fs-pre.target") && service.contains("Wants: remote-fs-pre.target"),
+        "{service}"
+    );
+    let mount = section("mnt-disk.mount");
+    assert!(mount.contains("After: remote-fs-pre.target"), "{mount}");
+}

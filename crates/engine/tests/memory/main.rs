@@ -1,0 +1,8 @@
+//! What the engine keeps in RAM, counted by the allocator.
+
+mod counting;
+mod log_memory;
+#[path = "../../examples/rig/mod.rs"]
+mod rig;
+mod table_memory;
+mod write_back_memory;

@@ -1,0 +1,49 @@
+//! RAM of the lookup table, counted by the allocator: what the table says of itself is what it takes.
+
+use crate::counting::{self, ALLOCATED};
+use std::sync::atomic::Ordering;
+
+use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
+
+/// What the test harness may take or give back meanwhile, on a thread of its own.
+const HARNESS_BYTES: usize = 4096;
+
+/// One test alone in this file: tests of one file run side by side and would count each other's memory.
+#[test]
+fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
+    let _alone = counting::alone();
+    // Logs of 64 MiB, 1 GiB and 4 GiB.
+    for lines in [1u64 << 14, 1 << 18, 1 << 20] {
+        let before = ALLOCATED.load(Ordering::Relaxed);
+        let taken = || ALLOCATED.load(Ordering::Relaxed) - before;
+        let mut table = LookupTable::with_capacity(lines as usize);
+        let at_start = taken();
+        for line in 0..lines {
+            let piece = Piece::written(Place(line * 8), 0, 8, line as u32);
+            table.insert(Line(line.wrapping_mul(0x9e37_79b1) % (1 << 36)), piece, |_| ());
+        }
+        assert_eq!(table.counts().lines, lines);
+        assert!(taken().abs_diff(at_start) < HARNESS_BYTES, "filling it with whole lines took memory");
+        assert!((taken() + size_of::<LookupTable>()).abs_diff(table.memory_bytes()) < HARNESS_BYTES);
+        assert!(
+            table.memory_bytes() as u64 <= LookupTable::LINE_RAM_BYTES * lines,
+            "{} bytes for {lines} lines",
+            table.memory_bytes()
+        );
+
+        // Broken lines take more, up to the bound, and no more than that.
+        let mut line = 0u64;
+        while table.fragments_free() >= 2 {
+            let piece = Piece::written(Place(lines * 8 + line * 8), 0, 4, 0);
+            table.insert(Line(line.wrapping_mul(0x9e37_79b1) % (1 << 36)), piece, |_| ());
+            line += 1;
+        }
+        assert_eq!(line, lines, "two pieces for every line");
+        assert!((taken() + size_of::<LookupTable>()).abs_diff(table.memory_bytes()) < HARNESS_BYTES);
+        assert!(
+            table.memory_bytes() as u64 <= 52 * lines,
+            "{} bytes for {lines} lines",
+            table.memory_bytes()
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! The front-ends with real clients, and by every byte of their protocols.
+
+mod common;
+mod control_socket;
+mod fuse_image;
+mod nbd_clients;
+mod nbd_protocol;

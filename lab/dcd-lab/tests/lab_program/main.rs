@@ -1,0 +1,7 @@
+//! The program of the laboratory as a user runs it.
+
+#[path = "../../../../crates/dcd/tests/program/common/mod.rs"]
+mod common;
+mod modelled;
+mod trace;
+mod tune;

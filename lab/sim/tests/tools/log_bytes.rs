@@ -1,0 +1,42 @@
+//! One fsynced write of 4 KiB costs at most 8 KiB of log, and concurrent ones share records and cost less.
+//!
+//! The counts are those of the program of the same name, in virtual time.
+
+#[path = "../../examples/log_bytes.rs"]
+mod log_bytes;
+
+use log_bytes::{LogOn, measure};
+
+const BOUND_BYTES: u64 = 8 << 10;
+
+#[test]
+fn one_fsynced_write_of_4_kib_costs_at_most_8_kib_of_log() {
+    for (log_block_bytes, exactly) in [(512, 512 + 4096), (4096, 4096 + 4096)] {
+        for log_on in [LogOn::Ssd, LogOn::Disk, LogOn::DiskWithGaps] {
+            let alone = measure(1, 256, log_block_bytes, log_on);
+            assert_eq!(alone.log_writes, alone.writes, "a record for each");
+            assert_eq!(alone.log_bytes, alone.writes * exactly, "{log_on:?}, blocks of {log_block_bytes}");
+            assert!(alone.log_bytes <= alone.writes * BOUND_BYTES);
+            let gaps = alone.gap_bytes > 0;
+            assert_eq!(gaps, log_on == LogOn::DiskWithGaps, "{log_on:?} and {} of gaps", alone.gap_bytes);
+        }
+    }
+}
+
+#[test]
+fn concurrent_fsynced_writes_share_records() {
+    for log_block_bytes in [512, 4096] {
+        for log_on in [LogOn::Ssd, LogOn::Disk, LogOn::DiskWithGaps] {
+            let mut before = f64::INFINITY;
+            for clients in [1, 8, 32] {
+                let counted = measure(clients, 512 / clients, log_block_bytes, log_on);
+                let bytes = counted.bytes_per_write();
+                assert!(bytes < before, "{clients} clients, {log_on:?}: {bytes} after {before}");
+                before = bytes;
+            }
+            // Far more than one write for each record: the others gather while one record is being written.
+            let shared = measure(32, 16, log_block_bytes, log_on);
+            assert!(shared.log_writes * 4 < shared.writes, "{shared:?}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Whole stacks in virtual time, and the tools that measure them.
+
+mod away_cost;
+mod conformance;
+mod documented_tests;
+mod full_stripes;
+mod grow;
+mod log_bytes;
+mod store_calibration;
