@@ -250,7 +250,7 @@ struct Loop {
 impl Loop {
     fn attach(image: &Path) -> Option<Loop> {
         let losetup = tool("losetup")?;
-        let output = common::run(&losetup, &["--direct-io=on", "-f", "--show", image.to_str().unwrap()]);
+        let output = crate::common::run(&losetup, &["--direct-io=on", "-f", "--show", image.to_str().unwrap()]);
         if !output.status.success() {
             skip(&format!("no loop device: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;
@@ -261,7 +261,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        common::run(Path::new("/usr/sbin/losetup"), &["-d", &self.device]);
+        crate::common::run(Path::new("/usr/sbin/losetup"), &["-d", &self.device]);
     }
 }
 
@@ -283,7 +283,7 @@ fn a_file_system_on_a_loop_device() {
         let path = directory.path().to_str().unwrap();
         run_ok(mount_tool, &[&device.device, path]);
         let target = format!("--directory={path}");
-        let verified = common::run(
+        let verified = crate::common::run(
             &fio,
             &[
                 "--name=verify",
@@ -299,7 +299,7 @@ fn a_file_system_on_a_loop_device() {
                 "--verify_state_save=0",
             ],
         );
-        let trimmed = common::run(&fstrim, &["-v", path]);
+        let trimmed = crate::common::run(&fstrim, &["-v", path]);
         run_ok(umount_tool, &[path]);
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
         assert!(trimmed.status.success(), "{}", String::from_utf8_lossy(&trimmed.stderr));
@@ -373,7 +373,7 @@ fn a_mount_that_a_killed_server_left_is_taken_away() {
 fn what_others_have_mounted_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
-    if !common::run(Path::new("/usr/bin/mount"), &["-t", "tmpfs", "none", path]).status.success() {
+    if !crate::common::run(Path::new("/usr/bin/mount"), &["-t", "tmpfs", "none", path]).status.success() {
         return skip("no right to mount");
     }
     let error =
