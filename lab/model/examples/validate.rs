@@ -7,7 +7,7 @@
 // An example is a program: it reads files.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-#[path = "../tests/common/measured_trace.rs"]
+#[path = "../tests/disks/common/measured_trace.rs"]
 mod measured_trace;
 
 use std::path::Path;
