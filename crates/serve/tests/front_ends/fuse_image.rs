@@ -250,7 +250,8 @@ struct Loop {
 impl Loop {
     fn attach(image: &Path) -> Option<Loop> {
         let losetup = tool("losetup")?;
-        let output = crate::common::run(&losetup, &["--direct-io=on", "-f", "--show", image.to_str().unwrap()]);
+        let output =
+            crate::common::run(&losetup, &["--direct-io=on", "-f", "--show", image.to_str().unwrap()]);
         if !output.status.success() {
             skip(&format!("no loop device: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;

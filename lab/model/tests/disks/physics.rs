@@ -296,8 +296,8 @@ fn a_write_clears_what_it_overlaps() {
 
 #[test]
 fn a_long_transfer_crosses_tracks_cylinders_and_zones() {
-    let text =
-        crate::common::ROUND.replace("zones = [[100, 100, 10, 20]]", "zones = [[50, 100, 10, 20], [50, 50, 5, 10]]");
+    let text = crate::common::ROUND
+        .replace("zones = [[100, 100, 10, 20]]", "zones = [[50, 100, 10, 20], [50, 50, 5, 10]]");
     let drive = Drive::parse(&text).unwrap();
     let mut controller = Controller::new(drive.clone());
     let service =

@@ -3,9 +3,9 @@
 //! The counts are those of the program of the same name, in virtual time.
 
 #[path = "../../examples/log_bytes.rs"]
-mod log_bytes;
+mod program;
 
-use log_bytes::{LogOn, measure};
+use program::{LogOn, measure};
 
 const BOUND_BYTES: u64 = 8 << 10;
 
