@@ -8,7 +8,6 @@ use dcd_engine::log_cache::recover::RecoverError;
 use dcd_engine::log_cache::{LogError, OtherData};
 use dcd_engine::raid::grow::{GrowError, GrowRefusal};
 use dcd_engine::raid::offline::ChangeError;
-use dcd_engine::raid::stride::StrideError;
 use dcd_engine::raid::{
     Apart, ArrayStatus, AssembleError, CommandError, CreateError, Note, Others, ReplayError, UnusedWhy,
     members_named,
@@ -42,7 +41,6 @@ pub trait Advised: Display {
 pub const NOTHING_CHANGED: &str = "nothing was changed";
 const CHECK_DEVICE: &str = "check the device, then try again; nothing is lost by trying again";
 const FEWER_STRIDES: &str = "measure fewer of them";
-const ADD_AGAIN: &str = "take it out with \"dcd array remove\", and add it again";
 
 /// Says in an array's status what its notes are, and what to do about them.
 pub fn advise(array: &mut ArrayStatus) {
@@ -58,11 +56,7 @@ impl Advised for StartError {
                 Some("set `block` to 512 or 4096, and not less than that".to_owned())
             }
             ActivateError::Slice(SliceError::TooLong { .. }) => Some("make it smaller or move it".to_owned()),
-            ActivateError::Strides(StrideError::ReadOnly) => Some("leave the writes out".to_owned()),
-            ActivateError::WriteCache(WriteCacheError::Map { .. })
-            | ActivateError::Slice(SliceError::Unaligned { .. })
-            | ActivateError::Strides(StrideError::Outside { .. })
-            | ActivateError::Other(_) => None,
+            _ => None,
         }
     }
 }
@@ -261,7 +255,9 @@ impl Advised for Note {
                 }
                 UnusedWhy::TooSmall { .. } => "name a larger device",
                 UnusedWhy::WasMember => "add it again with \"dcd array add\"",
-                UnusedWhy::OutOfDate | UnusedWhy::Outdated => ADD_AGAIN,
+                UnusedWhy::OutOfDate | UnusedWhy::Outdated => {
+                    "take it out with \"dcd array remove\", and add it again"
+                }
                 UnusedWhy::NotMade(_) => "take it out with \"dcd array remove\", check it, and add it again",
                 UnusedWhy::NoWrites => return None,
             },
@@ -302,28 +298,15 @@ impl Advised for ChangeError {
 
 impl Advised for ClientError {
     fn advice(&self) -> Option<String> {
-        match self {
-            ClientError::NotServed { .. } => Some("is the stack served? (\"dcd serve STACK\")".to_owned()),
-            ClientError::Io { .. }
-            | ClientError::Closed { .. }
-            | ClientError::Malformed { .. }
-            | ClientError::Silent { .. }
-            | ClientError::Refused(_)
-            | ClientError::GivenUp => None,
-        }
+        let not_served = matches!(self, ClientError::NotServed { .. });
+        not_served.then(|| "is the stack served? (\"dcd serve STACK\")".to_owned())
     }
 }
 
 impl Advised for CreateError {
     fn advice(&self) -> Option<String> {
-        match self {
-            CreateError::TooSmall { .. } => Some("use larger members or a smaller strip".to_owned()),
-            CreateError::Shape(_)
-            | CreateError::Missing
-            | CreateError::Io { .. }
-            | CreateError::JournalTooSmall { .. }
-            | CreateError::Journal(_) => None,
-        }
+        let too_small = matches!(self, CreateError::TooSmall { .. });
+        too_small.then(|| "use larger members or a smaller strip".to_owned())
     }
 }
 
@@ -332,10 +315,7 @@ impl Advised for GrowError {
         match self {
             GrowError::Refused(refusal) => refusal.advice(),
             GrowError::Stopped => Some("\"dcd array grow\" goes on".to_owned()),
-            GrowError::TooManyFailed { .. }
-            | GrowError::Lost { .. }
-            | GrowError::Superblock { .. }
-            | GrowError::Journal(_) => None,
+            _ => None,
         }
     }
 }

@@ -280,13 +280,35 @@ pub enum Control {
     Array(ArrayCommand),
 }
 
+/// Why a layer could not stop or drain.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfinished {
+    #[error("the log's superblock could not be written: {0}")]
+    Superblock(IoError),
+    #[error(
+        "the log device failed, and {0} blocks of 4 KiB could not be read from it; everything else is on the data disk"
+    )]
+    LogFailed(usize),
+    #[error(
+        "{0} blocks of 4 KiB cannot be read from the log device; everything else is on the data disk. They are errors until they are \
+         written again"
+    )]
+    LostBlocks(usize),
+    #[error("the journal has failed, and this array takes no writes without one")]
+    Journal,
+    #[error("more members have failed than the parity makes up for")]
+    Members,
+    #[error(transparent)]
+    Io(#[from] IoError),
+}
+
 /// A message of a layer to its host, unasked or as the answer to a [`Control`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     Drained,
     Stopped,
-    /// Stopping or draining failed; the text says why, for the administrator.
-    Failed(String),
+    /// Stopping or draining failed.
+    Failed(Unfinished),
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,

@@ -290,7 +290,7 @@ impl VirtualRun {
             loop {
                 match self.driver.take_report() {
                     Some((_, Report::Drained)) => break,
-                    Some((_, Report::Failed(why))) => return Err(Failure::Failed(why)),
+                    Some((_, Report::Failed(why))) => return Err(Failure::Failed(why.to_string())),
                     Some((_, Report::Stopped | Report::LogFailed | Report::Array(_) | Report::Notice)) => {}
                     None => {
                         let progress = self.driver.step(&mut self.stack);

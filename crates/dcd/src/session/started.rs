@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dcd_engine::{
-    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, LayerStatus, Nanos, Pump, Report, Stack, Target,
+    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, LayerStatus, Nanos, Pump, Report, Stack,
+    Target, Unfinished,
 };
 
 use crate::advice::Advised;
@@ -24,7 +25,7 @@ struct NotedPump {
     files: FilePump,
     caches: RunningCaches,
     /// How a layer that was told to stop has ended.
-    ended: Option<Result<(), String>>,
+    ended: Option<Result<(), Unfinished>>,
 }
 
 impl Pump for NotedPump {
@@ -61,7 +62,7 @@ impl Pump for NotedPump {
 
 impl Shared {
     /// Has an array note that it has stopped cleanly: otherwise its next start has to take it for one that has crashed.
-    fn stop(&mut self, array: LayerIndex) -> Result<(), String> {
+    fn stop(&mut self, array: LayerIndex) -> Result<(), Unfinished> {
         let Shared { stack, pump, .. } = self;
         pump.ended = None;
         stack.control(pump.now(), array, Control::Stop);

@@ -9,7 +9,7 @@ use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
 use super::read::masked_runs;
-use crate::layer::{Io, IoResult, Outbox, Report, RequestId};
+use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
 impl Core {
@@ -244,7 +244,7 @@ impl Core {
         if let Err(error) = result.status {
             if self.stop == Stop::Marking {
                 self.stop = Stop::Done;
-                out.report(Report::Failed(format!("the log's superblock could not be written: {error}")));
+                out.report(Report::Failed(Unfinished::Superblock(error)));
             }
             return self.log_failed(error, out);
         }

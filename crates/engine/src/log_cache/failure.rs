@@ -6,7 +6,7 @@
 
 use super::core::{Core, Mode, Stop};
 use super::queue::PendingWrite;
-use crate::layer::{Outbox, Report};
+use crate::layer::{Outbox, Report, Unfinished};
 use crate::{IoError, Nanos};
 
 impl Core {
@@ -62,9 +62,7 @@ impl Core {
         self.stop = Stop::Done;
         match self.destager.lost_blocks() {
             0 => out.report(Report::Stopped),
-            lost => out.report(Report::Failed(format!(
-                "the log device failed, and {lost} blocks of 4 KiB could not be read from it; everything else is on the data disk"
-            ))),
+            lost => out.report(Report::Failed(Unfinished::LogFailed(lost))),
         }
     }
 }

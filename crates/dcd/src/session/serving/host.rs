@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
 use dcd_engine::{
     ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheStatus, Nanos, Port, Report, Seat,
-    Stack, Target,
+    Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
@@ -541,7 +541,7 @@ impl Host {
         self.stop_from(now, stack, place + 1);
     }
 
-    fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: String) {
+    fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: Unfinished) {
         let cache = &self.caches[place];
         let why = format!("{} \"{}\": {why}", cache.kind.words(), cache.name);
         if self.phase == Phase::Stopping(place) {

@@ -193,9 +193,9 @@ fn a_flush_whose_client_is_gone_is_cancelled() {
 fn a_flush_that_fails_says_why() {
     let mut bench = bench();
     bench.call("flush");
-    bench.report(Report::Failed("the data disk is gone".to_owned()));
+    bench.report(Report::Failed(Unfinished::LostBlocks(3)));
     let (body, done) = bench.answer();
-    assert!(done && body["error"].as_str().unwrap().contains("the data disk is gone"));
+    assert!(done && body["error"].as_str().unwrap().contains(&Unfinished::LostBlocks(3).to_string()));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_stop_that_fails_is_told_and_stays_dirty() {
     let mut bench = bench();
     bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
-    bench.report(Report::Failed("no".to_owned()));
+    bench.report(Report::Failed(Unfinished::Members));
     assert!(bench.host.is_stopped());
     assert_eq!(bench.host.take_troubles().len(), 1);
     assert_eq!(bench.recorded().state, AttachmentState::Dirty);

@@ -3,7 +3,7 @@
 use super::room::Item;
 use super::{Phase, RETRY_FIRST, RETRY_MAX};
 use crate::destage::when;
-use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Report};
+use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Report, Unfinished};
 use crate::log_cache::core::{Core, LOG, Mode, Op, Stop};
 use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
 
@@ -273,10 +273,7 @@ impl Core {
         }
         if self.draining {
             self.draining = false;
-            out.report(Report::Failed(format!(
-                "{lost} blocks of 4 KiB cannot be read from the log device; everything else is on the data disk. They are \
-                 errors until they are written again"
-            )));
+            out.report(Report::Failed(Unfinished::LostBlocks(lost)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Carrying out the requests of clients.
 
 use super::{Action, Waiter, WaitingFor};
-use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request};
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, Unfinished};
 use crate::raid::array::{Array, Flight};
 use crate::raid::lost::unknown;
 use crate::raid::plan::StripeView;
@@ -313,10 +313,10 @@ impl Array {
                 WaitingFor::Request(key) => self.piece_done(key, error, out),
                 WaitingFor::Report(_) if self.broken => {
                     let why = match self.journal_failed && self.config.journal_required {
-                        true => "the journal has failed, and this array takes no writes without one",
-                        false => "more members have failed than the parity makes up for",
+                        true => Unfinished::Journal,
+                        false => Unfinished::Members,
                     };
-                    out.report(Report::Failed(why.to_owned()));
+                    out.report(Report::Failed(why));
                 }
                 WaitingFor::Report(Report::Stopped) => self.close(out),
                 WaitingFor::Report(report) => out.report(report),

@@ -294,7 +294,7 @@ impl WriteCache {
             let waiter = self.waiters.remove(index);
             match (waiter.who, waiter.error) {
                 (WaitingFor::Request(key), error) => self.piece_done(key, error, out),
-                (WaitingFor::Report(_), Some(error)) => out.report(Report::Failed(error.to_string())),
+                (WaitingFor::Report(_), Some(error)) => out.report(Report::Failed(error.into())),
                 (WaitingFor::Report(report), None) => out.report(report),
             }
         }

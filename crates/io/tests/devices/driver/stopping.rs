@@ -3,7 +3,7 @@
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::{
     ActivateError, Control, Event, Extent, Geometry, Layer, Lba, Nanos, OpId, Outbox, Port, Ports, Report,
-    RequestId,
+    RequestId, Unfinished,
 };
 use dcd_io::Outcome;
 
@@ -40,7 +40,7 @@ impl Layer for Slow {
                 assert!(self.waiting.is_empty(), "requests end before layers stop");
                 match self.stop {
                     Stop::After(delay) => self.stopping_until = Some(now + delay),
-                    Stop::Fails => out.report(Report::Failed("the log is full of sand".to_owned())),
+                    Stop::Fails => out.report(Report::Failed(Unfinished::LogFailed(3))),
                     Stop::Never => self.stopping_until = Some(Nanos::MAX),
                 }
             }
@@ -106,7 +106,7 @@ fn a_layer_that_cannot_stop_is_reported() {
     });
     let outcome = server.stop();
     assert!(!outcome.is_clean() && !outcome.timed_out);
-    assert_eq!(outcome.failures, ["layer \"log\": the log is full of sand"]);
+    assert_eq!(outcome.failures, [format!("layer \"log\": {}", Unfinished::LogFailed(3))]);
 }
 
 #[test]
