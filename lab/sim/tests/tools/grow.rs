@@ -298,5 +298,5 @@ fn what_would_lose_data_is_refused() {
         let failed = Superblock { failed: 1, generation: 50, ..superblock };
         disk.run(failed.write(identity)).status.expect("written");
     }
-    assert!(refused(&mut disks).contains("rebuild them first"));
+    assert!(refused(&mut disks).contains("it has failed members"));
 }
