@@ -1,5 +1,5 @@
-//! What to do about an error of the engine: its errors state facts, and the commands of this program are named here. What loses nothing
-//! comes first.
+//! What to do about an error of the engine. The engine's errors state facts; the commands of this program are named here. The way out
+//! that loses nothing comes first.
 
 use std::fmt::Display;
 

@@ -82,7 +82,7 @@ pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
     ))
 }
 
-/// What ends that.
+/// How a client ends that error.
 pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
 
 /// What this start was told to do without: it is lost.
