@@ -109,6 +109,10 @@ fn holds(promise: Promise) {
         "flushes",
         "destage_batches",
         "read_hits",
+        "read_ram_bytes",
+        "read_dirty_bytes",
+        "read_clean_bytes",
+        "read_miss_bytes",
         "superblocks",
     ];
     match promise {
@@ -167,6 +171,15 @@ fn rule_03_recovery_without_epochs_is_caught() {
 #[test]
 fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
     is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
+}
+
+#[test]
+fn rule_07_clean_copies_that_outlive_a_write_around_the_log_are_caught() {
+    // Seeds need 500 to 8,000 states; this one is of the fast ones.
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleClean));
+    let explored = explore(&ExploreConfig::new(3, 1000), &subject, &mut |_| {});
+    let violation = explored.violation.expect("caught within 1,000 states");
+    assert!(violation.what.contains("a read returned wrong data"), "{violation}");
 }
 
 #[test]

@@ -50,6 +50,21 @@ impl Character {
         if rng.chance(500) {
             return drawn;
         }
+        if rng.chance(150) {
+            // Files that are changed, rest until they are destaged, are read, and are written anew in one go: what a cache still
+            // remembers of them must not outlive that.
+            return Character {
+                depth: rng.pick(&[1, 2]),
+                hot_sectors: rng.pick(&[256, 512]).min(geometry.sectors),
+                hot: 1000,
+                large: 300,
+                reads: 300,
+                flushes: 50,
+                pauses: 200,
+                pause_max: Nanos::from_secs(3),
+                ..drawn
+            };
+        }
         // A database's log: one durable write of one size after the other. Records of a log then lie at the same places in
         // each life, where old ones are taken for new ones most easily.
         let size = rng.pick(&[8, 8, 16]);

@@ -219,7 +219,8 @@ impl Core {
         }
         let ring = self.log.ring();
         let gained = self.log.ring().tail() - self.log.ring().kept();
-        let table_full = !self.index.table().has_room(self.index.table().lines_max() / 8);
+        let table_full = self.log.ring().remembered() == 0
+            && !self.index.table().has_room(self.index.table().lines_max() / 8);
         let pressed = self.queue.wants_space();
         let short = self.log.ring().free() <= (self.log.ring().count() / 8).max(1) || table_full || pressed;
         let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.log.next_seq();
@@ -325,7 +326,7 @@ impl Core {
             return;
         }
         let mut clean: Vec<Extent> = Vec::new();
-        let live = |segment: u32| self.log.ring().number(segment) >= self.log.ring().tail();
+        let live = |segment: u32| self.log.ring().is_live(segment);
         self.index.table().scan(|line, piece| {
             if !piece.dirty && live(self.index.segment_of(piece.place)) {
                 masked_runs(line, piece.mask, |run| clean.push(run));

@@ -33,6 +33,8 @@ pub enum Canary {
     BlindBypass,
     /// Large writes go around the log without looking at the gaps that destaging fills (breaks rule 7).
     StaleGap,
+    /// Clean copies in the log are read although a write around the log has replaced them (breaks rule 7).
+    StaleClean,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
     /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.

@@ -6,6 +6,8 @@
 //!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
 //! - A piece or a range is clean only when [`Index::clean`] or [`Index::clean_range`] says so, or when something newer replaced it.
 //! - A destaged range is remembered until the segment with its record is released: recovery would repeat it (rule 7).
+//! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that goes around the log,
+//!   zeroes and discards drop it.
 
 use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
 use super::table::{
@@ -23,6 +25,8 @@ struct Holding {
     dirty_ranges: u32,
     /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
     superseded_by: u64,
+    /// Recovery would find records in it.
+    is_visible: bool,
 }
 
 /// See the module's documentation.
@@ -87,6 +91,12 @@ impl Index {
         !self.is_dirty_in(extent) && !self.destaged.iter().any(|(_, range)| range.overlaps(extent))
     }
 
+    /// Recovery would find something of the extent in the log, dirty or clean.
+    pub fn is_visible_in(&self, extent: Extent) -> bool {
+        let visible = |piece: &Piece| self.segments[self.segment_of(piece.place) as usize].is_visible;
+        self.table.any_in(extent, visible)
+    }
+
     pub fn has_room_for_range(&self) -> bool {
         self.ranges.has_room() && self.destaged.len() < RANGES_MAX
     }
@@ -115,7 +125,9 @@ impl Index {
         let piece = Piece::written(place, first, extent.sectors as u8, crc);
         let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
         self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, seq));
-        holdings.of(place).dirty_sectors += extent.sectors;
+        let holding = holdings.of(place);
+        holding.dirty_sectors += extent.sectors;
+        holding.is_visible = true;
     }
 
     /// Record `seq` in a segment has zeroes or a discard.
@@ -128,7 +140,9 @@ impl Index {
         };
         let info = RangeInfo { kind, seq, segment, id: self.range_id };
         self.ranges.insert(extent, info, |_| unreachable!("what it covers was cut before"));
-        self.segments[segment as usize].dirty_ranges += 1;
+        let holding = &mut self.segments[segment as usize];
+        holding.dirty_ranges += 1;
+        holding.is_visible = true;
     }
 
     /// Takes a record that was read from the log; false where the index has no room for all of it.
@@ -214,16 +228,36 @@ impl Index {
         parts
     }
 
-    /// The segments may be written again.
+    /// A clean copy cannot be read. False where the copy is dirty: then there is no other.
+    pub fn drop_clean(&mut self, line: Line, place: Place) -> bool {
+        let piece = self.table.lookup(line).iter().copied().find(|piece| piece.place == place);
+        match piece {
+            Some(piece) if piece.dirty => return false,
+            Some(piece) => self.table.remove_sectors(line, piece.mask, |_| {}),
+            None => {}
+        }
+        true
+    }
+
+    /// Recovery does not find the segments any more.
     pub fn release(&mut self, segments: &[u32]) {
-        let places = |&segment: &u32| {
+        for &segment in segments {
             assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
+            self.segments[segment as usize].is_visible = false;
+        }
+        self.destaged.retain(|(segment, _)| !segments.contains(segment));
+    }
+
+    /// The segments are about to be written again: forgets the clean copies in them.
+    pub fn forget_segments(&mut self, segments: &[u32]) {
+        let places = |&segment: &u32| {
+            let holding = std::mem::take(&mut self.segments[segment as usize]);
+            assert!(!holding.is_visible, "recovery does not find a segment that is written again");
             let start = FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors;
             Place(start)..Place(start + self.segment_sectors)
         };
         let places: Vec<_> = segments.iter().map(places).collect();
         self.table.purge(&places);
-        self.destaged.retain(|(segment, _)| !segments.contains(segment));
     }
 
     /// A planted bug: forgets that a segment holds anything.

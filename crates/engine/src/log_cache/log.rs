@@ -508,6 +508,11 @@ impl Log {
         self.ring.advance_tail(is_clean, durable, limit);
     }
 
+    /// See [`Ring::forget`].
+    pub fn forget(&mut self, count: u64) -> Range<u64> {
+        self.ring.forget(count)
+    }
+
     /// A planted bug.
     pub const fn skip_to(&mut self, number: u64) {
         self.ring.skip_to(number);

@@ -33,6 +33,8 @@ pub mod offline;
 mod queue;
 mod read;
 pub mod recover;
+#[cfg(test)]
+mod remembered_tests;
 mod ring;
 mod rotation;
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Reads: put together from RAM, log and data disk (section 3.5.2), without any foreground destage.
 //!
-//! What is dirty comes from the log or its buffers; what is clean comes from there only if the whole request does, as one
-//! read of the data disk is cheaper than many small ones of the log. Every block read from the log is checked.
+//! What is dirty comes from the log or its buffers. What is clean comes from there only if the whole request does, and on a log that
+//! spins only in one piece: one read of the data disk is cheaper than many of the log. Every block read from the log is checked; a
+//! clean copy that cannot be read is forgotten, and the data disk has another.
 
 use super::core::{Core, DATA, LOG, Mode, Op};
 use super::table::{Line, Piece, Place, sectors_mask};
@@ -34,6 +35,8 @@ pub struct Reading {
     buf: Buf,
     parts: Vec<Option<Part>>,
     left: usize,
+    /// A clean copy could not be read: begin again without it.
+    again: bool,
     error: Option<IoError>,
 }
 
@@ -43,17 +46,15 @@ struct Plan {
     zeroes: Vec<Extent>,
     data: Vec<Extent>,
     log: Vec<FromLog>,
-    /// Only clean pieces were found, so the data disk has everything.
-    dirty: bool,
     /// A line of which the log had the newest copy, and has failed.
     lost: Option<Line>,
-    cached_sectors: u64,
 }
 
 impl Core {
     pub fn on_read(&mut self, now: Nanos, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         if !self.index.table().contains_any(extent) && !self.index.ranges().contains_any(extent) {
+            self.statistics.read_miss_bytes += buf.len() as u64;
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         let plan = self.plan(extent);
@@ -61,17 +62,19 @@ impl Core {
             let error = IoError::at(ErrorKind::Lost, line.extent());
             return self.finish(now, id, IoResult::err(buf, error), out);
         }
-        if !plan.dirty && (plan.cached_sectors < extent.sectors || self.mode != Mode::Serving) {
+        self.count_sources(&plan);
+        if plan.log.is_empty() && plan.zeroes.is_empty() {
             return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
         }
         self.assemble(now, id, at, buf, plan, out);
     }
 
-    /// Finds the sources. Sectors with a dirty copy come from the log; clean copies only count when all is cached.
+    /// Finds the sources.
     fn plan(&self, extent: Extent) -> Plan {
         let mut plan = Plan::default();
         let mut clean = Vec::new();
         let mut clean_extents = Vec::new();
+        let mut cached_sectors = 0;
         for line in Line::touching(extent).map(Line) {
             let wanted = line.mask_of(extent);
             let mut covered = 0u8;
@@ -81,10 +84,9 @@ impl Core {
                     continue;
                 }
                 covered |= mask;
-                plan.cached_sectors += u64::from(mask.count_ones());
+                cached_sectors += u64::from(mask.count_ones());
                 let source = FromLog { line, piece: Piece { mask, ..piece } };
                 if piece.dirty {
-                    plan.dirty = true;
                     // The next start is without this log, so what is lost stays lost: never right today and old tomorrow.
                     if self.mode != Mode::Serving && self.destager.is_lost(line, piece.place) {
                         plan.lost = Some(line);
@@ -97,13 +99,38 @@ impl Core {
             }
             self.plan_rest(line, wanted & !covered, &mut plan);
         }
-        if plan.cached_sectors == extent.sectors && self.mode == Mode::Serving {
+        cached_sectors += plan.zeroes.iter().map(|zero| zero.sectors).sum::<u64>();
+        if cached_sectors == extent.sectors && self.is_cheaper_in_log(&plan.log, &clean) {
             plan.log.append(&mut clean);
         } else {
             plan.data.append(&mut clean_extents);
             plan.data.sort_unstable();
         }
         plan
+    }
+
+    /// Whether clean copies are read from the log, where nothing of the request must come from the data disk.
+    fn is_cheaper_in_log(&self, dirty: &[FromLog], clean: &[FromLog]) -> bool {
+        let on_device = |source: &&FromLog| self.log.buffers().holding(source.piece.place.0).is_none();
+        let sources = || dirty.iter().chain(clean).filter(on_device).copied().collect();
+        self.mode == Mode::Serving
+            && (!self.log.geometry().rotational
+                || log_parts(sources(), |place| self.index.segment_of(place)).len() <= 1)
+    }
+
+    fn count_sources(&mut self, plan: &Plan) {
+        let statistics = &mut self.statistics;
+        let bytes = |extents: &[Extent]| extents.iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>();
+        statistics.read_dirty_bytes += bytes(&plan.zeroes);
+        statistics.read_miss_bytes += bytes(&plan.data);
+        for FromLog { piece, .. } in &plan.log {
+            let counter = match self.log.buffers().holding(piece.place.0) {
+                Some(_) => &mut statistics.read_ram_bytes,
+                None if piece.dirty => &mut statistics.read_dirty_bytes,
+                None => &mut statistics.read_clean_bytes,
+            };
+            *counter += u64::from(piece.mask.count_ones()) * SECTOR_BYTES;
+        }
     }
 
     /// Sectors that the table does not know: zeroes, or the data disk's.
@@ -115,8 +142,6 @@ impl Core {
                     plan.data.push(Extent::new(at, part.extent.start - at));
                 }
                 plan.zeroes.push(part.extent);
-                plan.dirty = true;
-                plan.cached_sectors += part.extent.sectors;
                 at = part.extent.end();
             }
             if at < run.end() {
@@ -156,8 +181,9 @@ impl Core {
         let blank = buf.is_blank();
         let left = parts.len();
         let mut own = self.is_whole_request(&mut parts, at, buf.len()).then(|| std::mem::take(&mut buf));
+        let parts_of = Vec::with_capacity(left);
         let key =
-            self.readings.insert(Reading { id, at, buf, parts: Vec::with_capacity(left), left, error: None });
+            self.readings.insert(Reading { id, at, buf, parts: parts_of, left, again: false, error: None });
         for (index, part) in parts.into_iter().enumerate() {
             let (port, io) = self.part_io(&part, blank, own.take());
             if let Part::Log { segment, .. } = &part {
@@ -238,16 +264,11 @@ impl Core {
             Part::Log { start, segment, pieces, whole } => {
                 self.log.unpin(*segment);
                 let start = self.log_blocks(Extent::new(Lba(*start), 1)).start;
-                if error.is_none() {
-                    error = self.take_pieces(key, start, pieces, &result.buf, *whole);
-                } else {
-                    // The client's address, not the log's: what was acknowledged cannot be read back.
-                    error = Some(IoError::at(ErrorKind::Lost, pieces[0].line.extent()));
-                }
-                if let Some(error) = error {
-                    self.statistics.log_read_errors += 1;
-                    self.statistics.last_error = Some(error);
-                }
+                let bad = match error {
+                    None => self.take_pieces(key, start, pieces, &result.buf, *whole),
+                    Some(_) => pieces.clone(),
+                };
+                error = self.bad_pieces(key, &bad);
                 if *whole {
                     self.readings.get_mut(key).buf = std::mem::take(&mut result.buf);
                 }
@@ -258,13 +279,36 @@ impl Core {
         reading.left -= 1;
         if reading.left == 0 {
             let reading = self.readings.remove(key);
+            if reading.again && reading.error.is_none() {
+                return self.on_read(now, reading.id, reading.at, reading.buf, out);
+            }
             let status = reading.error.map_or(Ok(()), Err);
             self.finish(now, reading.id, IoResult { buf: reading.buf, status }, out);
             self.retry_pending(now, out);
         }
     }
 
-    /// Copies checked pieces into a request, unless the source is its buffer; the answer is the first that failed its check.
+    /// Pieces that could not be read, or are not what was written. The error where there is no other copy.
+    fn bad_pieces(&mut self, key: u64, bad: &[FromLog]) -> Option<IoError> {
+        let first = bad.first()?;
+        self.statistics.log_read_errors += 1;
+        // A bad block may lie in any of them: what is dirty counts as lost when it fails alone.
+        let mut again = false;
+        let mut lost = None;
+        for FromLog { line, piece } in bad {
+            match self.index.drop_clean(*line, piece.place) {
+                true => again = true,
+                false => _ = lost.get_or_insert(*line),
+            }
+        }
+        self.readings.get_mut(key).again |= again;
+        // The client's address, not the log's: what was acknowledged cannot be read back.
+        let error = IoError::at(ErrorKind::Lost, lost.unwrap_or(first.line).extent());
+        self.statistics.last_error = Some(error);
+        (!again).then_some(error)
+    }
+
+    /// Copies checked pieces into a request, unless the source is its buffer; the answer are those that failed their check.
     fn take_pieces(
         &mut self,
         key: u64,
@@ -272,13 +316,13 @@ impl Core {
         pieces: &[FromLog],
         source: &Buf,
         whole: bool,
-    ) -> Option<IoError> {
+    ) -> Vec<FromLog> {
         let reading = self.readings.get_mut(key);
-        let mut error = None;
+        let mut bad = Vec::new();
         for FromLog { line, piece } in pieces {
             let from = byte_offset(start, Lba(piece.place.0));
             if !piece_is_whole(piece, source, from) {
-                error.get_or_insert(IoError::at(ErrorKind::Lost, line.extent()));
+                bad.push(FromLog { line: *line, piece: *piece });
                 continue;
             }
             if whole {
@@ -291,7 +335,7 @@ impl Core {
                 reading.buf.copy_from(to, source, from, (run.sectors * SECTOR_BYTES) as usize);
             });
         }
-        error
+        bad
     }
 }
 

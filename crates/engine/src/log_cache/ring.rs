@@ -7,7 +7,10 @@
 //! | head | `head` | it is full, and the next one is free |
 //! | live | `tail..head` | nothing in it is dirty, all its records and all that replaced its blocks are durable |
 //! | clean | `kept..tail` | a superblock that says so is durable |
-//! | free | the rest | the head comes round |
+//! | remembered | behind `ready` | the clean copies in it are forgotten, shortly before the head comes |
+//! | free | `head + 1..=ready` | the head comes round |
+//!
+//! Recovery reads live and clean segments. What lies in a remembered one only the running cache knows, and reads.
 //!
 //! Segments are counted with numbers that never wrap; the index on the device is the number modulo the count.
 
@@ -29,6 +32,8 @@ pub struct Ring {
     head: u64,
     tail: u64,
     kept: u64,
+    /// The last segment that the head may move to.
+    ready: u64,
 }
 
 impl Ring {
@@ -38,7 +43,8 @@ impl Ring {
         let mut segments = vec![Segment::default(); count as usize];
         segments[tail as usize].first_seq = first_seq;
         let tail = u64::from(tail);
-        Ring { segments, head: tail + u64::from(distance), tail, kept: tail }
+        let ready = tail + u64::from(count) - 1;
+        Ring { segments, head: tail + u64::from(distance), tail, kept: tail, ready }
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -47,6 +53,11 @@ impl Ring {
 
     pub fn index(&self, number: u64) -> u32 {
         (number % self.segments.len() as u64) as u32
+    }
+
+    /// Recovery would find what is in the segment, and nobody may write there.
+    pub fn is_live(&self, index: u32) -> bool {
+        (self.tail..=self.head).contains(&self.number(index))
     }
 
     /// The number of a segment that is in use.
@@ -84,7 +95,7 @@ impl Ring {
         self.head - self.tail + 1
     }
 
-    /// Segments that the head can still move to without a new superblock.
+    /// Segments that the head can still move to without a new superblock, once their clean copies are forgotten.
     pub fn free(&self) -> u64 {
         self.count() - (self.head - self.kept + 1)
     }
@@ -97,12 +108,29 @@ impl Ring {
     /// Moves the head on, if the next segment may be written.
     pub fn advance_head(&mut self, first_seq: u64) -> bool {
         let next = self.index(self.head + 1);
-        if self.free() == 0 || self.segments[next as usize].pins > 0 {
+        if self.head == self.ready || self.segments[next as usize].pins > 0 {
             return false;
         }
         self.segments[next as usize] = Segment { first_seq, ..Segment::default() };
         self.head += 1;
         true
+    }
+
+    /// Remembered segments: their clean copies may be read until they are forgotten.
+    pub fn remembered(&self) -> u64 {
+        self.kept + self.count() - 1 - self.ready
+    }
+
+    /// Segments that the head can move to at once.
+    pub const fn ready(&self) -> u64 {
+        self.ready - self.head
+    }
+
+    /// The next `count` remembered segments are forgotten: the head may move to them.
+    pub fn forget(&mut self, count: u64) -> std::ops::Range<u64> {
+        let first = self.ready + 1;
+        self.ready += count.min(self.remembered());
+        first..self.ready + 1
     }
 
     /// Moves the tail over every segment that nobody needs, at most to the number `limit`. `durable`: the newest record that a crash
@@ -143,5 +171,6 @@ impl Ring {
 
     pub fn check(&self) {
         assert!(self.kept <= self.tail && self.tail <= self.head && self.head - self.kept < self.count());
+        assert!(self.head <= self.ready && self.ready < self.kept + self.count());
     }
 }

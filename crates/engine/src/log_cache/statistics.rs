@@ -11,6 +11,11 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Reads of which at least a part came from the log or its buffers.
     pub read_hits: u64,
+    /// Where what was read came from: the log's buffers, dirty and clean copies in the log; the rest from the data disk.
+    pub read_ram_bytes: u64,
+    pub read_dirty_bytes: u64,
+    pub read_clean_bytes: u64,
+    pub read_miss_bytes: u64,
     pub writes: u64,
     pub write_bytes: u64,
     pub flushes: u64,

@@ -12,6 +12,10 @@ use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Sectors that one entry without payload covers at most.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
+/// Segments that the head can move to at once, where there are so many: one request takes no more.
+const SEGMENTS_READY: u64 = 3;
+/// Clean copies are forgotten for this part of the log at a time.
+const FORGET_PART: u64 = 16;
 
 impl Core {
     pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
@@ -60,7 +64,7 @@ impl Core {
         let rest = pending.durability == Durability::Volatile
             && !self.is_always()
             && self.data.continues_stream(extent.start)
-            && !self.index.table().contains_any(extent);
+            && !self.index.is_visible_in(extent);
         if pending.change != Change::Data || !(self.is_large(extent) || rest) {
             return false;
         }
@@ -80,7 +84,7 @@ impl Core {
     }
 
     fn room_to_invalidate(&mut self, now: Nanos, pending: &PendingWrite, out: &mut Outbox) -> bool {
-        !self.index.table().contains_any(pending.extent) || self.make_room(now, 1, 0, out)
+        !self.index.is_visible_in(pending.extent) || self.make_room(now, 1, 0, out)
     }
 
     /// Says in the log that the data disk has the newest copy; true where there was anything to say.
@@ -88,7 +92,10 @@ impl Core {
         if self.config.canary == Some(Canary::BlindBypass) {
             return false;
         }
-        if !self.index.table().contains_any(extent) {
+        if !self.index.is_visible_in(extent) {
+            if self.config.canary != Some(Canary::StaleClean) {
+                self.forget_extent(extent, 0);
+            }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
         let seq = self.open_record(now);
@@ -280,6 +287,9 @@ impl Core {
 
     /// Makes sure that a record with so much can be appended to the filling buffer.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
+        while !self.index.table().has_room(pieces) && self.log.ring().remembered() > 0 {
+            self.forget_ahead();
+        }
         if !self.index.table().has_room(pieces) {
             self.queue.want_space();
             return false;
@@ -293,6 +303,9 @@ impl Core {
         if !self.log.fits_a_segment(pieces, bytes) {
             return false;
         }
+        if self.log.ring().ready() < SEGMENTS_READY {
+            self.forget_ahead();
+        }
         let high = f64::from(self.config.high_mark) / 100.0;
         if self.log.buffers().filling.is_some() {
             self.finish_segment(now, out);
@@ -304,6 +317,14 @@ impl Core {
             return self.open_buffer(now);
         }
         self.log.buffers().filling.is_some()
+    }
+
+    /// Forgets the clean copies in the segments that the head comes to next: not in one only, as that is a pass over the table.
+    fn forget_ahead(&mut self) {
+        let ring = self.log.ring();
+        let count = (ring.count() / FORGET_PART).max(SEGMENTS_READY);
+        let segments: Vec<u32> = self.log.forget(count).map(|number| self.log.ring().index(number)).collect();
+        self.index.forget_segments(&segments);
     }
 
     /// Writes the filling buffer, and leaves the rest of its segment.

@@ -38,6 +38,8 @@ enum CanaryName {
     IgnoreEpochs,
     /// Large writes go around the log without looking into it.
     BlindBypass,
+    /// Clean copies are read from the log although a large write has gone around it.
+    StaleClean,
     /// Large writes go around the log over gaps that are being destaged.
     StaleGap,
     /// Segments are freed while a record in them is still being written.
@@ -210,6 +212,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
+        Some(CanaryName::StaleClean) => Some(Canary::StaleClean),
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),

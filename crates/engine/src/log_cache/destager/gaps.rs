@@ -58,7 +58,7 @@ impl Core {
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {
             !piece.dirty
-                && segment(piece) >= log.ring().tail()
+                && log.ring().is_live(index.segment_of(piece.place))
                 && log.buffers().holding(piece.place.0).is_none()
         };
         let room = &mut destager.room;

@@ -400,7 +400,8 @@ impl LookupTable {
         strip(&mut self.fragments, &mut self.counts, entry, select, lost)
     }
 
-    fn any_in(&self, extent: Extent, mut wanted: impl FnMut(&Piece) -> bool) -> bool {
+    /// Whether there is such a piece in the extent.
+    pub fn any_in(&self, extent: Extent, mut wanted: impl FnMut(&Piece) -> bool) -> bool {
         self.search(extent, |mask, piece| piece.mask & mask != 0 && wanted(&piece))
     }
 
