@@ -38,8 +38,7 @@ pub enum Io {
     },
     /// Makes every write that completed before this was submitted durable.
     Flush,
-    /// The sectors are not needed any more; they read as zeroes afterwards on a device that says
-    /// [`Geometry::discards`].
+    /// The sectors are not needed any more; [`Geometry::discards`] says what they hold afterwards.
     Discard {
         extent: Extent,
     },
@@ -361,6 +360,18 @@ impl Outbox {
     }
 }
 
+/// What a device does with a discard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discards {
+    /// It refuses it.
+    No,
+    /// What the sectors hold is not known until they are written again, as on any Linux block device.
+    Advisory,
+    /// The sectors read as zeroes.
+    Zero,
+}
+
 /// The properties of a device or a layer, from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Geometry {
@@ -372,8 +383,7 @@ pub struct Geometry {
     pub physical_block_bytes: u32,
     /// Completed writes may be lost in a power cut until a flush.
     pub volatile_cache: bool,
-    /// Discards work, and discarded sectors read as zeroes.
-    pub discards: bool,
+    pub discards: Discards,
     /// Zeroes can be written without sending them, at less cost than writing them.
     pub fast_zeroes: bool,
     /// Seeks cost time: a spinning disk.
@@ -419,7 +429,7 @@ impl Geometry {
             logical_block_bytes: 512,
             physical_block_bytes: 512,
             volatile_cache: true,
-            discards: false,
+            discards: Discards::No,
             fast_zeroes: false,
             rotational: false,
             read_only: false,
@@ -450,7 +460,7 @@ impl Geometry {
             ErrorKind::Invalid
         } else if !extent.is_within(self.sectors) {
             ErrorKind::OutOfRange
-        } else if matches!(io, Io::Discard { .. }) && !self.discards {
+        } else if matches!(io, Io::Discard { .. }) && self.discards == Discards::No {
             ErrorKind::Unsupported
         } else {
             return Ok(());

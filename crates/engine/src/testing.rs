@@ -4,7 +4,8 @@
 //! calls it fails with what is needed to repeat it. There is no randomness from outside: the seed is an argument.
 
 use crate::{
-    BlockDevice, Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, LINE_SECTORS, Lba, SECTOR_BYTES,
+    BlockDevice, Buf, Discards, Durability, ErrorKind, Extent, Geometry, Io, IoError, LINE_SECTORS, Lba,
+    SECTOR_BYTES,
 };
 
 /// The most of a device that the random run covers: its oracle is as large.
@@ -224,14 +225,19 @@ impl Suite<'_> {
         self.write(Lba(0), &oracle, Durability::Volatile);
         let extent = Extent::new(Lba(skip), count);
         let status = self.device.run(Io::Discard { extent }).status;
-        if !self.geometry.discards {
+        if self.geometry.discards == Discards::No {
             // Refusing is right, and so is ignoring it; the neighbours stay either way.
             self.expect(Lba(0), &oracle[..(skip * SECTOR_BYTES) as usize], "before a discard");
             return;
         }
         status.unwrap_or_else(|e| panic!("a discard at {extent}: {e}"));
-        oracle[(skip * SECTOR_BYTES) as usize..((skip + count) * SECTOR_BYTES) as usize].fill(0);
-        self.expect(Lba(0), &oracle, "after a discard");
+        let discarded = (skip * SECTOR_BYTES) as usize..((skip + count) * SECTOR_BYTES) as usize;
+        self.expect(Lba(0), &oracle[..discarded.start], "before a discard");
+        self.expect(Lba(skip + count), &oracle[discarded.end..], "behind a discard");
+        if self.geometry.discards == Discards::Zero {
+            oracle[discarded].fill(0);
+            self.expect(Lba(0), &oracle, "after a discard");
+        }
         let again = pattern(Lba(skip), count, 4001);
         self.write(Lba(skip), &again, Durability::Volatile);
         self.expect(Lba(skip), &again, "written after a discard");
@@ -275,7 +281,7 @@ impl Suite<'_> {
             }
             8..16 => self.expect(extent.start, &oracle[range], label),
             16 => self.device.flush().unwrap_or_else(|e| panic!("{label}: flush: {e}")),
-            17 if self.geometry.discards => {
+            17 if self.geometry.discards == Discards::Zero => {
                 oracle[range].fill(0);
                 let status = self.device.run(Io::Discard { extent }).status;
                 status.unwrap_or_else(|e| panic!("{label}: discard: {e}"));
@@ -333,7 +339,7 @@ mod tests {
 
     impl BlockDevice for Array {
         fn geometry(&self) -> Geometry {
-            Geometry { discards: true, ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES) }
+            Geometry { discards: Discards::Zero, ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES) }
         }
 
         fn run(&mut self, mut io: Io) -> IoResult {

@@ -20,7 +20,7 @@ use dcd_engine::{ErrorKind, IoError, IoResult};
 
 use crate::device::sync::run_to_end;
 use crate::device::transfer::Transfer;
-use crate::device::{Backing, Device, DeviceError};
+use crate::device::{Backing, Device, DeviceError, OpenFile};
 
 /// Calls of one device at a time; the others wait for a thread. As many as a disk takes commands.
 const THREADS_MAX: usize = 32;
@@ -180,6 +180,10 @@ pub(crate) fn close(device: Backing) {
     let closes = move || {
         match device {
             Backing::Worked { workers, .. } => workers.end(),
+            Backing::File(OpenFile { file, workers, .. }) => {
+                drop(file);
+                workers.into_iter().for_each(Workers::end);
+            }
             other => drop(other),
         }
         drop(closed);
@@ -204,7 +208,13 @@ mod tests {
     #[test]
     fn operations_end_as_they_were_asked_and_the_end_lets_go_of_the_file() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        let traits = FileTraits { block: 512, memory_align: 1, direct: false, calls_by: CallsBy::Workers };
+        let traits = FileTraits {
+            block: 512,
+            memory_align: 1,
+            direct: false,
+            is_block: false,
+            calls_by: CallsBy::Workers,
+        };
         let finished = Arc::new(Finished::new().unwrap());
         let mut workers = Workers::new(path.reopen().unwrap(), Arc::clone(&finished));
         let shared = Arc::downgrade(&workers.shared);

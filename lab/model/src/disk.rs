@@ -24,8 +24,8 @@
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, Control, Durability, Event, Geometry, Io, IoError, IoResult, Layer, LayerStatus, Lba,
-    Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, Layer, LayerStatus,
+    Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -377,7 +377,7 @@ impl Layer for Disk {
             logical_block_bytes,
             physical_block_bytes: drive.physical_block_bytes().max(logical_block_bytes),
             volatile_cache: below.volatile_cache || self.write_cache != WriteCache::Off,
-            discards: false,
+            discards: Discards::No,
             fast_zeroes: false,
             rotational: true,
             read_only: below.read_only,

@@ -10,7 +10,7 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{
     Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Strides, WhatPolicy, WhenPolicy,
 };
-use dcd_engine::{Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
+use dcd_engine::{Discards, Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
@@ -55,7 +55,9 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
 }
 
 fn data_geometry(rng: &mut SimRng) -> Geometry {
-    Geometry { volatile_cache: rng.chance(850), discards: rng.chance(700), ..Geometry::plain(DATA_SECTORS) }
+    let volatile_cache = rng.chance(850);
+    let discards = if rng.chance(700) { Discards::Zero } else { Discards::No };
+    Geometry { volatile_cache, discards, ..Geometry::plain(DATA_SECTORS) }
 }
 
 /// More segment buffers than segments, and a log whose writes are durable when they end: the head can come round while an old
@@ -105,8 +107,12 @@ fn formatted(
 
 /// One disk that holds what two held: the log first, then the data.
 pub(crate) fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk {
+    let discards = match dcd_engine::BlockDevice::geometry(data).discards {
+        Discards::Advisory => Discards::Advisory,
+        Discards::No | Discards::Zero => Discards::Zero,
+    };
     let (log_sectors, data_sectors) = (log.current().sectors(), data.current().sectors());
-    let mut both = disk(rng, Geometry { discards: true, ..Geometry::plain(log_sectors + data_sectors) });
+    let mut both = disk(rng, Geometry { discards, ..Geometry::plain(log_sectors + data_sectors) });
     for (part, start, sectors) in [(log, 0, log_sectors), (data, log_sectors, data_sectors)] {
         let mut bytes = vec![0; (sectors * SECTOR_BYTES) as usize];
         part.current().read(Lba(0), &mut bytes);
@@ -211,7 +217,12 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     if crowded {
         (config.segment_buffers, config.bypass_bytes) = (8, 0);
     }
-    let geometry = data_geometry(&mut rng);
+    let mut geometry = data_geometry(&mut rng);
+    // A device's state as a whole, and that of the data disk alone, can be judged only where all of it is known.
+    let known = promise == Promise::Ordered || config.ordered_destage;
+    if geometry.discards == Discards::Zero && !known && SimRng::new(mix(seed, 0xad)).chance(500) {
+        geometry.discards = Discards::Advisory;
+    }
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
     let (log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);

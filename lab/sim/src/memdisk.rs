@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use dcd_engine::{
-    BlockDevice, Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos,
+    BlockDevice, Buf, Discards, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos,
     SECTOR_BYTES,
 };
 
@@ -350,6 +350,10 @@ impl MemDisk {
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
                 self.modify(&io, durability);
                 IoResult::ok(io.take_buf())
+            }
+            // It is advice: the whole is taken or left.
+            Io::Discard { .. } if self.geometry.discards == Discards::Advisory && self.rng.chance(500) => {
+                IoResult::ok(Buf::none())
             }
             Io::Discard { .. } => {
                 self.modify(&io, Durability::Volatile);

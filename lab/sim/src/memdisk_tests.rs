@@ -6,7 +6,7 @@ use super::*;
 use crate::{FaultOn, FaultRule};
 
 fn disk() -> MemDisk {
-    let geometry = Geometry { discards: true, ..Geometry::plain(64) };
+    let geometry = Geometry { discards: Discards::Zero, ..Geometry::plain(64) };
     MemDisk::new(geometry, Latency::INSTANT, 1)
 }
 

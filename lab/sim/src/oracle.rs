@@ -31,10 +31,13 @@ enum State {
     Failed,
 }
 
+/// What a write leaves.
 #[derive(Clone, Debug)]
-enum Content {
+pub enum Content {
     Stamps,
     Zeroes,
+    /// A discard, on a disk that does not say what it reads as.
+    Unknown,
     /// What was found after a process was killed, for the whole device.
     Found(Arc<[Value]>),
 }
@@ -156,9 +159,8 @@ impl Oracle {
         &self.writes[(write - self.first) as usize]
     }
 
-    /// A write (or zeroes, or a discard) is submitted; gives the number for its stamps.
-    pub fn write_begins(&mut self, extent: Extent, zeroes: bool, durable: bool) -> u32 {
-        let content = if zeroes { Content::Zeroes } else { Content::Stamps };
+    /// A write of stamps, of zeroes, or of what nobody knows is submitted; gives the number for its stamps.
+    pub fn write_begins(&mut self, extent: Extent, content: Content, durable: bool) -> u32 {
         self.append(extent, content, durable, State::InFlight)
     }
 
@@ -278,6 +280,7 @@ impl Oracle {
         match &self.written(write).content {
             Content::Stamps => Value::Write(write),
             Content::Zeroes => Value::Zero,
+            Content::Unknown => Value::Any,
             Content::Found(values) => values[at.0 as usize],
         }
     }
@@ -287,7 +290,23 @@ impl Oracle {
             return true;
         }
         let Seen::Value(seen) = seen else { return false };
-        self.candidates(at, floor).any(|write| self.value(at, write) == seen)
+        self.candidates(at, floor).any(|write| [seen, Value::Any].contains(&self.value(at, write)))
+    }
+
+    /// What a sector holds from now on, which was found to hold this.
+    fn settled(&self, at: Lba, floor: u32, seen: Seen) -> Value {
+        let Seen::Value(value) = seen else { panic!("what was judged good has a value") };
+        let is_unknown = self.candidates(at, floor).any(|write| self.value(at, write) == Value::Any);
+        if is_unknown { Value::Any } else { value }
+    }
+
+    /// Whether two readings of the whole device, with nothing written in between, fit each other.
+    pub fn are_same(&self, one: &[Seen], other: &[Seen]) -> bool {
+        let floor = |index: usize| self.sectors[index].durable;
+        one.iter().zip(other).enumerate().all(|(index, (one, other))| {
+            let at = Lba(index as u64);
+            one == other || self.settled(at, floor(index), *one) == Value::Any
+        })
     }
 
     /// Judges what is found after a crash at `now`, and a recovery.
@@ -445,14 +464,20 @@ impl Oracle {
         text
     }
 
+    fn all_settled(&self, found: &[Seen]) -> Vec<Value> {
+        let settled = |(index, seen): (usize, &Seen)| {
+            self.settled(Lba(index as u64), self.sectors[index].durable, *seen)
+        };
+        found.iter().enumerate().map(settled).collect()
+    }
+
     /// A recovery has ended, and this is what it found: from now on it is what was there at first.
     pub fn recovered(&mut self, found: &[Seen]) {
         if self.judges_disk {
             self.before = Some(Arc::new(self.clone()));
         }
-        for (sector, seen) in self.sectors.iter_mut().zip(found) {
-            let Seen::Value(base) = seen else { panic!("what was judged good has a value") };
-            *sector = Sector { newest: 0, durable: 0, answered: 0, base: *base, lost: false };
+        for (sector, base) in self.all_settled(found).into_iter().enumerate() {
+            self.sectors[sector] = Sector { newest: 0, durable: 0, answered: 0, base, lost: false };
         }
         self.first += self.writes.len() as u32;
         self.writes.clear();
@@ -477,11 +502,7 @@ impl Oracle {
                 written.state = State::Failed;
             }
         }
-        let value = |seen: &Seen| match seen {
-            Seen::Value(value) => *value,
-            _ => panic!("what was judged good has a value"),
-        };
-        let content = Content::Found(found.iter().map(value).collect());
+        let content = Content::Found(self.all_settled(found).into());
         let extent = Extent::new(Lba(0), self.sectors());
         let state = State::Answered(Nanos::ZERO);
         let write = self.append(extent, content, false, state);

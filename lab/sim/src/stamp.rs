@@ -12,6 +12,8 @@ const WORDS: usize = SECTOR_BYTES as usize / 8;
 /// What a sector may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
+    /// Whatever it holds is right: it was discarded, on a disk that does not say what it holds then.
+    Any,
     Zero,
     /// The stamp of the write with this number; 0 is what was there before the first.
     Write(u32),
@@ -34,6 +36,7 @@ pub enum Seen {
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Value::Any => f.write_str("anything"),
             Value::Zero => f.write_str("zeroes"),
             Value::Write(0) => f.write_str("the first content"),
             Value::Write(write) => write!(f, "write {write}"),

@@ -3,9 +3,11 @@
 //! The character is drawn from the seed: one run hammers a few lines with 4 KiB writes and flushes, the next writes odd
 //! sectors with sixteen requests in flight, another one pauses long enough for everything to be destaged.
 
-use dcd_engine::{Buf, Durability, Extent, Geometry, Io, IoResult, Lba, Nanos, RequestId, SECTOR_BYTES};
+use dcd_engine::{
+    Buf, Discards, Durability, Extent, Geometry, Io, IoResult, Lba, Nanos, RequestId, SECTOR_BYTES,
+};
 
-use crate::oracle::{FlushMark, ReadMark};
+use crate::oracle::{Content, FlushMark, ReadMark};
 use crate::{Oracle, SimRng, stamp};
 
 /// How often a place is drawn anew because it overlaps a write in flight.
@@ -34,6 +36,8 @@ pub struct Character {
     pub reads: u64,
     pub flushes: u64,
     pub discards: u64,
+    /// What was discarded reads as zeroes.
+    pub discards_zero: bool,
     pub zeroes: u64,
     pub fua: u64,
     /// How often the client stops for a while, and for how long at most.
@@ -113,7 +117,8 @@ impl Character {
             hot: rng.pick(&[0, 500, 900, 1000]),
             reads: rng.pick(&[50, 150, 300]),
             flushes: rng.pick(&[0, 50, 150, 300]),
-            discards: if geometry.discards { rng.pick(&[0, 30, 100]) } else { 0 },
+            discards_zero: geometry.discards == Discards::Zero,
+            discards: if geometry.discards != Discards::No { rng.pick(&[0, 30, 100]) } else { 0 },
             zeroes: rng.pick(&[0, 20, 60]),
             fua: rng.pick(&[0, 0, 100, 500]),
             pauses: rng.pick(&[0, 20, 60, 200]),
@@ -216,7 +221,8 @@ impl Client {
         if die < c.discards + c.zeroes {
             let discard = die < c.discards;
             let durable = !discard && durability == Durability::Durable;
-            let number = self.oracle.write_begins(place, true, durable);
+            let content = if discard && !c.discards_zero { Content::Unknown } else { Content::Zeroes };
+            let number = self.oracle.write_begins(place, content, durable);
             let unmap = self.rng.chance(500);
             let io = match discard {
                 true => Io::Discard { extent: place },
@@ -224,7 +230,7 @@ impl Client {
             };
             return (Kind::Write { number, extent: place }, io);
         }
-        let number = self.oracle.write_begins(place, false, durability == Durability::Durable);
+        let number = self.oracle.write_begins(place, Content::Stamps, durability == Durability::Durable);
         let mut buf = Buf::zeroed((place.sectors * SECTOR_BYTES) as usize);
         stamp::stamp(buf.bytes_mut(), place.start, number, self.oracle.seed());
         (Kind::Write { number, extent: place }, Io::Write { at: place.start, buf, durability })

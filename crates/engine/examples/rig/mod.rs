@@ -51,7 +51,7 @@ impl Ram {
 
 impl BlockDevice for Ram {
     fn geometry(&self) -> Geometry {
-        Geometry { discards: true, ..Geometry::plain(self.sectors) }
+        Geometry { discards: Discards::Zero, ..Geometry::plain(self.sectors) }
     }
 
     fn run(&mut self, mut io: Io) -> IoResult {

@@ -4,7 +4,7 @@ use super::core::{DATA, LOG};
 use super::steps::{Disks, Kind, Steps, ZEROES, quiet};
 use super::testing::sector_of;
 use super::{LogCacheConfig, LogError, Promise, WhatPolicy};
-use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Port, Report, Unfinished};
+use crate::layer::{Control, Discards, Durability, ErrorKind, Io, IoError, Port, Report, Unfinished};
 use crate::{Extent, Lba, LogCacheState};
 
 /// A place whose lines are not in the fingerprint, so that writes there may go around the log.
@@ -353,6 +353,25 @@ fn rule_08_discards_and_zeroes_are_records_and_read_as_zeroes_for_ever() {
         (steps.on_data_disk(80), steps.on_data_disk(83), steps.on_data_disk(4899)),
         (ZEROES, 0, ZEROES)
     );
+}
+
+/// mkfs discards a whole disk: what that costs is what it costs on the disk itself, and the next start does not know better.
+#[test]
+fn rule_08_a_discard_is_passed_on_and_never_written_as_zeroes() {
+    let mut steps = Steps::new(6, quiet());
+    steps.data().discards = Discards::Advisory;
+    let mut steps = steps.restart(quiet());
+    steps.write(MIDDLE, 8, 1);
+    steps.send(Io::Discard { extent: Extent::new(Lba(MIDDLE - 64), 512) });
+    assert_eq!(steps.read(MIDDLE), Some(ZEROES), "while the log has it");
+    steps.hold = Box::new(|port, io| {
+        assert!(port == LOG || !matches!(io, Io::Write { .. } | Io::WriteZeroes { .. }), "{io:?}");
+        false
+    });
+    let written = steps.data().operations;
+    steps.drain();
+    assert!(!steps.core.index.is_dirty());
+    assert_eq!(steps.data().operations - written, 2, "a discard and a flush");
 }
 
 #[test]

@@ -15,8 +15,8 @@ impl Core {
             physical_block_bytes: self.data.geometry().physical_block_bytes,
             volatile_cache: !self.is_always(),
             discards: self.data.geometry().discards,
-            // Zeroes are one entry in the log.
-            fast_zeroes: true,
+            // They are one entry in the log, but destaging has to write them.
+            fast_zeroes: self.data.geometry().fast_zeroes,
             rotational: self.data.geometry().rotational,
             stripes: self.data.geometry().stripes,
             read_only: self.data.geometry().read_only,

@@ -6,8 +6,8 @@ use super::core::{Core, DATA, LOG};
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, activate};
 use crate::layer::{
-    Command, Control, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Ports, Report,
-    Request, RequestId,
+    Command, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port,
+    Ports, Report, Request, RequestId,
 };
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -17,7 +17,7 @@ pub struct Disks(pub [Ram; 2]);
 
 impl Ports for Disks {
     fn geometry(&self, port: Port) -> Geometry {
-        Geometry { discards: true, ..self.0[port.0].geometry() }
+        self.0[port.0].geometry()
     }
 
     fn run(&mut self, port: Port, io: Io) -> IoResult {
@@ -82,7 +82,7 @@ impl Steps {
     /// On a fresh log of `segments` of 16 KiB before a data disk of 4 MiB.
     pub fn new(segments: u32, config: LogCacheConfig) -> Steps {
         let log = Log::new(segments, 512);
-        let mut data = Ram::new(8192);
+        let mut data = Ram { discards: Discards::Zero, ..Ram::new(8192) };
         for lba in 0..8192 {
             data.bytes[lba * 512..][..512].copy_from_slice(&sector_of(lba as u64, 0));
         }

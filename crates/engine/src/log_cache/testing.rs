@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::fingerprint::{Fingerprint, LineSum, ends};
 use super::format::*;
-use crate::layer::Stripes;
+use crate::layer::{Discards, Stripes};
 use crate::{BlockDevice, Buf, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 
 /// A device in RAM, with sectors that cannot be read or written, and a count of writes after which the power is off.
@@ -16,6 +16,7 @@ pub struct Ram {
     /// Requests must be multiples of it.
     pub logical_block_bytes: u32,
     pub fast_zeroes: bool,
+    pub discards: Discards,
     pub rotational: bool,
     pub stripes: Option<Stripes>,
     /// Modifying operations and flushes that still work.
@@ -31,6 +32,7 @@ impl Ram {
             unwritable: BTreeSet::new(),
             logical_block_bytes: 512,
             fast_zeroes: false,
+            discards: Discards::No,
             rotational: false,
             stripes: None,
             operations_left: u64::MAX,
@@ -81,6 +83,7 @@ impl BlockDevice for Ram {
         Geometry {
             logical_block_bytes: self.logical_block_bytes,
             fast_zeroes: self.fast_zeroes,
+            discards: self.discards,
             rotational: self.rotational,
             stripes: self.stripes,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)

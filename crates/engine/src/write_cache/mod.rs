@@ -277,7 +277,7 @@ impl Layer for WriteCache {
             }
             geometry.sectors += sectors;
             geometry.read_only |= this.read_only;
-            geometry.discards &= this.discards;
+            geometry.discards = geometry.discards.min(this.discards);
             geometry.fast_zeroes &= this.fast_zeroes;
             geometry.rotational |= this.rotational;
             self.disks.push(Disk::new(Port(port), first_sector, sectors, map));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dcd_engine::{BlockDevice, Extent, Geometry, Io, IoResult, Lba, PAGE_BYTES, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, Discards, Extent, Geometry, Io, IoResult, Lba, PAGE_BYTES, SECTOR_BYTES};
 
 use super::check;
 
@@ -22,7 +22,7 @@ impl MemoryDevice {
             logical_block_bytes: SECTOR_BYTES as u32,
             physical_block_bytes: PAGE_BYTES as u32,
             volatile_cache: false,
-            discards: true,
+            discards: Discards::Zero,
             fast_zeroes: true,
             rotational: false,
             read_only: false,

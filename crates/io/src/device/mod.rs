@@ -71,6 +71,8 @@ pub enum DeviceSpec {
 pub(crate) struct OpenFile {
     pub file: File,
     pub traits: FileTraits,
+    /// For the calls that the ring does not know, from the first of them on.
+    pub workers: Option<Workers>,
 }
 
 pub(crate) enum Backing {

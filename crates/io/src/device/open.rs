@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use dcd_engine::{Geometry, SECTOR_BYTES};
+use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
 use super::{Backing, CallsBy, Device, Direct, FileSpec, FileTraits, OpenFile, loops, probe};
 
@@ -71,7 +71,7 @@ pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
         return Err(DeviceError::unsuitable(&spec.path, what));
     }
     let name = spec.path.display().to_string();
-    Ok(Device { name, geometry, backing: Backing::File(OpenFile { file, traits }) })
+    Ok(Device { name, geometry, backing: Backing::File(OpenFile { file, traits, workers: None }) })
 }
 
 /// Opens the path, a block device with its exclusive claim.
@@ -216,8 +216,8 @@ fn measure(
         logical_block_bytes: found.logical_block_bytes,
         physical_block_bytes: found.physical_block_bytes,
         volatile_cache: found.volatile_cache,
-        discards: found.discards && !spec.read_only,
-        fast_zeroes: found.discards && !spec.read_only,
+        discards: if spec.read_only { Discards::No } else { found.discards },
+        fast_zeroes: found.fast_zeroes && !spec.read_only,
         rotational: found.rotational,
         read_only: spec.read_only,
         stripes: None,
@@ -227,6 +227,7 @@ fn measure(
         () if probe::never_waits(file) => CallsBy::Ring,
         () => CallsBy::Workers,
     };
-    let traits = FileTraits { block: block as usize, memory_align: found.memory_align, direct, calls_by };
+    let traits =
+        FileTraits { block: block as usize, memory_align: found.memory_align, direct, is_block, calls_by };
     Ok((geometry, traits))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dcd_engine::{BlockDevice, Extent, Geometry, Io, IoResult, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, Discards, Extent, Geometry, Io, IoResult, SECTOR_BYTES};
 
 use super::{Device, FileDevice, check};
 
@@ -18,7 +18,8 @@ pub struct Overlay {
 impl Overlay {
     /// Over a device that is best opened for reading only.
     pub fn new(below: Device) -> Overlay {
-        let geometry = Geometry { read_only: false, discards: false, fast_zeroes: false, ..below.geometry };
+        let geometry =
+            Geometry { read_only: false, discards: Discards::No, fast_zeroes: false, ..below.geometry };
         Overlay { below: below.into(), geometry, written: BTreeMap::new() }
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
-use dcd_engine::{Buf, PAGE_BYTES};
+use dcd_engine::{Buf, Discards, PAGE_BYTES};
 
 /// What was found.
 pub(crate) struct Found {
@@ -19,7 +19,8 @@ pub(crate) struct Found {
     pub memory_align: usize,
     pub volatile_cache: bool,
     /// Space can be given back, and reads as zeroes afterwards.
-    pub discards: bool,
+    pub discards: Discards,
+    pub fast_zeroes: bool,
     pub rotational: bool,
 }
 
@@ -64,13 +65,15 @@ pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Re
     let (memory_align, logical) = if direct { direct_alignment(file)? } else { (1, SECTOR) };
     let block = u32::try_from(metadata.blksize()).unwrap_or(LOGICAL_BLOCK_MAX);
     let physical = if block.is_power_of_two() { block.clamp(logical, PHYSICAL_BLOCK_MAX) } else { logical };
+    let punches = !read_only && punches_holes(file, metadata.size());
     Ok(Found {
         bytes: metadata.size(),
         logical_block_bytes: logical,
         physical_block_bytes: physical,
         memory_align,
         volatile_cache: true,
-        discards: !read_only && punches_holes(file, metadata.size()),
+        discards: if punches { Discards::Zero } else { Discards::No },
+        fast_zeroes: punches,
         rotational: sys_of_file(metadata.dev()).is_some_and(|sys| flag(&sys, "rotational")),
     })
 }
@@ -127,8 +130,10 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
         memory_align: if direct { SECTOR as usize } else { 1 },
         // Buffered writes wait in the page cache, whatever the disk does.
         volatile_cache: !(write_through && direct),
+        // No kernel says what a discarded sector reads as.
+        discards: if value("discard_max_bytes") > 0 { Discards::Advisory } else { Discards::No },
         // The kernel's holes on block devices are zeroes written without data: both abilities are needed.
-        discards: value("discard_max_bytes") > 0 && value("write_zeroes_max_bytes") > 0,
+        fast_zeroes: value("discard_max_bytes") > 0 && value("write_zeroes_max_bytes") > 0,
         rotational: value("rotational") == 1,
     })
 }

@@ -4,6 +4,7 @@
 //! |----------|-------------------------------------|------------------------------------------------------------|
 //! | `Move`   | read or write, what is left of it   | `Move` after a short one; end                              |
 //! | `Punch`  | fallocate: a hole                   | `Sync` where durable; not supported: `Fill` (zeroes)       |
+//! | `Discard`| the block layer's discard           | end; not supported: nothing to do, as it is advice         |
 //! | `Zero`   | fallocate: zeroes, space kept       | `Sync` where durable; not supported: `Fill`                |
 //! | `Fill`   | write of zeroes, a piece at a time  | `Fill` until all is written; end                           |
 //! | `Sync`   | fdatasync                           | end                                                        |
@@ -33,6 +34,7 @@ pub(crate) struct FileTraits {
     /// What the addresses of buffers must be multiples of.
     pub memory_align: usize,
     pub direct: bool,
+    pub is_block: bool,
     pub calls_by: CallsBy,
 }
 
@@ -47,9 +49,25 @@ pub(crate) struct Memory {
 /// [`Transfer::advance`] is called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    Read { offset: u64, memory: Memory },
-    Write { offset: u64, memory: Memory, durable: bool },
-    Allocate { offset: u64, len: u64, mode: i32 },
+    Read {
+        offset: u64,
+        memory: Memory,
+    },
+    Write {
+        offset: u64,
+        memory: Memory,
+        durable: bool,
+    },
+    Allocate {
+        offset: u64,
+        len: u64,
+        mode: i32,
+    },
+    /// Of a block device; it waits until the device has done it.
+    Discard {
+        offset: u64,
+        len: u64,
+    },
     Sync,
 }
 
@@ -57,6 +75,7 @@ pub(crate) enum Call {
 enum Phase {
     Move,
     Punch,
+    Discard,
     Zero,
     Fill,
     Sync,
@@ -66,6 +85,8 @@ enum Phase {
 const CALL_BYTES_MAX: usize = 1 << 30;
 /// The most zeroes that are written by one call.
 const FILL_BYTES: usize = 1 << 20;
+/// Of linux/fs.h.
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -88,6 +109,7 @@ impl Transfer {
         let phase = match &io {
             Io::Read { .. } | Io::Write { .. } => Phase::Move,
             Io::Flush => Phase::Sync,
+            Io::Discard { .. } if traits.is_block => Phase::Discard,
             Io::Discard { .. } | Io::WriteZeroes { unmap: true, .. } => Phase::Punch,
             Io::WriteZeroes { .. } => Phase::Zero,
         };
@@ -104,6 +126,11 @@ impl Transfer {
         self.total
     }
 
+    /// The ring has no call for it before Linux 6.12: a thread has to wait.
+    pub fn is_for_thread(&self) -> bool {
+        self.phase == Phase::Discard
+    }
+
     /// The next call to make.
     pub fn call(&mut self) -> Call {
         let offset = self.io.extent().map_or(0, |extent| extent.start.bytes());
@@ -114,6 +141,7 @@ impl Transfer {
                 len: self.total as u64,
                 mode: libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
             },
+            Phase::Discard => Call::Discard { offset, len: self.total as u64 },
             Phase::Zero => Call::Allocate {
                 offset,
                 len: self.total as u64,
@@ -158,8 +186,9 @@ impl Transfer {
         match self.phase {
             Phase::Move | Phase::Fill => self.moved(result),
             Phase::Punch | Phase::Zero => self.allocated(result),
-            Phase::Sync if result < 0 => Some(Err(self.error(kind_of(-result)))),
-            Phase::Sync => Some(Ok(())),
+            Phase::Discard if result == -libc::EOPNOTSUPP => Some(Ok(())),
+            Phase::Sync | Phase::Discard if result < 0 => Some(Err(self.error(kind_of(-result)))),
+            Phase::Sync | Phase::Discard => Some(Ok(())),
         }
     }
 
@@ -248,6 +277,11 @@ pub(crate) fn make_call(fd: RawFd, call: Call) -> i32 {
             // SAFETY: a plain system call.
             unsafe { i64::from(libc::fallocate(fd, mode, offset as libc::off_t, len as libc::off_t)) }
         }
+        Call::Discard { offset, len } => {
+            let range = [offset, len];
+            // SAFETY: two numbers that live for the call.
+            unsafe { i64::from(libc::ioctl(fd, BLKDISCARD, range.as_ptr())) }
+        }
         // SAFETY: a plain system call.
         Call::Sync => unsafe { i64::from(libc::fdatasync(fd)) },
     };
@@ -264,14 +298,14 @@ mod tests {
     use dcd_engine::{Extent, Lba};
 
     const TRAITS: FileTraits =
-        FileTraits { block: 512, memory_align: 512, direct: true, calls_by: CallsBy::Ring };
+        FileTraits { block: 512, memory_align: 512, direct: true, is_block: false, calls_by: CallsBy::Ring };
 
     fn offset_and_len(call: Call) -> (u64, u64) {
         match call {
             Call::Read { offset, memory } | Call::Write { offset, memory, .. } => {
                 (offset, u64::from(memory.len))
             }
-            Call::Allocate { offset, len, .. } => (offset, len),
+            Call::Allocate { offset, len, .. } | Call::Discard { offset, len } => (offset, len),
             Call::Sync => (0, 0),
         }
     }
@@ -286,6 +320,18 @@ mod tests {
         assert_eq!(offset_and_len(read.call()), (4096 + 512, 4096 - 512));
         assert!(read.advance(-libc::EAGAIN).is_none());
         assert_eq!(read.advance(4096 - 512), Some(Ok(())));
+    }
+
+    /// What Linux promises of a discard: nothing.
+    #[test]
+    fn a_discard_of_a_block_device_is_advice_and_never_zeroes() {
+        let traits = FileTraits { is_block: true, ..TRAITS };
+        let discard = || Transfer::new(traits, Io::Discard { extent: Extent::new(Lba(8), 16) });
+        assert!(matches!(discard().call(), Call::Discard { offset: 4096, len: 8192 }));
+        assert_eq!(discard().advance(0), Some(Ok(())));
+        assert_eq!(discard().advance(-libc::EOPNOTSUPP), Some(Ok(())));
+        let failed = discard().advance(-libc::EIO).unwrap().unwrap_err();
+        assert_eq!(failed.kind, ErrorKind::Medium);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Driver {
     /// Adds the next device; the stack must know it by the index that comes back.
     pub fn add_device(&mut self, mut device: Device) -> DeviceIndex {
         device.backing = match device.backing {
-            Backing::File(OpenFile { file, traits }) if traits.calls_by == CallsBy::Workers => {
+            Backing::File(OpenFile { file, traits, .. }) if traits.calls_by == CallsBy::Workers => {
                 Backing::Worked { workers: Workers::new(file, Arc::clone(&self.finished_by_workers)), traits }
             }
             backing => backing,
@@ -77,7 +77,23 @@ impl Driver {
             }
             Backing::File(file) => {
                 let transfer = Transfer::new(file.traits, io);
-                if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
+                if transfer.is_for_thread() {
+                    let workers = match file.workers.take() {
+                        Some(workers) => Ok(workers),
+                        None => file
+                            .file
+                            .try_clone()
+                            .map(|file| Workers::new(file, Arc::clone(&self.finished_by_workers))),
+                    };
+                    match workers {
+                        Ok(workers) => {
+                            let op = self.ops.insert(op);
+                            file.workers.insert(workers).submit(op, transfer);
+                        }
+                        // No descriptor is left. Advice need not be taken.
+                        Err(_) => self.finished.push_back((tag, transfer.finish(Ok(())))),
+                    }
+                } else if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
                     let result = run_to_end(file.file.as_raw_fd(), transfer);
                     self.finished.push_back((tag, result));
                 } else {
@@ -130,6 +146,7 @@ impl Driver {
             Call::Allocate { offset, len, mode } => {
                 opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
             }
+            Call::Discard { .. } => unreachable!("threads make it"),
             Call::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
         // SAFETY: the memory belongs to the transfer. It lies on the heap and stays there while the transfer is in

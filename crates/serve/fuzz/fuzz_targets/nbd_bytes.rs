@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use dcd_engine::{Geometry, IoResult};
+use dcd_engine::{Discards, Geometry, IoResult};
 use dcd_io::{Actions, Session};
 use dcd_serve::nbd::{FLIGHT_REQUESTS_MAX, NbdExports, NbdSession};
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ const SECTORS: u64 = 128;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&shape, stream)) = data.split_first() else { return };
-    let geometry = Geometry { discards: shape & 1 != 0, ..Geometry::plain(SECTORS) };
+    let geometry = Geometry { discards: if shape & 1 != 0 { Discards::Advisory } else { Discards::No }, ..Geometry::plain(SECTORS) };
     let mut session = NbdSession::new(Arc::new(NbdExports::single("d", geometry, shape & 2 != 0)));
     let mut actions = Actions::default();
     session.start(&mut actions);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use dcd_engine::{Geometry, Io, IoResult};
+use dcd_engine::{Discards, Geometry, Io, IoResult};
 use dcd_io::{Actions, Piece, Session};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 use libfuzzer_sys::fuzz_target;
@@ -38,7 +38,7 @@ fuzz_target!(|case: Case| {
     let block = if case.large_blocks { 4096 } else { 512 };
     let geometry = Geometry {
         logical_block_bytes: block,
-        discards: case.discards,
+        discards: if case.discards { Discards::Zero } else { Discards::No },
         fast_zeroes: case.fast_zeroes,
         ..Geometry::plain(DISK_BYTES as u64 / 512)
     };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use dcd_engine::{Durability, Geometry, SECTOR_BYTES};
+use dcd_engine::{Discards, Durability, Geometry, SECTOR_BYTES};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -46,7 +46,7 @@ impl Shape {
         Shape {
             bytes: bytes - bytes % u64::from(block),
             block,
-            discards: geometry.discards,
+            discards: geometry.discards == Discards::Zero,
             fast_zeroes: geometry.fast_zeroes,
             read_only: read_only || geometry.read_only,
         }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use dcd_engine::{Geometry, SECTOR_BYTES};
+use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
 use super::protocol as p;
 
@@ -53,7 +53,7 @@ impl Export {
         if self.is_read_only() {
             return flags | p::TFLAG_READ_ONLY;
         }
-        if self.geometry.discards {
+        if self.geometry.discards != Discards::No {
             flags |= p::TFLAG_SEND_TRIM;
         }
         flags | p::TFLAG_SEND_WRITE_ZEROES | p::TFLAG_SEND_FAST_ZERO

@@ -303,7 +303,10 @@ fn activation_takes_the_size_from_below_or_from_the_configuration() {
     };
     let whole = drive.sectors();
     let geometry = exported(None, Geometry::plain(whole / 2)).unwrap();
-    assert_eq!((geometry.sectors, geometry.rotational, geometry.discards), (whole / 2, true, false));
+    assert_eq!(
+        (geometry.sectors, geometry.rotational, geometry.discards),
+        (whole / 2, true, dcd_engine::Discards::No)
+    );
     assert!(geometry.volatile_cache, "what is below is volatile");
     let safe = Geometry { volatile_cache: false, read_only: true, ..Geometry::plain(whole) };
     let geometry = exported(Some(512 * 100), safe).unwrap();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, BlockDevice, Buf, Control, Durability, Event, Extent, Geometry, Io, IoError, IoResult,
-    Layer, Lba, Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
+    ActivateError, BlockDevice, Buf, Control, Discards, Durability, Event, Extent, Geometry, Io, IoError,
+    IoResult, Layer, Lba, Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
 };
 
 use dcd_engine::StackBuilder;
@@ -392,7 +392,7 @@ impl Layer for Reference {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { discards: true, ..self.data.expect("active") }
+        Geometry { discards: Discards::Zero, ..self.data.expect("active") }
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {

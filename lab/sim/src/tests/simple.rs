@@ -6,8 +6,8 @@ use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, Durability, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos, OpId, Outbox, Request,
-    RequestId, StackBuilder,
+    ActivateError, Discards, Durability, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos, OpId, Outbox,
+    Request, RequestId, StackBuilder,
 };
 
 use crate::explore::Rig;
@@ -81,12 +81,13 @@ impl Filter for Twisted {
 
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
         // A discard cannot be made durable, so a layer that promises `always` does not offer it.
-        Ok(Geometry { discards: below.discards && self.twist != Twist::Through, ..below })
+        let discards = if self.twist == Twist::Through { Discards::No } else { below.discards };
+        Ok(Geometry { discards, ..below })
     }
 }
 
 pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan) -> Rig {
-    let geometry = Geometry { discards: true, ..Geometry::plain(2 * SECTORS) };
+    let geometry = Geometry { discards: Discards::Zero, ..Geometry::plain(2 * SECTORS) };
     let mut disk = MemDisk::new(geometry, LATENCY, seed);
     let mut bytes = vec![0; (SECTORS * 512) as usize];
     crate::stamp::stamp(&mut bytes, Lba(0), 0, seed);

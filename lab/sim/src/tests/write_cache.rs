@@ -4,7 +4,7 @@ use dcd_engine::destage::how::HowPolicy;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
-use dcd_engine::{Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
+use dcd_engine::{Discards, Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
 use crate::explore::{Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
@@ -74,7 +74,7 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
     let sectors = DATA_SECTORS / count / 8 * 8;
     let geometry = Geometry {
         volatile_cache: rng.chance(850),
-        discards: rng.chance(500),
+        discards: if rng.chance(500) { Discards::Zero } else { Discards::No },
         logical_block_bytes: config.block_bytes,
         physical_block_bytes: config.block_bytes,
         ..Geometry::plain(sectors)

@@ -15,7 +15,7 @@ fn a_write_cache_conforms_with_any_settings() {
         let config = WriteCacheConfig { non_volatile: rng.chance(500), ..draw_config(&mut rng) };
         let count = rng.range(1, 3);
         let geometry = Geometry {
-            discards: rng.chance(500),
+            discards: if rng.chance(500) { Discards::Zero } else { Discards::No },
             fast_zeroes: rng.chance(500),
             ..Geometry::plain(4096 / count / 8 * 8)
         };

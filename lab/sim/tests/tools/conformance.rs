@@ -7,7 +7,7 @@ use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides};
 use dcd_engine::testing::{conformance, conformance_read_only};
-use dcd_engine::{Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
+use dcd_engine::{Discards, Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
 use dcd_sim::{Latency, MemDisk, VirtualDriver};
 
 const SECTORS: u64 = 32_768;
@@ -17,9 +17,14 @@ fn geometries() -> [Geometry; 4] {
     let plain = Geometry::plain(SECTORS);
     [
         plain,
-        Geometry { discards: true, fast_zeroes: true, ..plain },
+        Geometry { discards: Discards::Zero, fast_zeroes: true, ..plain },
         Geometry { volatile_cache: false, ..plain },
-        Geometry { logical_block_bytes: 4096, physical_block_bytes: 4096, discards: true, ..plain },
+        Geometry {
+            logical_block_bytes: 4096,
+            physical_block_bytes: 4096,
+            discards: Discards::Advisory,
+            ..plain
+        },
     ]
 }
 

@@ -7,7 +7,7 @@ use super::super::table::RangeKind;
 use super::Phase;
 use super::room::{Flight, Group, Target};
 use crate::destage::how;
-use crate::layer::{Durability, Io, IoResult, Outbox};
+use crate::layer::{Discards, Durability, Io, IoResult, Outbox};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl Core {
@@ -16,7 +16,7 @@ impl Core {
             let Some((extent, kind)) = self.destager.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
-                RangeKind::Discard if self.data.geometry().discards => Io::Discard { extent },
+                RangeKind::Discard if self.data.geometry().discards != Discards::No => Io::Discard { extent },
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };

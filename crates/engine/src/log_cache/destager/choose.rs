@@ -2,14 +2,17 @@
 
 use super::room::{Item, Room};
 use crate::destage::what;
+use crate::layer::{Discards, Geometry};
 use crate::log_cache::core::Core;
 use crate::log_cache::log::Chain;
-use crate::log_cache::table::{Line, Piece, RangePart};
+use crate::log_cache::table::{Line, Piece, RangeKind, RangePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
 use crate::{Extent, LINE_SECTORS};
 
-/// Discards and zeroes are destaged in pieces of so many sectors (8 MiB), so that a request need not wait long.
-const RANGE_SECTORS_MAX: u64 = 16 << 10;
+/// Zeroes are destaged in pieces of so many sectors (1 MiB), so that a request need not wait long; 1 GiB where the device does not write
+/// them one by one, and for discards.
+const ZEROES_SECTORS_MAX: u64 = 2 << 10;
+const FAST_SECTORS_MAX: u64 = 2 << 20;
 /// What of a cache may be destaged.
 pub(super) struct Eligible {
     /// The log has failed, so that also what only RAM has is destaged.
@@ -61,7 +64,9 @@ impl Core {
 
     /// Cuts a range into what the data disk does at a time.
     pub(super) fn add_range(&mut self, part: RangePart) {
-        let sectors_max = if self.data.geometry().fast_zeroes { u64::MAX } else { RANGE_SECTORS_MAX };
+        let Geometry { fast_zeroes, discards, .. } = *self.data.geometry();
+        let is_discard = part.info.kind == RangeKind::Discard && discards != Discards::No;
+        let sectors_max = if fast_zeroes || is_discard { FAST_SECTORS_MAX } else { ZEROES_SECTORS_MAX };
         let mut rest = part.extent;
         while rest.sectors > 0 {
             let sectors = rest.sectors.min(sectors_max);

@@ -12,7 +12,8 @@ use crate::log_cache::fingerprint::{Comparison, Fingerprint};
 use crate::log_cache::format::{Header, Kind, State, Superblock};
 use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
 use crate::{
-    BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES,
+    BlockDevice, Buf, Discards, Durability, ErrorKind, Extent, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba,
+    SECTOR_BYTES,
 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -324,7 +325,7 @@ impl Writer<'_> {
         let geometry = self.data.geometry();
         let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
         let aligned = extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
-        if aligned && (geometry.fast_zeroes || geometry.discards) {
+        if aligned && (geometry.fast_zeroes || geometry.discards == Discards::Zero) {
             let unmap = kind != Kind::Zeroes;
             let io = Io::WriteZeroes { extent, unmap, durability: Durability::Volatile };
             match self.data.run(io).status {

@@ -47,7 +47,12 @@ impl Disk {
 
     pub fn geometry(&self, logical_block_bytes: u32) -> Geometry {
         let sectors = self.bytes.lock().unwrap().len() as u64 / 512;
-        Geometry { logical_block_bytes, discards: true, fast_zeroes: true, ..Geometry::plain(sectors) }
+        Geometry {
+            logical_block_bytes,
+            discards: dcd_engine::Discards::Zero,
+            fast_zeroes: true,
+            ..Geometry::plain(sectors)
+        }
     }
 
     pub fn run(&self, mut io: Io) -> IoResult {

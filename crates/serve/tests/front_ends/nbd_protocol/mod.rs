@@ -30,7 +30,11 @@ struct Peer {
 const DISK_BYTES: usize = 1 << 20;
 
 fn geometry() -> Geometry {
-    Geometry { discards: true, fast_zeroes: true, ..Geometry::plain(DISK_BYTES as u64 / 512) }
+    Geometry {
+        discards: dcd_engine::Discards::Zero,
+        fast_zeroes: true,
+        ..Geometry::plain(DISK_BYTES as u64 / 512)
+    }
 }
 
 impl Peer {

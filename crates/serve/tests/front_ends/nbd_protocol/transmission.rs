@@ -141,7 +141,7 @@ fn unknown_commands_and_flags_are_invalid() {
     assert_eq!(peer.ask(0, p::CMD_FLUSH, 0, 512, &[]).0, EINVAL);
     assert!(peer.log.is_empty());
     // A trim that was not offered.
-    let mut plain = Peer::transmitting(Geometry { discards: false, ..geometry() }, false);
+    let mut plain = Peer::transmitting(Geometry { discards: dcd_engine::Discards::No, ..geometry() }, false);
     assert_eq!(plain.ask(0, p::CMD_TRIM, 0, 512, &[]).0, EINVAL);
 }
 
