@@ -1,9 +1,7 @@
 //! RAM for each cached 4 KiB, counted by the allocator: a whole log cache over a full log of 1 GiB, with everything in it
 //! that grows with the log. `cargo test -p dcd-engine --test memory log_memory -- --nocapture` prints the figures.
 
-use std::sync::atomic::Ordering;
-
-use crate::counting::{self, ALLOCATED, PEAK};
+use crate::counting::{ALLOCATED, PEAK};
 use crate::rig::{Ram, Rig};
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::*;
@@ -41,9 +39,9 @@ fn empty(log_bytes: u64) -> Rig {
 
 /// What a cache has in RAM whatever the size of its log: segment buffers, and the memory for destaging.
 fn fixed_bytes() -> usize {
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = ALLOCATED.get();
     let rig = empty(SMALL_LOG_BYTES);
-    let fixed = ALLOCATED.load(Ordering::Relaxed) - before;
+    let fixed = ALLOCATED.get() - before;
     drop(rig);
     fixed
 }
@@ -51,7 +49,7 @@ fn fixed_bytes() -> usize {
 /// Writes pieces until the log is full, or there are as many lines as it can hold, and counts.
 fn count(sectors: u64, pieces_per_line: u64, line_of: impl Fn(u64) -> u64) -> Counted {
     let fixed = fixed_bytes();
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = ALLOCATED.get();
     let mut rig = empty(LOG_BYTES);
     let mut batch = Vec::with_capacity(BATCH);
     let lines_max = LOG_BYTES / LINE_BYTES - BATCH as u64;
@@ -68,13 +66,13 @@ fn count(sectors: u64, pieces_per_line: u64, line_of: impl Fn(u64) -> u64) -> Co
     }
     drop(batch);
     assert_eq!(rig.count("destage_batches"), 0, "everything is in the log");
-    let full = ALLOCATED.load(Ordering::Relaxed);
+    let full = ALLOCATED.get();
     let lines = written / pieces_per_line;
     assert_eq!(rig.status()["cached_bytes"], written * sectors * SECTOR_BYTES, "every piece is cached once");
     let grown = full - before - fixed;
-    PEAK.store(full, Ordering::Relaxed);
+    PEAK.set(full);
     rig.drain();
-    let destaging = PEAK.load(Ordering::Relaxed) - full;
+    let destaging = PEAK.get() - full;
     Counted { lines, bytes_per_line: grown as f64 / lines as f64, destaging }
 }
 
@@ -85,7 +83,6 @@ fn scattered(at: u64) -> u64 {
 
 #[test]
 fn a_cached_4_kib_costs_at_most_24_bytes_of_ram_everything_counted() {
-    let _alone = counting::alone();
     let cases: [(&str, f64, Counted); 4] = [
         ("4 KiB, one after the other", LINE_RAM_MAX, count(8, 1, |at| at)),
         ("4 KiB, at random", LINE_RAM_MAX, count(8, 1, scattered)),

@@ -1,21 +1,14 @@
 //! RAM of the lookup table, counted by the allocator: what the table says of itself is what it takes.
 
-use crate::counting::{self, ALLOCATED};
-use std::sync::atomic::Ordering;
-
+use crate::counting::ALLOCATED;
 use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
 
-/// What the test harness may take or give back meanwhile, on a thread of its own.
-const HARNESS_BYTES: usize = 4096;
-
-/// One test alone in this file: tests of one file run side by side and would count each other's memory.
 #[test]
 fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
-    let _alone = counting::alone();
     // Logs of 64 MiB, 1 GiB and 4 GiB.
     for lines in [1u64 << 14, 1 << 18, 1 << 20] {
-        let before = ALLOCATED.load(Ordering::Relaxed);
-        let taken = || ALLOCATED.load(Ordering::Relaxed) - before;
+        let before = ALLOCATED.get();
+        let taken = || ALLOCATED.get() - before;
         let mut table = LookupTable::with_capacity(lines as usize);
         let at_start = taken();
         for line in 0..lines {
@@ -23,8 +16,8 @@ fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
             table.insert(Line(line.wrapping_mul(0x9e37_79b1) % (1 << 36)), piece, |_| ());
         }
         assert_eq!(table.counts().lines, lines);
-        assert!(taken().abs_diff(at_start) < HARNESS_BYTES, "filling it with whole lines took memory");
-        assert!((taken() + size_of::<LookupTable>()).abs_diff(table.memory_bytes()) < HARNESS_BYTES);
+        assert_eq!(taken(), at_start, "filling it with whole lines took memory");
+        assert_eq!(taken() + size_of::<LookupTable>(), table.memory_bytes());
         assert!(
             table.memory_bytes() as u64 <= LookupTable::LINE_RAM_BYTES * lines,
             "{} bytes for {lines} lines",
@@ -39,7 +32,7 @@ fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
             line += 1;
         }
         assert_eq!(line, lines, "two pieces for every line");
-        assert!((taken() + size_of::<LookupTable>()).abs_diff(table.memory_bytes()) < HARNESS_BYTES);
+        assert_eq!(taken() + size_of::<LookupTable>(), table.memory_bytes());
         assert!(
             table.memory_bytes() as u64 <= 52 * lines,
             "{} bytes for {lines} lines",

@@ -1,9 +1,7 @@
 //! Rule 14: what brings dirty data home asks for no memory, as memory may be short because dirty data waits to go home.
 //! Counted by the allocator: from the first batch to the last, hardly more than before, and only small things.
 
-use std::sync::atomic::Ordering;
-
-use crate::counting::{self, ALLOCATED, LARGEST, PEAK};
+use crate::counting::{ALLOCATED, LARGEST, PEAK};
 use crate::rig::{Ram, Rig};
 use dcd_engine::log_cache::{Contiguity, LogCacheConfig, Strides};
 use dcd_engine::*;
@@ -45,12 +43,12 @@ fn filled(contiguity: Option<Contiguity>) -> Rig {
 fn drained(contiguity: Option<Contiguity>) {
     let mut rig = filled(contiguity);
     assert_eq!(rig.count("destage_batches"), 0, "everything is in the log");
-    let before = ALLOCATED.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    LARGEST.store(0, Ordering::Relaxed);
+    let before = ALLOCATED.get();
+    PEAK.set(before);
+    LARGEST.set(0);
     rig.drain();
-    let grown = PEAK.load(Ordering::Relaxed) - before;
-    let largest = LARGEST.load(Ordering::Relaxed);
+    let grown = PEAK.get() - before;
+    let largest = LARGEST.get();
     println!(
         "{} batches, {} sectors in gaps: {grown} bytes more at once, {largest} bytes in one piece",
         rig.count("destage_batches"),
@@ -63,7 +61,6 @@ fn drained(contiguity: Option<Contiguity>) {
 
 #[test]
 fn rule_14_destaging_asks_for_no_memory() {
-    let _alone = counting::alone();
     drained(None);
     // Most blocks are less than 100 lines apart, so that the memory is full of gaps.
     drained(Some(Contiguity { read: Strides::up_to(100), write: Strides::up_to(100) }));
