@@ -129,7 +129,10 @@ impl Core {
         match io {
             Io::Read { at, buf } => self.on_read(now, id, at, buf, out),
             Io::Flush => self.on_flush(now, id, out),
-            io => self.on_modify(now, PendingWrite::new(id, io), out),
+            io => {
+                self.queue.note_write(now);
+                self.on_modify(now, PendingWrite::new(id, io), out);
+            }
         }
     }
 
@@ -137,7 +140,10 @@ impl Core {
         match self.ops.remove(op.0) {
             Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
-            Op::Forward(id) => self.finish(now, id, result, out),
+            Op::Forward(id) => {
+                self.data.readers.end(now);
+                self.finish(now, id, result, out);
+            }
             Op::Part { reading, part } => self.on_part(now, reading, part, result, out),
             Op::Around(key) => self.on_around(now, key, result, out),
             Op::DataFlush => self.on_data_flushed(now, result, out),
@@ -179,6 +185,11 @@ impl Core {
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
+        match op {
+            Op::Forward(_) | Op::Part { .. } if port == DATA => self.data.readers.begin(),
+            Op::Destage(_) if port == DATA => self.data.readers.meet(),
+            _ => {}
+        }
         let key = self.ops.insert(op);
         out.submit(port, OpId(key), io);
     }

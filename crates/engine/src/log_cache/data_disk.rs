@@ -16,7 +16,7 @@
 use super::streams::Streams;
 use crate::layer::RequestId;
 use crate::slab::Slab;
-use crate::{Extent, Geometry, IoError, Lba};
+use crate::{Extent, Geometry, IoError, Lba, Nanos};
 
 /// Ranges that are kept apart. With more of them neighbours are joined, with what lies between: that says too much is at risk,
 /// never too little.
@@ -74,6 +74,49 @@ pub struct Around {
     pub durable: bool,
 }
 
+/// What clients read from the data disk, so that destaging can give way to them.
+#[derive(Default)]
+pub struct Readers {
+    /// Reads that are on their way.
+    reads: u64,
+    last: Option<Nanos>,
+    /// Reads that have ended since a destage operation was sent.
+    since: u64,
+}
+
+impl Readers {
+    /// A read is sent.
+    pub const fn begin(&mut self) {
+        self.reads += 1;
+    }
+
+    pub const fn end(&mut self, now: Nanos) {
+        self.reads -= 1;
+        self.since += 1;
+        self.last = Some(now);
+    }
+
+    /// A destage operation is sent.
+    pub const fn meet(&mut self) {
+        self.since = 0;
+    }
+
+    /// Reads that did not meet destaging since one did.
+    pub const fn undisturbed(&self) -> u64 {
+        self.since
+    }
+
+    /// When the last read ended; `None` while one is on its way.
+    pub fn last_of_all(&self) -> Option<Nanos> {
+        self.last.filter(|_| self.reads == 0)
+    }
+
+    /// How long clients have read nothing; `None` where they never did.
+    pub fn quiet(&self, now: Nanos) -> Option<Nanos> {
+        if self.reads > 0 { Some(Nanos::ZERO) } else { self.last.map(|last| now.since(last)) }
+    }
+}
+
 /// See the module's documentation.
 pub struct DataDisk {
     geometry: Geometry,
@@ -96,6 +139,7 @@ pub struct DataDisk {
     last_failed: bool,
     /// A flush failed after the one that is in flight was sent.
     failed_since: bool,
+    pub readers: Readers,
 }
 
 impl DataDisk {
@@ -115,6 +159,7 @@ impl DataDisk {
             error: None,
             last_failed: false,
             failed_since: false,
+            readers: Readers::default(),
         }
     }
 

@@ -88,6 +88,7 @@ pub struct Queue {
     pace: Nanos,
     foreground: u64,
     last_activity: Nanos,
+    last_write: Option<Nanos>,
     wants_space: bool,
 }
 
@@ -102,6 +103,15 @@ impl Queue {
     pub const fn end(&mut self, now: Nanos) {
         self.foreground -= 1;
         self.last_activity = now;
+    }
+
+    /// What came changes data.
+    pub const fn note_write(&mut self, now: Nanos) {
+        self.last_write = Some(now);
+    }
+
+    pub const fn last_write(&self) -> Option<Nanos> {
+        self.last_write
     }
 
     /// A request goes on.

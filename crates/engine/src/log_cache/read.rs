@@ -252,6 +252,7 @@ impl Core {
         let mut error = result.status.err();
         match &part {
             Part::Data { start, wanted } => {
+                self.data.readers.end(now);
                 let start =
                     self.whole_blocks(Extent::new(*start, 1), self.data.geometry().logical_block_bytes).start;
                 let reading = self.readings.get_mut(key);

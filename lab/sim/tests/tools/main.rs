@@ -4,6 +4,7 @@ mod away_cost;
 mod conformance;
 mod documented_tests;
 mod full_stripes;
+mod gives_way;
 mod grow;
 mod log_bytes;
 mod store_calibration;

@@ -2,10 +2,18 @@
 
 use super::room::Item;
 use super::{Phase, RETRY_FIRST, RETRY_MAX};
-use crate::destage::when;
-use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Report, Unfinished};
-use crate::log_cache::core::{Core, LOG, Mode, Op, Stop};
+use crate::destage::when::{self, WhenPolicy};
+use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Port, Report, Unfinished};
+use crate::log_cache::core::{Core, DATA, LOG, Mode, Op, Stop};
 use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
+
+/// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
+const READS_FIRST: u64 = 127;
+/// A client that has read nothing for so long does not wait for the disk now; and it does not come back soon.
+const READER_RESTS: Nanos = Nanos::from_millis(20);
+const READER_GONE: Nanos = Nanos::from_secs(1);
+/// A client that has written nothing for so long needs no space soon.
+const WRITER_GONE: Nanos = Nanos::from_secs(1);
 
 impl Core {
     pub fn destage_deadline(&self) -> Option<Nanos> {
@@ -18,7 +26,12 @@ impl Core {
         }
         match self.when() {
             when::Choice::At(at) => Some(at),
-            when::Choice::Run | when::Choice::Wait => None,
+            // The end of a read that is on its way wakes it, too.
+            when::Choice::Run => {
+                let rests = self.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
+                self.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
+            }
+            when::Choice::Wait => None,
         }
     }
 
@@ -53,6 +66,43 @@ impl Core {
             idle_empty: self.config.idle_empty,
             idle_full: self.config.idle_full,
         })
+    }
+
+    /// How many operations may be in flight on a device.
+    ///
+    /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So at most one is in flight while clients read,
+    /// and then a number of reads go undisturbed. The number falls to none as writers fill the log; a writer that waits for space comes
+    /// before all readers.
+    pub(super) fn destage_depth(&self, port: Port) -> usize {
+        let spins =
+            if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
+        match self.readers_quiet() {
+            Some(quiet) if spins => {
+                let may = quiet >= READER_RESTS || self.data.readers.undisturbed() >= self.reads_first();
+                usize::from(may).min(self.config.destage_depth)
+            }
+            _ => self.config.destage_depth,
+        }
+    }
+
+    /// How long those clients have been quiet that destaging gives way to.
+    fn readers_quiet(&self) -> Option<Nanos> {
+        let gives_way = self.config.when == WhenPolicy::Idle
+            && self.mode == Mode::Serving
+            && self.stop == Stop::No
+            && !self.queue.wants_space()
+            && self.data.geometry().rotational;
+        self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
+    }
+
+    /// The reads that go undisturbed after each operation.
+    fn reads_first(&self) -> u64 {
+        if self.draining {
+            return 1;
+        }
+        let writes = self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE);
+        let free = (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark) / 100.0);
+        if writes { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
     }
 
     /// Goes on with destaging as far as it may; runs after every event.

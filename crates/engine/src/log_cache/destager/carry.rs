@@ -12,7 +12,7 @@ use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl Core {
     pub(super) fn step_ranges(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.config.destage_depth {
+        while self.destager.flights.len() < self.destage_depth(DATA) {
             let Some((extent, kind)) = self.destager.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
@@ -37,7 +37,7 @@ impl Core {
     }
 
     pub(super) fn step_read(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.config.destage_depth {
+        while self.destager.flights.len() < self.destage_depth(LOG) {
             let Some(group) = self.destager.room.groups.pop_front() else { break };
             if matches!(self.mode, Mode::LogFailed { .. }) && self.take_from_ram(&group) {
                 continue;
@@ -47,8 +47,7 @@ impl Core {
             let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
         }
-        while self.destager.room.groups.is_empty() && self.destager.flights.len() < self.config.destage_depth
-        {
+        while self.destager.room.groups.is_empty() && self.destager.flights.len() < self.destage_depth(DATA) {
             let Some(read) = self.destager.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
             let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
@@ -134,7 +133,7 @@ impl Core {
     }
 
     pub(super) fn step_write(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.config.destage_depth {
+        while self.destager.flights.len() < self.destage_depth(DATA) {
             let room = &mut self.destager.room;
             let Some(run) = room.runs.get(self.destager.next_run) else { break };
             let blocks = self.destager.next_block.max(run.blocks.start)..run.blocks.end;
