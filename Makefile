@@ -7,7 +7,7 @@ CARGO ?= cargo
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md soak clean
+.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -16,6 +16,7 @@ help:
 	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
+	@echo 'make peers     dcd beside the write caches of the kernel, under a kernel of its own; hours, or less with ROUNDS=1'
 	@echo 'make soak      explores crashes with seeds of its own for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
@@ -42,6 +43,9 @@ bench: packages build
 
 compare-md: build
 	./scripts/compare-md.sh target/release/dcd-lab
+
+peers: build
+	./scripts/peers.sh target/release
 
 soak:
 	$(CARGO) build --release --locked -p dcd-sim

@@ -38,81 +38,24 @@ sustained_mib=${SUSTAINED_MIB:-160}
 files_times=${FILES_TIMES:-3}
 burst_only=${BURST_ONLY:-no}
 read -r -a setups <<< "${SETUPS:-md dcd dcd-slice md-journal dcd-log bare}"
-# A run that takes longer has hung.
 seconds_max=${SECONDS_MAX:-240}
 member_mib=640
 log_mib=512
-export PATH=$PATH:/usr/sbin:/sbin
+# shellcheck source=scripts/guest-kernel/host.sh
+. "$here/guest-kernel/host.sh"
 
 # ---------------------------------------------------------------- where it cannot run
 
 "$here/packages.sh" user-mode-linux mdadm kmod qemu-system-common fio fuse3 e2fsprogs
-missing=()
-[ "$(id -u)" -eq 0 ] || missing+=("root")
-[ -w /dev/fuse ] || missing+=("/dev/fuse")
-for tool in linux.uml mdadm modprobe qemu-storage-daemon fio fusermount3 mkfs.ext4; do
-    command -v $tool > /dev/null || missing+=("$tool")
-done
-room=$(df --output=avail --block-size=1M /dev/shm 2> /dev/null | tail -1)
-[ "${room:-0}" -ge 6000 ] || missing+=("6000 MiB in /dev/shm")
+mapfile -t missing < <(missing_things 6000 linux.uml mdadm modprobe qemu-storage-daemon fio fusermount3 mkfs.ext4)
 if [ ${#missing[@]} -gt 0 ]; then
     (IFS=,; echo "SKIPPED: md is not compared; missing: ${missing[*]}")
     exit 0
 fi
 
-# ---------------------------------------------------------------- cleaning up, also when interrupted
-
-work=$(mktemp -d /dev/shm/dcd-compare.XXXXXX)
-servers=()
-storage=
-machine=
-
-stop_all() {
-    # The machine has children of its own, all in its process group.
-    if [ -n "$machine" ]; then
-        kill -KILL -- "-$machine" 2> /dev/null || true
-        wait "$machine" 2> /dev/null || true
-        machine=
-    fi
-    if [ -n "$storage" ]; then
-        kill "$storage" 2> /dev/null || true
-        wait "$storage" 2> /dev/null || true
-        storage=
-    fi
-    local server
-    for server in ${servers[@]+"${servers[@]}"}; do
-        kill -TERM "$server" 2> /dev/null || true
-        wait "$server" || true
-    done
-    servers=()
-    local mount
-    for mount in "$work"/*.fuse; do
-        if mountpoint -q "$mount"; then umount -l "$mount" || true; fi
-    done
-}
-
-clean_up() {
-    local status=$?
-    trap - EXIT INT TERM HUP
-    set +e
-    stop_all
-    rm -rf "$work"
-    exit "$status"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-fail() {
-    echo "NOT MEASURED: $*" >&2
-    exit 1
-}
+begin_work compare
 
 # ---------------------------------------------------------------- stack files
-
-serve_section() { # NAME EXPORT
-    printf 'export = "%s"\n[serve]\nfuse = "%s.fuse"\ncontrol = "%s.control"\n' "$2" "$1" "$1"
-}
 
 disks() { # NUMBERS: modelled drives over files
     local i
@@ -162,19 +105,6 @@ done
 
 # ---------------------------------------------------------------- servers
 
-start_server() { # NAME
-    mkdir -p "$work/${1#make-}.fuse"
-    rm -f "$work/$1.ready"
-    "$dcd" serve --quiet "$work/$1.toml" > "$work/$1.ready" 2> "$work/$1.log" &
-    servers+=($!)
-    for _ in $(seq 1000); do
-        [ -s "$work/$1.ready" ] && return
-        kill -0 "${servers[-1]}" 2> /dev/null || break
-        sleep 0.02
-    done
-    fail "the server of $1 does not start: $(tail -n 3 "$work/$1.log")"
-}
-
 clear_disks() {
     rm -f "$work"/*.img "$work"/*.dcd
     for i in 0 1 2 3 4; do truncate -s ${member_mib}M "$work/disk$i.img"; done
@@ -189,8 +119,8 @@ make_array() { # SETUP
     "$dcd" calibrate --from "$work/strides.json" --store "$work/make-$1.toml" --layer array > /dev/null
     [ "$1" = dcd ] || "$dcd" format "$work/make-$1.toml" > /dev/null
     start_server "make-$1"
-    dd if="$(find "$work/$1.fuse" -type f)" of=/dev/null bs=4k count=1 status=none
-    until [ "$("$dcd" status --json "$work/make-$1.toml" | grep -o '"state":"good"')" ]; do sleep 0.1; done
+    dd if="$(image_of "$1")" of=/dev/null bs=4k count=1 status=none
+    until "$dcd" status --json "$work/make-$1.toml" | grep '"state":"good"' > /dev/null; do sleep 0.1; done
     stop_all
     mkdir "$work/made-$1"
     for file in "$work"/*.img; do cp --sparse=always "$file" "$work/made-$1/"; done
@@ -212,24 +142,12 @@ start_setup() { # SETUP: sets $exports, what the kernel will see
             ;;
         *) fail "there is no setup \"$1\": md dcd dcd-slice md-journal dcd-log bare" ;;
     esac
-    local name image arguments=()
-    devices=()
+    local name disks=()
     for name in "${exports[@]}"; do
         start_server "$name"
-        image=$(find "$work/$name.fuse" -type f)
-        arguments+=(--blockdev "driver=file,node-name=$name,filename=$image,cache.direct=on,aio=native")
-        arguments+=(--export "type=vhost-user-blk,id=$name,node-name=$name,addr.type=unix,addr.path=$work/$name.vhost,writable=on")
-        devices+=("virtio_uml.device=$work/$name.vhost:2")
-        rm -f "$work/$name.vhost"
+        disks+=("$name" "$(image_of "$name")" "cache.direct=on,aio=native")
     done
-    qemu-storage-daemon "${arguments[@]}" 2> "$work/storage.log" &
-    storage=$!
-    for _ in $(seq 500); do
-        [ -S "$work/${exports[-1]}.vhost" ] && return
-        kill -0 "$storage" 2> /dev/null || break
-        sleep 0.02
-    done
-    fail "qemu-storage-daemon does not start: $(cat "$work/storage.log")"
+    start_storage "${disks[@]}"
 }
 
 # ---------------------------------------------------------------- one run
@@ -241,35 +159,16 @@ answer() { # what the machine asks of the host while it runs
     touch "$work/answer"
 }
 
-hung() { # SETUP
-    local name
-    cat "$work/stuck" "$work/machine.log" >&2 || true
-    for name in "${exports[@]}"; do "$dcd" status --json "$work/$name.toml" >&2 || true; done
-    fail "$1 took more than $seconds_max s; which disks owe an answer, who waits, and what the servers know, is above"
-}
-
 run() { # SETUP ROUND
-    rm -f "$work/done" "$work/failed" "$work/stuck" "$work/question" "$work/answer"
+    rm -f "$work/question" "$work/answer"
     echo "$1" > "$work/setup"
     echo "$2" > "$work/round"
     start_setup "$1"
-    setsid linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro "init=$here/compare-md/guest.sh" "WORK=$work" \
-        "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" "FILES_TIMES=$files_times" "BURST_ONLY=$burst_only" \
-        "SECONDS_MAX=$seconds_max" "uml_dir=$work/uml" con=null con0=null,fd:1 "${devices[@]}" \
-        > "$work/machine.log" 2>&1 < /dev/null &
-    machine=$!
-    local end=$((SECONDS + seconds_max))
-    while kill -0 "$machine" 2> /dev/null && [ ! -e "$work/done" ] && [ ! -e "$work/failed" ]; do
-        [ $SECONDS -lt $end ] || hung "$1"
-        answer
-        sleep 0.02
-    done
-    [ -e "$work/failed" ] && fail "$1: $(cat "$work/failed")"
-    [ -e "$work/done" ] || fail "$1: the kernel stopped: $(tail -n 5 "$work/machine.log")"
-    for name in "${exports[@]}"; do
-        flushes=$("$dcd" status --json "$work/$name.toml" | grep -o '"flush":{[^}]*"count":[0-9]*' | tail -n 1 | grep -o '[0-9]*$')
-        [ "${flushes:-0}" -gt 0 ] || fail "$1: no flush came to $name, so it is no comparison"
-    done
+    start_user_mode "$here/compare-md/guest.sh" "HERE=$here" "WRITES_MIB=$writes_mib" "SUSTAINED_MIB=$sustained_mib" \
+        "FILES_TIMES=$files_times" "BURST_ONLY=$burst_only"
+    watch_machine "$1" answer
+    local name
+    for name in "${exports[@]}"; do check_flushes "$1" "$name"; done
     stop_all
 }
 
@@ -291,12 +190,7 @@ done
 
 # One line for each workload: seconds of each setup as median (lowest to highest), and how many times faster than md dcd was in
 # the same round, on the same disks and with an SSD.
-awk -F';' -v setups="${setups[*]}" -v drive="$drive, $queue" -v rounds="$rounds" '
-    function summary(values, n, form,    i, j, t) {
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && values[j - 1] > values[j]; j--) { t = values[j]; values[j] = values[j - 1]; values[j - 1] = t }
-        return sprintf(form " (" form " to " form ")", (values[int((n + 1) / 2)] + values[int((n + 2) / 2)]) / 2, values[1], values[n])
-    }
+awk -F';' -v setups="${setups[*]}" -v drive="$drive, $queue" -v rounds="$rounds" "$summary"'
     function ratio(workload, md, ours,    round, values, n) {
         for (round = 1; round <= rounds; round++)
             if ((md, workload, round) in seconds && (ours, workload, round) in seconds && seconds[ours, workload, round] > 0)

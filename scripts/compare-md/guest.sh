@@ -2,74 +2,34 @@
 # The first program of the user-mode kernel that compare-md.sh boots: makes the array of the setup, runs the workloads on it,
 # and switches the machine off. The host's files are its root, read only; the host's working directory is on /mnt.
 set -uo pipefail
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+# shellcheck source=scripts/guest-kernel/guest.sh
+. "$HERE/guest-kernel/guest.sh"
 
-mount -t proc none /proc
-mount -t sysfs none /sys
-mount -t devtmpfs none /dev 2> /dev/null
-mount -t tmpfs none /tmp
-mount -t tmpfs none /run
-mkdir -p /tmp/lib/lib /tmp/tree
-mount -t hostfs none /mnt -o "$WORK"
-
-power_off() {
-    sync
-    echo o > /proc/sysrq-trigger
-    sleep 60
-}
-
-die() {
-    echo "$*" > /mnt/failed
-    power_off
-}
-
-# hostfs's modules are not where modprobe looks.
-ln -s /usr/lib/uml/modules /tmp/lib/lib/modules
-for module in virtio_blk ext4 raid456; do
-    modprobe -q -d /tmp/lib "$module" || grep -q "^$module " /proc/modules || [ $module = ext4 ] ||
-        die "the user-mode kernel has no module $module"
-done
+mount_all hostfs none "$WORK"
+for module in virtio_blk raid456; do need_module $module; done
+modprobe -q -d /tmp/lib ext4
 
 SETUP=$(cat /mnt/setup)
 ROUND=$(cat /mnt/round)
 
-# The disks answer a write when it is on the medium, and dcd's arrays when it is in RAM: both are told when to flush.
-for disk in /sys/block/vd*; do
-    echo 'write back' > "$disk/cache_type" || die "no flushes can be switched on for $disk"
-    grep -q 'write back' "$disk/queue/write_cache" || die "no flushes reach $disk"
-done
-
-# Should it hang: which disks owe the kernel an answer (reads, writes), and who waits.
-(
-    {
-        sleep $((SECONDS_MAX - 10))
-        grep . /sys/block/{md,vd}*/inflight > /mnt/stuck
-        echo w > /proc/sysrq-trigger
-    } 2> /dev/null &
-)
-
-now() { date +%s.%N; }
+need_flushes
+tell_when_stuck
 
 note() { # WORKLOAD SECONDS
     echo "$SETUP;$ROUND;$1;$2" >> /mnt/results
 }
 
-since() { awk "BEGIN { printf \"%.3f\\n\", $(now) - $1 }"; }
-
 mean() { awk '{ sum += $1 } END { printf "%.3f", sum / NR }' "$1"; }
 
-# fio says how long its requests took, flush and all: its own start takes a second here. The requests are the same for every setup
-# of a round.
+# The requests are the same for every setup of a round.
 workload_number=0
 measure() { # WORKLOAD fio's arguments
     local workload=$1
     shift
     # Otherwise all would read and write the same places, and what is read be in every cache.
     workload_number=$((workload_number + 1))
-    fio --name=job --filename="$device" --direct=1 --ioengine=libaio --randrepeat=0 --randseed="$ROUND$workload_number" --end_fsync=1 --minimal "$@" \
-        > /tmp/fio.log 2>&1 || die "fio $*: $(tail -c 300 /tmp/fio.log)"
-    # Milliseconds of reads and of writes.
-    note "$workload" "$(awk -F';' '/^3;/ { printf "%.3f", ($9 > $50 ? $9 : $50) / 1000 }' /tmp/fio.log)"
+    run_fio --ioengine=libaio --randseed="$ROUND$workload_number" --end_fsync=1 "$@"
+    note "$workload" "$fio_seconds"
 }
 
 ask_host() { # QUESTION: waits until the host has done it
