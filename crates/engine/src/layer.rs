@@ -476,6 +476,11 @@ pub trait BlockDevice {
     /// Carries out one operation and waits for its end.
     fn run(&mut self, io: Io) -> IoResult;
 
+    /// The time, where the device has a clock. Without one nothing can be measured.
+    fn now(&self) -> Option<Nanos> {
+        None
+    }
+
     fn read(&mut self, at: Lba, bytes: usize) -> Result<Buf, IoError> {
         let result = self.run(Io::Read { at, buf: Buf::zeroed(bytes) });
         result.status.map(|()| result.buf)

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::Nanos;
 use crate::layer::{BlockDevice, Geometry, Io, IoResult};
 use crate::stack::{Pump, Stack, StartError, Target};
 
@@ -53,5 +54,9 @@ impl<P: Pump> BlockDevice for PartDevice<P> {
     fn run(&mut self, io: Io) -> IoResult {
         let Shared { stack, pump } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
+    }
+
+    fn now(&self) -> Option<Nanos> {
+        Some(self.shared.borrow().pump.now())
     }
 }

@@ -344,4 +344,8 @@ impl BlockDevice for StackDevice<'_> {
     fn run(&mut self, io: Io) -> IoResult {
         self.stack.run_blocking(self.pump, self.target, io)
     }
+
+    fn now(&self) -> Option<Nanos> {
+        Some(self.pump.now())
+    }
 }

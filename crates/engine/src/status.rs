@@ -89,6 +89,22 @@ impl LogCacheState {
     }
 }
 
+/// Whether records go where the head of the log's disk will be, so that a flush need not wait for a revolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogHead {
+    /// The log does not spin.
+    #[default]
+    NotRotational,
+    /// An older program has formatted the log.
+    NotMeasured,
+    /// Format has seen no head: durable writes take as long wherever they go.
+    NotShown,
+    Followed,
+    /// Records would take as long at the next sector.
+    DoesNotPay,
+}
+
 /// The state of a log cache.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LogCacheStatus {
@@ -123,6 +139,8 @@ pub struct LogCacheStatus {
     pub table_bytes: usize,
     pub ring_bytes: usize,
     pub buffers_bytes: u64,
+    /// Whether records follow the head of the log's disk, or why not.
+    pub log_head: LogHead,
     /// The stride benchmark's result is stored in the log.
     pub calibrated: bool,
     /// Which gaps are filled.

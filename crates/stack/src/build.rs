@@ -7,11 +7,11 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
-use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::log_cache::LogCache;
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
-    DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
+    DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
 use crate::error::StackFileError;
@@ -232,10 +232,8 @@ impl StackFile {
                 Ok((Box::new(RaidLayer::new(raid.config.clone())), sectors))
             }
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
-            LayerKind::LogCache { config, log, .. } => {
-                let mut config = (**config).clone();
-                self.know_spindle(&log.text, &mut config);
-                Ok((Box::new(LogCache::new(config)), below[1].sectors))
+            LayerKind::LogCache { config, .. } => {
+                Ok((Box::new(LogCache::new((**config).clone())), below[1].sectors))
             }
         }
     }
@@ -298,26 +296,5 @@ impl StackFile {
                 self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
             })?;
         Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
-    }
-
-    /// Tells a cache what is known of the spindle under its log, where the file says nothing.
-    fn know_spindle(&self, log: &str, config: &mut LogCacheConfig) {
-        let (mut name, mut first) = (log, 0);
-        while let Some(spec) = self.layer(name).filter(|_| config.log_revolution == Nanos::ZERO) {
-            match &spec.kind {
-                LayerKind::Slice(slice) => {
-                    first += slice.first_bytes / SECTOR_BYTES;
-                    name = &slice.of.text;
-                }
-                LayerKind::Registered { layer, .. } => {
-                    let Some(spindle) = layer.spindle(Lba(first)) else { return };
-                    config.log_revolution = spindle.revolution;
-                    config.log_track_bytes = spindle.track_bytes;
-                }
-                LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => name = &of.text,
-                LayerKind::Trace(trace) => name = &trace.of.text,
-                LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return,
-            }
-        }
     }
 }

@@ -14,8 +14,7 @@ use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
 use crate::raid::FILL;
-use crate::registry::{self, RegisteredLayer, Spindle};
-use crate::units::{parse_duration, parse_size};
+use crate::registry::{self, RegisteredLayer};
 
 /// One layer: its name, and what it is.
 #[derive(Clone, Debug)]
@@ -164,8 +163,10 @@ pub(crate) fn read_layer(
     Ok(LayerSpec { name: name.text, kind, span: name.span })
 }
 
+/// A log from before is not measured, and works as one whose spindle was not set.
+const MEASURED: &str = "leave it out; \"dcd format\" measures how the log's disk turns";
 /// Fields of earlier versions of a log cache.
-const REMOVED: [(&str, &str); 10] = [
+const REMOVED: [(&str, &str); 11] = [
     ("segment-buffers", "leave it out; eight segments are kept in RAM"),
     (
         "full-stripes-first",
@@ -176,25 +177,11 @@ const REMOVED: [(&str, &str); 10] = [
     ("fill-reads", FILL),
     ("fill-writes", FILL),
     ("idle-full", "leave it out; it is a thousandth of \"idle-empty\""),
-    ("log-revolution", "write both in one field: spindle = \"8.33ms 256KiB\""),
-    ("log-track", "write both in one field: spindle = \"8.33ms 256KiB\""),
+    ("log-revolution", MEASURED),
+    ("log-track", MEASURED),
+    ("spindle", MEASURED),
     ("compact", "leave it out; a block that is written again takes new space in the log"),
 ];
-
-/// A revolution and the bytes of a track of the disk that the log is on.
-fn spindle(fields: &mut Fields<'_>) -> Result<Option<Spindle>, StackFileError> {
-    let Some(text) = fields.text("spindle")? else { return Ok(None) };
-    let wrong = |why: String| {
-        fields.error(
-            fields.value_span("spindle"),
-            format!("\"spindle\": {why}; write the time of a revolution and the size of a track, like \"8.33ms 256KiB\""),
-        )
-    };
-    let (revolution, track) = text.text.split_once(' ').ok_or_else(|| wrong("it is one word".to_owned()))?;
-    let revolution = parse_duration(revolution).map_err(|e| wrong(e.to_string()))?;
-    let track_bytes = parse_size(track.trim()).map_err(|e| wrong(e.to_string()))?;
-    Ok(Some(Spindle { revolution, track_bytes }))
-}
 
 fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
     fields.refuse_removed(&REMOVED)?;
@@ -202,7 +189,6 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
     let data = fields.required_text("data", "data")?;
     let d = LogCacheConfig::default();
     let idle_empty = fields.duration("idle-empty")?.unwrap_or(d.idle_empty);
-    let spindle = spindle(fields)?;
     let config = LogCacheConfig {
         promise: fields.word("promise")?.unwrap_or(d.promise),
         delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
@@ -215,8 +201,6 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         idle_full: Nanos(idle_empty.0 / 1000),
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
-        log_revolution: spindle.map_or(d.log_revolution, |spindle| spindle.revolution),
-        log_track_bytes: spindle.map_or(d.log_track_bytes, |spindle| spindle.track_bytes),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
         ..d
     };

@@ -48,6 +48,6 @@ pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Op, Record};
-pub use registry::{Kind, ReadKind, RegisteredLayer, Spindle, reference, register};
+pub use registry::{Kind, ReadKind, RegisteredLayer, reference, register};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

@@ -44,9 +44,6 @@ idle-empty = "1s"           how long the disk must be idle when the log is empty
 destage-memory = "16MiB"    RAM for blocks that are being destaged, taken at the start; as much again
                             for reading the log
 destage-depth = 32          data-disk writes in flight while destaging
-spindle = "8.33ms 256KiB"   where the log is on a spinning disk: the time of a revolution, and the
-                            bytes of a track there. A flush then need not wait for a revolution. Left
-                            out: the log does not spin, or is on a modelled disk, which says it
 ordered-destage = false     the data disk alone is always in a state that a plain disk
                             could have crashed in, at the price of shorter sweeps
 

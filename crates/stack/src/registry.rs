@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use dcd_engine::Layer;
 use dcd_engine::write_cache::{DiskMap, RegionUnit};
-use dcd_engine::{Layer, Lba, Nanos};
 
 use crate::error::StackFileError;
 use crate::fields::Fields;
@@ -15,22 +15,10 @@ pub trait RegisteredLayer: Debug + Send + Sync {
     /// The layer over so many sectors, and how many it offers itself.
     fn make(&self, below_sectors: u64) -> (Box<dyn Layer>, u64);
 
-    /// How the medium turns at a sector, where it does: a log on it then leaves gaps between its records.
-    fn spindle(&self, _at: Lba) -> Option<Spindle> {
-        None
-    }
-
     /// What a write cache above destages together, where this layer knows its tracks and its arm.
     fn disk_map(&self, _unit: RegionUnit) -> Option<DiskMap> {
         None
     }
-}
-
-/// How a medium turns.
-#[derive(Clone, Copy, Debug)]
-pub struct Spindle {
-    pub revolution: Nanos,
-    pub track_bytes: u64,
 }
 
 /// Reads the fields of one layer.

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dcd_engine::write_cache::{DiskMap, RegionUnit};
-use dcd_engine::{Layer, Lba, SECTOR_BYTES};
-use dcd_stack::{Fields, Kind, RegisteredLayer, Spindle, StackFileError};
+use dcd_engine::{Layer, SECTOR_BYTES};
+use dcd_stack::{Fields, Kind, RegisteredLayer, StackFileError};
 
 use crate::{Disk, DiskConfig, Drive, disk_map, drive};
 
@@ -27,11 +27,6 @@ impl RegisteredLayer for ModelledDisk {
     fn make(&self, below_sectors: u64) -> (Box<dyn Layer>, u64) {
         let sectors = self.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
         (Box::new(Disk::with_drive(self.drive.clone(), &self.config)), sectors)
-    }
-
-    fn spindle(&self, at: Lba) -> Option<Spindle> {
-        let track_bytes = u64::from(self.drive.track_at(at).sectors) * SECTOR_BYTES;
-        Some(Spindle { revolution: self.drive.revolution(), track_bytes })
     }
 
     fn disk_map(&self, unit: RegionUnit) -> Option<DiskMap> {

@@ -9,8 +9,8 @@
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    Buf, Durability, Geometry, Io, LINE_BYTES, LINE_SECTORS, Layer, LayerIndex, Lba, Nanos, RequestId,
-    SECTOR_BYTES, Stack, StackBuilder,
+    Buf, Durability, Geometry, Io, LINE_BYTES, LINE_SECTORS, Layer, LayerIndex, Lba, Nanos, Offline,
+    RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig};
 use dcd_sim::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
@@ -50,20 +50,29 @@ fn driver(log_block_bytes: u32, log_on: LogOn) -> (VirtualDriver, LogCacheConfig
         LogOn::Ssd => Latency::Uniform { min: Nanos::from_micros(20), max: Nanos::from_micros(100) },
         _ => Latency::INSTANT,
     };
-    let mut log = MemDisk::new(Geometry::plain(LOG_SECTORS), latency, 1);
+    let log = MemDisk::new(Geometry::plain(LOG_SECTORS), latency, 1);
     let mut data = BlankDisk::new(Geometry::plain(DATA_SECTORS), Latency::INSTANT, 2);
     let options = FormatOptions {
         log_block_bytes: Some(log_block_bytes),
         ..FormatOptions::new(*b"a cache measured", *b"its data disk...")
     };
-    format(&mut log, &mut Blank(&mut data), &options).expect("formatted");
-    let mut config = LogCacheConfig::default();
-    if log_on == LogOn::DiskWithGaps {
-        let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
-        config.log_revolution = disk.drive().revolution();
-        config.log_track_bytes = u64::from(disk.drive().track_at(Lba(0)).sectors) * SECTOR_BYTES;
-    }
+    // Format measures the disk.
+    let mut builder = StackBuilder::new();
+    let part = log_part(&mut builder, SimDevice::geometry(&log), log_on);
+    let offline = Offline::start(builder.finish(part), VirtualDriver::new(vec![log])).expect("active");
+    format(&mut offline.part(part), &mut Blank(&mut data), &options).expect("formatted");
+    let log = offline.into_pump().into_devices().remove(0);
+    let config = LogCacheConfig { follow_head: log_on == LogOn::DiskWithGaps, ..LogCacheConfig::default() };
     (VirtualDriver::new(vec![Box::new(log) as Box<dyn SimDevice>, Box::new(data)]), config)
+}
+
+fn log_part(builder: &mut StackBuilder, geometry: Geometry, log_on: LogOn) -> Target {
+    let log = builder.device(geometry);
+    if log_on == LogOn::Ssd {
+        return log;
+    }
+    let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
+    builder.layer("disk", Box::new(disk), &[log])
 }
 
 /// A device in virtual time, for work that runs before time begins.
@@ -83,12 +92,8 @@ impl dcd_engine::BlockDevice for Blank<'_> {
 fn stack(driver: &VirtualDriver, config: LogCacheConfig, log_on: LogOn) -> (Stack, LayerIndex) {
     let mut builder = StackBuilder::new();
     let geometries = driver.geometries();
-    let mut log = builder.device(geometries[0]);
+    let log = log_part(&mut builder, geometries[0], log_on);
     let data = builder.device(geometries[1]);
-    if log_on != LogOn::Ssd {
-        let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
-        log = builder.layer("disk", Box::new(disk), &[log]);
-    }
     let cache: Box<dyn Layer> = Box::new(LogCache::new(config));
     let root = builder.layer("cache", cache, &[log, data]);
     let stack = builder.finish(root);

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
-use dcd_engine::log_cache::offline::{FormatOptions, format};
+use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
+use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
     Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Strides, WhatPolicy, WhenPolicy,
 };
@@ -23,9 +24,19 @@ const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 /// Makes the log cache; an argument, so that a changed one can be explored.
 pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
 
-/// Draws the settings of one run.
-pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -> LogCacheConfig {
-    LogCacheConfig {
+/// Draws how the log's disk turns: gaps are left in it then, whatever its latencies are.
+pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
+    let turns = rng.pick(&[false, false, true]);
+    let track = rng.pick(&[16, 80]);
+    let revolution = Nanos::from_millis(8);
+    let spin = Spin { revolution, lead: Nanos(revolution.0 / 16), tracks: [track; 4], write_cache: false };
+    if turns { Spindle::Spins(spin) } else { Spindle::NotMeasured }
+}
+
+/// Draws the settings of one run, and how the log's disk turns.
+pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -> (LogCacheConfig, Spindle) {
+    let spindle;
+    let config = LogCacheConfig {
         promise,
         delay_max: Nanos::from_millis(rng.range(1, 60)),
         segment_buffers: rng.range(2, 6) as usize,
@@ -44,13 +55,26 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 2 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
         ordered_destage: rng.chance(150),
-        log_revolution: rng.pick(&[Nanos::ZERO, Nanos::ZERO, Nanos::from_millis(8)]),
-        log_track_bytes: rng.pick(&[8 << 10, 40 << 10]),
+        // Drawn here, so that the numbers drawn afterwards stay what they were.
+        follow_head: {
+            spindle = draw_spindle(rng);
+            true
+        },
         // From a copy, so that the numbers drawn afterwards stay what they were without it; and not with planted bugs, whose
         // states were counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
         accept_damage: false,
         canary,
+    };
+    (config, spindle)
+}
+
+/// Stores how the log's disk turns, as format does where it can measure that.
+pub(crate) fn store_spindle(log: &mut MemDisk, spindle: Spindle) {
+    if spindle != Spindle::NotMeasured {
+        let mut superblock = read_superblock(log).expect("it is formatted");
+        superblock.spindle = spindle;
+        write_superblock(log, &mut superblock).expect("good disks are written");
     }
 }
 
@@ -211,7 +235,7 @@ type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 
 fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, make: &MakeCache) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
-    let mut config = draw_config(&mut rng, promise, canary);
+    let (mut config, spindle) = draw_config(&mut rng, promise, canary);
     change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
     let crowded = is_crowded(seed, promise, canary);
     if crowded {
@@ -225,11 +249,12 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     }
     let mut data = disk(&mut rng, geometry);
     let base = prefill(&mut data, DATA_SECTORS, seed);
-    let (log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
+    let (mut log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
+    store_spindle(&mut log, spindle);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
-    let about = format!("{config:?}");
+    let about = format!("{config:?}, {spindle:?}");
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };

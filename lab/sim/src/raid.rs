@@ -241,12 +241,13 @@ fn draw_log_sectors(rng: &mut SimRng) -> u64 {
 }
 
 /// A formatted log for what is on `data`.
-fn log(rng: &mut SimRng, sectors: u64, data: &mut MemDisk) -> MemDisk {
+fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk {
     let mut log = disk(rng, Geometry::plain(sectors));
     let mut options = FormatOptions::new(*b"a cache on  raid", *b"simulated   raid");
     options.segment_bytes = 16 << 10;
     options.log_block_bytes = Some(512);
     format(&mut log, data, &options).expect("good disks are formatted");
+    cache::store_spindle(&mut log, cache::draw_spindle(&mut SimRng::new(mix(seed, 4))));
     log
 }
 
@@ -273,12 +274,12 @@ fn content(rng: &mut SimRng, seed: u64, place: Option<LogPlace>, sectors: u64) -
     match place {
         LogPlace::Device => {
             let (mut data, base) = filled(sectors);
-            let log = log(rng, log_sectors, &mut data);
+            let log = log(rng, seed, log_sectors, &mut data);
             (data, Content { base, log: Some(log), log_sectors: 0 })
         }
         LogPlace::Slice => {
             let (mut data, base) = filled(sectors - log_sectors);
-            let log = log(rng, log_sectors, &mut data);
+            let log = log(rng, seed, log_sectors, &mut data);
             (cache::joined(rng, &log, &data), Content { base, log: None, log_sectors })
         }
     }
@@ -312,7 +313,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         disks.push(disk(&mut rng, Geometry { volatile_cache, ..Geometry::plain(sectors) }));
     }
     disks.extend(log);
-    let cache_config = cache::draw_config(&mut rng, Promise::Flush, None);
+    let (cache_config, _) = cache::draw_config(&mut rng, Promise::Flush, None);
     let about = format!("{subject:?}, {config:?}, members of {} sectors", geometry.sectors);
     let data = Extent::new(Lba(log_sectors), base.len() as u64);
     let after_log_failure = subject.log_cache.map(|place| without_log(config.clone(), place, data));

@@ -15,7 +15,7 @@ const SEGMENT_BYTES: u32 = 128 << 10;
 const PAPER_BUFFERS: usize = 2;
 
 /// The prototype as the paper describes it: immediate report, last-write-first, blocks destaged as they come and one at a
-/// time, a segment read for it at a time, no knowledge of the spindle, and one lock on everything (sections 3.4, 3.5.1,
+/// time, a segment read for it at a time, no record that follows the head, and one lock on everything (sections 3.4, 3.5.1,
 /// 3.5.3, 3.6, 4.2.2). Its slots of 1 KB are the sectors of our log, as all requests are multiples of 1 KB.
 pub(crate) fn paper() -> CacheSetup {
     CacheSetup {
@@ -43,7 +43,7 @@ pub(crate) fn paper() -> CacheSetup {
         log_block_bytes: 512,
         place: LogPlace::SameDisk,
         lock: true,
-        spindle: false,
+        follow_head: false,
         read_ahead: None,
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
         // What no cache of writes can beat: they take no time, and only reads and the processor are left.
         "instant log" => {
             let ours = ours(Promise::Ordered);
-            Some(CacheSetup { place: LogPlace::Instant, spindle: false, read_ahead: None, ..ours })
+            Some(CacheSetup { place: LogPlace::Instant, follow_head: false, read_ahead: None, ..ours })
         }
         "ours ordered" => Some(ours(Promise::Ordered)),
         "ours flush" => Some(ours(Promise::Flush)),
@@ -91,7 +91,7 @@ pub(crate) fn ours(promise: Promise) -> CacheSetup {
         log_block_bytes: if promise == Promise::Ordered { 4096 } else { 512 },
         place: LogPlace::SameDisk,
         lock: false,
-        spindle: true,
+        follow_head: true,
         read_ahead: Some(ReadAheadConfig::default()),
     }
 }

@@ -48,8 +48,8 @@ pub(crate) struct CacheSetup {
     pub place: LogPlace,
     /// The paper's lock on the whole cache.
     pub lock: bool,
-    /// The cache knows the spindle under its log.
-    pub spindle: bool,
+    /// Records follow the head of the log's disk.
+    pub follow_head: bool,
     /// Reads of the data disk are read ahead.
     pub read_ahead: Option<ReadAheadConfig>,
 }
@@ -246,7 +246,7 @@ impl Setup {
         if let Some(cache) = &self.cache {
             driver = self.format(cache, driver)?;
         }
-        let mut rig = self.start(&drive, driver, &geometries)?;
+        let mut rig = self.start(driver, &geometries)?;
         rig.activate()?;
         Ok(rig)
     }
@@ -255,29 +255,21 @@ impl Setup {
     pub fn restart(&self, rig: Rig) -> Result<(Rig, Nanos), LabError> {
         let driver = VirtualDriver::new(rig.driver.into_devices());
         let geometries = driver.geometries();
-        let mut rig = self.start(&self.drive()?, driver, &geometries)?;
+        let mut rig = self.start(driver, &geometries)?;
         rig.activate()?;
         let took = rig.now();
         Ok((rig, took))
     }
 
     /// A stack that is not active yet.
-    fn start(
-        &self,
-        drive: &Drive,
-        driver: VirtualDriver<Medium>,
-        geometries: &[Geometry],
-    ) -> Result<Rig, LabError> {
+    fn start(&self, driver: VirtualDriver<Medium>, geometries: &[Geometry]) -> Result<Rig, LabError> {
         let mut builder = StackBuilder::new();
         let parts = self.lower(&mut builder, geometries)?;
         let mut root = parts.data;
         let mut cache_index = None;
         if let (Some(cache), Some(log)) = (&self.cache, parts.log) {
             let mut config = cache.config.clone();
-            if cache.spindle {
-                config.log_revolution = drive.revolution();
-                config.log_track_bytes = u64::from(drive.track_at(Lba(0)).sectors) * SECTOR_BYTES;
-            }
+            config.follow_head = cache.follow_head;
             if let Some(read_ahead) = cache.read_ahead {
                 root = builder.layer("read-ahead", Box::new(ReadAhead::new(read_ahead)), &[root]);
             }

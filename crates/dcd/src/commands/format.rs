@@ -60,6 +60,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     made.keep();
     let Opened { log, data, record, .. } = opened;
+    let is_rotational = log.geometry().rotational;
     drop((log, data));
     if let Some(record) = record {
         tell_members(&choice.file, &choice.data, &record, &gone)?;
@@ -71,6 +72,9 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         HumanBytes(log_bytes),
         HumanBytes(superblock.data_sectors * SECTOR_BYTES)
     );
+    if is_rotational {
+        println!("{}", superblock.spindle);
+    }
     if let Some(path) = &args.stack {
         println!("stack file: {0}; serve it with: dcd serve {0}", path.display());
     }

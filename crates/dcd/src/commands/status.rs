@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use dcd_engine::raid::{ArrayStatus, PassName};
 use dcd_engine::write_cache::WriteCacheStatus;
-use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus};
+use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, RECORD};
 use serde_json::json;
 
@@ -111,6 +111,13 @@ fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
 fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
     let mut words = begun(name, cache.state.word(), cache.dirty_bytes);
     let _ = write!(words, ", log {} of {}", HumanBytes(cache.used_bytes), HumanBytes(cache.size_bytes));
+    match cache.log_head {
+        LogHead::NotRotational => {}
+        LogHead::Followed => words.push_str(", the log follows its disk's head"),
+        LogHead::NotMeasured => words.push_str(", the log follows no head: it was not measured"),
+        LogHead::NotShown => words.push_str(", the log follows no head: its disk shows none"),
+        LogHead::DoesNotPay => words.push_str(", the log follows no head: it does not pay"),
+    }
     if let Some(trouble) = destage_trouble(cache) {
         let _ = write!(words, ", {trouble}");
     }
@@ -188,6 +195,8 @@ mod tests {
             "cache: dirty 3 MiB, log 4 MiB of 64 MiB, 7 writes 0.26 ms, 2 flushes 0.26 ms"
         );
         assert!(health(&status).verdict().is_ok());
+        let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
+        assert!(line(&server(spins)).contains("of 64 MiB, the log follows no head: it does not pay, "));
         assert!(line(&ServerStatus::default()).starts_with("no cache"));
         let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };
         let trace =

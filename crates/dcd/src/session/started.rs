@@ -141,4 +141,8 @@ impl BlockDevice for PartDevice {
         let Shared { stack, pump, .. } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
     }
+
+    fn now(&self) -> Option<Nanos> {
+        Some(self.shared.borrow().pump.now())
+    }
 }

@@ -83,10 +83,8 @@ pub struct LogCacheConfig {
     pub destage_depth: usize,
     /// Sort and merge only within one flush epoch, with a barrier between epochs.
     pub ordered_destage: bool,
-    /// The log's spindle, where it is on a spinning disk: the time of a revolution (0: none, or unknown), and the bytes of
-    /// a track there. With both, a flush need not wait for a revolution.
-    pub log_revolution: Nanos,
-    pub log_track_bytes: u64,
+    /// Records go where the head of the log's disk will be, as far as format has measured it. (The paper's do not.)
+    pub follow_head: bool,
     /// What is written again while its record is still in RAM takes the old one's place there.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
@@ -115,8 +113,7 @@ impl Default for LogCacheConfig {
             destage_memory: 16 << 20,
             destage_depth: 32,
             ordered_destage: false,
-            log_revolution: Nanos::ZERO,
-            log_track_bytes: 0,
+            follow_head: true,
             compact: false,
             accept_damage: false,
             canary: None,

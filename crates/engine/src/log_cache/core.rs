@@ -137,7 +137,9 @@ impl Core {
     }
 
     fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
-        match self.ops.remove(op.0) {
+        let op = self.ops.remove(op.0);
+        self.disturb(&op);
+        match op {
             Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
             Op::Forward(id) => {
@@ -190,8 +192,16 @@ impl Core {
             Op::Destage(_) if port == DATA => self.data.readers.meet(),
             _ => {}
         }
+        self.disturb(&op);
         let key = self.ops.insert(op);
         out.submit(port, OpId(key), io);
+    }
+
+    /// Data and log may be on one disk, so anything else than a record may move the head of the log's.
+    const fn disturb(&mut self, op: &Op) {
+        if !matches!(op, Op::LogWrite(_) | Op::LogFlush(_)) {
+            self.log.disturb();
+        }
     }
 
     /// The oldest record that is not destaged yet; the next one to be written where all are.

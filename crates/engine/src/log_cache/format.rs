@@ -7,6 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fingerprint::{Fingerprint, LineSum, SectorSums, ends, middle};
+use super::spindle::{Spindle, SpindleBytes};
 use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
@@ -110,7 +111,8 @@ pub struct SuperblockBytes {
     pub sector_sums_crc: U32,
     pub samples_known: U64,
     pub samples: [SampleBytes; SAMPLES_MAX],
-    pub reserved1: [u8; 60],
+    pub spindle: SpindleBytes,
+    pub reserved1: [u8; 32],
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -161,6 +163,8 @@ pub struct Superblock {
     pub fingerprint: Fingerprint,
     /// What the stride benchmark has found of the data disk: which gaps are filled by destaging, if the user does not say.
     pub calibration: Option<Contiguity>,
+    /// What was measured of the log's disk when the log was made.
+    pub spindle: Spindle,
 }
 
 impl Superblock {
@@ -190,6 +194,7 @@ impl Superblock {
             bytes.calibrated = 1.into();
             bytes.calibration = ContiguityBytes::new(calibration);
         }
+        bytes.spindle = SpindleBytes::new(&self.spindle);
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         area
     }
@@ -247,6 +252,7 @@ impl Superblock {
             1 => Some(bytes.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
             _ => return Err(SuperblockError::Field("calibration")),
         };
+        let spindle = bytes.spindle.spindle().ok_or(SuperblockError::Field("spindle"))?;
         let mut superblock = Superblock {
             state,
             generation: bytes.generation.get(),
@@ -266,6 +272,7 @@ impl Superblock {
             live_seq: bytes.live_seq.get(),
             fingerprint: Fingerprint::default(),
             calibration,
+            spindle,
         };
         superblock.validate()?;
         superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
@@ -560,7 +567,9 @@ fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Nanos;
     use crate::destage::contiguity::Strides;
+    use crate::log_cache::spindle::Spin;
 
     /// Of the ends, and of as many lines between them as there may be.
     fn fingerprint() -> Fingerprint {
@@ -598,6 +607,12 @@ mod tests {
                 read: Strides { max: 7, except: (0..64).map(|n| (n, n + 3)).collect() },
                 write: Strides { max: 12, except: vec![(3, 4)] },
             }),
+            spindle: Spindle::Spins(Spin {
+                revolution: Nanos::from_micros(8333),
+                lead: Nanos::from_micros(300),
+                tracks: [200, 190, 180, 170],
+                write_cache: true,
+            }),
         }
     }
 
@@ -619,7 +634,8 @@ mod tests {
     fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
-        let plain = Superblock { calibration: None, fingerprint, ..superblock() };
+        let spindle = Spindle::NotMeasured;
+        let plain = Superblock { calibration: None, spindle, fingerprint, ..superblock() };
         let bytes = plain.encode();
         assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
         for length in [SUPERBLOCK_BYTES, SUPERBLOCK_AREA_BYTES] {

@@ -17,10 +17,11 @@ use super::format::{self, Entry, SUPERBLOCK_SECTORS, Superblock, entries_max};
 use super::recover::Walked;
 use super::ring::Ring;
 use super::rotation::Rotation;
+use super::spindle::Spindle;
 use super::statistics::Statistics;
 use super::table::Place;
 use crate::layer::{Durability, Geometry, Io};
-use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_BYTES, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
 /// When nothing was written to the log for so long, a superblock says how far it is durable. Until then the newest records have no
@@ -65,6 +66,12 @@ pub struct Log {
     release: Option<u64>,
 }
 
+fn rotation(config: &LogCacheConfig, superblock: &Superblock) -> Rotation {
+    let spindle = if config.follow_head { superblock.spindle } else { Spindle::NotMeasured };
+    let first = superblock.segment_start(0);
+    Rotation::new(spindle, first, superblock.end_sector() - first)
+}
+
 impl Log {
     pub fn new(
         config: &LogCacheConfig,
@@ -76,7 +83,7 @@ impl Log {
         let block = superblock.log_block_bytes as usize;
         Log {
             buffers: Buffers::new(config.segment_buffers, superblock.segment_bytes as usize, block),
-            rotation: Rotation::new(config.log_revolution, config.log_track_bytes),
+            rotation: rotation(config, &superblock),
             delay_max: config.delay_max,
             flush_epoch: superblock.flush_epoch,
             superblock,
@@ -318,15 +325,13 @@ impl Log {
         let block = self.superblock.log_block_bytes as usize;
         let need = (space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
         let behind = self.is_writing();
-        let gap = if behind { self.rotation.gap_behind() } else { self.rotation.gap(now) };
-        let gap = gap.next_multiple_of(self.superblock.log_block_sectors());
+        let Some(turn) = self.rotation.turn(now, self.head_sector, behind) else { return 0 };
+        let place_after = |from: u64| {
+            self.head_sector + turn.gap(from).next_multiple_of(self.superblock.log_block_sectors())
+        };
         let head = self.ring.index(self.ring.head());
         let end = self.end_of(self.ring.head());
-        let at = self.head_sector + gap;
-        let next = at.max(end);
-        if gap == 0 {
-            return 0;
-        }
+        let (at, next) = (place_after(0), place_after(end - self.head_sector));
         let place = if at + need <= end {
             at
         } else if next + need <= end + self.superblock.segment_sectors()
@@ -337,12 +342,17 @@ impl Log {
         } else {
             return 0;
         };
-        if behind {
-            self.rotation.placed_behind();
-        } else {
-            self.rotation.placed(now);
-        }
+        self.rotation.placed(now, turn, place - self.head_sector);
         (place - std::mem::replace(&mut self.head_sector, place)) * SECTOR_BYTES
+    }
+
+    /// See [`Rotation::disturb`].
+    pub const fn disturb(&mut self) {
+        self.rotation.disturb();
+    }
+
+    pub const fn head_status(&self) -> LogHead {
+        self.rotation.status(self.geometry.rotational)
     }
 
     // Writing and flushing.
@@ -397,7 +407,7 @@ impl Log {
         filling.through = alone && waiting > 0 && self.geometry.volatile_cache;
         let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
         self.head_sector = filling.end();
-        self.rotation.sending(now);
+        self.rotation.sending(now, buf.len() as u64 / SECTOR_BYTES);
         self.written_at = now;
         statistics.shared_commits += u64::from(waiting > 1);
         statistics.log_writes += 1;
@@ -408,7 +418,6 @@ impl Log {
 
     /// A buffer is written: the record up to which the log is durable by it.
     pub fn written(&mut self, now: Nanos, first: u64) -> Option<u64> {
-        self.rotation.written(now);
         let mut through = None;
         for buffer in &mut self.buffers.live {
             if buffer.first_seq == first {
@@ -416,6 +425,7 @@ impl Log {
                 through = buffer.through.then_some(buffer.last_seq);
             }
         }
+        self.rotation.written(now, through.is_some() || !self.geometry.volatile_cache);
         let written = self.buffers.live.iter().take_while(|b| b.state == State::Written).last();
         self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
         if !self.geometry.volatile_cache {

@@ -14,6 +14,7 @@
 //! | `destager` | destaging |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
 //! | `fingerprint` | whether the data disk is as this cache left it |
+//! | `spindle` | what was measured of the log's disk |
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;
@@ -39,6 +40,7 @@ mod ring;
 mod rotation;
 #[cfg(test)]
 mod rules_tests;
+pub mod spindle;
 mod statistics;
 mod status;
 #[cfg(test)]

@@ -1,91 +1,298 @@
 //! Where a record goes on a log that spins.
 //!
 //! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next
-//! sector has just gone by when the next flush comes. So where the log is on a disk whose tracks are known, and nothing else
-//! is being written there, the record is put a little further on, where the head will be. What is left out is lost until
-//! the log comes round, so this is done only below the high mark.
+//! sector has just gone by when the next flush comes. So where format has measured how the log's disk turns, the record is put a
+//! little further on, where the head will be. What is left out is lost until the log comes round, so this is done only below the
+//! high mark.
 //!
 //! A record that is begun while another one is being written is sent when that one has ended, with the head at its end: only
 //! the lead is left out before it.
 //!
-//! How far ahead is learnt: a record that came too late for its sector took more than three quarters of a revolution, and
-//! the lead grows; while records are in time, it shrinks slowly.
+//! How far ahead is learnt, beginning with what was measured ([`Lead`]), and so is whether it pays at all ([`Judge`]): from time to
+//! time a record goes to the next sector, and takes no longer where nothing turns. Only records are judged between whose writes the
+//! cache has sent nothing else, as the arm may have been away for that.
 
-use crate::{Nanos, SECTOR_BYTES};
+use super::spindle::{Spin, Spindle};
+use crate::{LogHead, Nanos};
 
-/// What is known of the log's spindle.
+/// After so many revolutions the angle is not known well any more.
+const TURNS_KNOWN: u64 = 64;
+
+/// See the module's documentation.
 pub struct Rotation {
-    revolution: u64,
-    track_sectors: u64,
+    spindle: Spindle,
+    /// The first sector of the log's segments, and how many there are.
+    start: u64,
+    length: u64,
     /// When the head was at the end of the last record.
     passed: Option<Nanos>,
-    /// The time from the choice of a place to when the drive can write there.
+    /// Something else was sent since.
+    is_disturbed: bool,
+    /// The write whose time will be judged.
+    sent: Option<Sample>,
+    /// The record that is begun while another one is written: it counts from when it is sent.
+    behind: Option<Sample>,
+    lead: Lead,
+    judge: Judge,
+}
+
+/// Where the head is when a place is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    revolution: u64,
+    track: u64,
+    elapsed: u64,
     lead: u64,
-    /// The filling buffer's place was chosen while another write was on its way: it counts from when it is sent.
-    behind: bool,
-    /// When the write was sent, or begun, whose place was chosen.
-    sent: Option<Nanos>,
+    /// False: the record goes to the next sector, to see how long that takes.
+    is_placed: bool,
+    is_behind: bool,
+}
+
+impl Turn {
+    /// How many sectors to leave out, so that the head is there in time. `from` of them are left out anyway.
+    pub fn gap(&self, from: u64) -> u64 {
+        if !self.is_placed {
+            return from;
+        }
+        // Nearer places are taken already: the first one where the head is not too early.
+        let wait = self.wait(from);
+        let more = match from {
+            0 => (self.elapsed + self.lead) % self.revolution,
+            _ => self.lead.saturating_sub(wait),
+        };
+        from + more * self.track / self.revolution
+    }
+
+    /// How long the head needs to the place behind such a gap.
+    const fn wait(&self, gap: u64) -> u64 {
+        (gap * self.revolution / self.track + (self.revolution - self.elapsed)) % self.revolution
+    }
+}
+
+/// A write that is judged by its time.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    since: Nanos,
+    turn: Turn,
+    wait: u64,
+    transfer: u64,
 }
 
 impl Rotation {
-    /// `revolution` zero: the log does not spin, or nothing is known of it.
-    pub const fn new(revolution: Nanos, track_bytes: u64) -> Rotation {
-        let track_sectors = track_bytes / SECTOR_BYTES;
+    /// For a log whose segments begin at `start` and have so many sectors.
+    pub fn new(spindle: Spindle, start: u64, length: u64) -> Rotation {
+        let spin = if let Spindle::Spins(spin) = spindle { Some(spin) } else { None };
+        let (revolution, lead) = spin.map_or((0, 0), |spin| (spin.revolution.0, spin.lead.0));
         Rotation {
-            revolution: revolution.0,
-            track_sectors,
+            spindle,
+            start,
+            length,
             passed: None,
-            lead: revolution.0 / 16,
-            behind: false,
+            is_disturbed: false,
             sent: None,
+            behind: None,
+            lead: Lead::new(revolution, lead),
+            judge: Judge::new(lead > revolution / 2),
         }
     }
 
-    /// How many sectors to leave out, so that the head is there in time. Known once after each write.
-    pub fn gap(&mut self, now: Nanos) -> u64 {
-        if self.revolution == 0 || self.track_sectors == 0 {
-            return 0;
+    const fn spin(&self) -> Option<&Spin> {
+        match &self.spindle {
+            Spindle::Spins(spin) => Some(spin),
+            Spindle::NotMeasured | Spindle::NotShown => None,
         }
-        let Some(passed) = self.passed.take() else { return 0 };
-        self.sectors((now.since(passed).0 + self.lead) % self.revolution)
     }
 
-    /// How many sectors to leave out behind a write that is on its way, for a record that follows it at once.
-    pub fn gap_behind(&self) -> u64 {
-        if self.revolution == 0 { 0 } else { self.sectors(self.lead) }
+    pub const fn status(&self, rotational: bool) -> LogHead {
+        match self.spindle {
+            Spindle::Spins(_) if self.judge.pays => LogHead::Followed,
+            Spindle::Spins(_) => LogHead::DoesNotPay,
+            Spindle::NotShown => LogHead::NotShown,
+            Spindle::NotMeasured if rotational => LogHead::NotMeasured,
+            Spindle::NotMeasured => LogHead::NotRotational,
+        }
     }
 
-    fn sectors(&self, turned: u64) -> u64 {
-        (u128::from(turned) * u128::from(self.track_sectors) / u128::from(self.revolution)) as u64
+    /// Where the head is, for a record that would begin at sector `at`: `behind` a write that is on its way, or now. Known once after
+    /// each write.
+    pub fn turn(&mut self, now: Nanos, at: u64, is_behind: bool) -> Option<Turn> {
+        let spin = *self.spin()?;
+        let revolution = spin.revolution.0;
+        let track = spin.track_at(at - self.start, self.length);
+        let elapsed = if is_behind { 0 } else { now.since(self.passed.take()?).0 };
+        self.is_disturbed |= elapsed > TURNS_KNOWN * revolution;
+        let is_placed = self.judge.next_is_placed();
+        let (elapsed, lead) = (elapsed % revolution, self.lead.lead);
+        Some(Turn { revolution, track, elapsed, lead, is_placed, is_behind })
     }
 
-    /// The gap was left: the next write shows whether it was enough.
-    pub fn placed(&mut self, now: Nanos) {
-        self.sent = Some(now);
-    }
-
-    /// The same for [`Rotation::gap_behind`].
-    pub const fn placed_behind(&mut self) {
-        self.behind = true;
+    /// The record was put behind such a gap: its write shows whether that was enough.
+    pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
+        let sample = Sample { since: now, turn, wait: turn.wait(gap), transfer: 0 };
+        if turn.is_behind {
+            self.behind = Some(sample);
+        } else {
+            self.sent = Some(sample);
+        }
     }
 
     /// A write of the log is sent.
-    pub fn sending(&mut self, now: Nanos) {
-        // Where nobody waited for it, the head is anywhere by now.
-        if std::mem::take(&mut self.behind) && self.passed == Some(now) {
-            self.sent = Some(now);
+    pub fn sending(&mut self, now: Nanos, sectors: u64) {
+        if let Some(behind) = self.behind.take() {
+            // Where nobody waited for it, the head is anywhere by now.
+            self.sent = (self.passed == Some(now)).then_some(Sample { since: now, ..behind });
+        }
+        self.sent = self.sent.filter(|sent| now.since(sent.since).0 < sent.turn.revolution);
+        if let Some(sent) = &mut self.sent {
+            sent.transfer = sectors * sent.turn.revolution / sent.turn.track;
         }
     }
 
-    /// A write of the log has ended: the head is at its end.
-    pub fn written(&mut self, now: Nanos) {
-        self.passed = Some(now);
-        let Some(sent) = self.sent.take() else { return };
-        if now.since(sent).0 > self.revolution / 4 * 3 {
-            self.lead = (self.lead + self.revolution / 16).min(self.revolution / 4);
-        } else {
-            self.lead = (self.lead - self.lead / 64).max(self.revolution / 64);
+    /// Something else than a write of the log is sent, or has ended: the arm may be anywhere.
+    pub const fn disturb(&mut self) {
+        self.is_disturbed = true;
+    }
+
+    /// A write of the log has ended. If it was durable, or the disk has no cache for it, the head is at its end.
+    pub fn written(&mut self, now: Nanos, is_durable: bool) {
+        let Some(&spin) = self.spin() else { return };
+        let is_at_head = is_durable || !spin.write_cache;
+        self.passed = is_at_head.then_some(now);
+        let sample = self.sent.take().filter(|_| is_at_head && !self.is_disturbed);
+        self.is_disturbed = false;
+        let Some(Sample { since, turn, wait, transfer }) = sample else { return };
+        let took = now.since(since).0.saturating_sub(transfer);
+        if turn.is_placed {
+            let was_late = took > wait + turn.revolution / 2;
+            self.lead.learn(turn.lead, was_late);
+            // Late, or before the head can be there: does this disk turn as it did? (On the next track it is there later.)
+            if was_late || took < wait / 4 * 3 {
+                self.judge.doubt();
+            }
         }
+        if self.judge.learn(turn.is_placed, took) && !self.judge.pays {
+            // Whatever made the lead long may be over when the next records are tried.
+            self.lead = Lead::new(spin.revolution.0, spin.lead.0);
+        }
+    }
+}
+
+/// The time from the choice of a place to when the drive can write there, in which the request comes to the drive. Writes that are late
+/// make it longer at once, those in time make it shorter slowly, and not as short as the one that was late last for long.
+struct Lead {
+    revolution: u64,
+    lead: u64,
+    /// It is not made shorter than this.
+    late: u64,
+    /// By which the next one that is late makes it longer: twice as much each time in a row.
+    step: u64,
+    /// Writes since one was late.
+    in_time: u64,
+}
+
+/// After so many writes in time a shorter lead is tried than the one that was late.
+const LATE_KEPT: u64 = 4096;
+
+impl Lead {
+    const fn new(revolution: u64, lead: u64) -> Lead {
+        Lead { revolution, lead, late: lead, step: revolution / 64, in_time: 0 }
+    }
+
+    fn learn(&mut self, used: u64, was_late: bool) {
+        if was_late {
+            self.late = used + self.revolution / 128;
+            self.lead = (used + self.step).max(self.lead).min(self.revolution / 64 * 63);
+            self.step = (self.step * 2).min(self.revolution / 8);
+            self.in_time = 0;
+            return;
+        }
+        self.step = self.revolution / 64;
+        self.in_time += 1;
+        if self.in_time.is_multiple_of(LATE_KEPT) {
+            self.late = self.late.saturating_sub(self.revolution / 128);
+        }
+        self.lead = self.lead.saturating_sub(self.revolution / 8192).max(self.late).min(self.lead);
+    }
+}
+
+/// Whether records are put where the head will be, or at the next sector: whatever takes less time. The other way is tried from time
+/// to time, and more often while times are not as expected.
+struct Judge {
+    pays: bool,
+    placed: Mean,
+    next: Mean,
+    /// Records from one trial of the other way to the next one, and how many are left.
+    interval: u32,
+    left: u32,
+}
+
+/// A trial may cost a revolution: one in so many records hardly counts.
+const INTERVAL_MAX: u32 = 1024;
+const INTERVAL_MIN: u32 = 8;
+/// Nothing is decided by fewer writes of a kind.
+const SAMPLES_MIN: u64 = 4;
+
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    nanos: u64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, nanos: u64) {
+        self.count += 1;
+        let weight = self.count.min(SAMPLES_MIN);
+        self.nanos = (self.nanos * (weight - 1) + nanos) / weight;
+    }
+}
+
+impl Judge {
+    fn new(is_doubtful: bool) -> Judge {
+        let interval = if is_doubtful { INTERVAL_MIN } else { INTERVAL_MAX };
+        Judge { pays: true, placed: Mean::default(), next: Mean::default(), interval, left: interval }
+    }
+
+    const fn next_is_placed(&mut self) -> bool {
+        self.left -= 1;
+        let is_trial = self.left == 0;
+        if is_trial {
+            self.left = self.interval;
+        }
+        self.pays != is_trial
+    }
+
+    fn doubt(&mut self) {
+        self.interval = (self.interval / 2).max(INTERVAL_MIN);
+        self.left = self.left.min(self.interval);
+    }
+
+    /// True where the answer has changed.
+    fn learn(&mut self, is_placed: bool, took: u64) -> bool {
+        if is_placed {
+            self.placed.add(took);
+        } else {
+            self.next.add(took);
+        }
+        if is_placed == self.pays {
+            return false;
+        }
+        self.interval = (self.interval * 2).min(INTERVAL_MAX);
+        if self.placed.count.min(self.next.count) < SAMPLES_MIN {
+            // The answer is wanted soon.
+            (self.interval, self.left) = (self.interval.min(INTERVAL_MIN * 2), INTERVAL_MIN);
+            return false;
+        }
+        // Apart, so that it does not change to and fro.
+        let pays = match self.pays {
+            true => self.placed.nanos < self.next.nanos / 20 * 19,
+            false => self.placed.nanos < self.next.nanos / 20 * 17,
+        };
+        let changes = pays != self.pays;
+        if changes {
+            self.pays = pays;
+            (self.interval, self.left) = (INTERVAL_MIN * 8, INTERVAL_MIN * 8);
+        }
+        changes
     }
 }
 
@@ -93,40 +300,125 @@ impl Rotation {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_gap_is_what_turns_by_and_the_lead_is_learnt() {
-        let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
-        let gap = |rotation: &mut Rotation, millis| {
-            rotation.placed(Nanos::from_millis(millis));
-            rotation.gap(Nanos::from_millis(millis))
-        };
-        assert_eq!(gap(&mut rotation, 0), 0, "nothing is known of the angle yet");
-        rotation.written(Nanos::from_millis(1));
-        assert_eq!(
-            gap(&mut rotation, 2),
-            100 + 49,
-            "1 ms has gone by, and the lead is a little under 0.5 ms"
-        );
-        rotation.written(Nanos::from_millis(10));
-        assert_eq!(gap(&mut rotation, 11), 100 + 99, "that was too late: 0.5 ms more");
-        rotation.written(Nanos::from_millis(12));
-        assert!(gap(&mut rotation, 13) < 100 + 99, "that was in time");
-        assert_eq!(Rotation::new(Nanos::ZERO, 0).gap(Nanos::from_millis(5)), 0);
+    const START: u64 = 32;
+    /// A revolution of 8 ms, in tracks of 800 sectors, and a lead of half a millisecond.
+    const SPIN: Spin = Spin {
+        revolution: Nanos::from_millis(8),
+        lead: Nanos::from_micros(500),
+        tracks: [800; 4],
+        write_cache: false,
+    };
+
+    fn rotation() -> Rotation {
+        Rotation::new(Spindle::Spins(SPIN), START, 1 << 20)
+    }
+
+    /// Writes a record now, which takes so long.
+    fn write(rotation: &mut Rotation, now: &mut Nanos, took: impl Fn(&Turn, u64) -> u64) -> Option<bool> {
+        let turn = rotation.turn(*now, START, false);
+        if let Some(turn) = turn {
+            rotation.placed(*now, turn, turn.gap(0));
+        }
+        rotation.sending(*now, 0);
+        let took = turn.map_or(0, |turn| took(&turn, turn.gap(0)));
+        *now += Nanos(took);
+        rotation.written(*now, true);
+        turn.map(|turn| turn.is_placed)
+    }
+
+    /// A disk that turns as it was measured, but needs so much after a write. (It is late for the next sector.)
+    fn turning(overhead: u64) -> impl Fn(&Turn, u64) -> u64 {
+        move |turn, gap| {
+            let wait = turn.wait(gap);
+            if wait < overhead { wait + turn.revolution } else { wait }
+        }
     }
 
     #[test]
-    fn behind_a_write_that_is_on_its_way_only_the_lead_is_left_out() {
-        let mut rotation = Rotation::new(Nanos::from_millis(8), 800 * SECTOR_BYTES);
-        assert_eq!(rotation.gap_behind(), 50, "the lead is 0.5 ms");
-        rotation.placed_behind();
-        rotation.written(Nanos::from_millis(20));
-        rotation.sending(Nanos::from_millis(20));
-        rotation.written(Nanos::from_millis(28));
-        assert_eq!(rotation.gap_behind(), 100, "a whole revolution: too late by the lead");
-        rotation.placed_behind();
-        rotation.sending(Nanos::from_millis(35));
-        rotation.written(Nanos::from_millis(43));
-        assert_eq!(rotation.gap_behind(), 100, "sent when the head had gone on: it says nothing of the lead");
-        assert_eq!(Rotation::new(Nanos::ZERO, 0).gap_behind(), 0);
+    fn the_gap_is_what_turns_by_and_the_lead() {
+        let mut rotation = rotation();
+        assert!(rotation.turn(Nanos::ZERO, START, false).is_none(), "nothing is known of the angle yet");
+        rotation.written(Nanos::from_millis(1), true);
+        let turn = rotation.turn(Nanos::from_millis(2), START, false).expect("it is known");
+        assert_eq!(turn.gap(0), 100 + 50, "1 ms has gone by, and the lead is 0.5 ms");
+        assert_eq!(turn.gap(140), 100 + 50, "what is left out anyway counts");
+        assert_eq!(turn.gap(200), 200, "the head comes there later, but in time");
+        assert_eq!(turn.gap(910), 800 + 100 + 50, "the head cannot be there in time");
+        assert!(rotation.turn(Nanos::from_millis(2), START, false).is_none(), "known once after each write");
+        let behind = rotation.turn(Nanos::from_millis(2), START, true).expect("it follows at once");
+        assert_eq!(behind.gap(0), 50, "only the lead");
+        for spindle in [Spindle::NotMeasured, Spindle::NotShown] {
+            let mut none = Rotation::new(spindle, START, 1 << 20);
+            none.written(Nanos::ZERO, true);
+            assert!(none.turn(Nanos::from_millis(1), START, true).is_none());
+        }
+    }
+
+    #[test]
+    fn a_write_that_the_disk_keeps_in_its_cache_says_nothing_of_the_head() {
+        let spin = Spin { write_cache: true, ..SPIN };
+        let mut rotation = Rotation::new(Spindle::Spins(spin), START, 1 << 20);
+        rotation.written(Nanos::from_millis(1), false);
+        assert!(rotation.turn(Nanos::from_millis(2), START, false).is_none());
+        rotation.written(Nanos::from_millis(3), true);
+        assert!(rotation.turn(Nanos::from_millis(4), START, false).is_some());
+    }
+
+    #[test]
+    fn the_lead_is_learnt_up_to_nearly_a_revolution_and_down_again() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        for overhead in [3_000_000, 6_000_000] {
+            for _ in 0..10_000 {
+                write(&mut rotation, &mut now, turning(overhead));
+            }
+            let lead = rotation.lead.lead;
+            assert!((overhead..overhead + 1_000_000).contains(&lead), "{lead} for {overhead}");
+        }
+        for _ in 0..2_000_000 {
+            write(&mut rotation, &mut now, turning(200_000));
+        }
+        assert!(rotation.lead.lead < 400_000, "{}", rotation.lead.lead);
+    }
+
+    #[test]
+    fn a_write_after_something_else_teaches_nothing() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        for _ in 0..100 {
+            rotation.disturb();
+            write(&mut rotation, &mut now, turning(3_000_000));
+        }
+        assert_eq!(rotation.lead.lead, 500_000);
+    }
+
+    #[test]
+    fn following_ends_where_nothing_turns_and_comes_back() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        for _ in 0..64 {
+            write(&mut rotation, &mut now, turning(200_000));
+        }
+        assert_eq!(rotation.status(true), LogHead::Followed);
+        for flat in [60_000, 4_000_000] {
+            for _ in 0..4096 {
+                write(&mut rotation, &mut now, |_, _| flat);
+            }
+            assert_eq!(rotation.status(true), LogHead::DoesNotPay, "every write takes {}", Nanos(flat));
+        }
+        for _ in 0..65_536 {
+            write(&mut rotation, &mut now, turning(200_000));
+        }
+        assert_eq!(rotation.status(true), LogHead::Followed);
+    }
+
+    #[test]
+    fn where_it_pays_one_record_in_a_thousand_tries_the_next_sector() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        let all = 100_000;
+        let next =
+            (0..all).filter(|_| write(&mut rotation, &mut now, turning(200_000)) == Some(false)).count();
+        assert!((all / 1024..all / 1024 + 40).contains(&next), "{next}");
     }
 }

@@ -61,6 +61,7 @@ impl Core {
             table_bytes: self.index.table().memory_bytes(),
             ring_bytes: self.log.ring().memory_bytes() + self.index.memory_bytes(),
             buffers_bytes: self.log.buffers().count() as u64 * segment,
+            log_head: self.log.head_status(),
             calibrated: self.log.superblock().calibration.is_some(),
             fills: self.config.contiguity.clone(),
             statistics: self.statistics,

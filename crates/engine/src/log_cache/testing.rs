@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::fingerprint::{Fingerprint, LineSum, ends};
 use super::format::*;
+use super::spindle::Spindle;
 use crate::layer::{Discards, Stripes};
 use crate::{BlockDevice, Buf, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 
@@ -153,6 +154,7 @@ impl Log {
             live_seq: 1,
             fingerprint: unknown(1 << 12),
             calibration: None,
+            spindle: Spindle::default(),
         };
         let mut log = Log {
             device: Ram::new(log_sectors),

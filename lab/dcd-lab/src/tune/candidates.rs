@@ -291,14 +291,6 @@ impl Setting {
         }
         text += &self.layer(candidate, candidate.bytes, "disk");
         match candidate.medium {
-            Medium::SameDisk | Medium::OtherDisk => {
-                let track = u64::from(self.drive.track_at(dcd_engine::Lba(0)).sectors) * SECTOR_BYTES;
-                let _ = write!(
-                    text,
-                    "# The spindle under the log, as the modelled drive has it.\nspindle = \"{}ns {track}\"\n",
-                    self.drive.revolution().0
-                );
-            }
             Medium::Ram => {
                 let _ = write!(
                     text,
@@ -306,7 +298,7 @@ impl Setting {
                     size(self.region_bytes(candidate))
                 );
             }
-            Medium::None | Medium::Ssd => {}
+            Medium::None | Medium::Ssd | Medium::SameDisk | Medium::OtherDisk => {}
         }
         text
     }

@@ -7,4 +7,5 @@ mod full_stripes;
 mod gives_way;
 mod grow;
 mod log_bytes;
+mod spindle;
 mod store_calibration;

@@ -1,14 +1,16 @@
 //! Makes an empty log.
 //!
 //! The old superblocks go first, the live one last, each flushed; then the new one is written and flushed, twice, so that both
-//! copies are good. A crash in between leaves the old cache or no cache, never half of one. Segments need no
+//! copies are good. In between the disk below a log that spins is measured, by writing in the log's area. A crash in between leaves the old cache or no cache, never half of one. Segments need no
 //! preparation: old records in them carry another cache's UUID.
 
+use super::measure::measure;
 use super::superblock::{read_copies, write_superblock};
 use super::{LogError, Newest, human, uuid};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
 use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
+use crate::log_cache::spindle::Spindle;
 use crate::{BlockDevice, Buf, SECTOR_BYTES};
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ pub fn format(
             .map_err(LogError::io("erasing the old superblock"))?;
         log.flush().map_err(LogError::io("flushing the log device"))?;
     }
+    // Only now: a crash while the area is written leaves no superblock that believes in what was there.
+    superblock.spindle = measure(log, &superblock)?;
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;
     Ok(superblock)
@@ -113,6 +117,7 @@ fn plan(
         live_seq: 1,
         fingerprint: Fingerprint::default(),
         calibration: None,
+        spindle: Spindle::NotMeasured,
     })
 }
 

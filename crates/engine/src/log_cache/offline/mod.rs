@@ -1,11 +1,12 @@
 //! Offline tools on a log and its data disk: plain functions over devices that answer at once.
 //!
-//! Each tool is a file: `format`, `check`, `dump`, `rescue`. What they share is here and in `superblock`, which the serving cache uses
+//! Each tool is a file: `format` (with `measure`), `check`, `dump`, `rescue`. What they share is here and in `superblock`, which the serving cache uses
 //! too.
 
 mod check;
 mod dump;
 mod format;
+mod measure;
 mod newest;
 mod rescue;
 mod superblock;

@@ -1,0 +1,313 @@
+//! A log on a disk that turns: what format measures of modelled drives, and what the cache makes of it.
+
+use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, Superblock};
+use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
+use dcd_engine::log_cache::spindle::{Spin, Spindle};
+use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::{
+    BlockDevice, Buf, Control, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, LayerIndex,
+    Lba, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice, Target,
+};
+use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
+use dcd_sim::{Latency, MemDisk, Progress, VirtualDriver};
+
+const MIB: u64 = 2048;
+
+/// What a log is on, below the slice that it is.
+type Below<'a> = &'a dyn Fn(&mut StackBuilder, Target) -> Target;
+
+fn modelled(config: DiskConfig) -> impl Fn(&mut StackBuilder, Target) -> Target {
+    move |builder, device| builder.layer("disk", Box::new(Disk::new(&config).expect("a drive")), &[device])
+}
+
+const DATA_SECTORS: u64 = 64 * MIB;
+
+/// Formats a log on a part of a device, and gives that back; the time that it took, too.
+fn format_on(device: MemDisk, below: Below<'_>, log: Extent) -> (MemDisk, Superblock, Nanos) {
+    let mut builder = StackBuilder::new();
+    let port = builder.device(BlockDevice::geometry(&device));
+    let disk = below(&mut builder, port);
+    let slice = builder.layer("log", Box::new(Slice::new(log)), &[disk]);
+    let offline = Offline::start(builder.finish(slice), VirtualDriver::new(vec![device])).expect("active");
+    let mut part: PartDevice<_> = offline.part(slice);
+    let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
+    let superblock = format(&mut part, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
+    let took = part.now().expect("it has a clock");
+    drop(part);
+    (offline.into_pump().into_devices().remove(0), superblock, took)
+}
+
+fn formatted(config: &DiskConfig, log: Extent) -> (Superblock, Nanos) {
+    let device = MemDisk::instant(Geometry::plain(log.end().0));
+    let (_, superblock, took) = format_on(device, &modelled(config.clone()), log);
+    (superblock, took)
+}
+
+/// A cache that is served, with its log on `log`.
+struct Served {
+    stack: Stack,
+    driver: VirtualDriver<MemDisk>,
+    cache: LayerIndex,
+    log: Target,
+    written: u64,
+}
+
+impl Served {
+    fn start(log: MemDisk, below: Below<'_>) -> Served {
+        Served::start_as(log, below, LogCacheConfig::default())
+    }
+
+    fn start_as(log: MemDisk, below: Below<'_>, config: LogCacheConfig) -> Served {
+        let sectors = BlockDevice::geometry(&log).sectors;
+        let mut builder = StackBuilder::new();
+        let devices =
+            [builder.device(BlockDevice::geometry(&log)), builder.device(Geometry::plain(DATA_SECTORS))];
+        let disk = below(&mut builder, devices[0]);
+        let log_part = builder.layer("log", Box::new(Slice::new(Extent::new(Lba(0), sectors))), &[disk]);
+        let cache = LogCache::new(config);
+        let root = builder.layer("cache", Box::new(cache), &[log_part, devices[1]]);
+        let Target::Layer(cache) = root else { unreachable!("a cache is a layer") };
+        let mut stack = builder.finish(root);
+        let mut driver = VirtualDriver::new(vec![log, MemDisk::instant(Geometry::plain(DATA_SECTORS))]);
+        stack.activate(&mut driver).expect("it starts");
+        Served { stack, driver, cache, log: log_part, written: 0 }
+    }
+
+    /// A write and a flush, one after the other; how long both took.
+    fn commit(&mut self) -> Nanos {
+        let begun = self.driver.now();
+        let root = self.stack.root();
+        let at = Lba(self.written * 8 % DATA_SECTORS);
+        self.written += 1;
+        let mut device = StackDevice { stack: &mut self.stack, pump: &mut self.driver, target: root };
+        device
+            .run(Io::Write { at, buf: Buf::zeroed(4096), durability: Durability::Volatile })
+            .status
+            .expect("written");
+        device.flush().expect("flushed");
+        self.driver.now().since(begun)
+    }
+
+    fn head(&self) -> LogHead {
+        self.stack.layer(self.cache).status(self.driver.now()).log_cache().expect("a log cache").log_head
+    }
+
+    /// The head's status after so many commits.
+    fn after(mut self, commits: usize) -> LogHead {
+        for _ in 0..commits {
+            self.commit();
+        }
+        self.head()
+    }
+
+    /// Stops the cache, and reads what the log says.
+    fn stop(mut self) -> Superblock {
+        self.driver.control(&mut self.stack, self.cache, Control::Stop);
+        loop {
+            match self.driver.take_report() {
+                Some((_, Report::Stopped)) => break,
+                Some((_, other)) => panic!("{other:?}"),
+                None => assert_ne!(self.driver.step(&mut self.stack), Progress::Idle),
+            }
+        }
+        let mut log = StackDevice { stack: &mut self.stack, pump: &mut self.driver, target: self.log };
+        read_superblock(&mut log).expect("it is there")
+    }
+}
+
+fn config(drive: &str, write_cache: WriteCache) -> DiskConfig {
+    DiskConfig { drive: drive.to_owned(), write_cache, ..DiskConfig::default() }
+}
+
+fn spin(superblock: &Superblock) -> Spin {
+    match superblock.spindle {
+        Spindle::Spins(spin) => spin,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn close(found: u64, real: u64, what: &str) {
+    let off = found.abs_diff(real) as f64 / real as f64;
+    assert!(off < 0.03, "{what}: {found} for {real}, {:.1} %", off * 100.0);
+}
+
+/// Compares with the drive's own figures, at the places where a log of this extent is measured.
+fn compare(name: &str, drive: &Drive, log: Extent, superblock: &Superblock) {
+    let spin = spin(superblock);
+    close(spin.revolution.0, drive.revolution().0, &format!("{name}: revolution"));
+    let length = superblock.end_sector() - FIRST_SEGMENT_SECTOR;
+    for part in 0..4 {
+        let at = length * part / 3;
+        let near = at.min(length - 8 * u64::from(spin.tracks[0]));
+        let real = drive.track_at(log.start + FIRST_SEGMENT_SECTOR + near).sectors;
+        close(spin.track_at(at, length), real.into(), &format!("{name}: track {part}"));
+    }
+    let overhead = drive.command_overhead(Access::Write).0;
+    // In steps of a sixty-fourth of a turn, with one more to be sure, and by sectors.
+    let sector = drive.revolution().0 / u64::from(spin.tracks[0]);
+    let least = drive.revolution().0 / 64;
+    assert!(
+        (overhead..overhead.max(least) + 2 * least + 2 * sector).contains(&spin.lead.0),
+        "{name}: a lead of {} over {}",
+        spin.lead,
+        Nanos(overhead)
+    );
+}
+
+#[test]
+fn format_finds_the_figures_of_modelled_drives() {
+    for name in ["atlas-10k", "barracuda-1996", "cheetah-15k4", "nearline-2018", "ra81", "ra90"] {
+        let drive = drive::builtin(name).expect("a drive");
+        let whole = drive.sectors().min(512 << 21);
+        for log in [Extent::new(Lba(0), 64 * MIB), Extent::new(Lba(whole / 2), whole / 2)] {
+            let (superblock, took) = formatted(&config(name, WriteCache::Off), log);
+            compare(name, &drive, log, &superblock);
+            assert!(!spin(&superblock).write_cache);
+            assert!(took < Nanos::from_secs(4), "{name}: {took}");
+        }
+    }
+}
+
+fn log_on(drive: &str, write_cache: WriteCache) -> (MemDisk, Superblock) {
+    let log = Extent::new(Lba(0), 128 * MIB);
+    let device = MemDisk::instant(Geometry::plain(log.sectors));
+    let (device, superblock, _) = format_on(device, &modelled(config(drive, write_cache)), log);
+    (device, superblock)
+}
+
+/// What a write with a flush takes of a revolution, a hundred times three in a row: the mean, and the longest.
+fn steps(served: &mut Served, revolution: Nanos) -> (f64, f64) {
+    // The first record of an activation is where the log ends, whatever turns.
+    served.commit();
+    let all: Vec<f64> = (0..300).map(|_| served.commit().0 as f64 / revolution.0 as f64).collect();
+    (all.iter().sum::<f64>() / all.len() as f64, all.iter().copied().fold(0.0, f64::max))
+}
+
+#[test]
+fn three_commits_in_a_row_wait_for_no_turn_and_the_superblock_keeps_what_was_measured() {
+    for (name, most) in [("nearline-2018", 0.04), ("barracuda-1996", 0.30)] {
+        let (log, superblock) = log_on(name, WriteCache::Off);
+        let revolution = spin(&superblock).revolution;
+        let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
+        let (mean, worst) = steps(&mut served, revolution);
+        println!("{name}: {mean:.3} of a revolution for a step, {worst:.3} at most");
+        assert!(mean < most && worst < 0.6, "{name}: {mean:.3} of a revolution, {worst:.3} at most");
+        assert_eq!(served.head(), LogHead::Followed);
+        assert_eq!(served.stop().spindle, superblock.spindle, "each superblock since has it");
+
+        let (log, _) = log_on(name, WriteCache::Off);
+        let sector_after_sector = LogCacheConfig { follow_head: false, ..LogCacheConfig::default() };
+        let below = modelled(config(name, WriteCache::Off));
+        let (mean, _) = steps(&mut Served::start_as(log, &below, sector_after_sector), revolution);
+        assert!(mean > 0.95, "{name}, without following: {mean:.3} of a revolution");
+    }
+}
+
+#[test]
+fn a_write_cache_that_obeys_fua_is_seen_and_the_head_is_followed() {
+    let (log, superblock) = log_on("nearline-2018", WriteCache::Selective);
+    assert!(spin(&superblock).write_cache);
+    let below = modelled(config("nearline-2018", WriteCache::Selective));
+    assert_eq!(Served::start(log, &below).after(3000), LogHead::Followed);
+}
+
+#[test]
+fn where_the_write_cache_answers_every_write_no_head_is_seen_and_none_is_followed() {
+    for name in ["nearline-2018", "barracuda-1996"] {
+        let (log, superblock) = log_on(name, WriteCache::On);
+        let served = Served::start(log, &modelled(config(name, WriteCache::On)));
+        assert_eq!((superblock.spindle, served.after(10)), (Spindle::NotShown, LogHead::NotShown), "{name}");
+        // It is switched on after the log was made.
+        let (log, _) = log_on(name, WriteCache::Off);
+        let served = Served::start(log, &modelled(config(name, WriteCache::On)));
+        assert_eq!(served.after(1200), LogHead::DoesNotPay, "{name}");
+    }
+}
+
+#[test]
+fn flash_and_virtual_disks_that_call_themselves_rotational_show_no_head() {
+    let geometry = Geometry { rotational: true, ..Geometry::plain(128 * MIB) };
+    let plain = |_: &mut StackBuilder, device: Target| device;
+    let uniform = |min, max| Latency::Uniform { min: Nanos::from_micros(min), max: Nanos::from_micros(max) };
+    for (about, latency) in [
+        ("an SSD behind a RAID controller", uniform(40, 120)),
+        ("flash whose flush takes as long as a turn", Latency::Fixed(Nanos::from_micros(8333))),
+        ("a virtual disk", uniform(200, 9000)),
+    ] {
+        let device = MemDisk::without_cuts(geometry, latency, 3);
+        let (log, superblock, took) = format_on(device, &plain, Extent::new(Lba(0), geometry.sectors));
+        assert_eq!(superblock.spindle, Spindle::NotShown, "{about}");
+        assert!(took < Nanos::from_secs(6), "{about}: {took}");
+        assert_eq!(Served::start(log, &plain).after(10), LogHead::NotShown, "{about}");
+        // A log that was made on a disk that turns, and copied.
+        let (from, _) = log_on("nearline-2018", WriteCache::Off);
+        let mut bytes = vec![0; 32 * 512];
+        from.current().read(Lba(0), &mut bytes);
+        let mut copied = MemDisk::without_cuts(geometry, latency, 4);
+        copied.put(Lba(0), &bytes);
+        assert_eq!(Served::start(copied, &plain).after(6000), LogHead::DoesNotPay, "{about}, copied");
+    }
+}
+
+/// A device that notes where it is written, and dies after so many operations.
+struct Watched<D> {
+    device: D,
+    left: u64,
+    written: Vec<Extent>,
+}
+
+impl<D: BlockDevice> BlockDevice for Watched<D> {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        if self.left == 0 {
+            return IoResult::err(io.take_buf(), IoError::new(ErrorKind::PowerCut));
+        }
+        self.left -= 1;
+        self.written.extend(io.extent().filter(|_| io.modifies()));
+        self.device.run(io)
+    }
+
+    fn now(&self) -> Option<Nanos> {
+        self.device.now()
+    }
+}
+
+#[test]
+fn a_cut_while_a_log_is_measured_leaves_no_superblock_over_what_was_written() {
+    let log = Extent::new(Lba(0), 16 * MIB);
+    let superblocks = Extent::new(Lba(0), FIRST_SEGMENT_SECTOR);
+    let forced = FormatOptions { force: true, ..FormatOptions::new([3; 16], [4; 16]) };
+    let mut cuts = 0;
+    for left in (0..).step_by(5) {
+        let mut builder = StackBuilder::new();
+        let port = builder.device(Geometry::plain(log.end().0));
+        let disk = modelled(config("barracuda-1996", WriteCache::Off))(&mut builder, port);
+        let (device, old, _) = format_on(
+            MemDisk::instant(Geometry::plain(log.end().0)),
+            &modelled(config("barracuda-1996", WriteCache::Off)),
+            log,
+        );
+        let offline = Offline::start(builder.finish(disk), VirtualDriver::new(vec![device])).expect("active");
+        let mut watched = Watched { device: offline.part(disk), left, written: Vec::new() };
+        let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
+        let done = format(&mut watched, &mut data, &forced).is_ok();
+        let measured = watched.written.iter().any(|extent| extent.start >= superblocks.end());
+        watched.left = u64::MAX;
+        match read_superblock(&mut watched) {
+            Ok(found) if found.cache_uuid == old.cache_uuid => assert!(!measured, "cut after {left}"),
+            Ok(found) => assert!(matches!(found.spindle, Spindle::Spins(_)), "cut after {left}"),
+            Err(_) => assert!(!done, "cut after {left}"),
+        }
+        let end = Lba(old.end_sector());
+        assert!(watched.written.iter().all(|extent| extent.end() <= end), "nothing behind the segments");
+        if done {
+            break;
+        }
+        cuts += usize::from(measured);
+    }
+    assert!(cuts > 20, "{cuts} cuts while it was measured");
+}
