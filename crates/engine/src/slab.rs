@@ -44,6 +44,10 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().flatten()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten()
     }

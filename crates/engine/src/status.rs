@@ -138,6 +138,8 @@ pub struct LogCacheStatus {
     pub durable_seq: u64,
     pub table_bytes: usize,
     pub ring_bytes: usize,
+    /// What was read once, where reads are kept.
+    pub ghosts_bytes: usize,
     pub buffers_bytes: u64,
     /// Whether records follow the head of the log's disk, or why not.
     pub log_head: LogHead,

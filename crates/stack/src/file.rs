@@ -7,6 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::LINE_BYTES;
+use dcd_engine::log_cache::Reads;
 use dcd_engine::log_cache::table::LookupTable;
 use toml::de::DeTable;
 
@@ -228,7 +229,8 @@ impl StackFile {
                 // As much again for reading the log.
                 let buffers = 2 * config.destage_memory as u128;
                 let lines = u128::from(self.stated_bytes(&log.text)) / u128::from(LINE_BYTES);
-                let table = lines * u128::from(LookupTable::LINE_RAM_BYTES);
+                let ghosts = if config.reads == Reads::Keep { lines } else { 0 };
+                let table = lines * u128::from(LookupTable::LINE_RAM_BYTES) + ghosts;
                 u64::try_from(buffers + table).unwrap_or(u64::MAX)
             }
             LayerKind::WriteCache(cache) => cache.config.write_bytes.saturating_add(cache.config.read_bytes),

@@ -193,6 +193,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         promise: fields.word("promise")?.unwrap_or(d.promise),
         delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
         bypass_bytes: fields.size("bypass")?.unwrap_or(d.bypass_bytes),
+        reads: fields.word("reads")?.unwrap_or(d.reads),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),

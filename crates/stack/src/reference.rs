@@ -32,6 +32,9 @@ promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
                             delay-max ago; always: every write is durable at once
 delay-max = "500ms"         for ordered
 bypass = "64KiB"            writes from this size on go around the log; 0: never
+reads = "pass"              keep: copy to the log what is read twice from the data disk, and
+                            again what is read there. Not on a log that spins, nor with
+                            ordered-destage. A byte of RAM for each 4 KiB of log
 when = "idle"               idle: destage when the disk is idle; high-low: by the marks;
                             one-threshold, two-thresholds, asap, when-full, linear
 what = "oldest-first"       oldest-first, last-write-first, least-valid-first, and what a

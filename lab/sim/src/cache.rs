@@ -9,7 +9,7 @@ use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
-    Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Strides, WhatPolicy, WhenPolicy,
+    Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Reads, Strides, WhatPolicy, WhenPolicy,
 };
 use dcd_engine::{Discards, Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 
@@ -41,6 +41,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         delay_max: Nanos::from_millis(rng.range(1, 60)),
         segment_buffers: rng.range(2, 6) as usize,
         bypass_bytes: rng.pick(&[0, 16 << 10, 16 << 10, 64 << 10]),
+        reads: Reads::Pass,
         when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
         what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
         full_stripes_first: true,
@@ -236,7 +237,18 @@ type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, make: &MakeCache) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let (mut config, spindle) = draw_config(&mut rng, promise, canary);
+    // With numbers of its own, and not with other planted bugs, as the states until they show were counted without it.
+    let keeps = match canary {
+        None => SimRng::new(mix(seed, 0x4ee9)).chance(400),
+        canary => canary == Some(Canary::StaleKeep),
+    };
+    if keeps && !config.ordered_destage {
+        config.reads = Reads::Keep;
+    }
     change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
+    if config.ordered_destage {
+        config.reads = Reads::Pass;
+    }
     let crowded = is_crowded(seed, promise, canary);
     if crowded {
         (config.segment_buffers, config.bypass_bytes) = (8, 0);
@@ -256,6 +268,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
     let about = format!("{config:?}, {spindle:?}");
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
+    let reads_again = config.reads == Reads::Keep;
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
     Rig {
@@ -264,6 +277,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
         promise,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
+        reads_again,
         log: Some(area),
         ..Rig::plain(
             disks,

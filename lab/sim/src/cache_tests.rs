@@ -113,6 +113,9 @@ fn holds(promise: Promise) {
         "read_dirty_bytes",
         "read_clean_bytes",
         "read_miss_bytes",
+        "kept_blocks",
+        "kept_again_blocks",
+        "keep_dropped_blocks",
         "superblocks",
     ];
     match promise {
@@ -177,6 +180,15 @@ fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
 fn rule_07_clean_copies_that_outlive_a_write_around_the_log_are_caught() {
     // Seeds need 20 to 12,000 states; this one is of the fast ones.
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleClean));
+    let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
+    let violation = explored.violation.expect("caught within 1,000 states");
+    assert!(violation.what.contains("a read returned wrong data"), "{violation}");
+}
+
+#[test]
+fn rule_07_copies_of_blocks_that_a_write_overlaps_are_caught() {
+    // Seeds need 400 to 1,100 states; this one is of the fast ones.
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleKeep));
     let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("a read returned wrong data"), "{violation}");

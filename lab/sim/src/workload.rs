@@ -90,6 +90,25 @@ impl Character {
         }
     }
 
+    /// Mostly, a client that reads the same blocks again, and writes over them in pieces and in one go.
+    pub fn reads_again(self, rng: &mut SimRng) -> Character {
+        if rng.chance(300) {
+            return self;
+        }
+        Character {
+            depth: rng.pick(&[1, 2, 4, 8]),
+            hot_sectors: rng.pick(&[64, 256, 512]).min(self.hot_sectors.max(64)),
+            hot: 1000,
+            align: self.align.max(8),
+            sectors_min: 8,
+            sectors_max: self.sectors_max.max(8),
+            reads: rng.pick(&[400, 600, 800]),
+            large: rng.pick(&[0, 50, 200]),
+            flushes: rng.pick(&[20, 50, 100]),
+            ..self
+        }
+    }
+
     fn draw_any(rng: &mut SimRng, geometry: Geometry, overlaps: bool) -> Character {
         let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
         let uniform = rng.chance(400);

@@ -4,7 +4,6 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
-use super::LogCacheConfig;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
 use super::destager::Destager;
@@ -13,17 +12,19 @@ use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
 use super::format::{Header, Kind, State, Superblock};
 use super::index::Index;
+use super::keep::Keep;
 use super::log::Log;
 use super::offline::{check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::queue::Queue;
 use super::read::masked_runs;
-use super::recover::{WalkOptions, Walked, walk};
+use super::recover::{DamageKind, WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
 use super::table::Place;
+use super::{LogCacheConfig, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
-use crate::{Extent, Nanos, SECTOR_BYTES};
+use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// The table has room for this many lines more than the log has blocks, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
@@ -44,12 +45,22 @@ impl Replay {
         if self.segments.last().is_none_or(|(last, ..)| *last != segment) {
             self.segments.push((segment, header.seq, header.sector));
         }
-        self.invalidates |= header.entries.iter().any(|entry| entry.kind == Kind::Invalidate);
+        self.invalidates |= header.entries.iter().any(|e| matches!(e.kind, Kind::Invalidate | Kind::Clean));
         self.overflow |= !self.index.insert_record(header);
     }
 
+    /// Forgets clean copies where records are lost that may have said that they are old, and for ever.
+    fn doubt_kept(&mut self, superblock: &mut Superblock, walked: &Walked) {
+        if walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
+            || walked.damages > walked.damage.len() as u64
+        {
+            self.index.forget_kept();
+            superblock.kept_seq = walked.next_seq;
+        }
+    }
+
     /// Forgets what came from records that turned out to be destaged.
-    fn purge_before(&mut self, superblock: &Superblock, walked: &Walked) {
+    fn purge_before(&mut self, superblock: &Superblock, walked: &Walked, with_kept: bool) {
         let keep = superblock.segment_of(walked.tail_sector);
         let whole = self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep);
         let mut released: Vec<_> = whole
@@ -57,7 +68,7 @@ impl Replay {
             .map(|start| Place(start)..Place(start + superblock.segment_sectors()))
             .collect();
         released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
-        self.index.forget_before(walked.tail_seq, &released);
+        self.index.forget_before(walked.tail_seq, &released, with_kept);
     }
 
     /// What the configuration does not allow.
@@ -88,6 +99,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
+    refuse_keep(&config, log)?;
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
     let index = Index::new(&superblock, blocks + TABLE_SLACK_LINES);
     let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
@@ -101,25 +113,51 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         comparison.record(header);
     })?;
     replay.check(&config)?;
-    replay.purge_before(&superblock, &walked);
+    replay.doubt_kept(&mut superblock, &walked);
+    // A walk that left out nothing has found all clean copies from the superblock's tail on.
+    let whole = walked.damages == 0 && walked.records == walked.next_seq - superblock.tail_seq;
+    let from = (whole && config.reads == Reads::Keep).then(|| superblock.segment_of(superblock.tail_sector));
+    replay.purge_before(&superblock, &walked, from.is_none());
     let Replay { index, segments, .. } = replay;
     check_blocks(data, &index)?;
     let kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
-    let ring = ring_of(&superblock, &walked, &segments);
-    begin_epoch(&mut superblock, &walked, &kept);
+    let ring = ring_of(&superblock, from, &walked, &segments);
+    begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     write_superblock(&mut device, &mut superblock)?;
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
 }
 
-fn begin_epoch(superblock: &mut Superblock, walked: &Walked, kept: &Kept) {
+/// On one arm, each copy would cost a seek, and ordered destage takes all that is in the log for writes.
+const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogError> {
+    if matches!(config.reads, Reads::Pass) {
+        return Ok(());
+    }
+    if log.rotational {
+        return Err(LogError::Options(
+            "reads = \"keep\" needs a log that does not spin, and the log device says that it does: leave \"reads\" out",
+        ));
+    }
+    if config.ordered_destage {
+        return Err(LogError::Options(
+            "reads = \"keep\" and ordered-destage exclude each other: leave one out",
+        ));
+    }
+    Ok(())
+}
+
+/// `remembers`: the next walk begins where this one began.
+fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, kept: &Kept) {
     superblock.state = State::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
     superblock.epoch_start_seq = walked.next_seq;
-    superblock.tail_seq = walked.tail_seq;
     superblock.live_seq = walked.tail_seq;
-    superblock.tail_sector = walked.tail_sector;
+    superblock.live_sector = walked.tail_sector;
+    if !remembers {
+        superblock.tail_seq = walked.tail_seq;
+        superblock.tail_sector = walked.tail_sector;
+    }
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.fingerprint = kept.fingerprint();
@@ -168,12 +206,19 @@ fn check_identity(
     kept.map_err(LogError::io("reading the data disk"))
 }
 
-fn ring_of(superblock: &Superblock, walked: &Walked, segments: &[(u32, u64, u64)]) -> Ring {
+/// `from`: the segment that is kept from, where that is not the tail's.
+fn ring_of(
+    superblock: &Superblock,
+    from: Option<u32>,
+    walked: &Walked,
+    segments: &[(u32, u64, u64)],
+) -> Ring {
     // Where nothing is live, the log ends where it begins; the place may be the end of one segment and the start of the next.
     let tail = if walked.is_empty() { walked.end_segment } else { superblock.segment_of(walked.tail_sector) };
-    let mut ring = Ring::new(superblock.segments, tail, walked.end_segment, walked.tail_seq);
+    let kept = from.unwrap_or(tail);
+    let mut ring = Ring::new(superblock.segments, kept, tail, walked.end_segment, walked.tail_seq);
     for &(segment, first_seq, sector) in segments {
-        if first_seq > walked.tail_seq {
+        if first_seq > walked.tail_seq || from.is_some() && segment != tail {
             let info = ring.at_mut(segment);
             (info.first_seq, info.first_sector) = (first_seq, Some(sector));
         }
@@ -181,7 +226,7 @@ fn ring_of(superblock: &Superblock, walked: &Walked, segments: &[(u32, u64, u64)
     ring.at_mut(tail).first_sector = Some(walked.tail_sector);
     // A segment that the log passed over without a record begins with the next one's first.
     let mut next = walked.next_seq;
-    for number in (ring.tail()..=ring.head()).rev() {
+    for number in (ring.kept()..=ring.head()).rev() {
         let index = ring.index(number);
         if ring.at(index).first_seq == 0 {
             ring.at_mut(index).first_seq = next;
@@ -205,10 +250,13 @@ fn begin(
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
         Ordered::new(Index::new(&superblock, index.table().lines_max()), start)
     });
+    let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
+    let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
     let destager = Destager::new(&config, &superblock, kept, ordered, log.rotational, data.rotational);
     Core {
         now: Nanos::ZERO,
         destager,
+        keep,
         log: Log::new(&config, superblock, log, ring, walked),
         config,
         data: DataDisk::new(data),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::layer::{Geometry, Io, IoResult, Port, Stripes};
 use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
+use crate::log_cache::table::Line;
 use crate::log_cache::testing::{Log, Part, Ram};
 use crate::{BlockDevice, SECTOR_BYTES};
 
@@ -127,4 +128,43 @@ fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
             assert!(disks.0[0].bytes == before, "nothing was changed");
         }
     }
+}
+
+/// A copy of what the data disk has calls older records old. It counts for ever, or not at all any more, if a later record is lost.
+#[test]
+fn a_clean_entry_counts_unless_a_later_record_is_lost() {
+    let copied = || {
+        let mut log = Log::new(8, 512);
+        log.append(&[Part::Data(8, 8, 1), Part::Data(64, 8, 1)]);
+        log.append(&[Part::Clean(8, 8, 2)]);
+        log
+    };
+    let pieces = |core: &Core| core.index.table().lookup(Line(1)).to_vec();
+    let core = started(copied(), LogCacheConfig::default());
+    assert!(matches!(pieces(&core)[..], [piece] if piece.kept && !piece.dirty));
+    assert_eq!((core.index.table().counts().dirty_sectors, core.log.superblock().kept_seq), (8, 0));
+
+    let mut log = copied();
+    log.superblock.kept_seq = 2;
+    log.superblock.durable_seq = 3;
+    log.superblock.generation += 1;
+    log.store_superblock();
+    assert_eq!(pieces(&started(log, LogCacheConfig::default())).len(), 1);
+    let mut log = copied();
+    log.superblock.kept_seq = 3;
+    log.superblock.durable_seq = 3;
+    log.superblock.generation += 1;
+    log.store_superblock();
+    let core = started(log, LogCacheConfig::default());
+    assert_eq!((pieces(&core).len(), core.index.table().counts().dirty_sectors), (0, 8));
+
+    let mut log = copied();
+    let lost = log.append(&[Part::Data(200, 8, 1)]);
+    log.durable_seq = log.seq;
+    log.append(&[Part::Data(304, 8, 1)]);
+    log.spoil(lost.sector, 0, 1);
+    let core = started(log, LogCacheConfig { accept_damage: true, ..LogCacheConfig::default() });
+    assert_eq!(core.accepted_damage.len(), 1);
+    assert!(pieces(&core).is_empty());
+    assert_eq!(core.log.superblock().kept_seq, core.log.next_seq());
 }

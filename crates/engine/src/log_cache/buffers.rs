@@ -101,7 +101,7 @@ impl SegmentBuffer {
     }
 
     /// Appends payload to the open record; the answer is its place in the log and its checksum.
-    pub fn append(&mut self, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
+    pub fn append(&mut self, kind: Kind, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         let at = self.used;
         self.memory.copy_from(at, source, source_at, bytes);
@@ -110,7 +110,7 @@ impl SegmentBuffer {
             false => crc32c::crc32c(&self.memory.bytes()[at..at + bytes]),
         };
         self.used += bytes;
-        self.note(Entry { kind: Kind::Data, extent, crc });
+        self.note(Entry { kind, extent, crc });
         (self.start + at as u64 / SECTOR_BYTES, crc)
     }
 
@@ -123,8 +123,7 @@ impl SegmentBuffer {
         if open.entries[index].kind != Kind::Data || open.entries[index].extent != extent {
             return None;
         }
-        let before = open.entries[..index].iter().filter(|entry| entry.kind == Kind::Data);
-        let sectors: u64 = before.map(|entry| entry.extent.sectors).sum();
+        let sectors: u64 = open.entries[..index].iter().map(Entry::payload_sectors).sum();
         let at = open.header_at + self.block + (sectors * SECTOR_BYTES) as usize;
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         self.memory.copy_from(at, source, source_at, bytes);
@@ -319,8 +318,8 @@ mod tests {
         let mut buffers = filling();
         let buffer = buffers.filling.as_mut().unwrap();
         let (a, b) = (Extent::new(Lba(8), 2), Extent::new(Lba(16), 4));
-        let (place_a, _) = buffer.append(a, &bytes(1, 2), 0);
-        let (place_b, crc_b) = buffer.append(b, &bytes(2, 4), 0);
+        let (place_a, _) = buffer.append(Kind::Data, a, &bytes(1, 2), 0);
+        let (place_b, crc_b) = buffer.append(Kind::Data, b, &bytes(2, 4), 0);
         assert_eq!(buffer.overwrite(b, &bytes(3, 4), 0).map(|(place, _)| place), Some(place_b));
         assert_ne!(buffer.overwrite(b, &bytes(4, 4), 0).unwrap().1, crc_b, "its checksum is the new one's");
         let mut read = Buf::zeroed(1024);
@@ -338,7 +337,7 @@ mod tests {
     fn a_closed_record_is_not_changed() {
         let mut buffers = filling();
         let extent = Extent::new(Lba(8), 2);
-        buffers.filling.as_mut().unwrap().append(extent, &bytes(1, 2), 0);
+        buffers.filling.as_mut().unwrap().append(Kind::Data, extent, &bytes(1, 2), 0);
         let stamp =
             Stamp { cache_uuid: [0; 16], epoch: 1, oldest_live_seq: 1, durable_seq: 1, flush_epoch: 1 };
         assert!(buffers.seal(&stamp, false));

@@ -3,12 +3,12 @@
 //! Flushes are group commits: while one write of the log is on its way, everything that comes in goes into the next one,
 //! so concurrent flushes share a record.
 
-use super::Promise;
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
 use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
 use super::read::masked_runs;
+use super::{Promise, Reads};
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
@@ -29,10 +29,11 @@ impl Core {
         }
         self.end_flush_epoch();
         let around = self.data.owed();
-        if self.log.is_durable() && around == 0 {
+        let seq = self.log.needed_seq();
+        if seq <= self.log.durable_seq() && around == 0 {
             return self.finish(now, id, ok, out);
         }
-        self.wait_for(id, self.log.last_seq(), around, ok);
+        self.wait_for(id, seq, around, ok);
     }
 
     /// What comes now is of a later flush epoch (for ordered destage).
@@ -82,6 +83,7 @@ impl Core {
     pub fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
         self.seal();
         let waiting = |first| self.queue.waiters().iter().filter(|waiter| waiter.seq >= first).count();
+        self.keep.sent();
         if let Some((first, io)) = self.log.send(now, waiting, &mut self.statistics) {
             self.submit(LOG, Op::LogWrite(first), io, out);
         }
@@ -221,21 +223,43 @@ impl Core {
         let gained = self.log.ring().tail() - self.log.ring().kept();
         let table_full = self.log.ring().remembered() == 0
             && !self.index.table().has_room(self.index.table().lines_max() / 8);
-        let pressed = self.queue.wants_space();
-        let short = self.log.ring().free() <= (self.log.ring().count() / 8).max(1) || table_full || pressed;
+        let pressed = self.queue.wants_space() || table_full;
+        let short = self.log.ring().free() <= self.few_segments() || pressed;
         let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.log.next_seq();
-        let stale = self.log.superblock().tail_seq != self.log.next_seq();
+        let stale = match self.config.reads == Reads::Keep && !self.draining {
+            // Copies alone are no reason.
+            true => self.log.superblock().live_seq <= self.log.needed_seq(),
+            false => self.log.superblock().tail_seq != self.log.next_seq(),
+        };
         let rested = self.mark_at().is_some_and(|at| at <= now);
         let mark = self.destager.take_mark() || rested;
         if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
-            self.write_superblock(State::Active, out);
+            let from = if pressed || self.draining { None } else { self.walk_start() };
+            self.write_superblock(State::Active, from, out);
         }
     }
 
-    fn write_superblock(&mut self, state: State, out: &mut Outbox) {
+    /// With no more free segments, a superblock has to free some.
+    pub fn few_segments(&self) -> u64 {
+        (self.log.ring().count() / 8).max(1)
+    }
+
+    /// The segment from which recovery is to read. With kept reads, that is only as much of the log later than it could be as leaves a
+    /// quarter of it to write: recovery finds their copies again.
+    fn walk_start(&self) -> Option<u64> {
+        let ring = self.log.ring();
+        if self.config.reads == Reads::Pass {
+            return None;
+        }
+        let free = (ring.count() / 4).max(self.few_segments() + 1);
+        let from = (ring.head() + 1 + free).saturating_sub(ring.count());
+        Some(from.max(ring.kept()).min(ring.tail()))
+    }
+
+    fn write_superblock(&mut self, state: State, from: Option<u64>, out: &mut Outbox) {
         let fingerprint = self.destager.kept.fingerprint();
         let (live_seq, destaged_seq) = (self.oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
-        let io = self.log.write_superblock(state, live_seq, destaged_seq, fingerprint);
+        let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
         self.statistics.superblocks += 1;
         self.submit(LOG, Op::Superblock, io, out);
     }
@@ -316,7 +340,7 @@ impl Core {
             }
         }
         self.stop = Stop::Marking;
-        self.write_superblock(State::Stopped, out);
+        self.write_superblock(State::Stopped, self.walk_start(), out);
     }
 
     /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is clean
@@ -328,7 +352,7 @@ impl Core {
         let mut clean: Vec<Extent> = Vec::new();
         let live = |segment: u32| self.log.ring().is_live(segment);
         self.index.table().scan(|line, piece| {
-            if !piece.dirty && live(self.index.segment_of(piece.place)) {
+            if !piece.dirty && !piece.kept && live(self.index.segment_of(piece.place)) {
                 masked_runs(line, piece.mask, |run| clean.push(run));
             }
         });

@@ -22,6 +22,17 @@ pub enum Promise {
     Always,
 }
 
+/// What becomes of blocks that are read from the data disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// They pass by the log.
+    #[default]
+    Pass,
+    /// What is read twice is copied to the log. Not on a log that spins.
+    Keep,
+}
+
 /// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
@@ -35,6 +46,8 @@ pub enum Canary {
     StaleGap,
     /// Clean copies in the log are read although a write around the log has replaced them (breaks rule 7).
     StaleClean,
+    /// A block that was read is copied to the log although a write has overlapped it meanwhile (breaks rule 7).
+    StaleKeep,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
     /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.
@@ -61,6 +74,7 @@ pub struct LogCacheConfig {
     pub segment_buffers: usize,
     /// Writes of at least this many bytes go around the log where that is safe; 0: never.
     pub bypass_bytes: u64,
+    pub reads: Reads,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
     /// Where the data disk is an array: stripes that are dirty as a whole are destaged first, and together.
@@ -100,6 +114,7 @@ impl Default for LogCacheConfig {
             delay_max: Nanos::from_millis(500),
             segment_buffers: 8,
             bypass_bytes: 64 << 10,
+            reads: Reads::Pass,
             when: WhenPolicy::Idle,
             what: WhatPolicy::OldestFirst,
             full_stripes_first: true,

@@ -4,6 +4,7 @@
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::index::Index;
+use super::keep::Keep;
 use super::log::Log;
 use super::queue::{PendingWrite, Queue};
 use super::read::Reading;
@@ -14,7 +15,7 @@ use crate::layer::{
     Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
 };
 use crate::slab::Slab;
-use crate::{Extent, Nanos};
+use crate::{Extent, Lba, Nanos, SECTOR_BYTES};
 
 pub const LOG: Port = Port(0);
 pub const DATA: Port = Port(1);
@@ -25,8 +26,14 @@ pub enum Op {
     LogWrite(u64),
     /// Makes every record up to here durable.
     LogFlush(u64),
-    /// A read that the data disk answers alone.
-    Forward(RequestId),
+    /// A read that the data disk answers alone; `watched`: lines of it are copied.
+    Forward {
+        id: RequestId,
+        at: Lba,
+        watched: Option<u64>,
+    },
+    /// A segment whose hot pieces are copied.
+    Save(u64),
     /// A part of a read that is put together.
     Part {
         reading: u64,
@@ -78,6 +85,7 @@ pub struct Core {
     pub readings: Slab<Reading>,
     pub queue: Queue,
     pub destager: Destager,
+    pub keep: Keep,
     pub mode: Mode,
     pub stop: Stop,
     /// The log says which of its blocks are clean, so that the next start does not destage them again.
@@ -99,6 +107,7 @@ impl Core {
         }
         self.send_delayed(now, out);
         self.destage_step(now, out);
+        self.keep_step(now, out);
         self.commit_step(now, out);
         self.stop_step(now, out);
     }
@@ -126,6 +135,7 @@ impl Core {
             return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
         }
         self.statistics.count(&io);
+        self.keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
         match io {
             Io::Read { at, buf } => self.on_read(now, id, at, buf, out),
             Io::Flush => self.on_flush(now, id, out),
@@ -142,8 +152,11 @@ impl Core {
         match op {
             Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
-            Op::Forward(id) => {
+            Op::Forward { id, at, watched } => {
                 self.data.readers.end(now);
+                if let Some(key) = watched {
+                    self.copy_watched(now, key, at, &result, out);
+                }
                 self.finish(now, id, result, out);
             }
             Op::Part { reading, part } => self.on_part(now, reading, part, result, out),
@@ -151,6 +164,7 @@ impl Core {
             Op::DataFlush => self.on_data_flushed(now, result, out),
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Destage(slot) => self.on_destage(now, slot, result, out),
+            Op::Save(number) => self.on_saved(now, number, result, out),
             Op::Epoch => self.on_epoch(&result),
             Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
@@ -188,7 +202,7 @@ impl Core {
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
         match op {
-            Op::Forward(_) | Op::Part { .. } if port == DATA => self.data.readers.begin(),
+            Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),
             Op::Destage(_) if port == DATA => self.data.readers.meet(),
             _ => {}
         }

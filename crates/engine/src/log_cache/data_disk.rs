@@ -59,6 +59,11 @@ impl Extents {
         self.0.splice(first..last, before.into_iter().chain(behind));
     }
 
+    fn overlaps(&self, extent: Extent) -> bool {
+        let first = self.0.partition_point(|old| old.end() <= extent.start);
+        self.0.get(first).is_some_and(|old| old.overlaps(extent))
+    }
+
     fn take_from(&mut self, other: &mut Extents) {
         std::mem::take(&mut other.0).into_iter().for_each(|extent| self.insert(extent));
     }
@@ -177,6 +182,14 @@ impl DataDisk {
 
     pub fn is_going_around(&self, extent: Extent) -> bool {
         !self.arounds.is_empty() && self.arounds.iter().any(|around| around.extent.overlaps(extent))
+    }
+
+    /// What the disk has of the extent is durable, as far as it went around the log, and stays so.
+    pub fn is_settled(&self, extent: Extent) -> bool {
+        let volatile = [&self.unflushed, &self.in_flush, &self.in_batch, &self.at_risk];
+        !self.last_failed
+            && !self.is_going_around(extent)
+            && !volatile.iter().any(|extents| extents.overlaps(extent))
     }
 
     pub fn nothing_goes_around(&self) -> bool {

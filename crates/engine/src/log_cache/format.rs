@@ -11,8 +11,14 @@ use super::spindle::{Spindle, SpindleBytes};
 use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
-/// The version of everything on the log device. Another version is refused by name.
-pub const FORMAT_VERSION: u16 = 1;
+/// The version of the superblock, and with it of everything on the log device. A later version is refused by name.
+pub const FORMAT_VERSION: u16 = 2;
+/// Logs from this version on are read. Version 1 has no clean copies; a program of that version would take them for the log's end.
+pub const FORMAT_VERSION_MIN: u16 = 1;
+/// The version in a record's header.
+pub const RECORD_VERSION: u16 = 1;
+/// A log is smaller than this: 128 TiB.
+pub const LOG_SECTORS_MAX: u64 = 1 << 38;
 /// "DCDCACHE" in ASCII.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";
 /// "dcdR" in ASCII.
@@ -112,7 +118,9 @@ pub struct SuperblockBytes {
     pub samples_known: U64,
     pub samples: [SampleBytes; SAMPLES_MAX],
     pub spindle: SpindleBytes,
-    pub reserved1: [u8; 32],
+    pub kept_seq: U64,
+    pub live_sector: U64,
+    pub reserved1: [u8; 16],
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -159,12 +167,16 @@ pub struct Superblock {
     /// Records before this one are destaged; where it is not after `tail_seq`, that says as much. Ordered destage must never destage an
     /// epoch again once a later one is on its way, and the tail is only as fine as a segment.
     pub live_seq: u64,
+    /// Where to begin looking for that one; 0: not known. What lies before it is walked for the sake of clean copies alone.
+    pub live_sector: u64,
     /// What the data disk held, by checksums of some of its lines.
     pub fingerprint: Fingerprint,
     /// What the stride benchmark has found of the data disk: which gaps are filled by destaging, if the user does not say.
     pub calibration: Option<Contiguity>,
     /// What was measured of the log's disk when the log was made.
     pub spindle: Spindle,
+    /// Clean copies in records before this one do not count: a record that is lost may have said that they are old.
+    pub kept_seq: u64,
 }
 
 impl Superblock {
@@ -190,6 +202,8 @@ impl Superblock {
         bytes.durable_seq = self.durable_seq.into();
         bytes.flush_epoch = self.flush_epoch.into();
         bytes.live_seq = self.live_seq.into();
+        bytes.kept_seq = self.kept_seq.into();
+        bytes.live_sector = self.live_sector.into();
         if let Some(calibration) = &self.calibration {
             bytes.calibrated = 1.into();
             bytes.calibration = ContiguityBytes::new(calibration);
@@ -237,7 +251,7 @@ impl Superblock {
         if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
             return Err(SuperblockError::Checksum);
         }
-        if bytes.version.get() != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&bytes.version.get()) {
             return Err(SuperblockError::Version(bytes.version.get()));
         }
         let state = match bytes.state.get() {
@@ -273,6 +287,8 @@ impl Superblock {
             fingerprint: Fingerprint::default(),
             calibration,
             spindle,
+            kept_seq: bytes.kept_seq.get(),
+            live_sector: bytes.live_sector.get(),
         };
         superblock.validate()?;
         superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
@@ -288,15 +304,18 @@ impl Superblock {
             "segment bytes",
         )?;
         field(self.segments >= SEGMENTS_MIN, "segments")?;
-        field(self.end_sector() <= self.log_sectors && self.log_sectors < 1 << 40, "log sectors")?;
+        field(self.end_sector() <= self.log_sectors && self.log_sectors < LOG_SECTORS_MAX, "log sectors")?;
         field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
+        let in_ring = (FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.live_sector);
+        field(self.live_sector == 0 || in_ring, "live sector")?;
         field(
             (self.tail_sector - FIRST_SEGMENT_SECTOR).is_multiple_of(self.log_block_sectors()),
             "tail sector",
         )?;
         field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
         field(self.live_seq <= self.durable_seq, "live sequence number")?;
+        field(self.kept_seq <= self.durable_seq, "kept sequence number")?;
         field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
         // A quarter of the number space is left, so that no sum on a sequence number can overflow.
         let limit = u64::MAX / 4 * 3;
@@ -385,6 +404,8 @@ pub enum Kind {
     ZeroesUnmap = 4,
     /// Older records say nothing about them any more: the data disk has the newest copy.
     Invalidate = 5,
+    /// The same, and they hold the next part of the payload: a copy of what the data disk had, durably. Within one line.
+    Clean = 6,
 }
 
 impl Kind {
@@ -395,8 +416,13 @@ impl Kind {
             3 => Kind::Zeroes,
             4 => Kind::ZeroesUnmap,
             5 => Kind::Invalidate,
+            6 => Kind::Clean,
             _ => return None,
         })
+    }
+
+    pub const fn has_payload(self) -> bool {
+        matches!(self, Kind::Data | Kind::Clean)
     }
 }
 
@@ -454,6 +480,12 @@ pub struct Entry {
     pub crc: u32,
 }
 
+impl Entry {
+    pub const fn payload_sectors(&self) -> u64 {
+        if self.kind.has_payload() { self.extent.sectors } else { 0 }
+    }
+}
+
 /// A record header in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -479,7 +511,7 @@ pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
     block.fill(0);
     let fixed = HeaderBytes {
         magic: RECORD_MAGIC,
-        version: FORMAT_VERSION.into(),
+        version: RECORD_VERSION.into(),
         flags: (if header.continues { FLAG_CONTINUES } else { 0 }).into(),
         crc: 0.into(),
         entry_count: (header.entries.len() as u32).into(),
@@ -513,7 +545,7 @@ pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
 pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Option<Header> {
     let (fixed, rest) = HeaderBytes::read_from_prefix(block).ok()?;
     if fixed.magic != RECORD_MAGIC
-        || fixed.version.get() != FORMAT_VERSION
+        || fixed.version.get() != RECORD_VERSION
         || fixed.cache_uuid != superblock.cache_uuid
         || fixed.sector.get() != sector
     {
@@ -532,7 +564,7 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     let mut payload_sectors = 0;
     for bytes in rest.chunks_exact(ENTRY_BYTES).take(count) {
         let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock.data_sectors)?;
-        payload_sectors += if entry.kind == Kind::Data { entry.extent.sectors } else { 0 };
+        payload_sectors += entry.payload_sectors();
         entries.push(entry);
     }
     let block_sectors = superblock.log_block_sectors();
@@ -560,7 +592,7 @@ fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
     let first_line = extent.start.0 / LINE_SECTORS;
     let in_line = extent.sectors > 0 && (extent.end().0 - 1) / LINE_SECTORS == first_line;
-    let fits = extent.sectors > 0 && extent.end().0 <= data_sectors && (kind != Kind::Data || in_line);
+    let fits = extent.sectors > 0 && extent.end().0 <= data_sectors && (!kind.has_payload() || in_line);
     fits.then_some(Entry { kind, extent, crc: bytes.crc.get() })
 }
 
@@ -613,6 +645,8 @@ mod tests {
                 tracks: [200, 190, 180, 170],
                 write_cache: true,
             }),
+            kept_seq: 2,
+            live_sector: 32,
         }
     }
 
@@ -635,7 +669,8 @@ mod tests {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
         let spindle = Spindle::NotMeasured;
-        let plain = Superblock { calibration: None, spindle, fingerprint, ..superblock() };
+        let superblock = Superblock { kept_seq: 0, live_sector: 0, ..superblock() };
+        let plain = Superblock { calibration: None, spindle, fingerprint, ..superblock };
         let bytes = plain.encode();
         assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
         for length in [SUPERBLOCK_BYTES, SUPERBLOCK_AREA_BYTES] {
@@ -678,7 +713,9 @@ mod tests {
     #[test]
     fn hostile_fields_are_refused() {
         type Spoil = fn(&mut Superblock);
-        let cases: [(&str, Spoil); 10] = [
+        let cases: [(&str, Spoil); 12] = [
+            ("live sector", |s| s.live_sector = 31),
+            ("kept sequence number", |s| s.kept_seq = 7),
             ("samples", |s| s.fingerprint.lines[257].line = 300),
             ("samples", |s| s.fingerprint.lines[256].line = 1 << 40),
             ("segment bytes", |s| s.segment_bytes = 3),

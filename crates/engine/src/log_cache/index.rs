@@ -10,6 +10,7 @@
 //!   zeroes and discards drop it.
 
 use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
+use super::read::masked_runs;
 use super::table::{
     Line, LookupTable, Lost, Piece, Place, RANGES_MAX, RangeInfo, RangeKind, RangePart, ZeroRanges,
 };
@@ -27,18 +28,22 @@ struct Holding {
     superseded_by: u64,
     /// Recovery would find records in it.
     is_visible: bool,
+    /// A piece in it was read.
+    is_hit: bool,
 }
 
 /// See the module's documentation.
 pub struct Index {
     table: LookupTable,
     ranges: ZeroRanges,
-    /// Ranges that are destaged, but whose records are still in the log: segment and extent.
+    /// What is destaged, but recovery would still find in the log, and the table does not have: segment and extent.
     destaged: Vec<(u32, Extent)>,
     range_id: u64,
     segments: Vec<Holding>,
     segment_sectors: u64,
     block_sectors: u64,
+    /// Clean copies in records before this one do not count.
+    kept_seq: u64,
 }
 
 impl Index {
@@ -51,6 +56,7 @@ impl Index {
             segments: vec![Holding::default(); superblock.segments as usize],
             segment_sectors: superblock.segment_sectors(),
             block_sectors: superblock.log_block_sectors(),
+            kept_seq: superblock.kept_seq,
         }
     }
 
@@ -93,8 +99,16 @@ impl Index {
 
     /// Recovery would find something of the extent in the log, dirty or clean.
     pub fn is_visible_in(&self, extent: Extent) -> bool {
-        let visible = |piece: &Piece| self.segments[self.segment_of(piece.place) as usize].is_visible;
-        self.table.any_in(extent, visible)
+        self.table.any_in(extent, |piece| self.is_visible(piece.place))
+    }
+
+    /// After a crash, recovery would take something in the log for what the data disk has of the extent.
+    pub fn is_kept_in(&self, extent: Extent) -> bool {
+        self.table.any_in(extent, |piece| piece.kept && self.is_visible(piece.place))
+    }
+
+    fn is_visible(&self, place: Place) -> bool {
+        self.segments[self.segment_of(place) as usize].is_visible
     }
 
     pub fn has_room_for_range(&self) -> bool {
@@ -130,6 +144,33 @@ impl Index {
         holding.is_visible = true;
     }
 
+    /// Record `seq` has a copy of what the data disk has.
+    pub fn insert_kept(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
+        let first = (extent.start.0 % LINE_SECTORS) as u8;
+        let piece = Piece::copied(place, first, extent.sectors as u8, crc);
+        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
+        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, seq));
+        holdings.of(place).is_visible = true;
+    }
+
+    /// Forgets the copies of what the data disk has: a lost record may have said that they are old.
+    pub fn forget_kept(&mut self) {
+        self.table.remove_where(|piece| piece.kept, |_| {});
+    }
+
+    /// A piece was read.
+    pub fn mark_hit(&mut self, line: Line, place: Place) {
+        if self.table.mark_hit(line, place, true) {
+            let segment = self.segment_of(place);
+            self.segments[segment as usize].is_hit = true;
+        }
+    }
+
+    /// Something in the segment was read since it came there.
+    pub fn is_hit(&self, segment: u32) -> bool {
+        self.segments[segment as usize].is_hit
+    }
+
     /// Record `seq` in a segment has zeroes or a discard.
     pub fn insert_range(&mut self, extent: Extent, kind: Kind, seq: u64, segment: u32) {
         self.forget(extent, seq);
@@ -160,6 +201,17 @@ impl Index {
                     place += entry.extent.sectors;
                 }
                 Kind::Invalidate => self.forget(entry.extent, header.seq),
+                Kind::Clean => {
+                    self.forget(entry.extent, header.seq);
+                    if header.seq < self.kept_seq {
+                        // It is void for ever.
+                    } else if self.table.has_room(1) {
+                        self.insert_kept(entry.extent, Place(place), entry.crc, header.seq);
+                    } else {
+                        self.destaged.push((segment, entry.extent));
+                    }
+                    place += entry.extent.sectors;
+                }
                 _ if !self.ranges.has_room() => fits = false,
                 kind => self.insert_range(entry.extent, kind, header.seq, segment),
             }
@@ -179,11 +231,12 @@ impl Index {
         self.ranges.cut(extent, |gone| self.segments[gone.segment as usize].dirty_ranges -= 1);
     }
 
-    /// Records before `seq` turned out to be destaged, and these are their places.
-    pub fn forget_before(&mut self, seq: u64, places: &[Range<Place>]) {
+    /// Records before `seq` turned out to be destaged, and these are their places. `with_kept`: clean copies are forgotten, too.
+    pub fn forget_before(&mut self, seq: u64, places: &[Range<Place>], with_kept: bool) {
         let mut old = Vec::new();
         self.table.scan(|line, piece| {
-            if places.iter().any(|part| part.contains(&piece.place)) {
+            let is_wanted = with_kept || !piece.kept;
+            if is_wanted && places.iter().any(|part| part.contains(&piece.place)) {
                 old.push((line, piece.mask));
             }
         });
@@ -228,12 +281,19 @@ impl Index {
         parts
     }
 
-    /// A clean copy cannot be read. False where the copy is dirty: then there is no other.
+    /// A clean copy cannot be read. False where the copy is dirty: then there is no other. Recovery may find the copy again: until its
+    /// segment is released nothing goes around the log there.
     pub fn drop_clean(&mut self, line: Line, place: Place) -> bool {
         let piece = self.table.lookup(line).iter().copied().find(|piece| piece.place == place);
         match piece {
             Some(piece) if piece.dirty => return false,
-            Some(piece) => self.table.remove_sectors(line, piece.mask, |_| {}),
+            Some(piece) => {
+                if self.is_visible(place) {
+                    let segment = self.segment_of(place);
+                    masked_runs(line, piece.mask, |run| self.destaged.push((segment, run)));
+                }
+                self.table.remove_sectors(line, piece.mask, |_| {});
+            }
             None => {}
         }
         true

@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::buffers::{Buffers, SegmentBuffer, Stamp, State, space};
 use super::config::LogCacheConfig;
 use super::fingerprint::Fingerprint;
-use super::format::{self, Entry, SUPERBLOCK_SECTORS, Superblock, entries_max};
+use super::format::{self, Entry, Kind, SUPERBLOCK_SECTORS, Superblock, entries_max};
 use super::recover::Walked;
 use super::ring::Ring;
 use super::rotation::Rotation;
@@ -53,6 +53,8 @@ pub struct Log {
     next_seq: u64,
     written_seq: u64,
     durable_seq: u64,
+    /// The newest record with something that a client is to find again.
+    needed_seq: u64,
     /// Requests that are split over several records, not yet durable as a whole.
     chains: VecDeque<Chain>,
     /// The request that is being split right now.
@@ -94,6 +96,7 @@ impl Log {
             next_seq: walked.next_seq,
             written_seq: walked.next_seq - 1,
             durable_seq: walked.next_seq - 1,
+            needed_seq: walked.next_seq - 1,
             chains: VecDeque::new(),
             chain: None,
             is_flushing: false,
@@ -144,6 +147,11 @@ impl Log {
 
     pub const fn is_durable(&self) -> bool {
         self.durable_seq == self.last_seq()
+    }
+
+    /// The newest record that a flush has to wait for: later ones have only copies of what the data disk has.
+    pub const fn needed_seq(&self) -> u64 {
+        self.needed_seq
     }
 
     pub const fn chain(&self) -> Option<Chain> {
@@ -241,15 +249,24 @@ impl Log {
 
     /// Adds an entry without payload to the open record; the answer is the record's segment.
     pub fn note(&mut self, entry: Entry) -> u32 {
+        self.needed(entry.kind);
         let filling = self.filling();
         filling.note(entry);
         let start = filling.start;
         self.superblock.segment_of(start)
     }
 
+    /// The open record gets such an entry.
+    const fn needed(&mut self, kind: Kind) {
+        if !matches!(kind, Kind::Clean) {
+            self.needed_seq = self.last_seq();
+        }
+    }
+
     /// Adds payload to the open record: its place and checksum.
-    pub fn append(&mut self, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
-        self.filling().append(extent, buf, at)
+    pub fn append(&mut self, kind: Kind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
+        self.needed(kind);
+        self.filling().append(kind, extent, buf, at)
     }
 
     /// See [`SegmentBuffer::overwrite`].
@@ -528,10 +545,12 @@ impl Log {
         self.ring.skip_to(number);
     }
 
-    /// Begins to write a superblock: records before `live_seq` are not needed, and of those the ones before `destaged_seq` are destaged.
+    /// Begins to write a superblock: records before `oldest_live_seq` are destaged, and those before `destaged_seq`. Recovery reads from the first
+    /// record of segment `from` on, for clean copies; without it, it reads only what is not destaged.
     pub fn write_superblock(
         &mut self,
         state: format::State,
+        from: Option<u64>,
         oldest_live_seq: u64,
         destaged_seq: u64,
         fingerprint: Fingerprint,
@@ -539,21 +558,28 @@ impl Log {
         let mut next = self.superblock.clone();
         next.state = state;
         next.generation += 1;
-        next.tail_seq = oldest_live_seq;
-        let tail = self.ring.index(self.ring.tail());
-        next.tail_sector = match next.tail_seq == self.next_seq {
-            true => self.wrapped(self.head_sector),
-            false => self.ring.at(tail).first_sector.unwrap_or(self.superblock.segment_start(tail)),
-        };
-        next.live_seq = destaged_seq.max(next.tail_seq);
+        next.live_seq = destaged_seq.max(oldest_live_seq);
+        next.live_sector = self.sector_of(self.ring.tail(), oldest_live_seq);
+        next.tail_seq =
+            from.map_or(oldest_live_seq, |number| self.ring.at(self.ring.index(number)).first_seq);
+        let from = from.unwrap_or(self.ring.tail());
+        next.tail_sector = self.sector_of(from, next.tail_seq);
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
         next.fingerprint = fingerprint;
         let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;
-        self.release = Some(self.ring.tail());
+        self.release = Some(from);
         Io::Write { at, buf, durability: Durability::Durable }
+    }
+
+    /// Where to look for the first record of a segment, whose sequence number is this.
+    fn sector_of(&self, number: u64, first_seq: u64) -> u64 {
+        if first_seq == self.next_seq {
+            return self.wrapped(self.head_sector);
+        }
+        self.ring.at(self.ring.index(number)).first_sector.unwrap_or(self.start_of(number))
     }
 
     /// Where the walk begins to look: a place inside the ring.

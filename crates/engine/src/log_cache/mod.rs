@@ -12,6 +12,7 @@
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a log that spins |
 //! | `destager` | destaging |
+//! | `keep` | reads that are copied to the log |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `spindle` | what was measured of the log's disk |
@@ -29,6 +30,7 @@ mod failure;
 pub mod fingerprint;
 pub mod format;
 mod index;
+mod keep;
 mod log;
 pub mod offline;
 mod queue;

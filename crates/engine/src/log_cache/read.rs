@@ -21,8 +21,8 @@ struct FromLog {
 
 /// One read of a device that a request needs.
 enum Part {
-    /// Read from the data disk from here on; these extents of it are wanted.
-    Data { start: Lba, wanted: Vec<Extent> },
+    /// Read from the data disk from here on; these extents of it are wanted, and lines of them are copied.
+    Data { start: Lba, wanted: Vec<Extent>, watched: Option<u64> },
     /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are the request, byte by byte, so
     /// they are read into the client's own buffer.
     Log { start: u64, segment: u32, pieces: Vec<FromLog>, whole: bool },
@@ -55,7 +55,7 @@ impl Core {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         if !self.index.table().contains_any(extent) && !self.index.ranges().contains_any(extent) {
             self.statistics.read_miss_bytes += buf.len() as u64;
-            return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
+            return self.forward(id, at, buf, out);
         }
         let plan = self.plan(extent);
         if let Some(line) = plan.lost {
@@ -64,9 +64,15 @@ impl Core {
         }
         self.count_sources(&plan);
         if plan.log.is_empty() && plan.zeroes.is_empty() {
-            return self.submit(DATA, Op::Forward(id), Io::Read { at, buf }, out);
+            return self.forward(id, at, buf, out);
         }
         self.assemble(now, id, at, buf, plan, out);
+    }
+
+    /// All of a read comes from the data disk.
+    fn forward(&mut self, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
+        let watched = self.watch(Extent::new(at, buf.len() as u64 / SECTOR_BYTES));
+        self.submit(DATA, Op::Forward { id, at, watched }, Io::Read { at, buf }, out);
     }
 
     /// Finds the sources.
@@ -119,11 +125,12 @@ impl Core {
     }
 
     fn count_sources(&mut self, plan: &Plan) {
-        let statistics = &mut self.statistics;
         let bytes = |extents: &[Extent]| extents.iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>();
-        statistics.read_dirty_bytes += bytes(&plan.zeroes);
-        statistics.read_miss_bytes += bytes(&plan.data);
-        for FromLog { piece, .. } in &plan.log {
+        self.statistics.read_dirty_bytes += bytes(&plan.zeroes);
+        self.statistics.read_miss_bytes += bytes(&plan.data);
+        for FromLog { line, piece } in &plan.log {
+            self.hit(*line, piece.place);
+            let statistics = &mut self.statistics;
             let counter = match self.log.buffers().holding(piece.place.0) {
                 Some(_) => &mut statistics.read_ram_bytes,
                 None if piece.dirty => &mut statistics.read_dirty_bytes,
@@ -173,7 +180,8 @@ impl Core {
         if let (Some(first), Some(last)) = (plan.data.first(), plan.data.last()) {
             let end = last.end();
             let span = Extent::new(first.start, end - first.start);
-            parts.push(Part::Data { start: span.start, wanted: plan.data });
+            let watched = self.watch(span);
+            parts.push(Part::Data { start: span.start, wanted: plan.data, watched });
         }
         if parts.is_empty() {
             return self.finish(now, id, IoResult::ok(buf), out);
@@ -217,7 +225,7 @@ impl Core {
             own.unwrap_or_else(|| if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) })
         };
         match part {
-            Part::Data { start, wanted } => {
+            Part::Data { start, wanted, .. } => {
                 let end = wanted.last().expect("something is wanted").end();
                 let extent = self.whole_blocks(
                     Extent::new(*start, end - *start),
@@ -251,7 +259,7 @@ impl Core {
         let part = self.readings.get_mut(key).parts[index].take().expect("a part ends once");
         let mut error = result.status.err();
         match &part {
-            Part::Data { start, wanted } => {
+            Part::Data { start, wanted, watched } => {
                 self.data.readers.end(now);
                 let start =
                     self.whole_blocks(Extent::new(*start, 1), self.data.geometry().logical_block_bytes).start;
@@ -260,6 +268,9 @@ impl Core {
                     let (to, from) =
                         (byte_offset(reading.at, extent.start), byte_offset(start, extent.start));
                     reading.buf.copy_from(to, &result.buf, from, (extent.sectors * SECTOR_BYTES) as usize);
+                }
+                if let Some(key) = *watched {
+                    self.copy_watched(now, key, start, &result, out);
                 }
             }
             Part::Log { start, segment, pieces, whole } => {

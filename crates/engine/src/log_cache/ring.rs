@@ -37,14 +37,15 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring whose live part goes from index `tail` to index `head`.
-    pub fn new(count: u32, tail: u32, head: u32, first_seq: u64) -> Ring {
-        let distance = (head + count - tail) % count;
+    /// A ring that recovery has read from index `kept` on, and whose live part goes from index `tail` to index `head`.
+    pub fn new(count: u32, kept: u32, tail: u32, head: u32, first_seq: u64) -> Ring {
+        let distance = |from: u32, to: u32| u64::from((to + count - from) % count);
         let mut segments = vec![Segment::default(); count as usize];
         segments[tail as usize].first_seq = first_seq;
-        let tail = u64::from(tail);
-        let ready = tail + u64::from(count) - 1;
-        Ring { segments, head: tail + u64::from(distance), tail, kept: tail, ready }
+        let (kept, live, length) = (u64::from(kept), distance(kept, tail), distance(tail, head));
+        let tail = kept + live;
+        let ready = kept + u64::from(count) - 1;
+        Ring { segments, head: tail + length, tail, kept, ready }
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -119,6 +120,15 @@ impl Ring {
     /// Remembered segments: their clean copies may be read until they are forgotten.
     pub fn remembered(&self) -> u64 {
         self.kept + self.count() - 1 - self.ready
+    }
+
+    /// The numbers that the head gives them when it comes.
+    pub fn remembered_numbers(&self) -> std::ops::Range<u64> {
+        self.ready + 1..self.kept + self.count()
+    }
+
+    pub const fn is_forgotten(&self, number: u64) -> bool {
+        number <= self.ready
     }
 
     /// Segments that the head can move to at once.

@@ -16,6 +16,12 @@ pub struct Statistics {
     pub read_dirty_bytes: u64,
     pub read_clean_bytes: u64,
     pub read_miss_bytes: u64,
+    /// `reads = "keep"`: blocks of 4 KiB that were copied to the log after a read of the data disk, copies that were made again as they
+    /// were hot, those that gave way, and the bytes of all copies.
+    pub kept_blocks: u64,
+    pub kept_again_blocks: u64,
+    pub keep_dropped_blocks: u64,
+    pub kept_bytes: u64,
     pub writes: u64,
     pub write_bytes: u64,
     pub flushes: u64,

@@ -60,6 +60,7 @@ impl Core {
             durable_seq: self.log.durable_seq(),
             table_bytes: self.index.table().memory_bytes(),
             ring_bytes: self.log.ring().memory_bytes() + self.index.memory_bytes(),
+            ghosts_bytes: self.keep.memory_bytes(),
             buffers_bytes: self.log.buffers().count() as u64 * segment,
             log_head: self.log.head_status(),
             calibrated: self.log.superblock().calibration.is_some(),

@@ -145,6 +145,12 @@ impl Steps {
         self.handle(Event::Completed { op, result });
     }
 
+    /// Ends what is held back as the disk might.
+    pub fn answer(&mut self, index: usize, result: IoResult) {
+        let Held { op, .. } = self.held.remove(index);
+        self.handle(Event::Completed { op, result });
+    }
+
     /// Ends what is held back with an error.
     pub fn fail(&mut self, index: usize, error: IoError) {
         let Held { op, io, .. } = self.held.remove(index);

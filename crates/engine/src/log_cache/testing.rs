@@ -102,6 +102,8 @@ impl BlockDevice for Ram {
 pub enum Part {
     /// Sectors from an LBA on, each filled with a byte of the LBA and this one.
     Data(u64, u64, u8),
+    /// A copy of what the data disk has.
+    Clean(u64, u64, u8),
     Range(Kind, u64, u64),
 }
 
@@ -155,6 +157,8 @@ impl Log {
             fingerprint: unknown(1 << 12),
             calibration: None,
             spindle: Spindle::default(),
+            kept_seq: 0,
+            live_sector: 0,
         };
         let mut log = Log {
             device: Ram::new(log_sectors),
@@ -197,10 +201,11 @@ impl Log {
         let mut entries = Vec::new();
         for part in parts {
             match *part {
-                Part::Data(lba, sectors, tag) => {
+                Part::Data(lba, sectors, tag) | Part::Clean(lba, sectors, tag) => {
                     let bytes: Vec<u8> = (lba..lba + sectors).flat_map(|lba| sector_of(lba, tag)).collect();
                     let crc = crc32c::crc32c(&bytes);
-                    entries.push(Entry { kind: Kind::Data, extent: Extent::new(Lba(lba), sectors), crc });
+                    let kind = if matches!(part, Part::Clean(..)) { Kind::Clean } else { Kind::Data };
+                    entries.push(Entry { kind, extent: Extent::new(Lba(lba), sectors), crc });
                     payload.extend(bytes);
                 }
                 Part::Range(kind, lba, sectors) => {

@@ -13,7 +13,7 @@ use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 /// Sectors that one entry without payload covers at most.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 /// Segments that the head can move to at once, where there are so many: one request takes no more.
-const SEGMENTS_READY: u64 = 3;
+pub const SEGMENTS_READY: u64 = 3;
 /// Clean copies are forgotten for this part of the log at a time.
 const FORGET_PART: u64 = 16;
 
@@ -71,6 +71,8 @@ impl Core {
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
             && !self.destager.kept.covers(extent)
+            // A crash could take the record that calls the copy old, and leave the copy and the write.
+            && !self.index.is_kept_in(extent)
             && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
     }
 
@@ -120,6 +122,7 @@ impl Core {
             durable: durability == Durability::Durable,
         };
         self.queue.touch(now);
+        self.copies_are_old(extent);
         let key = self.data.send_around(around, self.is_large(extent));
         self.statistics.arounds += 1;
         self.statistics.around_sectors += pending.extent.sectors;
@@ -201,10 +204,11 @@ impl Core {
                 Some(written) => written,
                 None => {
                     self.open_record(now);
-                    self.log.append(extent, &pending.buf, at)
+                    self.log.append(Kind::Data, extent, &pending.buf, at)
                 }
             };
             self.index.insert(extent, Place(place), crc, self.log.last_seq());
+            self.copies_are_old(extent);
             self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
         }
@@ -235,6 +239,7 @@ impl Core {
             let seq = self.open_record(now);
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
+            self.copies_are_old(extent);
             self.destager.overwritten(extent, self.index.table());
             pending.done += sectors;
         }
@@ -320,15 +325,19 @@ impl Core {
     }
 
     /// Forgets the clean copies in the segments that the head comes to next: not in one only, as that is a pass over the table.
-    fn forget_ahead(&mut self) {
-        let ring = self.log.ring();
-        let count = (ring.count() / FORGET_PART).max(SEGMENTS_READY);
+    pub fn forget_ahead(&mut self) {
+        let count = self.forget_part();
         let segments: Vec<u32> = self.log.forget(count).map(|number| self.log.ring().index(number)).collect();
         self.index.forget_segments(&segments);
     }
 
+    /// Segments whose clean copies are forgotten at a time.
+    pub fn forget_part(&self) -> u64 {
+        (self.log.ring().count() / FORGET_PART).max(SEGMENTS_READY)
+    }
+
     /// Writes the filling buffer, and leaves the rest of its segment.
-    fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
         if self.log.wants_empty_record() {
             self.open_record(now);
         }

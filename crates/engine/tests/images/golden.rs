@@ -138,7 +138,7 @@ fn written(log_block_bytes: u32) -> [Ram; 2] {
 }
 
 /// The images, oldest first. The first ones were written before superblocks had lines between the ends of the data disk.
-const IMAGES: [&str; 2] = ["format-1", "format-1-samples"];
+const IMAGES: [&str; 3] = ["format-1", "format-1-samples", "format-2"];
 
 fn golden(image: &str, log_block_bytes: u32) -> PathBuf {
     let name = format!("tests/golden/{image}-blocks-of-{log_block_bytes}.log");
@@ -163,7 +163,7 @@ fn home_and_seen() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn logs_of_format_1_are_read() {
+fn logs_of_both_formats_are_read() {
     let (home, seen) = home_and_seen();
     for (image, log_block_bytes) in IMAGES.iter().flat_map(|image| LOG_BLOCKS.map(|block| (image, block))) {
         let (mut log, mut data) = (Ram::of(read_golden(image, log_block_bytes)), Ram::of(home.clone()));
@@ -180,7 +180,7 @@ fn logs_of_format_1_are_read() {
 }
 
 #[test]
-fn logs_are_written_as_format_1_says() {
+fn logs_are_written_as_format_2_says() {
     let newest = IMAGES[IMAGES.len() - 1];
     for log_block_bytes in LOG_BLOCKS {
         let [log, data] = written(log_block_bytes);

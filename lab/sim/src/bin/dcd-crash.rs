@@ -40,6 +40,8 @@ enum CanaryName {
     BlindBypass,
     /// Clean copies are read from the log although a large write has gone around it.
     StaleClean,
+    /// Blocks that were read are copied to the log although a write has overlapped them meanwhile.
+    StaleKeep,
     /// Large writes go around the log over gaps that are being destaged.
     StaleGap,
     /// Segments are freed while a record in them is still being written.
@@ -213,6 +215,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
         Some(CanaryName::StaleClean) => Some(Canary::StaleClean),
+        Some(CanaryName::StaleKeep) => Some(Canary::StaleKeep),
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),

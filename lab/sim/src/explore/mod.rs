@@ -49,6 +49,8 @@ pub struct Rig {
     pub delay_max: Nanos,
     /// Does the stack keep the order of overlapping requests in flight?
     pub overlaps: bool,
+    /// What clients read again is worth a look.
+    pub reads_again: bool,
     /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
     /// destage into the one below it. Otherwise all at once.
     pub upper_first: bool,

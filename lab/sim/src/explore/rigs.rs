@@ -43,6 +43,7 @@ impl Rig {
             promise: Promise::Flush,
             delay_max: Nanos::ZERO,
             overlaps: false,
+            reads_again: false,
             upper_first: false,
             losses: None,
             hot_add: None,

@@ -110,6 +110,11 @@ impl Run {
         sampler
     }
 
+    fn draw_character(&mut self, geometry: dcd_engine::Geometry) -> Character {
+        let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        if self.rig.reads_again { drawn.reads_again(&mut self.rng) } else { drawn }
+    }
+
     fn first_life(&mut self, seed: u64) -> Outcome {
         let disks = std::mem::take(&mut self.rig.disks);
         let base = std::mem::take(&mut self.rig.base);
@@ -130,7 +135,7 @@ impl Run {
             (sampler.at_writes, sampler.elsewhere, sampler.left) = (at_writes, at_writes / 15, u32::MAX);
         }
         let geometry = stack.geometry(stack.root());
-        let mut character = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        let mut character = self.draw_character(geometry);
         if sampler.borrow().at_writes == 1000 {
             // Some hundred states, not thousands: settings and clients matter as much.
             character.requests /= 6;
@@ -405,7 +410,7 @@ impl Run {
                 let at_writes = if holes { 1000 } else { self.rng.pick(&[100, 1000]) };
                 let sampler = self.sampler(driver, at_writes, 10, 4);
                 let geometry = stack.geometry(stack.root());
-                let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+                let drawn = self.draw_character(geometry);
                 let mut character = if self.rng.chance(if holes { 950 } else { 700 }) {
                     self.character.unwrap_or(drawn)
                 } else {

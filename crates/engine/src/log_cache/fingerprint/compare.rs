@@ -100,16 +100,16 @@ impl Comparison {
                         self.candidates.push(Candidate { line, place, extent, crc });
                     }
                     Kind::Data => suspect.explained = u8::MAX,
-                    Kind::Invalidate => {}
+                    Kind::Invalidate | Kind::Clean => {}
                     // Nobody knows what the device returns after a discard.
                     Kind::Discard => suspect.explained |= mask(first, count),
                     Kind::Zeroes | Kind::ZeroesUnmap => {
                         explain(suspect, first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
                     }
                 }
-                suspect.is_touched |= entry.kind != Kind::Invalidate;
+                suspect.is_touched |= !matches!(entry.kind, Kind::Invalidate | Kind::Clean);
             }
-            place += if entry.kind == Kind::Data { entry.extent.sectors } else { 0 };
+            place += entry.payload_sectors();
         }
     }
 

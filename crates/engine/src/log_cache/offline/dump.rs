@@ -77,6 +77,7 @@ const fn kind_name(kind: Kind) -> &'static str {
         Kind::Zeroes => "zeroes",
         Kind::ZeroesUnmap => "zeroes-unmap",
         Kind::Invalidate => "invalidate",
+        Kind::Clean => "clean",
     }
 }
 

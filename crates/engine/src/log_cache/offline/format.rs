@@ -92,7 +92,7 @@ fn plan(
         return Err(LogError::Options("the data disk must have at least one sector and less than 4 PiB"));
     }
     let segment_sectors = u64::from(segment_bytes) / SECTOR_BYTES;
-    let log_sectors = log.sectors.min((1 << 40) - 1);
+    let log_sectors = log.sectors.min(LOG_SECTORS_MAX - 1);
     let segments = log_sectors.saturating_sub(FIRST_SEGMENT_SECTOR) / segment_sectors;
     if segments < u64::from(SEGMENTS_MIN) {
         let needed = (FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MIN) * segment_sectors) * SECTOR_BYTES;
@@ -118,6 +118,8 @@ fn plan(
         fingerprint: Fingerprint::default(),
         calibration: None,
         spindle: Spindle::NotMeasured,
+        kept_seq: 0,
+        live_sector: 0,
     })
 }
 

@@ -102,7 +102,11 @@ impl Visitor for Newest {
                     data
                 }
                 Kind::Discard | Kind::Zeroes | Kind::ZeroesUnmap => Content::Zeroes(entry.kind),
-                Kind::Invalidate => continue,
+                // The data disk has it.
+                Kind::Invalidate | Kind::Clean => {
+                    place += entry.payload_sectors();
+                    continue;
+                }
             };
             self.put(Piece { extent: entry.extent, seq: header.seq, content });
         }

@@ -3,11 +3,13 @@
 use super::*;
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::fingerprint::Fingerprint;
-use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, Kind, SUPERBLOCK_SECTORS, State, Superblock};
+use crate::log_cache::format::{
+    FIRST_SEGMENT_SECTOR, FORMAT_VERSION, Kind, SUPERBLOCK_SECTORS, State, Superblock,
+};
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
 use crate::{BlockDevice, Buf, Extent, Lba, SECTOR_BYTES};
-use Part::{Data, Range};
+use Part::{Clean, Data, Range};
 
 const DATA_SECTORS: u64 = 1 << 12;
 
@@ -37,12 +39,12 @@ fn busy_log() -> (Log, Vec<Option<Vec<u8>>>) {
     for parts in steps {
         for part in &parts {
             let (lba, sectors) = match part {
-                Data(lba, sectors, _) | Range(_, lba, sectors) => (*lba, *sectors),
+                Data(lba, sectors, _) | Clean(lba, sectors, _) | Range(_, lba, sectors) => (*lba, *sectors),
             };
             for lba in lba..lba + sectors {
                 expected[lba as usize] = match part {
                     Data(_, _, tag) => Some(sector_of(lba, *tag)),
-                    Range(Kind::Invalidate, ..) => None,
+                    Clean(..) | Range(Kind::Invalidate, ..) => None,
                     Range(..) => Some(vec![0; 512]),
                 };
             }
@@ -276,12 +278,12 @@ fn another_version_or_two_caches_are_refused_untouched() {
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     };
     let mut newer = log.read(at, 4096).unwrap().bytes().to_vec();
-    newer[8] = 2;
+    newer[8] = FORMAT_VERSION as u8 + 1;
     sign(&mut newer);
     let mut device = log.clone();
     device.write(at, Buf::copy_of(&newer)).unwrap();
     device.operations = 0;
-    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 2"));
+    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 3"));
     assert!(matches!(format(&mut device, &mut data, &options()), Err(LogError::Version(_))));
     assert_eq!(device.operations, 0, "nothing was written");
 

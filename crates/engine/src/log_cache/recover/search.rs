@@ -171,6 +171,11 @@ impl Walk<'_> {
         if self.ignores_epochs() {
             return Ok(false);
         }
+        if self.seq < self.superblock.live_seq && self.superblock.live_sector != 0 {
+            self.restart(self.superblock.live_seq, self.superblock.live_sector);
+            self.tail_searched = false;
+            return Ok(true);
+        }
         let mut survey = self.survey(true)?;
         if let Some(newer) = &survey.newer {
             let (kind, seq, until_seq, sector) = (DamageKind::NewerEpoch, self.seq, newer.seq, newer.sector);
@@ -194,6 +199,12 @@ impl Walk<'_> {
             })?;
         }
         let Some((_, sector)) = found else { return Ok(false) };
+        self.restart(tail_seq, sector);
+        Ok(true)
+    }
+
+    /// Walks from a record on before which everything is destaged.
+    fn restart(&mut self, tail_seq: u64, sector: u64) {
         self.seq = tail_seq;
         self.oldest_live_seq = tail_seq;
         self.live.clear();
@@ -201,7 +212,6 @@ impl Walk<'_> {
         let segment = self.superblock.segment_of(sector);
         self.place = Place { segment, sector, segments_left: self.superblock.segments - 1 };
         self.last_sectors = 0;
-        Ok(true)
     }
 
     /// Shows every header in the first sectors of a segment.

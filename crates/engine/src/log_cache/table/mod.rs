@@ -28,7 +28,7 @@ use std::ops::{Deref, Range};
 use crate::{Extent, LINE_SECTORS, Lba};
 use fragments::Fragments;
 use lines::{Found, Lines};
-use packed::{Packed, WIDE_MAX};
+use packed::{PLACE_MAX, Packed, WIDE_MAX};
 
 pub use ranges::{RANGES_MAX, RangeGone, RangeInfo, RangeKind, RangePart, ZeroRanges};
 
@@ -101,12 +101,27 @@ pub struct Piece {
     pub mask: u8,
     /// Not yet on the data disk.
     pub dirty: bool,
+    /// It was read since it came here.
+    pub hit: bool,
+    /// It was read from the data disk and copied here: after a crash, too, recovery takes it for clean.
+    pub kept: bool,
 }
 
 impl Piece {
     /// A piece just written: all of it is valid and dirty.
     pub fn written(place: Place, first: u8, count: u8, crc: u32) -> Piece {
-        Piece { place, first, count, crc, mask: sectors_mask(first, count), dirty: true }
+        let mask = sectors_mask(first, count);
+        Piece { place, first, count, crc, mask, dirty: true, hit: false, kept: false }
+    }
+
+    /// A piece that the data disk has, just copied.
+    pub fn copied(place: Place, first: u8, count: u8, crc: u32) -> Piece {
+        Piece { dirty: false, kept: true, ..Piece::written(place, first, count, crc) }
+    }
+
+    /// Nothing of it was replaced.
+    pub const fn is_whole(&self) -> bool {
+        self.mask == sectors_mask(self.first, self.count)
     }
 
     /// How many sectors are still valid.
@@ -127,7 +142,7 @@ impl Piece {
         );
         assert!(self.mask != 0, "a piece with nothing valid: {self:?}");
         assert!(self.mask & !sectors_mask(self.first, self.count) == 0, "valid but never written: {self:?}");
-        assert!(self.place.0 + 8 <= WIDE_MAX, "beyond any log: {self:?}");
+        assert!(self.place.0 + 8 <= PLACE_MAX, "beyond any log: {self:?}");
     }
 }
 
@@ -152,7 +167,16 @@ pub struct Pieces {
 
 impl Pieces {
     const NONE: Pieces = Pieces {
-        pieces: [Piece { place: Place(0), first: 0, count: 0, crc: 0, mask: 0, dirty: false }; PIECES_MAX],
+        pieces: [Piece {
+            place: Place(0),
+            first: 0,
+            count: 0,
+            crc: 0,
+            mask: 0,
+            dirty: false,
+            hit: false,
+            kept: false,
+        }; PIECES_MAX],
         count: 0,
     };
 
@@ -321,6 +345,30 @@ impl LookupTable {
         cleaned
     }
 
+    /// Notes whether the piece at `place` was read. True where that is new.
+    pub fn mark_hit(&mut self, line: Line, place: Place, hit: bool) -> bool {
+        let Found::At(slot) = self.lines.find(line) else {
+            return false;
+        };
+        let mut changed = false;
+        let entry = self.fragments.edit(self.lines.at(slot), |piece| {
+            let is_it = piece.place == place;
+            changed |= is_it && piece.hit != hit;
+            Some(if is_it { Piece { hit, ..piece } } else { piece })
+        });
+        self.lines.put(slot, entry);
+        changed
+    }
+
+    /// Forgets the pieces that `is_wanted` says, in one pass.
+    pub fn remove_where(&mut self, mut is_wanted: impl FnMut(&Piece) -> bool, mut lost: impl FnMut(Lost)) {
+        let (fragments, counts) = (&mut self.fragments, &mut self.counts);
+        self.lines.sweep(|entry| {
+            let select = |piece: &Piece| if is_wanted(piece) { u8::MAX } else { 0 };
+            strip(fragments, counts, entry, select, &mut lost)
+        });
+    }
+
     /// Whether any sector of the line is in the log.
     pub fn contains_line(&self, line: Line) -> bool {
         self.lines.get(line).is_some()
@@ -350,13 +398,10 @@ impl LookupTable {
     /// Panics at a dirty piece there: its only copy would be lost.
     pub fn purge(&mut self, released: &[Range<Place>]) {
         let inside = |place: Place| released.iter().any(|part| part.start <= place && place < part.end);
-        let (fragments, counts) = (&mut self.fragments, &mut self.counts);
-        self.lines.sweep(|entry| {
-            let select = |piece: &Piece| if inside(piece.place) { u8::MAX } else { 0 };
-            strip(fragments, counts, entry, select, &mut |lost: Lost| {
-                assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place);
-            })
-        });
+        self.remove_where(
+            |piece| inside(piece.place),
+            |lost| assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place),
+        );
     }
 
     /// Calls `f` with every piece, those of a line one after the other.

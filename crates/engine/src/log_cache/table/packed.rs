@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! low word    0..40 key   40..48 mask   48..51 first   51..54 count - 1   54 dirty   55 broken   56..64 crc, high byte
-//! high word   0..40 place                                                            40..64 crc, low three bytes
+//! high word   0..38 place   38 hit   39 kept                                         40..64 crc, low three bytes
 //! ```
 //!
 //! In an entry the key is the line; in a node it is the next node of the list. An entry of a *broken* line (several
@@ -10,16 +10,23 @@
 //! piece has an empty mask, and an entry without a mask has the flag `broken`.
 
 use super::{Line, Piece, Place};
+use crate::log_cache::format::LOG_SECTORS_MAX;
 
-/// Bits of a line, a place or a node number. 2^40 sectors of log are 512 TiB; 2^40 lines of data disk are 4 EiB.
+/// Bits of a line or a node number: 2^40 lines of data disk are 4 EiB.
 const WIDE_BITS: u32 = 40;
 pub(super) const WIDE_MAX: u64 = (1 << WIDE_BITS) - 1;
+/// Bits of a place.
+const PLACE_BITS: u32 = 38;
+pub(super) const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
+const _: () = assert!(LOG_SECTORS_MAX - 1 == PLACE_MAX);
 
 const MASK_SHIFT: u32 = 40;
 const FIRST_SHIFT: u32 = 48;
 const COUNT_SHIFT: u32 = 51;
 const DIRTY_BIT: u64 = 1 << 54;
 const BROKEN_BIT: u64 = 1 << 55;
+const HIT_BIT: u64 = 1 << PLACE_BITS;
+const KEPT_BIT: u64 = HIT_BIT << 1;
 const CRC_HIGH_SHIFT: u32 = 56;
 const CRC_LOW_BITS: u32 = 24;
 
@@ -43,7 +50,11 @@ impl Packed {
             | u64::from(piece.count - 1) << COUNT_SHIFT
             | if piece.dirty { DIRTY_BIT } else { 0 }
             | u64::from(piece.crc >> CRC_LOW_BITS) << CRC_HIGH_SHIFT;
-        Packed { low, high: piece.place.0 | u64::from(piece.crc) << WIDE_BITS }
+        let high = piece.place.0
+            | if piece.hit { HIT_BIT } else { 0 }
+            | if piece.kept { KEPT_BIT } else { 0 }
+            | u64::from(piece.crc) << WIDE_BITS;
+        Packed { low, high }
     }
 
     /// An entry of a line in several pieces, which are in the list that starts at `head`.
@@ -83,12 +94,14 @@ impl Packed {
     pub fn piece(self) -> Piece {
         debug_assert!(!self.is_broken() && !self.is_empty());
         Piece {
-            place: Place(self.high & WIDE_MAX),
+            place: Place(self.high & PLACE_MAX),
             crc: (self.high >> WIDE_BITS) as u32 | ((self.low >> CRC_HIGH_SHIFT) as u32) << CRC_LOW_BITS,
             first: (self.low >> FIRST_SHIFT) as u8 & 7,
             count: ((self.low >> COUNT_SHIFT) as u8 & 7) + 1,
             mask: (self.low >> MASK_SHIFT) as u8,
             dirty: self.low & DIRTY_BIT != 0,
+            hit: self.high & HIT_BIT != 0,
+            kept: self.high & KEPT_BIT != 0,
         }
     }
 }
@@ -99,13 +112,14 @@ mod tests {
 
     #[test]
     fn every_field_survives_packing_at_its_limits() {
-        for (line, place, crc, first, count, mask, dirty) in [
-            (0, 0, 0, 0, 1, 1, false),
-            (WIDE_MAX, WIDE_MAX, u32::MAX, 0, 8, 0xff, true),
-            (1 << 39, 1, 0x8000_0001, 7, 1, 0x80, true),
-            (5, 1 << 39, 0x0100_0000, 3, 4, 0b0101_0000, false),
+        for (line, place, crc, first, count, mask, dirty, hit, kept) in [
+            (0, 0, 0, 0, 1, 1, false, false, false),
+            (WIDE_MAX, PLACE_MAX, u32::MAX, 0, 8, 0xff, true, false, false),
+            (1 << 39, 1, 0x8000_0001, 7, 1, 0x80, true, true, false),
+            (5, 1 << 37, 0x0100_0000, 3, 4, 0b0101_0000, false, true, true),
+            (6, PLACE_MAX, u32::MAX, 0, 8, 0xff, false, false, true),
         ] {
-            let piece = Piece { place: Place(place), first, count, crc, mask, dirty };
+            let piece = Piece { place: Place(place), first, count, crc, mask, dirty, hit, kept };
             let packed = Packed::whole(line, &piece);
             assert!(!packed.is_empty() && !packed.is_broken());
             assert_eq!((packed.key(), packed.piece()), (line, piece));

@@ -1,0 +1,348 @@
+//! Reads that are worth it are kept too (`reads = "keep"`): a block that is read from the data disk twice within what the ghost list
+//! remembers is appended to the log as a clean copy. What was read again since it came to the log is appended once more before the head
+//! comes to its segment.
+//!
+//! It promises:
+//!
+//! - A copy is what the data disk has, durably: what is written, zeroed or discarded between its read and its append drops it.
+//! - Copies give way. None is appended while a write waits or a record is awaited, or from the high mark on; there are at most
+//!   [`COPIES_AHEAD`] bytes of them before a client's next record; and clients have read and written at least [`SHARE`] times as many.
+//!   A copy never waits for space: it is dropped.
+//! - A request goes through the log where recovery would find a copy of its range ([`Core::on_modify`]): the record that calls the copy old
+//!   is durable before the data disk changes.
+
+use super::Canary;
+use super::core::{Core, LOG, Mode, Op, Stop};
+use super::format::{Kind, decode_header};
+use super::read::{byte_offset, piece_is_whole};
+use super::table::{Line, Piece, Place};
+use super::write::SEGMENTS_READY;
+use crate::layer::{Io, IoResult, Outbox};
+use crate::slab::Slab;
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+
+/// Clients read and write so many bytes for each that is copied.
+const SHARE: u64 = 2;
+/// Bytes of copies that a client's next record may have to wait for.
+const COPIES_AHEAD: u64 = 64 << 10;
+/// Copies of this part of the log may be made at once, after a time without any.
+const BURST_PART: u64 = 16;
+/// Lines that are watched while they are read.
+const WATCHED_MAX: usize = 1024;
+/// Fingerprints in a bucket of the ghost list.
+const BUCKET: u64 = 8;
+
+/// What was read once: for each line a fingerprint of a byte, in buckets of eight that each forget the oldest.
+struct Ghosts(Box<[u64]>);
+
+impl Ghosts {
+    fn new(lines: u64) -> Ghosts {
+        Ghosts(vec![0; lines.div_ceil(BUCKET) as usize].into_boxed_slice())
+    }
+
+    /// The bucket of a line, and its fingerprint there, which is not zero.
+    fn place(&mut self, line: Line) -> (&mut u64, u64) {
+        let mixed = (line.0 ^ (line.0 >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let bucket = (u128::from(mixed) * self.0.len() as u128) >> 64;
+        (&mut self.0[bucket as usize], mixed % 255 + 1)
+    }
+
+    fn put(&mut self, line: Line) {
+        let (bucket, print) = self.place(line);
+        *bucket = *bucket << 8 | print;
+    }
+
+    /// Whether the line is there; it is not afterwards.
+    fn take(&mut self, line: Line) -> bool {
+        let (bucket, print) = self.place(line);
+        let found = (0..BUCKET).map(|at| at * 8).find(|at| *bucket >> at & 0xff == print);
+        let Some(at) = found else { return false };
+        *bucket &= !(0xff << at);
+        true
+    }
+}
+
+/// A segment that was read, to append again what of it is hot.
+struct Saving {
+    number: u64,
+    buf: Buf,
+    /// The byte where the next record may begin.
+    at: usize,
+}
+
+/// See the module's documentation.
+pub struct Keep {
+    ghosts: Ghosts,
+    /// Lines that are being read from the data disk, to be copied.
+    watched: Slab<Vec<Line>>,
+    watched_lines: usize,
+    /// Bytes that may be copied.
+    tokens: u64,
+    tokens_max: u64,
+    /// Bytes of copies in the filling buffer.
+    ahead: u64,
+    saving: Option<Saving>,
+    is_reading: bool,
+    /// The next segment to be saved.
+    next: u64,
+}
+
+impl Keep {
+    /// `lines`: those that the log can hold, or zero where nothing is kept.
+    pub fn new(lines: u64) -> Keep {
+        Keep {
+            ghosts: Ghosts::new(lines),
+            watched: Slab::default(),
+            watched_lines: 0,
+            tokens: 0,
+            tokens_max: (lines * LINE_BYTES / BURST_PART).max(LINE_BYTES),
+            ahead: 0,
+            saving: None,
+            is_reading: false,
+            next: 0,
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        !self.ghosts.0.is_empty()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.ghosts.0)
+    }
+
+    /// A client reads or writes so much.
+    pub fn earn(&mut self, bytes: u64) {
+        self.tokens = (self.tokens + bytes / SHARE).min(self.tokens_max);
+    }
+
+    /// The filling buffer is sent.
+    pub const fn sent(&mut self) {
+        self.ahead = 0;
+    }
+
+    /// Something newer of the extent is in the log, or on its way around it.
+    fn overwritten(&mut self, extent: Extent) {
+        if self.watched_lines == 0 {
+            return;
+        }
+        let written = Line::touching(extent);
+        for lines in self.watched.iter_mut() {
+            let before = lines.len();
+            lines.retain(|line| !written.contains(&line.0));
+            self.watched_lines -= before - lines.len();
+        }
+    }
+}
+
+impl Core {
+    fn keeps(&self) -> bool {
+        self.keep.is_on() && self.mode == Mode::Serving && self.stop == Stop::No
+    }
+
+    /// Something newer of the extent is in the log, or on its way around it.
+    pub fn copies_are_old(&mut self, extent: Extent) {
+        if self.config.canary != Some(Canary::StaleKeep) {
+            self.keep.overwritten(extent);
+        }
+    }
+
+    /// A piece is read from the log.
+    pub fn hit(&mut self, line: Line, place: Place) {
+        if self.keep.is_on() {
+            self.index.mark_hit(line, place);
+        }
+    }
+
+    /// An extent is read from the data disk, or a part of it. The answer is the key of those lines that are to be copied.
+    pub fn watch(&mut self, extent: Extent) -> Option<u64> {
+        if !self.keeps() {
+            return None;
+        }
+        let whole = extent.start.0.div_ceil(LINE_SECTORS)..extent.end().0 / LINE_SECTORS;
+        let mut lines = Vec::new();
+        for line in whole.map(Line) {
+            if !self.is_on_data_disk(line) {
+                continue;
+            }
+            if !self.keep.ghosts.take(line) {
+                self.keep.ghosts.put(line);
+            } else if self.keep.watched_lines < WATCHED_MAX {
+                self.keep.watched_lines += 1;
+                lines.push(line);
+            }
+        }
+        (!lines.is_empty()).then(|| self.keep.watched.insert(lines))
+    }
+
+    /// The log has nothing of the line, and what the data disk has is durable.
+    fn is_on_data_disk(&self, line: Line) -> bool {
+        !self.index.table().contains_line(line)
+            && !self.index.ranges().contains_any(line.extent())
+            && self.data.is_settled(line.extent())
+    }
+
+    /// Lines were read from the data disk: `buf` begins with sector `start`. Copies those that are still what was read.
+    pub fn copy_watched(&mut self, now: Nanos, key: u64, start: Lba, result: &IoResult, out: &mut Outbox) {
+        let lines = self.keep.watched.remove(key);
+        self.keep.watched_lines -= lines.len();
+        let stale = self.config.canary == Some(Canary::StaleKeep);
+        for line in lines {
+            if result.status.is_err() || !self.keeps() || !(stale || self.is_on_data_disk(line)) {
+                continue;
+            }
+            if self.append_copy(now, line.extent(), &result.buf, byte_offset(start, line.start()), out) {
+                self.statistics.kept_blocks += 1;
+            } else {
+                self.statistics.keep_dropped_blocks += 1;
+                self.keep.ghosts.put(line);
+            }
+        }
+    }
+
+    /// Appends a copy of what the data disk has; false where it would be in the way.
+    fn append_copy(&mut self, now: Nanos, extent: Extent, buf: &Buf, at: usize, out: &mut Outbox) -> bool {
+        let bytes = extent.sectors * SECTOR_BYTES;
+        if !self.may_copy(bytes) || !self.has_room_for_copy(now, bytes as usize, out) {
+            return false;
+        }
+        let seq = self.open_record(now);
+        let (place, crc) = self.log.append(Kind::Clean, extent, buf, at);
+        self.index.insert_kept(extent, Place(place), crc, seq);
+        self.statistics.kept_bytes += bytes;
+        self.keep.tokens -= bytes;
+        self.keep.ahead += bytes;
+        if self.keep.ahead >= COPIES_AHEAD && !self.log.is_writing() {
+            self.dispatch(now, out);
+        }
+        true
+    }
+
+    /// A copy may be appended: no client waits for the log, and dirty blocks leave room.
+    fn may_copy(&self, bytes: u64) -> bool {
+        self.keeps()
+            && bytes <= self.keep.tokens
+            && self.keep.ahead < COPIES_AHEAD
+            && !self.draining
+            && !self.queue.has_pending()
+            && self.queue.waiters().is_empty()
+            && self.log.chain().is_none()
+            && self.log.ring().utilisation() < f64::from(self.config.high_mark) / 100.0
+            && self.index.table().has_room(1)
+    }
+
+    /// Makes room as [`Core::make_room`] does, and leaves a buffer and some segments for clients.
+    fn has_room_for_copy(&mut self, now: Nanos, bytes: usize, out: &mut Outbox) -> bool {
+        if self.log.fits(1, bytes) {
+            return true;
+        }
+        if self.log.buffers().free() < 2 || self.log.ring().free() <= self.few_segments() {
+            return false;
+        }
+        if self.log.ring().ready() < SEGMENTS_READY {
+            self.forget_ahead();
+        }
+        if self.log.buffers().filling.is_none() && self.log.open_buffer(now) && self.log.fits(1, bytes) {
+            return true;
+        }
+        self.finish_segment(now, out);
+        self.log.open_buffer(now) && self.log.fits(1, bytes)
+    }
+
+    /// Goes on with saving what is hot; runs after every event.
+    pub fn keep_step(&mut self, now: Nanos, out: &mut Outbox) {
+        if !self.keeps() {
+            self.keep.saving = None;
+            return;
+        }
+        while let Some(saving) = self.keep.saving.take() {
+            if self.log.ring().is_forgotten(saving.number) {
+                continue;
+            }
+            self.keep.saving = match self.may_copy(LINE_BYTES) {
+                true => self.save(now, saving, out),
+                false => Some(saving),
+            };
+            if self.keep.saving.is_some() {
+                return;
+            }
+        }
+        if !self.keep.is_reading && self.may_copy(LINE_BYTES) {
+            self.read_hot_segment(out);
+        }
+    }
+
+    /// Reads the next segment that the head comes to, if something in it is hot.
+    fn read_hot_segment(&mut self, out: &mut Outbox) {
+        let ring = self.log.ring();
+        let soon = ring.head() + 2 * self.forget_part();
+        let mut numbers = ring.remembered_numbers();
+        numbers = numbers.start.max(self.keep.next)..numbers.end.min(soon + 1);
+        let hot = numbers.clone().find(|number| self.index.is_hit(ring.index(*number)));
+        self.keep.next = hot.map_or(numbers.end, |number| number + 1).max(self.keep.next);
+        let Some(number) = hot else { return };
+        let at = Lba(self.log.start_of(number));
+        let buf = Buf::zeroed(self.log.superblock().segment_bytes as usize);
+        self.log.pin(self.log.ring().index(number));
+        self.keep.is_reading = true;
+        self.submit(LOG, Op::Save(number), Io::Read { at, buf }, out);
+    }
+
+    pub fn on_saved(&mut self, now: Nanos, number: u64, result: IoResult, out: &mut Outbox) {
+        self.log.unpin(self.log.ring().index(number));
+        self.keep.is_reading = false;
+        match result.status {
+            Ok(()) => self.keep.saving = Some(Saving { number, buf: result.buf, at: 0 }),
+            Err(_) => self.statistics.log_read_errors += 1,
+        }
+        self.retry_pending(now, out);
+    }
+
+    /// Appends again what of a segment is hot; what is left of the work, if a copy has to give way.
+    fn save(&mut self, now: Nanos, mut saving: Saving, out: &mut Outbox) -> Option<Saving> {
+        let start = self.log.start_of(saving.number);
+        let block = self.log.superblock().log_block_bytes as usize;
+        while !saving.buf.is_blank() && saving.at + block <= saving.buf.len() {
+            let sector = start + saving.at as u64 / SECTOR_BYTES;
+            let bytes = &saving.buf.bytes()[saving.at..saving.at + block];
+            let Some(header) = decode_header(bytes, self.log.superblock(), sector) else {
+                saving.at += block;
+                continue;
+            };
+            let mut place = sector + self.log.superblock().log_block_sectors();
+            for entry in header.entries.iter().filter(|entry| entry.kind.has_payload()) {
+                let from = byte_offset(Lba(start), Lba(place));
+                if let Some(piece) = self.hot_piece(entry.extent, Place(place))
+                    && piece_is_whole(&piece, &saving.buf, from)
+                {
+                    if !self.append_copy(now, entry.extent, &saving.buf, from, out) {
+                        // What was appended is not hot any more: the record is looked through again.
+                        return Some(saving);
+                    }
+                    self.statistics.kept_again_blocks += 1;
+                }
+                place += entry.extent.sectors;
+            }
+            saving.at += (u64::from(header.sectors) * SECTOR_BYTES) as usize;
+        }
+        None
+    }
+
+    /// The piece that was written as this extent to this place, where it is clean, whole and hot.
+    fn hot_piece(&self, extent: Extent, place: Place) -> Option<Piece> {
+        let pieces = self.index.table().lookup(Line::of(extent.start));
+        pieces.iter().copied().find(|piece| {
+            piece.place == place
+                && piece.hit
+                && !piece.dirty
+                && piece.is_whole()
+                && u64::from(piece.first) == extent.start.0 % LINE_SECTORS
+                && u64::from(piece.count) == extent.sectors
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "keep_tests.rs"]
+mod tests;
