@@ -247,7 +247,7 @@ fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk
     options.segment_bytes = 16 << 10;
     options.log_block_bytes = Some(512);
     format(&mut log, data, &options).expect("good disks are formatted");
-    cache::store_spindle(&mut log, cache::draw_spindle(&mut SimRng::new(mix(seed, 4))));
+    cache::store_spindle(&mut log, cache::draw_spindle(&mut SimRng::new(mix(seed, 5))));
     log
 }
 

@@ -348,7 +348,8 @@ impl Log {
         };
         let head = self.ring.index(self.ring.head());
         let end = self.end_of(self.ring.head());
-        let (at, next) = (place_after(0), place_after(end - self.head_sector));
+        let at = place_after(0);
+        let next = if at < end { place_after(end - self.head_sector) } else { at };
         let place = if at + need <= end {
             at
         } else if next + need <= end + self.superblock.segment_sectors()

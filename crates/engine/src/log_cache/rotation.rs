@@ -9,8 +9,8 @@
 //! the lead is left out before it.
 //!
 //! How far ahead is learnt, beginning with what was measured ([`Lead`]), and so is whether it pays at all ([`Judge`]): from time to
-//! time a record goes to the next sector, and takes no longer where nothing turns. Only records are judged between whose writes the
-//! cache has sent nothing else, as the arm may have been away for that.
+//! time a record goes to the next sector, and takes no longer where nothing turns. Both are learnt apart for records between whose
+//! writes the cache has sent something else: where data and log are on one disk, the arm comes back for them.
 
 use super::spindle::{Spin, Spindle};
 use crate::{LogHead, Nanos};
@@ -32,6 +32,14 @@ pub struct Rotation {
     sent: Option<Sample>,
     /// The record that is begun while another one is written: it counts from when it is sent.
     behind: Option<Sample>,
+    /// For records with nothing else sent since the last one, and for the others.
+    learnt: [Learnt; 2],
+    /// Which of them was asked last.
+    asked: usize,
+}
+
+/// What is learnt of records of one kind.
+struct Learnt {
     lead: Lead,
     judge: Judge,
 }
@@ -43,6 +51,8 @@ pub struct Turn {
     track: u64,
     elapsed: u64,
     lead: u64,
+    /// Something else was sent since the last record.
+    is_disturbed: bool,
     /// False: the record goes to the next sector, to see how long that takes.
     is_placed: bool,
     is_behind: bool,
@@ -91,8 +101,11 @@ impl Rotation {
             is_disturbed: false,
             sent: None,
             behind: None,
-            lead: Lead::new(revolution, lead),
-            judge: Judge::new(lead > revolution / 2),
+            learnt: [(); 2].map(|()| Learnt {
+                lead: Lead::new(revolution, lead),
+                judge: Judge::new(lead > revolution / 2),
+            }),
+            asked: 0,
         }
     }
 
@@ -105,7 +118,7 @@ impl Rotation {
 
     pub const fn status(&self, rotational: bool) -> LogHead {
         match self.spindle {
-            Spindle::Spins(_) if self.judge.pays => LogHead::Followed,
+            Spindle::Spins(_) if self.learnt[self.asked].judge.pays => LogHead::Followed,
             Spindle::Spins(_) => LogHead::DoesNotPay,
             Spindle::NotShown => LogHead::NotShown,
             Spindle::NotMeasured if rotational => LogHead::NotMeasured,
@@ -121,9 +134,17 @@ impl Rotation {
         let track = spin.track_at(at - self.start, self.length);
         let elapsed = if is_behind { 0 } else { now.since(self.passed.take()?).0 };
         self.is_disturbed |= elapsed > TURNS_KNOWN * revolution;
-        let is_placed = self.judge.next_is_placed();
-        let (elapsed, lead) = (elapsed % revolution, self.lead.lead);
-        Some(Turn { revolution, track, elapsed, lead, is_placed, is_behind })
+        self.asked = usize::from(self.is_disturbed);
+        let Learnt { lead, judge } = &mut self.learnt[self.asked];
+        Some(Turn {
+            revolution,
+            track,
+            elapsed: elapsed % revolution,
+            lead: lead.lead,
+            is_disturbed: self.is_disturbed,
+            is_placed: judge.next_is_placed(),
+            is_behind,
+        })
     }
 
     /// The record was put behind such a gap: its write shows whether that was enough.
@@ -158,21 +179,23 @@ impl Rotation {
         let Some(&spin) = self.spin() else { return };
         let is_at_head = is_durable || !spin.write_cache;
         self.passed = is_at_head.then_some(now);
-        let sample = self.sent.take().filter(|_| is_at_head && !self.is_disturbed);
+        let as_chosen = |sample: &Sample| sample.turn.is_disturbed == self.is_disturbed;
+        let sample = self.sent.take().filter(as_chosen).filter(|_| is_at_head);
         self.is_disturbed = false;
         let Some(Sample { since, turn, wait, transfer }) = sample else { return };
+        let Learnt { lead, judge } = &mut self.learnt[usize::from(turn.is_disturbed)];
         let took = now.since(since).0.saturating_sub(transfer);
         if turn.is_placed {
             let was_late = took > wait + turn.revolution / 2;
-            self.lead.learn(turn.lead, was_late);
+            lead.learn(turn.lead, was_late);
             // Late, or before the head can be there: does this disk turn as it did? (On the next track it is there later.)
             if was_late || took < wait / 4 * 3 {
-                self.judge.doubt();
+                judge.doubt();
             }
         }
-        if self.judge.learn(turn.is_placed, took) && !self.judge.pays {
+        if judge.learn(turn.is_placed, took) && !judge.pays {
             // Whatever made the lead long may be over when the next records are tried.
-            self.lead = Lead::new(spin.revolution.0, spin.lead.0);
+            *lead = Lead::new(spin.revolution.0, spin.lead.0);
         }
     }
 }
@@ -372,24 +395,26 @@ mod tests {
             for _ in 0..10_000 {
                 write(&mut rotation, &mut now, turning(overhead));
             }
-            let lead = rotation.lead.lead;
+            let lead = rotation.learnt[0].lead.lead;
             assert!((overhead..overhead + 1_000_000).contains(&lead), "{lead} for {overhead}");
         }
         for _ in 0..2_000_000 {
             write(&mut rotation, &mut now, turning(200_000));
         }
-        assert!(rotation.lead.lead < 400_000, "{}", rotation.lead.lead);
+        assert!(rotation.learnt[0].lead.lead < 400_000, "{}", rotation.learnt[0].lead.lead);
     }
 
     #[test]
-    fn a_write_after_something_else_teaches_nothing() {
+    fn what_is_learnt_after_something_else_is_kept_apart() {
         let mut now = Nanos::ZERO;
         let mut rotation = rotation();
         for _ in 0..100 {
             rotation.disturb();
             write(&mut rotation, &mut now, turning(3_000_000));
+            write(&mut rotation, &mut now, turning(200_000));
         }
-        assert_eq!(rotation.lead.lead, 500_000);
+        let leads = rotation.learnt.map(|learnt| learnt.lead.lead);
+        assert!(leads[0] == 500_000 && leads[1] > 3_000_000, "{leads:?}");
     }
 
     #[test]
