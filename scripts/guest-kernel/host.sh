@@ -10,6 +10,8 @@ work=
 servers=()
 storage=
 machine=
+# A subshell with servers and a machine of its own.
+running=
 exports=()
 
 begin_work() { # NAME: makes $work, which goes away at the end, as all servers do, also when interrupted
@@ -60,6 +62,10 @@ clean_up() {
     local status=$?
     trap - EXIT INT TERM HUP
     set +e
+    if [ -n "$running" ]; then
+        kill "$running"
+        wait "$running"
+    fi
     stop_all
     rm -rf "$work"
     exit "$status"
