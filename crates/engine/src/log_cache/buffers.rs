@@ -63,6 +63,13 @@ impl SegmentBuffer {
         self.used.next_multiple_of(self.block) + space(self.block, pieces, payload) <= self.capacity
     }
 
+    /// Whether one entry with so much payload fits, in the open record or as one of its own.
+    pub fn fits_one(&self, payload: usize) -> bool {
+        let begins = !self.has_open() || self.record_is_full();
+        let start = if begins { self.used.next_multiple_of(self.block) + self.block } else { self.used };
+        (start + payload).next_multiple_of(self.block) <= self.capacity
+    }
+
     pub const fn is_empty(&self) -> bool {
         self.used == 0
     }

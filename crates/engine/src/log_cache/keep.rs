@@ -234,7 +234,7 @@ impl Core {
 
     /// Makes room as [`Core::make_room`] does, and leaves a buffer and some segments for clients.
     fn has_room_for_copy(&mut self, now: Nanos, bytes: usize, out: &mut Outbox) -> bool {
-        if self.log.fits(1, bytes) {
+        if self.log.fits_one(bytes) {
             return true;
         }
         if self.log.buffers().free() < 2 || self.log.ring().free() <= self.few_segments() {
@@ -243,11 +243,11 @@ impl Core {
         if self.log.ring().ready() < SEGMENTS_READY {
             self.forget_ahead();
         }
-        if self.log.buffers().filling.is_none() && self.log.open_buffer(now) && self.log.fits(1, bytes) {
+        if self.log.buffers().filling.is_none() && self.log.open_buffer(now) && self.log.fits_one(bytes) {
             return true;
         }
         self.finish_segment(now, out);
-        self.log.open_buffer(now) && self.log.fits(1, bytes)
+        self.log.open_buffer(now) && self.log.fits_one(bytes)
     }
 
     /// Goes on with saving what is hot; runs after every event.

@@ -204,6 +204,11 @@ impl Log {
         self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes))
     }
 
+    /// The same for one entry, exactly.
+    pub fn fits_one(&self, bytes: usize) -> bool {
+        self.buffers.filling.as_ref().is_some_and(|filling| filling.fits_one(bytes))
+    }
+
     /// Whether so many entries fit one record: what is left of the open one.
     pub fn fits_record(&self, pieces: usize) -> bool {
         self.buffers.filling.as_ref().is_some_and(|filling| pieces <= filling.entries_left())

@@ -6,7 +6,7 @@ use super::data_disk::Around;
 use super::format::{Entry, Kind};
 use super::queue::{Change, PendingWrite};
 use super::table::Place;
-use super::{Canary, Promise};
+use super::{Canary, Promise, Reads};
 use crate::layer::{Durability, IoResult, Outbox};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
@@ -16,6 +16,8 @@ const RANGE_SECTORS_MAX: u64 = 1 << 31;
 pub const SEGMENTS_READY: u64 = 3;
 /// Clean copies are forgotten for this part of the log at a time.
 const FORGET_PART: u64 = 16;
+/// The same where reads are kept: what is hot there was copied before, and takes space twice.
+const FORGET_PART_KEEPING: u64 = 64;
 
 impl Core {
     pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
@@ -333,7 +335,8 @@ impl Core {
 
     /// Segments whose clean copies are forgotten at a time.
     pub fn forget_part(&self) -> u64 {
-        (self.log.ring().count() / FORGET_PART).max(SEGMENTS_READY)
+        let part = if self.config.reads == Reads::Keep { FORGET_PART_KEEPING } else { FORGET_PART };
+        (self.log.ring().count() / part).max(SEGMENTS_READY)
     }
 
     /// Writes the filling buffer, and leaves the rest of its segment.
