@@ -242,9 +242,8 @@ mixed() {
 }
 
 sustained() {
-    random_4k 5 --rw=randwrite --io_size="${LOG_MIB}m" --iodepth=32
     count_from_here
-    random_4k 6 --rw=randwrite --io_size=$((3 * LOG_MIB))m --iodepth=32 --end_fsync=1 \
+    random_4k 5 --rw=randwrite --iodepth=32 --time_based --ramp_time="$(awk "BEGIN { print int($SUSTAINED_SECONDS * $SLOWER / 2) }")" \
         --runtime="$(awk "BEGIN { print int($SUSTAINED_SECONDS * $SLOWER) }")"
     # KiB that were written, and microseconds: the 99th percentile, and the longest.
     awk -F';' '/^3;/ {
