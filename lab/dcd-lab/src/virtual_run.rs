@@ -44,13 +44,13 @@ pub fn made(text: &str) -> Result<StackFile, StackFileError> {
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
     pub seed: u64,
-    /// Bytes in a segment of every log.
-    pub segment_bytes: u32,
+    /// Bytes in a segment of every log; where not given, as `dcd format` has them.
+    pub segment_bytes: Option<u32>,
 }
 
 impl RunOptions {
     pub fn new(seed: u64) -> RunOptions {
-        RunOptions { seed, segment_bytes: FormatOptions::new([0; 16], [0; 16]).segment_bytes }
+        RunOptions { seed, segment_bytes: None }
     }
 }
 

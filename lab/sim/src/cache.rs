@@ -119,7 +119,7 @@ fn formatted(
         (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
     };
     let mut options = FormatOptions::new(uuid(), uuid());
-    options.segment_bytes = segment_bytes;
+    options.segment_bytes = Some(segment_bytes);
     options.log_block_bytes = Some(log_block_bytes);
     format(&mut log, data, &options).expect("good disks are formatted");
     let area = LogArea { sectors, block_sectors: u64::from(log_block_bytes) / SECTOR_BYTES };

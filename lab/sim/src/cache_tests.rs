@@ -172,6 +172,14 @@ fn rule_03_recovery_without_epochs_is_caught() {
 }
 
 #[test]
+fn rule_03_summaries_that_know_better_than_a_crash_are_caught() {
+    // Seeds need 40 to 6,000 states; this one is of the fast ones.
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleSummary));
+    let explored = explore(&ExploreConfig::new(6, 1000), &subject, &mut |_| {});
+    assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
+}
+
+#[test]
 fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
     is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
 }

@@ -244,7 +244,7 @@ fn draw_log_sectors(rng: &mut SimRng) -> u64 {
 fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk {
     let mut log = disk(rng, Geometry::plain(sectors));
     let mut options = FormatOptions::new(*b"a cache on  raid", *b"simulated   raid");
-    options.segment_bytes = 16 << 10;
+    options.segment_bytes = Some(16 << 10);
     options.log_block_bytes = Some(512);
     format(&mut log, data, &options).expect("good disks are formatted");
     cache::store_spindle(&mut log, cache::draw_spindle(&mut SimRng::new(mix(seed, 5))));

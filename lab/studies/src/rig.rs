@@ -302,7 +302,7 @@ impl Setup {
         let parts = self.lower(&mut builder, &driver.geometries())?;
         let offline = Offline::start(builder.finish(parts.data), driver).map_err(LabError::setup)?;
         let options = FormatOptions {
-            segment_bytes: cache.segment_bytes,
+            segment_bytes: Some(cache.segment_bytes),
             log_block_bytes: Some(cache.log_block_bytes),
             ..FormatOptions::new(*b"the lab's  cache", *b"the lab's   disk")
         };

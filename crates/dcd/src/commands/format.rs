@@ -46,7 +46,10 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         write_new(path, &written, &mut made)?;
     }
     let options = FormatOptions {
-        segment_bytes: u32::try_from(args.segment_size)
+        segment_bytes: args
+            .segment_size
+            .map(u32::try_from)
+            .transpose()
             .map_err(|_| Failure::Failed("--segment-size: it must be at most 16MiB".to_owned()))?,
         force: args.force || is_out_of_date(&mut opened)?,
         ..FormatOptions::new(random_uuid()?, random_uuid()?)

@@ -14,14 +14,15 @@ use super::format::{Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
-use super::offline::{check_sizes, read_superblock, refuse_out_of_use, write_superblock};
+use super::offline::{check_sizes, live_superblock, read_copies, refuse_out_of_use, write_superblock};
 use super::queue::Queue;
 use super::read::masked_runs;
-use super::recover::{DamageKind, WalkOptions, Walked, walk};
+use super::recover::{DamageKind, RecoverError, WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
+use super::summary;
 use super::table::Place;
-use super::{LogCacheConfig, Reads};
+use super::{Canary, LogCacheConfig, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
 use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
@@ -87,12 +88,13 @@ impl Replay {
 pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, LogError> {
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut superblock = read_superblock(&mut device)?;
+    let copies = read_copies(&mut device)?;
+    let mut superblock = live_superblock(&copies)?;
     refuse_out_of_use(&superblock)?;
     check_sizes(&superblock, log, Some(data))?;
-    if config.segment_buffers < 2 {
+    if !(2..=usize::from(u16::MAX)).contains(&config.segment_buffers) {
         return Err(LogError::Options(
-            "segment-buffers must be at least 2: one is filled while one is written",
+            "segment-buffers must be from 2 to 65535: one is filled while others are written",
         ));
     }
     // An array below fills gaps itself: what was measured of a disk says nothing of it.
@@ -100,18 +102,15 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
     refuse_keep(&config, log)?;
-    let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
-    let index = Index::new(&superblock, blocks + TABLE_SLACK_LINES);
-    let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
-    let options =
-        WalkOptions { accept_damage: config.accept_damage, canary: config.canary, ..WalkOptions::default() };
-    let comparison = Comparison::new(&superblock, &mut PortDevice { ports: below, port: DATA });
-    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
-    let mut device = PortDevice { ports: below, port: LOG };
-    let walked = walk(&mut device, &superblock, options, &mut |header: &Header, _bad: &[usize]| {
-        replay.record(header);
-        comparison.record(header);
-    })?;
+    let are_good = copies.iter().all(Result::is_ok);
+    let canary = config.canary.is_some_and(|canary| canary.is_of_rot() || canary == Canary::IgnoreEpochs);
+    let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
+    let (mut replay, comparison, walked) = match replay(&config, &superblock, summaries, below) {
+        Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
+            replay(&config, &superblock, false, below)?
+        }
+        replayed => replayed?,
+    };
     replay.check(&config)?;
     replay.doubt_kept(&mut superblock, &walked);
     // A walk that left out nothing has found all clean copies from the superblock's tail on.
@@ -147,6 +146,28 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
     Ok(())
 }
 
+/// Walks the log into memory.
+fn replay(
+    config: &LogCacheConfig,
+    superblock: &Superblock,
+    summaries: bool,
+    below: &mut dyn Ports,
+) -> Result<(Replay, Comparison, Walked), LogError> {
+    let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
+    let index = Index::new(superblock, blocks + TABLE_SLACK_LINES);
+    let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
+    let (accept_damage, canary) = (config.accept_damage, config.canary);
+    let options = WalkOptions { accept_damage, summaries, canary, ..WalkOptions::default() };
+    let comparison = Comparison::new(superblock, &mut PortDevice { ports: below, port: DATA });
+    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
+    let mut device = PortDevice { ports: below, port: LOG };
+    let walked = walk(&mut device, superblock, options, &mut |header: &Header, _bad: &[usize]| {
+        replay.record(header);
+        comparison.record(header);
+    })?;
+    Ok((replay, comparison, walked))
+}
+
 /// `remembers`: the next walk begins where this one began.
 fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, kept: &Kept) {
     superblock.state = State::Active;
@@ -161,6 +182,10 @@ fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, ke
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.fingerprint = kept.fingerprint();
+    // Behind damage the sequence numbers of lost records are given again: a summary may still have the lost ones.
+    if walked.damages > 0 || superblock.summaries_epoch == 0 {
+        superblock.summaries_epoch = superblock.epoch;
+    }
 }
 
 /// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.

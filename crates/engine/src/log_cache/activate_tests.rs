@@ -3,6 +3,7 @@
 use super::*;
 use crate::layer::{Geometry, Io, IoResult, Port, Stripes};
 use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
+use crate::log_cache::offline::read_superblock;
 use crate::log_cache::table::Line;
 use crate::log_cache::testing::{Log, Part, Ram};
 use crate::{BlockDevice, SECTOR_BYTES};

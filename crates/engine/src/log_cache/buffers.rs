@@ -70,8 +70,9 @@ impl SegmentBuffer {
         (start + payload).next_multiple_of(self.block) <= self.capacity
     }
 
+    /// It has no record; a summary may be there.
     pub const fn is_empty(&self) -> bool {
-        self.used == 0
+        self.first_seq == 0
     }
 
     /// The sector after the last one used.
@@ -147,8 +148,17 @@ impl SegmentBuffer {
         self.open.as_mut().expect("a record is open").entries.push(entry);
     }
 
-    /// Ends the open record: pads it, and writes its header. Gives the list of entries back for the next one.
-    pub fn seal(&mut self, stamp: &Stamp, continues: bool) -> Option<Vec<Entry>> {
+    /// Begins the buffer, and its segment, with the summary of the segment before.
+    fn begin_with(&mut self, summary: &[u8]) {
+        assert!(self.used == 0, "a summary is before all records");
+        if !self.memory.is_blank() {
+            self.memory.bytes_mut()[..summary.len()].copy_from_slice(summary);
+        }
+        self.used = summary.len();
+    }
+
+    /// Ends the open record: pads it, and writes its header.
+    pub fn seal(&mut self, stamp: &Stamp, continues: bool) -> Option<Header> {
         let open = self.open.take()?;
         let end = self.used.next_multiple_of(self.block);
         self.memory.zero(self.used, end - self.used);
@@ -168,9 +178,7 @@ impl SegmentBuffer {
             let block = &mut self.memory.bytes_mut()[open.header_at..open.header_at + self.block];
             encode_header(block, stamp.cache_uuid, &header);
         }
-        let mut entries = header.entries;
-        entries.clear();
-        Some(entries)
+        Some(header)
     }
 
     /// What to write: the records, and where.
@@ -235,13 +243,13 @@ impl Buffers {
         self.count
     }
 
-    /// Takes a free buffer for the stretch of the log from `start` up to `end`.
-    pub fn open(&mut self, start: u64, end: u64, now: Nanos) -> bool {
+    /// Takes a free buffer for the stretch of the log from `start` up to `end`, which begins with a summary.
+    pub fn open(&mut self, start: u64, end: u64, summary: &[u8], now: Nanos) -> bool {
         assert!(self.filling.is_none(), "one buffer is filled at a time");
         let Some(memory) = self.free.pop() else { return false };
         let capacity = ((end - start) * SECTOR_BYTES) as usize;
         assert!(capacity <= self.segment_bytes, "a buffer covers a part of one segment");
-        self.filling = Some(SegmentBuffer {
+        let mut filling = SegmentBuffer {
             memory,
             start,
             capacity,
@@ -253,7 +261,9 @@ impl Buffers {
             since: now,
             state: State::Filling,
             through: false,
-        });
+        };
+        filling.begin_with(summary);
+        self.filling = Some(filling);
         true
     }
 
@@ -269,15 +279,15 @@ impl Buffers {
         self.filling.as_mut().expect("a buffer is filling").begin(seq, entries);
     }
 
-    /// Ends the open record, if there is one.
-    pub fn seal(&mut self, stamp: &Stamp, continues: bool) -> bool {
-        match self.filling.as_mut().and_then(|buffer| buffer.seal(stamp, continues)) {
-            Some(entries) => {
-                self.entries = entries;
-                true
-            }
-            None => false,
-        }
+    /// Ends the open record, if there is one, and shows its header.
+    pub fn seal(&mut self, stamp: &Stamp, continues: bool, note: impl FnOnce(&Header)) -> bool {
+        let Some(header) = self.filling.as_mut().and_then(|buffer| buffer.seal(stamp, continues)) else {
+            return false;
+        };
+        note(&header);
+        self.entries = header.entries;
+        self.entries.clear();
+        true
     }
 
     /// The buffer that holds a place of the log, if it is still in RAM.
@@ -311,7 +321,7 @@ mod tests {
 
     fn filling() -> Buffers {
         let mut buffers = Buffers::new(2, 16 << 10, BLOCK);
-        assert!(buffers.open(100, 132, Nanos::ZERO));
+        assert!(buffers.open(100, 132, &[], Nanos::ZERO));
         buffers.begin(1);
         buffers
     }
@@ -347,7 +357,7 @@ mod tests {
         buffers.filling.as_mut().unwrap().append(Kind::Data, extent, &bytes(1, 2), 0);
         let stamp =
             Stamp { cache_uuid: [0; 16], epoch: 1, oldest_live_seq: 1, durable_seq: 1, flush_epoch: 1 };
-        assert!(buffers.seal(&stamp, false));
+        assert!(buffers.seal(&stamp, false, |_| ()));
         assert_eq!(buffers.filling.as_mut().unwrap().overwrite(extent, &bytes(2, 2), 0), None);
     }
 }

@@ -48,6 +48,8 @@ pub enum Canary {
     StaleClean,
     /// A block that was read is copied to the log although a write has overlapped it meanwhile (breaks rule 7).
     StaleKeep,
+    /// A start takes from summaries also what nothing calls durable.
+    StaleSummary,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
     /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.

@@ -120,7 +120,8 @@ pub struct SuperblockBytes {
     pub spindle: SpindleBytes,
     pub kept_seq: U64,
     pub live_sector: U64,
-    pub reserved1: [u8; 16],
+    pub reserved1: [u8; 8],
+    pub summaries_epoch: U64,
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
@@ -169,6 +170,8 @@ pub struct Superblock {
     pub live_seq: u64,
     /// Where to begin looking for that one; 0: not known. What lies before it is walked for the sake of clean copies alone.
     pub live_sector: u64,
+    /// Summaries of this activation and later ones are believed; 0: of none, as older programs leave it.
+    pub summaries_epoch: u64,
     /// What the data disk held, by checksums of some of its lines.
     pub fingerprint: Fingerprint,
     /// What the stride benchmark has found of the data disk: which gaps are filled by destaging, if the user does not say.
@@ -204,6 +207,7 @@ impl Superblock {
         bytes.live_seq = self.live_seq.into();
         bytes.kept_seq = self.kept_seq.into();
         bytes.live_sector = self.live_sector.into();
+        bytes.summaries_epoch = self.summaries_epoch.into();
         if let Some(calibration) = &self.calibration {
             bytes.calibrated = 1.into();
             bytes.calibration = ContiguityBytes::new(calibration);
@@ -284,6 +288,7 @@ impl Superblock {
             durable_seq: bytes.durable_seq.get(),
             flush_epoch: bytes.flush_epoch.get(),
             live_seq: bytes.live_seq.get(),
+            summaries_epoch: bytes.summaries_epoch.get(),
             fingerprint: Fingerprint::default(),
             calibration,
             spindle,
@@ -529,12 +534,7 @@ pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
     for (entry, target) in
         header.entries.iter().zip(block[HEADER_FIXED_BYTES..].chunks_exact_mut(ENTRY_BYTES))
     {
-        let bytes = EntryBytes {
-            kind_and_lba: ((entry.kind as u64) << 56 | entry.extent.start.0).into(),
-            sectors: (entry.extent.sectors as u32).into(),
-            crc: entry.crc.into(),
-        };
-        target.copy_from_slice(bytes.as_bytes());
+        target.copy_from_slice(encode_entry(entry).as_bytes());
     }
     let crc = crc32c::crc32c(block);
     block[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -587,7 +587,17 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     })
 }
 
-fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
+/// An entry as it is in a header.
+pub fn encode_entry(entry: &Entry) -> EntryBytes {
+    EntryBytes {
+        kind_and_lba: ((entry.kind as u64) << 56 | entry.extent.start.0).into(),
+        sectors: (entry.extent.sectors as u32).into(),
+        crc: entry.crc.into(),
+    }
+}
+
+/// Nothing where it is not one.
+pub fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
     let kind = Kind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
     let first_line = extent.start.0 / LINE_SECTORS;
@@ -634,6 +644,7 @@ mod tests {
             durable_seq: 6,
             flush_epoch: 9,
             live_seq: 1,
+            summaries_epoch: 2,
             fingerprint: fingerprint(),
             calibration: Some(Contiguity {
                 read: Strides { max: 7, except: (0..64).map(|n| (n, n + 3)).collect() },
@@ -668,9 +679,9 @@ mod tests {
     fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
-        let spindle = Spindle::NotMeasured;
-        let superblock = Superblock { kept_seq: 0, live_sector: 0, ..superblock() };
-        let plain = Superblock { calibration: None, spindle, fingerprint, ..superblock };
+        let superblock = Superblock { kept_seq: 0, live_sector: 0, summaries_epoch: 0, ..superblock() };
+        let (spindle, calibration) = (Spindle::NotMeasured, None);
+        let plain = Superblock { calibration, spindle, fingerprint, ..superblock };
         let bytes = plain.encode();
         assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
         for length in [SUPERBLOCK_BYTES, SUPERBLOCK_AREA_BYTES] {

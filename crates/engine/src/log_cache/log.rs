@@ -19,6 +19,7 @@ use super::ring::Ring;
 use super::rotation::Rotation;
 use super::spindle::Spindle;
 use super::statistics::Statistics;
+use super::summary::{self, Gathered};
 use super::table::Place;
 use crate::layer::{Durability, Geometry, Io};
 use crate::{Buf, Extent, LINE_BYTES, LogHead, Nanos, SECTOR_BYTES};
@@ -49,6 +50,8 @@ pub struct Log {
     head_sector: u64,
     /// The first record of an activation begins exactly where the log ended.
     head_is_fixed: bool,
+    /// The summary of the segment that was written last, where summaries are used.
+    gathered: Option<Gathered>,
     rotation: Rotation,
     next_seq: u64,
     written_seq: u64,
@@ -86,6 +89,7 @@ impl Log {
         Log {
             buffers: Buffers::new(config.segment_buffers, superblock.segment_bytes as usize, block),
             rotation: rotation(config, &superblock),
+            gathered: summary::are_used(&superblock, &geometry).then(Gathered::default),
             delay_max: config.delay_max,
             flush_epoch: superblock.flush_epoch,
             superblock,
@@ -219,8 +223,9 @@ impl Log {
     }
 
     pub fn fits_a_segment(&self, pieces: usize, bytes: usize) -> bool {
+        let summary = if self.gathered.is_some() { summary::bytes_max(&self.superblock) } else { 0 };
         space(self.superblock.log_block_bytes as usize, pieces, bytes)
-            <= self.superblock.segment_bytes as usize
+            <= self.superblock.segment_bytes as usize - summary
     }
 
     /// Lines that surely fit an empty segment.
@@ -288,7 +293,13 @@ impl Log {
             durable_seq: self.safe_seq() + 1,
             flush_epoch: self.flush_epoch,
         };
-        self.buffers.seal(&stamp, self.chain.is_some());
+        let (number, start) = (self.ring.head(), self.start_of(self.ring.head()));
+        let gathered = &mut self.gathered;
+        self.buffers.seal(&stamp, self.chain.is_some(), |header| {
+            if let Some(gathered) = gathered {
+                gathered.note(number, header.sector - start, header);
+            }
+        });
     }
 
     /// The records from here on belong together. The one before is sealed.
@@ -335,7 +346,20 @@ impl Log {
             }
             self.head_sector = self.start_of(self.ring.head());
         }
-        self.buffers.open(self.head_sector, self.end_of(self.ring.head()), now)
+        let summary = self.summary_before();
+        self.buffers.open(self.head_sector, self.end_of(self.ring.head()), &summary, now)
+    }
+
+    /// The summary of the segment before, where the head is at the start of its own. What a start looks for right there is put there.
+    fn summary_before(&self) -> Vec<u8> {
+        let head = self.ring.head();
+        match &self.gathered {
+            Some(gathered) if self.head_sector == self.start_of(head) && !self.head_is_fixed && head > 0 => {
+                let (durable, buffers) = (self.safe_seq() + 1, self.buffers.count());
+                gathered.encode(head - 1, &self.superblock, self.head_sector, durable, buffers)
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Where the log spins: goes on to where the head will be, in this segment or the next, and only where the

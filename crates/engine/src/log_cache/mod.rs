@@ -48,6 +48,9 @@ mod status;
 #[cfg(test)]
 mod steps;
 mod streams;
+pub mod summary;
+#[cfg(test)]
+mod summary_tests;
 pub mod table;
 #[cfg(test)]
 mod testing;

@@ -154,6 +154,7 @@ impl Log {
             durable_seq: 1,
             flush_epoch: 0,
             live_seq: 1,
+            summaries_epoch: 0,
             fingerprint: unknown(1 << 12),
             calibration: None,
             spindle: Spindle::default(),

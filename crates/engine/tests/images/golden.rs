@@ -121,7 +121,7 @@ fn third(disk: &mut dyn Disk) {
 /// The log and the data disk after all of it and one more crash.
 fn written(log_block_bytes: u32) -> [Ram; 2] {
     let options = FormatOptions {
-        segment_bytes: SEGMENT_BYTES,
+        segment_bytes: Some(SEGMENT_BYTES),
         log_block_bytes: Some(log_block_bytes),
         ..FormatOptions::new(*b"a golden cache..", *b"its data disk...")
     };

@@ -48,7 +48,8 @@ pub fn measure(
     let text = setting.scaled(candidate, sampled);
     let file = made(&text)?;
     let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
-    let mut run = VirtualRun::start(&file, RunOptions { segment_bytes, ..RunOptions::new(SEED) })?;
+    let mut run =
+        VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
     let mut times = Times::default();
     let ios = requests.iter().map(|request| (request.at, request.io()));
     run.replay(ios, |number, time| times.add(&requests[number], time))?;

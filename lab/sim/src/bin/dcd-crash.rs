@@ -42,6 +42,8 @@ enum CanaryName {
     StaleClean,
     /// Blocks that were read are copied to the log although a write has overlapped them meanwhile.
     StaleKeep,
+    /// A start takes from summaries of segments what was not durable when they were written.
+    StaleSummary,
     /// Large writes go around the log over gaps that are being destaged.
     StaleGap,
     /// Segments are freed while a record in them is still being written.
@@ -216,6 +218,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
         Some(CanaryName::StaleClean) => Some(Canary::StaleClean),
         Some(CanaryName::StaleKeep) => Some(Canary::StaleKeep),
+        Some(CanaryName::StaleSummary) => Some(Canary::StaleSummary),
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),

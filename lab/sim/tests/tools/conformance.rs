@@ -81,7 +81,7 @@ fn a_log_cache_that_fills_gaps_conforms() {
         let mut disks =
             vec![MemDisk::new(log_geometry, LATENCY, seed), MemDisk::new(geometry, LATENCY, seed)];
         let [log, data] = &mut disks[..] else { unreachable!("two disks") };
-        let options = FormatOptions { segment_bytes: 64 << 10, ..FormatOptions::new([1; 16], [2; 16]) };
+        let options = FormatOptions { segment_bytes: Some(64 << 10), ..FormatOptions::new([1; 16], [2; 16]) };
         format(log, data, &options).expect("formatted");
         let strides = || Strides::up_to(50);
         let contiguity = Some(Contiguity { read: strides(), write: strides() });

@@ -32,7 +32,7 @@ fn cached(full_stripes_first: bool) -> (Stack, VirtualDriver<MemDisk>) {
     let log_geometry = Geometry { rotational: true, ..Geometry::plain(LOG_SECTORS) };
     let mut log = MemDisk::instant(log_geometry);
     let mut data = MemDisk::instant(Geometry::plain(STRIPES * STRIPE_LINES * 8));
-    let options = FormatOptions { segment_bytes: 64 << 10, ..FormatOptions::new([1; 16], [2; 16]) };
+    let options = FormatOptions { segment_bytes: Some(64 << 10), ..FormatOptions::new([1; 16], [2; 16]) };
     format(&mut log, &mut data, &options).expect("formatted");
     disks.push(log);
 

@@ -52,7 +52,7 @@ fn disk(sectors: u64, seed: u64) -> MemDisk {
 /// A log as a killed server leaves it: its newest superblock has been written, and not flushed.
 fn killed(seed: u64) -> (MemDisk, Superblock, Superblock) {
     let (mut log, mut data) = (disk(32 + 4 * 32, seed), disk(4096, seed));
-    let options = FormatOptions { segment_bytes: 16 << 10, ..FormatOptions::new([1; 16], [2; 16]) };
+    let options = FormatOptions { segment_bytes: Some(16 << 10), ..FormatOptions::new([1; 16], [2; 16]) };
     let mut durable = format(&mut log, &mut data, &options).expect("it is formatted");
     durable.state = State::Active;
     write_superblock(&mut log, &mut durable).expect("it is written");

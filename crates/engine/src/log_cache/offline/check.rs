@@ -100,7 +100,7 @@ pub fn check(
         total: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
         progress,
     };
-    let options = WalkOptions { accept_damage: true, verify_all: true, canary: None };
+    let options = WalkOptions { accept_damage: true, verify_all: true, ..WalkOptions::default() };
     let walked = walk(log, &superblock, options, &mut watched)?;
     let mut newest = watched.newest;
     newest.purge_before(walked.tail_seq);

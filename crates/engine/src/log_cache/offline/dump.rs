@@ -151,7 +151,7 @@ pub fn dump(
         sink(&superblock_row(index, copy, live.as_ref().ok().map(|live| live.generation)));
     }
     let superblock = live?;
-    let options = WalkOptions { accept_damage: true, verify_all: filter.verify, canary: None };
+    let options = WalkOptions { accept_damage: true, verify_all: filter.verify, ..WalkOptions::default() };
     let walked = walk(log, &superblock, options, &mut |header: &Header, bad: &[usize]| {
         rows(header, bad, filter, sink)
     })?;

@@ -13,9 +13,12 @@ use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
 use crate::log_cache::spindle::Spindle;
 use crate::{BlockDevice, Buf, SECTOR_BYTES};
 
+const SEGMENTS_WANTED: u64 = 2048;
+
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    pub segment_bytes: u32,
+    /// Where not given: the least from 512 KiB to 16 MiB that makes no more than 2048 segments. A start looks into each of them.
+    pub segment_bytes: Option<u32>,
     /// Where not given: 4096. 512 saves log space where small writes are flushed one by one, on devices that can.
     pub log_block_bytes: Option<u32>,
     pub cache_uuid: [u8; 16],
@@ -26,7 +29,7 @@ pub struct FormatOptions {
 
 impl FormatOptions {
     pub fn new(cache_uuid: [u8; 16], data_uuid: [u8; 16]) -> FormatOptions {
-        FormatOptions { segment_bytes: 512 << 10, log_block_bytes: None, cache_uuid, data_uuid, force: false }
+        FormatOptions { segment_bytes: None, log_block_bytes: None, cache_uuid, data_uuid, force: false }
     }
 }
 
@@ -70,7 +73,7 @@ fn plan(
     options: &FormatOptions,
 ) -> Result<Superblock, LogError> {
     let (log, data) = (log.geometry(), data.geometry());
-    let segment_bytes = options.segment_bytes;
+    let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(log.sectors));
     if data.read_only {
         return Err(LogError::ReadOnly("data disk"));
     }
@@ -115,12 +118,20 @@ fn plan(
         durable_seq: 1,
         flush_epoch: 0,
         live_seq: 1,
+        summaries_epoch: 0,
         fingerprint: Fingerprint::default(),
         calibration: None,
         spindle: Spindle::NotMeasured,
         kept_seq: 0,
         live_sector: 0,
     })
+}
+
+/// See [`FormatOptions::segment_bytes`].
+fn segment_bytes_for(log_sectors: u64) -> u32 {
+    let sizes = (19..24).map(|shift| 1u32 << shift);
+    let fits = |bytes: &u32| log_sectors / (u64::from(*bytes) / SECTOR_BYTES) <= SEGMENTS_WANTED;
+    sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_MAX)
 }
 
 fn refuse_where_occupied(

@@ -16,7 +16,7 @@ const DATA_SECTORS: u64 = 1 << 12;
 fn quiet(_: Progress) {}
 
 fn options() -> FormatOptions {
-    FormatOptions { segment_bytes: 16 << 10, ..FormatOptions::new([7; 16], [8; 16]) }
+    FormatOptions { segment_bytes: Some(16 << 10), ..FormatOptions::new([7; 16], [8; 16]) }
 }
 
 fn devices() -> (Ram, Ram) {
@@ -95,7 +95,7 @@ fn what_cannot_be_formatted_is_refused() {
     };
     let small = format(&mut Ram::new(100), &mut data, &options());
     assert!(matches!(small, Err(LogError::TooSmall { .. })));
-    for bad in [with(|o| o.segment_bytes = 3 << 14), with(|o| o.log_block_bytes = Some(1024))] {
+    for bad in [with(|o| o.segment_bytes = Some(3 << 14)), with(|o| o.log_block_bytes = Some(1024))] {
         assert!(matches!(format(&mut log, &mut data, &bad), Err(LogError::Options(_))));
     }
     assert_eq!(log.operations, 0, "nothing was written");

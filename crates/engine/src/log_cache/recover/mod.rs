@@ -15,6 +15,7 @@
 
 mod reader;
 mod search;
+mod summaries;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use super::format::{Header, Kind, Superblock};
 use crate::{BlockDevice, Extent, IoError};
 use reader::Reader;
 use search::Survey;
+use summaries::Summaries;
 
 /// Records from this size on are hopped over; smaller ones are read with their segment.
 const HOP_SECTORS: u64 = 128;
@@ -46,6 +48,8 @@ pub struct WalkOptions {
     /// walk goes on with the next one that certainly belongs to the chain: what the lost ones held reads as it was
     /// before. The hole stays in the log until everything in it is destaged.
     pub accept_damage: bool,
+    /// Reads segments by their summaries where it can, and stops at what looks like damage: to be walked again without.
+    pub summaries: bool,
     /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
     pub canary: Option<Canary>,
@@ -202,6 +206,7 @@ enum Payload {
 struct Walk<'a> {
     reader: Reader<'a>,
     superblock: Superblock,
+    summaries: Option<Summaries>,
     options: WalkOptions,
     /// The expected record.
     seq: u64,
@@ -239,8 +244,14 @@ pub fn walk(
         segments_left: superblock.segments - 1,
     };
     let hop_sectors = if log.geometry().rotational { HOP_SECTORS_SPINNING } else { HOP_SECTORS };
+    let mut reader = Reader::new(log, superblock);
+    let summaries = match options.summaries {
+        true => Summaries::read(&mut reader, superblock, options.canary)?,
+        false => None,
+    };
     let mut walk = Walk {
-        reader: Reader::new(log, superblock),
+        reader,
+        summaries,
         superblock: superblock.clone(),
         options,
         seq: superblock.tail_seq,
@@ -285,6 +296,9 @@ impl Walk<'_> {
                 Missing::End => return Ok(None),
                 Missing::Damaged { damage, proof } => (damage, proof),
             };
+            if self.summaries.is_some() {
+                return Err(RecoverError::Damage(Box::new(damage)));
+            }
             if damage.kind == DamageKind::Missing && !self.tail_searched {
                 self.tail_searched = true;
                 if self.find_moved_tail()? {
@@ -324,7 +338,12 @@ impl Walk<'_> {
 
     /// Verifies the payload where it may be torn.
     fn payload(&mut self, header: &Header) -> Result<Payload, RecoverError> {
-        if header.seq < self.superblock.durable_seq && !self.options.verify_all {
+        let known = header.seq < self.superblock.durable_seq
+            || self
+                .summaries
+                .as_ref()
+                .is_some_and(|summaries| summaries.is_durable(header.epoch, header.seq));
+        if known && !self.options.verify_all {
             return Ok(Payload::Kept(Vec::new()));
         }
         self.reader.first_unreadable = None;
@@ -339,19 +358,23 @@ impl Walk<'_> {
         if !durable {
             return Ok(Payload::Torn);
         }
+        let damage = Damage {
+            kind: DamageKind::Payload,
+            seq: header.seq,
+            until_seq: header.seq + 1,
+            sector: header.sector,
+            lost: bad.iter().map(|&index| header.entries[index].extent).collect(),
+        };
+        if self.summaries.is_some() {
+            return Err(RecoverError::Damage(Box::new(damage)));
+        }
         if !self.tail_searched {
             self.tail_searched = true;
             if self.find_moved_tail()? {
                 return Ok(Payload::Destaged);
             }
         }
-        self.report(Damage {
-            kind: DamageKind::Payload,
-            seq: header.seq,
-            until_seq: header.seq + 1,
-            sector: header.sector,
-            lost: bad.iter().map(|&index| header.entries[index].extent).collect(),
-        })?;
+        self.report(damage)?;
         Ok(Payload::Kept(bad))
     }
 

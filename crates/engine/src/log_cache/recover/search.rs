@@ -46,6 +46,12 @@ impl Walk<'_> {
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
         let Place { segment, sector, segments_left } = self.place;
         let end = self.segment_end(segment);
+        if let Some(header) = self.summarised(segment, sector)? {
+            return Ok(Some(header));
+        }
+        if self.has_left(segment) && segments_left > 0 {
+            return self.find_in_next(segment);
+        }
         if self.last_sectors >= self.hop_sectors && sector < end {
             // Most likely the next record begins right here and is large, too: read no more than its header.
             let until = sector + self.superblock.log_block_sectors();
@@ -56,10 +62,15 @@ impl Walk<'_> {
         if let Some(header) = self.scan(sector, end, |walk, h| walk.is_expected(h))? {
             return Ok(Some(header));
         }
-        if segments_left == 0 {
-            return Ok(None);
+        if segments_left == 0 { Ok(None) } else { self.find_in_next(segment) }
+    }
+
+    fn find_in_next(&mut self, segment: u32) -> Result<Option<Header>, RecoverError> {
+        let next = self.segment_after(segment, 1);
+        let start = self.superblock.segment_start(next);
+        if let Some(header) = self.summarised(next, start)? {
+            return Ok(Some(header));
         }
-        let start = self.superblock.segment_start(self.segment_after(segment, 1));
         if self.last_sectors >= self.hop_sectors {
             let until = start + self.superblock.log_block_sectors();
             if let Some(header) = self.header_at(start, until)?.filter(|h| self.is_expected(h)) {
@@ -116,6 +127,11 @@ impl Walk<'_> {
         let far = if whole { rest } else { rest.min(1) };
         for steps in 0..=far {
             let segment = self.segment_after(self.place.segment, steps);
+            let summaries = self.summaries.as_ref();
+            if let Some(header) = summaries.and_then(|s| s.newest_header(&self.superblock, segment, steps)) {
+                survey.note(header);
+                continue;
+            }
             self.each_header(segment, self.search_sectors(steps), |header| survey.note(header))?;
         }
         self.survey = Some(survey.clone());
@@ -267,7 +283,7 @@ impl Walk<'_> {
             .filter(|header| header.oldest_live_seq <= header.seq && header.durable_seq <= header.seq))
     }
 
-    fn is_expected(&self, header: &Header) -> bool {
+    pub(super) fn is_expected(&self, header: &Header) -> bool {
         header.seq == self.seq && self.is_admissible(header)
     }
 

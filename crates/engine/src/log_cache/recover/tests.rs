@@ -487,7 +487,7 @@ fn garbage_is_survived() {
         for accept_damage in [false, true] {
             for verify_all in [false, true] {
                 let (seen, found) =
-                    walk_with(&mut log, WalkOptions { accept_damage, verify_all, canary: None });
+                    walk_with(&mut log, WalkOptions { accept_damage, verify_all, ..WalkOptions::default() });
                 assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
                 if let Ok(found) = found {
                     assert!(found.tail_seq <= found.next_seq);

@@ -1,0 +1,146 @@
+//! Which summaries a walk believes, and for what.
+//!
+//! A record from a summary is taken without a look at its header, so it has to be certain that the header is there:
+//!
+//! - Of an activation only those records count that a summary of the same activation calls durable (or the superblock). A later start
+//!   cannot have dropped those and begun something else in their place.
+//! - Activations before [`Superblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
+//! - Both superblocks are good. With the older one alone, the walk may begin in segments that were written again since.
+//! - The rule of epochs holds as for a header.
+//!
+//! Anything that looks like damage ends the walk, and the caller walks again without summaries: so what is damage is decided by headers.
+
+use super::reader::Reader;
+use super::{RecoverError, Walk};
+use crate::SECTOR_BYTES;
+use crate::log_cache::Canary;
+use crate::log_cache::format::{Header, State, Superblock};
+use crate::log_cache::summary::Summary;
+
+/// See the module's documentation.
+pub(super) struct Summaries {
+    /// Of each segment.
+    of: Vec<Option<Summary>>,
+    /// Each activation, with the first record that no summary of it calls durable.
+    durable: Vec<(u64, u64)>,
+    /// The most segment buffers that a program had.
+    buffers: u32,
+    /// A segment whose headers were read from its summary.
+    open: Option<(u32, Vec<Header>)>,
+    canary: Option<Canary>,
+}
+
+impl Summaries {
+    /// Reads the fixed part of each; nothing where the log is empty after a clean stop.
+    pub fn read(
+        reader: &mut Reader<'_>,
+        superblock: &Superblock,
+        canary: Option<Canary>,
+    ) -> Result<Option<Summaries>, RecoverError> {
+        let is_empty = superblock.state == State::Stopped && superblock.tail_seq == superblock.durable_seq;
+        if superblock.summaries_epoch == 0 || is_empty {
+            return Ok(None);
+        }
+        let mut summaries = Summaries {
+            of: Vec::with_capacity(superblock.segments as usize),
+            durable: vec![(superblock.epoch, superblock.durable_seq)],
+            buffers: 0,
+            open: None,
+            canary,
+        };
+        let believed = superblock.summaries_epoch..=superblock.epoch;
+        for segment in 0..superblock.segments {
+            let sector = superblock.segment_start((segment + 1) % superblock.segments);
+            let sectors = superblock.log_block_sectors();
+            let block = reader.get(sector, sectors, sector + sectors)?;
+            let summary = block
+                .and_then(|block| Summary::decode(block, superblock, segment, sector))
+                .filter(|summary| believed.contains(&summary.epoch));
+            if let Some(summary) = &summary {
+                summaries.note_durable(summary.epoch, summary.durable_seq);
+                summaries.buffers = summaries.buffers.max(summary.segment_buffers.into());
+            }
+            summaries.of.push(summary);
+        }
+        Ok(Some(summaries))
+    }
+
+    fn note_durable(&mut self, epoch: u64, seq: u64) {
+        match self.durable.iter_mut().find(|(of, _)| *of == epoch) {
+            Some((_, durable)) => *durable = seq.max(*durable),
+            None => self.durable.push((epoch, seq)),
+        }
+    }
+
+    /// Record `seq` of an activation was durable once.
+    pub fn is_durable(&self, epoch: u64, seq: u64) -> bool {
+        self.durable.iter().any(|&(of, durable)| of == epoch && seq < durable)
+    }
+
+    /// The newest records of which there is a summary: their segment.
+    fn newest(&self) -> Option<u32> {
+        let summaries = self.of.iter().flatten();
+        summaries.max_by_key(|summary| (summary.epoch, summary.first_seq)).map(|summary| summary.segment)
+    }
+
+    /// What the headers say of a segment `steps` after the walk's place, where its summary says it: the newest of them. A buffer is kept
+    /// until all before it is durable, so what came after the last summary lies in no more segments than there are buffers.
+    pub fn newest_header(&self, superblock: &Superblock, segment: u32, steps: u32) -> Option<Header> {
+        let near = self.buffers + 1;
+        let newest = self.newest()?;
+        let behind_newest = (segment + superblock.segments - newest) % superblock.segments;
+        let summary = self.of[segment as usize].as_ref()?;
+        (steps > near && (behind_newest == 0 || behind_newest > near)).then(|| Header {
+            epoch: summary.epoch,
+            seq: summary.end_seq() - 1,
+            sector: superblock.segment_start(segment),
+            oldest_live_seq: summary.oldest_live_seq,
+            durable_seq: summary.durable_seq,
+            flush_epoch: 0,
+            sectors: 0,
+            continues: false,
+            entries: Vec::new(),
+        })
+    }
+}
+
+impl Walk<'_> {
+    /// The expected record from the summary of a segment.
+    pub(super) fn summarised(&mut self, segment: u32, from: u64) -> Result<Option<Header>, RecoverError> {
+        let Some(summaries) = &mut self.summaries else { return Ok(None) };
+        let Some(summary) = &summaries.of[segment as usize] else { return Ok(None) };
+        let Some(index) = self.seq.checked_sub(summary.first_seq).filter(|i| *i < summary.records.into())
+        else {
+            return Ok(None);
+        };
+        let epoch = summary.epoch;
+        if !summaries.is_durable(epoch, self.seq) && summaries.canary != Some(Canary::StaleSummary) {
+            return Ok(None);
+        }
+        if summaries.open.as_ref().is_none_or(|(open, _)| *open != segment) {
+            let (sector, bytes) = (summary.sector, summary.bytes());
+            let sectors = (bytes as u64).div_ceil(SECTOR_BYTES);
+            let unreadable = self.reader.first_unreadable;
+            let read = self.reader.get(sector, sectors, sector + sectors)?;
+            let headers = read.and_then(|bytes| summary.headers(bytes, &self.superblock));
+            self.reader.first_unreadable = unreadable;
+            let Some(headers) = headers else {
+                summaries.of[segment as usize] = None;
+                return Ok(None);
+            };
+            summaries.open = Some((segment, headers));
+        }
+        let header = summaries.open.as_ref().map(|(_, headers)| headers[index as usize].clone());
+        Ok(header.filter(|header| header.sector >= from && self.is_expected(header)))
+    }
+
+    /// The running activation has left this segment, and the expected record is one of its own after that.
+    pub(super) fn has_left(&self, segment: u32) -> bool {
+        let summary = self.summaries.as_ref().and_then(|summaries| summaries.of[segment as usize].as_ref());
+        summary.is_some_and(|summary| {
+            let is_running =
+                summary.epoch == self.superblock.epoch && self.seq >= self.superblock.epoch_start_seq;
+            is_running && self.seq == summary.end_seq()
+        })
+    }
+}

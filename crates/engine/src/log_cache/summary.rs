@@ -1,0 +1,258 @@
+//! Summaries: what the headers in a segment say, once more, at the start of the segment after it.
+//!
+//! A start reads them in place of the headers: a hundredth of the log. A summary is in the write of the first records of its segment, so it
+//! costs no operation; and the records behind it are never durable without it.
+//!
+//! A summary repeats what headers say and decides nothing. A segment without a whole one is read by its headers, and a start that comes
+//! upon damage begins again without summaries (see `recover::summaries` for which of them are believed).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::format::{
+    ENTRY_BYTES, Entry, EntryBytes, FLAG_CONTINUES, Header, Superblock, decode_entry, encode_entry,
+};
+use crate::Geometry;
+
+/// "dcdS" in ASCII.
+pub const SUMMARY_MAGIC: [u8; 4] = *b"dcdS";
+const SUMMARY_VERSION: u16 = 1;
+/// A summary takes at most this part of a segment; a segment with too many records for it has none.
+pub const SUMMARY_PART: u32 = 8;
+/// A segment of 4 MiB passes under the heads of a disk of today in the time of two seeks.
+const SPINNING_BYTES_MIN: u32 = 4 << 20;
+
+/// The fixed part; the records of the segment before follow, each with its entries.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SummaryBytes {
+    pub magic: [u8; 4],
+    pub version: U16,
+    /// Segment buffers of the program that made this.
+    pub segment_buffers: U16,
+    /// CRC32C of the fixed part with this field zero.
+    pub crc: U32,
+    /// CRC32C of what follows.
+    pub body_crc: U32,
+    pub body_bytes: U32,
+    pub records: U32,
+    pub cache_uuid: [u8; 16],
+    pub epoch: U64,
+    /// The sector of the log device where this lies.
+    pub sector: U64,
+    pub first_seq: U64,
+    /// Records before this one were durable when this was made.
+    pub durable_seq: U64,
+    /// The highest that a header in the segment states.
+    pub oldest_live_seq: U64,
+}
+
+pub const SUMMARY_FIXED_BYTES: usize = 80;
+const _: () = assert!(size_of::<SummaryBytes>() == SUMMARY_FIXED_BYTES);
+
+/// A record in a summary; its entries follow. Its sequence number is one more than that of the one before.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SummaryRecordBytes {
+    /// Where the record begins, in sectors from the start of its segment.
+    pub offset: U32,
+    pub entry_count: U16,
+    /// As in a header.
+    pub flags: U16,
+    pub flush_epoch: U64,
+}
+
+const RECORD_BYTES: usize = 16;
+const _: () = assert!(size_of::<SummaryRecordBytes>() == RECORD_BYTES);
+
+/// Gathers a segment's summary while its records are written.
+#[derive(Default)]
+pub struct Gathered {
+    /// The number of the segment.
+    segment: u64,
+    first_seq: u64,
+    records: u32,
+    oldest_live_seq: u64,
+    body: Vec<u8>,
+}
+
+impl Gathered {
+    /// A record is sealed, `offset` sectors behind the start of the segment with that number.
+    pub fn note(&mut self, segment: u64, offset: u64, header: &Header) {
+        if self.records == 0 || self.segment != segment {
+            (self.segment, self.first_seq) = (segment, header.seq);
+            (self.records, self.oldest_live_seq) = (0, 0);
+            self.body.clear();
+        }
+        assert_eq!(header.seq, self.first_seq + u64::from(self.records), "in the order of their numbers");
+        self.records += 1;
+        self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
+        let record = SummaryRecordBytes {
+            offset: (offset as u32).into(),
+            entry_count: (header.entries.len() as u16).into(),
+            flags: (if header.continues { FLAG_CONTINUES } else { 0 }).into(),
+            flush_epoch: header.flush_epoch.into(),
+        };
+        self.body.extend_from_slice(record.as_bytes());
+        for entry in &header.entries {
+            self.body.extend_from_slice(encode_entry(entry).as_bytes());
+        }
+    }
+
+    /// The summary of a segment for the start of the next one, padded to whole blocks; nothing where there are no records, or too many.
+    pub fn encode(
+        &self,
+        segment: u64,
+        superblock: &Superblock,
+        sector: u64,
+        durable_seq: u64,
+        segment_buffers: usize,
+    ) -> Vec<u8> {
+        let block = superblock.log_block_bytes as usize;
+        let bytes = (SUMMARY_FIXED_BYTES + self.body.len()).next_multiple_of(block);
+        if self.records == 0 || self.segment != segment || bytes > bytes_max(superblock) {
+            return Vec::new();
+        }
+        let mut fixed = SummaryBytes {
+            magic: SUMMARY_MAGIC,
+            version: SUMMARY_VERSION.into(),
+            segment_buffers: (segment_buffers as u16).into(),
+            crc: 0.into(),
+            body_crc: crc32c::crc32c(&self.body).into(),
+            body_bytes: (self.body.len() as u32).into(),
+            records: self.records.into(),
+            cache_uuid: superblock.cache_uuid,
+            epoch: superblock.epoch.into(),
+            sector: sector.into(),
+            first_seq: self.first_seq.into(),
+            durable_seq: durable_seq.into(),
+            oldest_live_seq: self.oldest_live_seq.into(),
+        };
+        fixed.crc = crc32c::crc32c(fixed.as_bytes()).into();
+        let mut all = Vec::with_capacity(bytes);
+        all.extend_from_slice(fixed.as_bytes());
+        all.extend_from_slice(&self.body);
+        all.resize(bytes, 0);
+        all
+    }
+}
+
+/// Whether summaries are written and read. On a disk that spins it takes longer to seek for the summaries of short segments than to read
+/// these from end to end.
+pub const fn are_used(superblock: &Superblock, log: &Geometry) -> bool {
+    !log.rotational || superblock.segment_bytes >= SPINNING_BYTES_MIN
+}
+
+/// The most that a summary takes, in bytes: whole blocks.
+pub const fn bytes_max(superblock: &Superblock) -> usize {
+    let part = (superblock.segment_bytes / SUMMARY_PART) as usize;
+    part / superblock.log_block_bytes as usize * superblock.log_block_bytes as usize
+}
+
+/// What the fixed part of a summary says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The segment that it is of.
+    pub segment: u32,
+    /// Where it lies.
+    pub sector: u64,
+    pub epoch: u64,
+    pub first_seq: u64,
+    pub records: u32,
+    pub durable_seq: u64,
+    pub oldest_live_seq: u64,
+    pub segment_buffers: u16,
+    body_crc: u32,
+    body_bytes: u32,
+}
+
+impl Summary {
+    /// Reads the fixed part from the first block of the segment after `segment`; every field is checked.
+    pub fn decode(block: &[u8], superblock: &Superblock, segment: u32, sector: u64) -> Option<Summary> {
+        let (fixed, _) = SummaryBytes::read_from_prefix(block).ok()?;
+        let mut unsigned = fixed.clone();
+        unsigned.crc = 0.into();
+        let end = fixed.first_seq.get().checked_add(u64::from(fixed.records.get()))?;
+        let is_good = fixed.magic == SUMMARY_MAGIC
+            && fixed.version.get() == SUMMARY_VERSION
+            && fixed.cache_uuid == superblock.cache_uuid
+            && fixed.sector.get() == sector
+            && crc32c::crc32c(unsigned.as_bytes()) == fixed.crc.get()
+            && fixed.records.get() > 0
+            && fixed.durable_seq.get() <= end
+            && fixed.oldest_live_seq.get() < end
+            && fixed.body_bytes.get() as usize + SUMMARY_FIXED_BYTES <= bytes_max(superblock);
+        is_good.then(|| Summary {
+            segment,
+            sector,
+            epoch: fixed.epoch.get(),
+            first_seq: fixed.first_seq.get(),
+            records: fixed.records.get(),
+            durable_seq: fixed.durable_seq.get(),
+            oldest_live_seq: fixed.oldest_live_seq.get(),
+            segment_buffers: fixed.segment_buffers.get(),
+            body_crc: fixed.body_crc.get(),
+            body_bytes: fixed.body_bytes.get(),
+        })
+    }
+
+    /// The record after the last one.
+    pub fn end_seq(&self) -> u64 {
+        self.first_seq + u64::from(self.records)
+    }
+
+    /// All of it, in bytes.
+    pub const fn bytes(&self) -> usize {
+        SUMMARY_FIXED_BYTES + self.body_bytes as usize
+    }
+
+    /// The headers, from all the bytes of the summary. Nothing where any of them is not as a header may be.
+    pub fn headers(&self, bytes: &[u8], superblock: &Superblock) -> Option<Vec<Header>> {
+        let mut rest = bytes.get(SUMMARY_FIXED_BYTES..self.bytes())?;
+        if crc32c::crc32c(rest) != self.body_crc {
+            return None;
+        }
+        let mut headers = Vec::with_capacity(rest.len() / (RECORD_BYTES + ENTRY_BYTES));
+        let mut place = 0;
+        for seq in self.first_seq..self.end_seq() {
+            let header;
+            (header, rest) = self.header(seq, rest, superblock)?;
+            let offset = header.sector - superblock.segment_start(self.segment);
+            if offset < place {
+                return None;
+            }
+            place = offset + u64::from(header.sectors);
+            headers.push(header);
+        }
+        rest.is_empty().then_some(headers)
+    }
+
+    fn header<'a>(&self, seq: u64, rest: &'a [u8], superblock: &Superblock) -> Option<(Header, &'a [u8])> {
+        let (record, mut rest) = SummaryRecordBytes::read_from_prefix(rest).ok()?;
+        let block = superblock.log_block_sectors();
+        let mut entries: Vec<Entry> = Vec::with_capacity(usize::from(record.entry_count.get()));
+        let mut payload = 0;
+        for _ in 0..record.entry_count.get() {
+            let entry;
+            (entry, rest) = EntryBytes::read_from_prefix(rest).ok()?;
+            let entry = decode_entry(entry, superblock.data_sectors)?;
+            payload += entry.payload_sectors();
+            entries.push(entry);
+        }
+        let offset = u64::from(record.offset.get());
+        let sectors = block + payload.next_multiple_of(block);
+        let fits = offset.is_multiple_of(block) && offset + sectors <= superblock.segment_sectors();
+        let header = Header {
+            epoch: self.epoch,
+            seq,
+            sector: superblock.segment_start(self.segment) + offset,
+            oldest_live_seq: self.oldest_live_seq.min(seq),
+            durable_seq: self.durable_seq.min(seq),
+            flush_epoch: record.flush_epoch.get(),
+            sectors: u32::try_from(sectors).ok()?,
+            continues: record.flags.get() & FLAG_CONTINUES != 0,
+            entries,
+        };
+        fits.then_some((header, rest))
+    }
+}
