@@ -10,18 +10,18 @@ use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
-use super::format::{Header, Kind, State, Superblock};
+use super::format::{Entry, Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
 use super::offline::{check_sizes, live_superblock, read_copies, refuse_out_of_use, write_superblock};
 use super::queue::Queue;
 use super::read::masked_runs;
-use super::recover::{DamageKind, RecoverError, WalkOptions, Walked, walk};
+use super::recover::{DamageKind, RecoverError, Visitor, WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
 use super::summary;
-use super::table::Place;
+use super::table::{Line, Place};
 use super::{Canary, LogCacheConfig, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
@@ -146,6 +146,26 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
     Ok(())
 }
 
+/// Those who look at the walk.
+struct Start<'a> {
+    replay: &'a mut Replay,
+    comparison: &'a mut Comparison,
+}
+
+impl Visitor for Start<'_> {
+    fn record(&mut self, header: &Header, _bad: &[usize]) {
+        self.replay.record(header);
+        self.comparison.record(header);
+    }
+
+    fn upcoming(&mut self, headers: &mut dyn Iterator<Item = &Header>) {
+        let data = |entry: &&Entry| entry.kind.has_payload();
+        let lines =
+            headers.flat_map(|header| header.entries.iter().filter(data)).map(|e| Line::of(e.extent.start));
+        self.replay.index.table().touch(lines);
+    }
+}
+
 /// Walks the log into memory.
 fn replay(
     config: &LogCacheConfig,
@@ -161,10 +181,8 @@ fn replay(
     let comparison = Comparison::new(superblock, &mut PortDevice { ports: below, port: DATA });
     let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let mut device = PortDevice { ports: below, port: LOG };
-    let walked = walk(&mut device, superblock, options, &mut |header: &Header, _bad: &[usize]| {
-        replay.record(header);
-        comparison.record(header);
-    })?;
+    let mut start = Start { replay: &mut replay, comparison: &mut comparison };
+    let walked = walk(&mut device, superblock, options, &mut start)?;
     Ok((replay, comparison, walked))
 }
 

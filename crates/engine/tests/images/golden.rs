@@ -137,7 +137,7 @@ fn written(log_block_bytes: u32) -> [Ram; 2] {
     rig.crash()
 }
 
-/// The images, oldest first. The first ones were written before superblocks had lines between the ends of the data disk.
+/// The images, oldest first: before superblocks had lines between the ends of the data disk, before segments had summaries, and now.
 const IMAGES: [&str; 3] = ["format-1", "format-1-samples", "format-2"];
 
 fn golden(image: &str, log_block_bytes: u32) -> PathBuf {

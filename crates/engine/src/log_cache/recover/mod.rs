@@ -63,6 +63,9 @@ pub trait Visitor {
     /// `bad` holds the indexes of those data entries whose payload was read and is not what it was; empty unless damage is
     /// accepted.
     fn record(&mut self, header: &Header, bad: &[usize]);
+
+    /// These records come soon, or nearly all of them.
+    fn upcoming(&mut self, _headers: &mut dyn Iterator<Item = &Header>) {}
 }
 
 impl<F: FnMut(&Header, &[usize])> Visitor for F {
@@ -272,6 +275,11 @@ pub fn walk(
         damages: 0,
     };
     while let Some(header) = walk.next()? {
+        if let Some(summaries) = &mut walk.summaries
+            && let Some(mut headers) = summaries.newly_opened()
+        {
+            visitor.upcoming(&mut headers);
+        }
         match walk.payload(&header)? {
             Payload::Kept(bad) => walk.accept(header, bad, visitor)?,
             Payload::Destaged => {}

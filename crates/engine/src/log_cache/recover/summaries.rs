@@ -25,8 +25,9 @@ pub(super) struct Summaries {
     durable: Vec<(u64, u64)>,
     /// The most segment buffers that a program had.
     buffers: u32,
-    /// A segment whose headers were read from its summary.
-    open: Option<(u32, Vec<Header>)>,
+    /// A segment whose headers were read from its summary; those that were taken are gone.
+    open: Option<(u32, Vec<Option<Header>>)>,
+    is_newly_opened: bool,
     canary: Option<Canary>,
 }
 
@@ -46,6 +47,7 @@ impl Summaries {
             durable: vec![(superblock.epoch, superblock.durable_seq)],
             buffers: 0,
             open: None,
+            is_newly_opened: false,
             canary,
         };
         let believed = superblock.summaries_epoch..=superblock.epoch;
@@ -75,6 +77,12 @@ impl Summaries {
     /// Record `seq` of an activation was durable once.
     pub fn is_durable(&self, epoch: u64, seq: u64) -> bool {
         self.durable.iter().any(|&(of, durable)| of == epoch && seq < durable)
+    }
+
+    /// The headers of a segment that was opened since this was asked.
+    pub fn newly_opened(&mut self) -> Option<impl Iterator<Item = &Header>> {
+        let is_new = std::mem::take(&mut self.is_newly_opened);
+        self.open.as_ref().filter(|_| is_new).map(|(_, headers)| headers.iter().flatten())
     }
 
     /// The newest records of which there is a summary: their segment.
@@ -128,9 +136,10 @@ impl Walk<'_> {
                 summaries.of[segment as usize] = None;
                 return Ok(None);
             };
-            summaries.open = Some((segment, headers));
+            summaries.open = Some((segment, headers.into_iter().map(Some).collect()));
+            summaries.is_newly_opened = true;
         }
-        let header = summaries.open.as_ref().map(|(_, headers)| headers[index as usize].clone());
+        let header = summaries.open.as_mut().and_then(|(_, headers)| headers[index as usize].take());
         Ok(header.filter(|header| header.sector >= from && self.is_expected(header)))
     }
 

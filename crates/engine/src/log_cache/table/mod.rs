@@ -289,6 +289,11 @@ impl LookupTable {
         self.counts.add(&piece);
     }
 
+    /// These lines are needed soon.
+    pub fn touch(&self, lines: impl Iterator<Item = Line>) {
+        self.lines.touch(lines);
+    }
+
     /// What of the line is in the log.
     #[inline]
     pub fn lookup(&self, line: Line) -> Pieces {
