@@ -84,7 +84,7 @@ pub struct Format {
     /// Write a stack file that serves the cache (default: none is written)
     #[arg(long, value_name = "FILE", requires = "log")]
     pub stack: Option<PathBuf>,
-    /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 1GiB)
+    /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_size: Option<u64>,
     /// Overwrite what is on the log device, and discard the cache that the data disk has

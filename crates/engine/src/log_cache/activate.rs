@@ -263,10 +263,14 @@ fn ring_of(
     for &(segment, first_seq, sector) in segments {
         if first_seq > walked.tail_seq || from.is_some() && segment != tail {
             let info = ring.at_mut(segment);
-            (info.first_seq, info.first_sector) = (first_seq, Some(sector));
+            info.first_seq = first_seq;
+            info.set_first_offset(sector - superblock.segment_start(segment));
         }
     }
-    ring.at_mut(tail).first_sector = Some(walked.tail_sector);
+    // The start of the next segment is the end of this one.
+    let is_here = superblock.segment_of(walked.tail_sector) == tail;
+    let offset = is_here.then(|| walked.tail_sector - superblock.segment_start(tail));
+    ring.at_mut(tail).set_first_offset(offset.unwrap_or(superblock.segment_sectors()));
     // A segment that the log passed over without a record begins with the next one's first.
     let mut next = walked.next_seq;
     for number in (ring.kept()..=ring.head()).rev() {

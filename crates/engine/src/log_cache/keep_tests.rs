@@ -213,8 +213,13 @@ fn damage_where_recovery_only_looks_for_copies_is_no_reason_to_refuse_the_start(
     steps.control(Control::Stop);
     let mut whole = Steps::start(steps.disks.clone(), keeping()).unwrap();
     assert_eq!((read(&mut whole, AT), whole.read(8)), ((Some(0), 0), Some(1)));
-    // The header of its record.
+    // The header of its record; then, also the summary that has it.
     steps.log().bytes[(place.0 * 512) as usize - 512] ^= 1;
+    let mut whole = Steps::start(steps.disks.clone(), keeping()).unwrap();
+    assert_eq!((read(&mut whole, AT), whole.read(8)), ((Some(0), 0), Some(1)));
+    let superblock = steps.core.log.superblock();
+    let after = superblock.segment_start(superblock.segment_of(place.0) + 1);
+    steps.log().bytes[(after * 512) as usize] ^= 1;
     let mut steps = steps.restart(keeping());
     assert_eq!((read(&mut steps, AT), steps.read(8)), ((Some(0), 1), Some(1)));
     steps.drain();

@@ -29,6 +29,9 @@ use zerocopy::IntoBytes;
 /// later one that calls them durable, and one that rots looks as if a power cut had torn it.
 pub const REST: Nanos = Nanos::from_secs(1);
 
+/// RAM for segment buffers at most, if two fit.
+const BUFFERS_BYTES_MAX: usize = 64 << 20;
+
 /// A request that is split over several records: it counts only as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
@@ -77,6 +80,11 @@ fn rotation(config: &LogCacheConfig, superblock: &Superblock) -> Rotation {
     Rotation::new(spindle, first, superblock.end_sector() - first)
 }
 
+/// Of large segments there are fewer.
+fn buffers(config: &LogCacheConfig, superblock: &Superblock) -> usize {
+    config.segment_buffers.min((BUFFERS_BYTES_MAX / superblock.segment_bytes as usize).max(2))
+}
+
 impl Log {
     pub fn new(
         config: &LogCacheConfig,
@@ -87,7 +95,7 @@ impl Log {
     ) -> Log {
         let block = superblock.log_block_bytes as usize;
         Log {
-            buffers: Buffers::new(config.segment_buffers, superblock.segment_bytes as usize, block),
+            buffers: Buffers::new(buffers(config, &superblock), superblock.segment_bytes as usize, block),
             rotation: rotation(config, &superblock),
             gathered: summary::are_used(&superblock, &geometry).then(Gathered::default),
             delay_max: config.delay_max,
@@ -249,7 +257,10 @@ impl Log {
                 filling.since = now;
             }
             let (sector, head) = (filling.end(), self.ring.index(self.ring.head()));
-            self.ring.at_mut(head).first_sector.get_or_insert(sector);
+            if self.ring.at(head).first_offset().is_none() {
+                let offset = sector - self.superblock.segment_start(head);
+                self.ring.at_mut(head).set_first_offset(offset);
+            }
             self.buffers.begin(self.next_seq);
             self.next_seq += 1;
             self.head_is_fixed = false;
@@ -609,7 +620,9 @@ impl Log {
         if first_seq == self.next_seq {
             return self.wrapped(self.head_sector);
         }
-        self.ring.at(self.ring.index(number)).first_sector.unwrap_or(self.start_of(number))
+        let offset = self.ring.at(self.ring.index(number)).first_offset().unwrap_or(0);
+        let sector = self.start_of(number) + offset;
+        if sector == self.superblock.end_sector() { self.superblock.segment_start(0) } else { sector }
     }
 
     /// Where the walk begins to look: a place inside the ring.

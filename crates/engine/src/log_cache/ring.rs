@@ -14,16 +14,29 @@
 //!
 //! Segments are counted with numbers that never wrap; the index on the device is the number modulo the count.
 
+use std::num::NonZeroU32;
+
 /// What is known of a segment that is in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     /// The first sequence number in it (or, while it is empty, the one that will be).
     pub first_seq: u64,
-    /// Where that record begins. Recovery starts there, and not at the start of the segment: in a gap before it there may
-    /// lie a record that an earlier crash took, with the same number.
-    pub first_sector: Option<u64>,
+    /// One more than where that record begins, in sectors from the start of the segment. Recovery starts there, and not at the start of the
+    /// segment: in a gap before it there may lie a record that an earlier crash took, with the same number.
+    first_offset: Option<NonZeroU32>,
     /// Reads of it that are in flight.
     pub pins: u32,
+}
+
+impl Segment {
+    /// Where the first record begins, in sectors from the start of the segment.
+    pub fn first_offset(&self) -> Option<u64> {
+        self.first_offset.map(|offset| u64::from(offset.get()) - 1)
+    }
+
+    pub fn set_first_offset(&mut self, offset: u64) {
+        self.first_offset = u32::try_from(offset + 1).ok().and_then(NonZeroU32::new);
+    }
 }
 
 /// See the module's documentation.

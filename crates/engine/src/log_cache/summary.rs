@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::format::{
     ENTRY_BYTES, Entry, EntryBytes, FLAG_CONTINUES, Header, Superblock, decode_entry, encode_entry,
 };
+use super::spindle::Spindle;
 use crate::Geometry;
 
 /// "dcdS" in ASCII.
@@ -140,7 +141,8 @@ impl Gathered {
 /// Whether summaries are written and read. On a disk that spins it takes longer to seek for the summaries of short segments than to read
 /// these from end to end.
 pub const fn are_used(superblock: &Superblock, log: &Geometry) -> bool {
-    !log.rotational || superblock.segment_bytes >= SPINNING_BYTES_MIN
+    let seeks = log.rotational && !matches!(superblock.spindle, Spindle::NotShown);
+    !seeks || superblock.segment_bytes >= SPINNING_BYTES_MIN
 }
 
 /// The most that a summary takes, in bytes: whole blocks.

@@ -20,7 +20,10 @@ fn crashed() -> Steps {
     steps
 }
 
-fn walked(steps: &mut Steps, summaries: bool) -> Result<(Vec<(u64, u64, Vec<Entry>)>, Walked), RecoverError> {
+/// A record's number, its place and its entries.
+type Record = (u64, u64, Vec<Entry>);
+
+fn walked(steps: &mut Steps, summaries: bool) -> Result<(Vec<Record>, Walked), RecoverError> {
     let superblock = read_superblock(steps.log()).expect("a superblock");
     let mut records = Vec::new();
     let options = WalkOptions { summaries, ..WalkOptions::default() };

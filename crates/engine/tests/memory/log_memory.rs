@@ -12,7 +12,7 @@ const DATA_LINES: u64 = DATA_BYTES / LINE_BYTES;
 /// The smallest log: what a cache with it has in RAM does not grow with the log.
 const SMALL_LOG_BYTES: u64 = 4 << 20;
 /// The most that a cached 4 KiB may take.
-const LINE_RAM_MAX: f64 = 24.0;
+const LINE_RAM_MAX: f64 = 21.0;
 /// What a log may keep free when it counts as full: four segments of 2048, in which the next batch has room.
 const FULL: f64 = 0.998;
 /// Fragments of half a line or less have a list: one entry and two nodes of 16 bytes, by the load of the table.
@@ -82,7 +82,7 @@ fn scattered(at: u64) -> u64 {
 }
 
 #[test]
-fn a_cached_4_kib_costs_at_most_24_bytes_of_ram_everything_counted() {
+fn a_cached_4_kib_costs_at_most_21_bytes_of_ram_everything_counted() {
     let cases: [(&str, f64, Counted); 4] = [
         ("4 KiB, one after the other", LINE_RAM_MAX, count(8, 1, |at| at)),
         ("4 KiB, at random", LINE_RAM_MAX, count(8, 1, scattered)),
@@ -98,6 +98,6 @@ fn a_cached_4_kib_costs_at_most_24_bytes_of_ram_everything_counted() {
             counted.destaging >> 10
         );
         assert!(counted.bytes_per_line <= *bound, "{name}: {}", counted.bytes_per_line);
-        assert!(counted.lines as f64 > 0.97 * (LOG_BYTES / LINE_BYTES) as f64, "{name}: the log is full");
+        assert!(counted.lines as f64 > 0.96 * (LOG_BYTES / LINE_BYTES) as f64, "{name}: the log is full");
     }
 }

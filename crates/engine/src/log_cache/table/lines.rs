@@ -7,9 +7,9 @@
 use super::Line;
 use super::packed::Packed;
 
-/// Lines to slots at most: 7/8 is 18.3 bytes a line; at 9/10 an insert into a full table moves half as many entries again.
-const LOAD_LINES: usize = 7;
-const LOAD_SLOTS: usize = 8;
+/// Lines to slots at most: 8/9 is 18 bytes a line; at 9/10 an insert into a full table moves half as many entries again as at 7/8.
+const LOAD_LINES: usize = 8;
+const LOAD_SLOTS: usize = 9;
 
 pub(super) struct Lines {
     slots: Box<[Packed]>,
