@@ -144,7 +144,7 @@ pub fn dcd(accesses: &[Access], capacity: u64, reads: Reads) -> Figures {
     let mut data = BlankDisk::new(Geometry::plain(end.max(1024) * LINE_SECTORS), disk, 2);
     let options = FormatOptions {
         log_block_bytes: Some(4096),
-        segment_bytes: SEGMENT_BYTES as u32,
+        segment_bytes: Some(SEGMENT_BYTES as u32),
         ..FormatOptions::new(*b"a cache measured", *b"its data disk...")
     };
     format(&mut log, &mut Blank(&mut data), &options).expect("formatted");
