@@ -1,4 +1,5 @@
-//! One fsynced write of 4 KiB costs at most 8 KiB of log, and concurrent ones share records and cost less.
+//! One fsynced write of 4 KiB costs at most 8 KiB of log and a hundredth of that for summaries, and concurrent ones share records and cost
+//! less.
 //!
 //! The counts are those of the program of the same name, in virtual time.
 
@@ -15,8 +16,11 @@ fn one_fsynced_write_of_4_kib_costs_at_most_8_kib_of_log() {
         for log_on in [LogOn::Ssd, LogOn::Disk, LogOn::DiskWithGaps] {
             let alone = measure(1, 256, log_block_bytes, log_on);
             assert_eq!(alone.log_writes, alone.writes, "a record for each");
-            assert_eq!(alone.log_bytes, alone.writes * exactly, "{log_on:?}, blocks of {log_block_bytes}");
-            assert!(alone.log_bytes <= alone.writes * BOUND_BYTES);
+            let records = alone.writes * exactly;
+            let summaries = if log_on == LogOn::Ssd { records / 100 } else { 0 };
+            let may_be = records..=records + summaries;
+            assert!(may_be.contains(&alone.log_bytes), "{log_on:?}, blocks of {log_block_bytes}: {alone:?}");
+            assert!(alone.log_bytes <= alone.writes * BOUND_BYTES + summaries);
             let gaps = alone.gap_bytes > 0;
             assert_eq!(gaps, log_on == LogOn::DiskWithGaps, "{log_on:?} and {} of gaps", alone.gap_bytes);
         }
