@@ -773,3 +773,21 @@ fn zeroes_and_discards_count_as_dirty_until_they_are_written_back() {
     steps.drain();
     assert_eq!(dirty(&steps), 0);
 }
+
+/// Nothing is destaged that would move the tail: the first write has to.
+#[test]
+fn a_write_over_several_segments_gets_the_room_of_what_is_clean_at_the_start() {
+    use super::format::Kind;
+    use super::testing::{Log, Part, Ram};
+    let mut log = Log::new(4, 512);
+    for _ in 0..2 {
+        log.append(&[Part::Data(0, 8, 1), Part::Data(8, 8, 1), Part::Data(16, 8, 1), Part::Data(24, 7, 1)]);
+    }
+    log.append(&[Part::Range(Kind::Invalidate, 0, 32)]);
+    let config = LogCacheConfig { bypass_bytes: 0, ..quiet() };
+    let mut steps = Steps::start(Disks([log.device, Ram::new(4096)]), config).unwrap();
+    assert!(!steps.core.index.is_dirty() && steps.core.log.ring().free() == 1);
+    let id = steps.write(0, 40, 2);
+    steps.wait(3);
+    assert!(steps.is_ok(id), "it waits for ever");
+}
