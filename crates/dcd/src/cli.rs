@@ -18,6 +18,7 @@ With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
+  dcd status
   dcd status disk.toml
   dcd status disk.toml --json | jq .layers";
 
@@ -147,21 +148,23 @@ pub struct Stop {
     pub force: bool,
 }
 
-/// Show the state of a served stack in one line
+/// Show the state of a served stack, and what to do; without STACK, a line for each stack that is served
+///
+/// Servers are found by the stack files in /etc/dcd and the control sockets in /run/dcd; name others.
 ///
 /// Exit codes: 0 if all is well; 5 if nothing is lost, but an array is degraded, a log has failed, or dirty data cannot be written
 /// back; 4 if blocks are lost or damaged.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{STATUS_FIELDS}"))]
 pub struct Status {
-    /// Stack file, or the control socket itself
+    /// Stack file, or the control socket itself; several print a line each
     #[arg(value_name = "STACK")]
-    pub file: PathBuf,
-    /// Print everything as JSON
+    pub files: Vec<PathBuf>,
+    /// Print everything as JSON: an object for one STACK, else a list of them
     #[arg(long)]
     pub json: bool,
     /// Reset the counters and response times
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     pub reset: bool,
 }
 

@@ -1,11 +1,13 @@
 //! How the commands reach a running server.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use dcd_serve::control::{Client, ClientError};
+pub use dcd_serve::control::Client;
+use dcd_serve::control::ClientError;
 use dcd_stack::StackFile;
 use serde_json::Value;
 
@@ -28,12 +30,47 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Connects to the server of a stack file.
 pub fn connect(path: &Path) -> Result<Client, Failure> {
-    Client::connect(&socket(path)?).map_err(|error| match error {
+    Client::connect(&socket(path)?).map_err(explained)
+}
+
+fn explained(error: ClientError) -> Failure {
+    match error {
         ClientError::Io { path, source } if source.kind() == ErrorKind::PermissionDenied => Failure::Failed(
             format!("{}: permission denied: run as root, or as the user of the server", path.display()),
         ),
         other => other.into(),
-    })
+    }
+}
+
+/// Where stack files and control sockets are that nobody has named: "dcd format" puts them there.
+const STACKS: &str = "/etc/dcd";
+const SOCKETS: &str = "/run/dcd";
+
+/// The servers that run, as far as they can be found: by the stack files in /etc/dcd, and the control sockets in /run/dcd.
+pub fn running() -> Vec<Result<Client, Failure>> {
+    let sockets = sockets(Path::new(STACKS), Path::new(SOCKETS));
+    let clients = sockets.iter().map(|socket| match Client::connect(socket) {
+        // A server that was killed leaves its socket.
+        Err(ClientError::NotServed { .. }) => None,
+        client => Some(client.map_err(explained)),
+    });
+    clients.flatten().collect()
+}
+
+/// The control sockets that there may be. Files that cannot be read are not told of: "dcd doctor" does that.
+fn sockets(stacks: &Path, sockets: &Path) -> BTreeSet<PathBuf> {
+    let named =
+        files(stacks, "toml").into_iter().filter_map(|file| StackFile::load(&file).ok()?.serve.control);
+    named.chain(files(sockets, "control")).collect()
+}
+
+fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    found.sort();
+    found
 }
 
 /// Calls a server, of whose progress nothing is wanted.
@@ -44,5 +81,32 @@ pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, Client
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         Failure::Failed(error.told())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_looked_for_where_stack_files_name_them_and_where_they_usually_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stacks, run) = (dir.path().join("etc"), dir.path().join("run"));
+        assert!(sockets(&stacks, &run).is_empty(), "there need not be any");
+        std::fs::create_dir(&stacks).unwrap();
+        std::fs::create_dir(&run).unwrap();
+        let stack =
+            |control: &str| format!("export = \"d\"\n[serve]\n{control}[device.d]\nmemory = \"1MiB\"\n");
+        std::fs::write(stacks.join("a.toml"), stack("control = \"/elsewhere/a.sock\"\n")).unwrap();
+        std::fs::write(stacks.join("b.toml"), stack(&format!("control = \"{}/b.control\"\n", run.display())))
+            .unwrap();
+        std::fs::write(stacks.join("none.toml"), stack("")).unwrap();
+        std::fs::write(stacks.join("bad.toml"), "export").unwrap();
+        std::fs::write(stacks.join("a.toml.bak"), stack("control = \"/elsewhere/bak\"\n")).unwrap();
+        for name in ["b.control", "c.control", "b.sock"] {
+            std::fs::write(run.join(name), "").unwrap();
+        }
+        let found: Vec<PathBuf> = sockets(&stacks, &run).into_iter().collect();
+        assert_eq!(found, [PathBuf::from("/elsewhere/a.sock"), run.join("b.control"), run.join("c.control")]);
     }
 }

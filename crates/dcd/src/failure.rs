@@ -86,6 +86,21 @@ impl Health {
         self.degraded.push(what.into());
     }
 
+    pub fn is_damaged(&self) -> bool {
+        !self.damage.is_empty()
+    }
+
+    pub fn is_degraded(&self) -> bool {
+        !self.degraded.is_empty()
+    }
+
+    /// Takes in the findings about `whose`.
+    pub fn add(&mut self, whose: &str, other: Health) {
+        let told = |what: String| format!("{whose}: {what}");
+        self.damage.extend(other.damage.into_iter().map(told));
+        self.degraded.extend(other.degraded.into_iter().map(told));
+    }
+
     pub fn verdict(self) -> Result<(), Failure> {
         let Health { damage, degraded } = self;
         let of = if damage.is_empty() { Failure::Degraded } else { Failure::Damage };

@@ -25,5 +25,7 @@ pub use offline::{Offline, PartDevice};
 pub use stack::{
     DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
 };
-pub use status::{LayerStatus, LogCacheState, LogCacheStatus, LogHead, MeterStatus, ResponseTimes};
+pub use status::{
+    LayerStatus, LogCacheState, LogCacheStatus, LogHead, MeterStatus, RecentTimes, ResponseTimes,
+};
 pub use units::*;

@@ -152,8 +152,11 @@ pub struct LogCacheStatus {
 
 /// What has passed a meter, as those above it saw it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MeterStatus {
     pub in_flight: usize,
+    /// The span that `recent` is about: about the last minute, less after the start.
+    pub recent_seconds: f64,
     pub read: ResponseTimes,
     pub write: ResponseTimes,
     pub flush: ResponseTimes,
@@ -163,6 +166,7 @@ pub struct MeterStatus {
 
 /// Requests of one kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ResponseTimes {
     pub count: u64,
     pub bytes: u64,
@@ -173,4 +177,15 @@ pub struct ResponseTimes {
     pub max_ms: f64,
     /// The upper end of each bucket in milliseconds, and how many fell into it.
     pub buckets: Vec<(f64, u64)>,
+    pub recent: RecentTimes,
+}
+
+/// Requests of one kind that were answered in the last [`MeterStatus::recent_seconds`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecentTimes {
+    pub count: u64,
+    pub bytes: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
 }

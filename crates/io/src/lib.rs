@@ -14,7 +14,8 @@ mod signals;
 mod workers;
 
 pub use device::{
-    Device, DeviceError, DeviceSpec, Direct, FileDevice, FileSpec, MemoryDevice, Overlay, reserve_space,
+    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, MemoryDevice, Overlay,
+    reserve_space,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Statistics,

@@ -1,12 +1,15 @@
 //! The meter: a layer that changes nothing and takes the response times of what passes. It stands on top of a served
 //! stack, so its times are what the front-ends see.
+//!
+//! A request is counted once, in the newest of a few slots of ten seconds. A slot that is older than a minute is added to all that
+//! came before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::{
-    Io, IoResult, LayerStatus, MeterStatus, Nanos, OpId, Outbox, Request, RequestId, ResponseTimes,
-    SECTOR_BYTES,
+    Io, IoResult, LayerStatus, MeterStatus, Nanos, OpId, Outbox, RecentTimes, Request, RequestId,
+    ResponseTimes, SECTOR_BYTES,
 };
 use hdrhistogram::Histogram;
 
@@ -23,8 +26,11 @@ enum Kind {
     Other,
 }
 
-/// Two digits: a percentile is at most 1 % off, and a histogram takes some 50 KiB.
+/// Two digits: a percentile is at most 1 % off, and a histogram takes some 28 KiB.
 const DIGITS: u8 = 2;
+/// How long a slot is, and how many there are: what is recent is at most a minute old.
+const SLOT: Nanos = Nanos::from_secs(10);
+const SLOTS: u64 = 6;
 
 struct Counts {
     times: Histogram<u64>,
@@ -39,6 +45,24 @@ impl Default for Counts {
     }
 }
 
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.times.add(&other.times).expect("all have the same bounds");
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+    }
+
+    /// A histogram's own `reset` leaves a maximum.
+    fn clear(&mut self) {
+        if !self.times.is_empty() {
+            *self = Counts::default();
+        }
+    }
+}
+
+/// Requests of each kind.
+type Kinds = [Counts; 4];
+
 struct Passing {
     kind: Kind,
     arrived: Nanos,
@@ -46,22 +70,67 @@ struct Passing {
 }
 
 /// See the module's documentation.
-#[derive(Default)]
 pub struct Meter {
     seen: Seen,
     passing: BTreeMap<RequestId, Passing>,
-    counts: [Counts; 4],
+    /// What ended before the slots.
+    older: Kinds,
+    /// The newest last.
+    slots: VecDeque<Kinds>,
+    /// When the newest one ends.
+    slot_ends: Nanos,
+    /// When counting began.
+    since: Nanos,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter {
+            seen: Seen::default(),
+            passing: BTreeMap::new(),
+            older: Kinds::default(),
+            slots: (0..SLOTS).map(|_| Kinds::default()).collect(),
+            slot_ends: SLOT,
+            since: Nanos::ZERO,
+        }
+    }
 }
 
 impl Meter {
     fn end(&mut self, now: Nanos, id: RequestId, result: &IoResult) {
         let passing = self.passing.remove(&id).expect("what ends has begun");
-        let counts = &mut self.counts[passing.kind as usize];
+        if now >= self.slot_ends {
+            self.turn(now);
+        }
+        let slot = self.slots.back_mut().expect("there are always slots");
+        let counts = &mut slot[passing.kind as usize];
         counts.times.saturating_record(now.since(passing.arrived).0);
         match result.status {
             Ok(()) => counts.bytes += passing.bytes,
             Err(_) => counts.errors += 1,
         }
+    }
+
+    /// How many slots have ended by now, the newest included.
+    fn ended(&self, now: Nanos) -> u64 {
+        match now < self.slot_ends {
+            true => 0,
+            false => now.since(self.slot_ends).0 / SLOT.0 + 1,
+        }
+    }
+
+    /// Begins the slot that `now` is in.
+    fn turn(&mut self, now: Nanos) {
+        let ended = self.ended(now);
+        for _ in 0..ended.min(SLOTS) {
+            let mut oldest = self.slots.pop_front().expect("there are always slots");
+            for (older, oldest) in self.older.iter_mut().zip(&mut oldest) {
+                older.add(oldest);
+                oldest.clear();
+            }
+            self.slots.push_back(oldest);
+        }
+        self.slot_ends = Nanos(self.slot_ends.0 + ended * SLOT.0);
     }
 }
 
@@ -87,14 +156,29 @@ impl Filter for Meter {
         out.reply(id, result);
     }
 
-    fn reset_statistics(&mut self) {
-        self.counts = Default::default();
+    fn reset_statistics(&mut self, now: Nanos) {
+        self.slots.iter_mut().flatten().chain(&mut self.older).for_each(Counts::clear);
+        self.since = now;
     }
 
-    fn report(&self) -> LayerStatus {
-        let times = |kind: Kind| self.counts[kind as usize].response_times();
+    fn report(&self, now: Nanos) -> LayerStatus {
+        let ended = self.ended(now);
+        let newest_ends = self.slot_ends.0 + ended * SLOT.0;
+        let begun = newest_ends.saturating_sub(SLOTS * SLOT.0).max(self.since.0);
+        let times = |kind: Kind| {
+            let mut recent = Counts::default();
+            let mut all = Counts::default();
+            all.add(&self.older[kind as usize]);
+            for (place, slot) in self.slots.iter().enumerate() {
+                let into = if (place as u64) < ended { &mut all } else { &mut recent };
+                into.add(&slot[kind as usize]);
+            }
+            all.add(&recent);
+            all.response_times(recent.recent_times())
+        };
         LayerStatus::Meter(Box::new(MeterStatus {
             in_flight: self.passing.len(),
+            recent_seconds: Nanos(now.0.saturating_sub(begun)).as_secs_f64(),
             read: times(Kind::Read),
             write: times(Kind::Write),
             flush: times(Kind::Flush),
@@ -104,22 +188,35 @@ impl Filter for Meter {
 }
 
 impl Counts {
-    fn response_times(&self) -> ResponseTimes {
+    /// The upper end of its bucket may lie above the longest.
+    fn quantile_ms(&self, quantile: f64) -> f64 {
+        millis(self.times.value_at_quantile(quantile).min(self.times.max()))
+    }
+
+    fn recent_times(&self) -> RecentTimes {
+        RecentTimes {
+            count: self.times.len(),
+            bytes: self.bytes,
+            p50_ms: self.quantile_ms(0.5),
+            p99_ms: self.quantile_ms(0.99),
+        }
+    }
+
+    fn response_times(&self, recent: RecentTimes) -> ResponseTimes {
         let times = &self.times;
         let bucket = |bucket: hdrhistogram::iterators::IterationValue<u64>| {
             (millis(bucket.value_iterated_to()), bucket.count_at_value())
         };
-        // The upper end of its bucket may lie above the longest.
-        let quantile = |quantile: f64| millis(times.value_at_quantile(quantile).min(times.max()));
         ResponseTimes {
             count: times.len(),
             bytes: self.bytes,
             errors: self.errors,
             mean_ms: times.mean() / 1e6,
-            p50_ms: quantile(0.5),
-            p99_ms: quantile(0.99),
+            p50_ms: self.quantile_ms(0.5),
+            p99_ms: self.quantile_ms(0.99),
             max_ms: millis(times.max()),
             buckets: times.iter_recorded().map(bucket).collect(),
+            recent,
         }
     }
 }
@@ -165,5 +262,35 @@ mod tests {
         assert_eq!((read(&meter).p50_ms, read(&meter).max_ms), (0.0, 0.0));
         meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
         assert_eq!(read(&meter).count, 0);
+    }
+    #[test]
+    fn the_last_minute_is_told_apart_and_nothing_is_counted_twice() {
+        let mut meter = Meter::default();
+        let at = |meter: &Meter, seconds: u64| {
+            let LayerStatus::Meter(status) = meter.status(Nanos::from_secs(seconds)) else {
+                panic!("of a meter")
+            };
+            (status.read.count, status.read.recent.count, status.recent_seconds, status.read.recent)
+        };
+        // A request every second; it takes a millisecond for each second that has passed.
+        for second in 0..100 {
+            pass(&mut meter, second, second * 1000, second * 1000 + second, Ok(()));
+        }
+        let (count, recent, seconds, times) = at(&meter, 99);
+        assert_eq!((count, recent, seconds), (100, 60, 59.0));
+        assert_eq!(times.bytes, 60 * 4096);
+        assert!((times.p50_ms - 69.0).abs() < 1.5 && (times.p99_ms - 99.0).abs() < 1.5, "{times:?}");
+        // Time passes also where nothing is answered.
+        assert_eq!(at(&meter, 125), (100, 30, 55.0, at(&meter, 125).3));
+        assert_eq!(at(&meter, 1_000_000), (100, 0, 50.0, RecentTimes::default()));
+        pass(&mut meter, 1, 2_000_000_000, 2_000_000_001, Ok(()));
+        assert_eq!(at(&meter, 2_000_003).1, 1);
+        assert_eq!(at(&meter, 2_000_003).0, 101);
+        meter.handle(
+            Nanos::from_secs(2_000_010),
+            Event::Control(Control::ResetStatistics),
+            &mut Outbox::default(),
+        );
+        assert_eq!(at(&meter, 2_000_015), (0, 0, 5.0, RecentTimes::default()));
     }
 }

@@ -104,11 +104,11 @@ impl Filter for Profile {
         out.reply(id, result);
     }
 
-    fn reset_statistics(&mut self) {
+    fn reset_statistics(&mut self, _now: Nanos) {
         self.counts = Counts::default();
     }
 
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
             self.counts;
         LayerStatus::Other(json!({

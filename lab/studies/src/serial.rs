@@ -68,7 +68,7 @@ impl Filter for Serial {
         self.admit(now, out);
     }
 
-    fn reset_statistics(&mut self) {
+    fn reset_statistics(&mut self, _now: Nanos) {
         (self.reads, self.writes) = (Histogram::default(), Histogram::default());
     }
 
@@ -76,7 +76,7 @@ impl Filter for Serial {
         assert!(self.inside.is_some() || self.waiting.is_empty(), "the lock is free while requests wait");
     }
 
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         LayerStatus::Other(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
     }
 }

@@ -162,7 +162,8 @@ fn build(
     let mut caches: Vec<Cache> = file.layers.iter().filter_map(cache).collect();
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
-    let host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
+    let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
+    host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
     let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
 }

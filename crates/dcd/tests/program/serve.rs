@@ -242,3 +242,53 @@ fn a_recording_on_a_full_disk_is_told_of_at_once_and_counts_nothing() {
     let said = "No space left on device (os error 28): the recording ends here, with 0 requests";
     expect(&server.stop(), 0, said);
 }
+
+#[test]
+fn the_status_of_several_stacks_is_a_line_each_and_a_list() {
+    let (a, b, c) = (plain(""), plain(""), plain(""));
+    let servers = [a.serve(), b.serve()];
+    a.nbd().write(0, &[1; 4096]).unwrap();
+    let output = dcd().arg("status").args([a.stack(), b.stack()]).output().unwrap();
+    expect(&output, 0, "stack  serving    0 B  none\nstack  serving    0 B  none\n");
+    let list = dcd().args(["status", "--json"]).args([a.stack(), b.stack()]).output().unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(list[0]["requests"]["write"]["recent"]["count"], 1);
+    assert_eq!((&list[0]["state"], &list[1]["action"]), (&"serving".into(), &serde_json::json!([])));
+    assert_eq!(list[1]["stack"], b.stack().to_str().unwrap());
+    // One that is not served keeps nobody else from being shown, and is a failure.
+    let output = dcd().arg("status").args([c.stack(), a.stack()]).output().unwrap();
+    expect(&output, 1, "stack  serving    0 B  none\n");
+    expect(&output, 1, "nobody listens on");
+    servers.into_iter().for_each(|server| expect(&server.stop(), 0, ""));
+}
+
+#[test]
+fn what_a_device_fails_is_counted_and_named_until_it_is_reset() {
+    let Some(small) = SmallFs::mount("a device that fails writes", 64 << 10) else { return };
+    let place = Place::new();
+    let text = format!(
+        "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"{}\"\nsize = \"1MiB\"\n",
+        small.path("data.img").display()
+    );
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    small.fill();
+    let mut nbd = place.nbd();
+    for _ in 0..2 {
+        nbd.write(0, &[1; 4096]).unwrap_err();
+    }
+    assert_eq!(nbd.read(0, 4096).unwrap(), [0; 4096]);
+    let told = place.run("status", &[]);
+    expect(&told, 0, "which failed 0 reads, 2 writes and 0 flushes");
+    expect(&told, 0, "errors             0      2       0\n");
+    expect(&told, 0, "1 read");
+    let json = place.run("status", &["--json", "--reset"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let device = &json["devices"][0];
+    assert_eq!(
+        (&device["device"], &device["state"], &device["failed_writes"]),
+        (&"data".into(), &"errors".into(), &2.into())
+    );
+    expect(&place.run("status", &[]), 0, "action: none");
+    let _ = server.stop();
+}

@@ -104,7 +104,7 @@ impl Filter for Fault {
         out.submit(Self::BELOW, OpId(id.0), io);
     }
 
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         LayerStatus::Fault(FaultStatus {
             seen: self.come,
             failed: self.failed,

@@ -26,7 +26,7 @@ pub trait Filter {
         out.reply(id, result);
     }
 
-    fn reset_statistics(&mut self) {}
+    fn reset_statistics(&mut self, _now: Nanos) {}
 
     /// Its geometry over something.
     ///
@@ -40,7 +40,7 @@ pub trait Filter {
     fn verify(&self) {}
 
     /// See [`Layer::status`].
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         LayerStatus::None
     }
 }
@@ -50,7 +50,7 @@ impl<F: Filter> Layer for F {
         match event {
             Event::Request(request) => self.pass(now, request, out),
             Event::Completed { op, result } => self.pass_back(now, RequestId(op.0), result, out),
-            Event::Control(Control::ResetStatistics) => self.reset_statistics(),
+            Event::Control(Control::ResetStatistics) => self.reset_statistics(now),
             Event::Wake | Event::Control(_) => {}
         }
     }
@@ -73,7 +73,7 @@ impl<F: Filter> Layer for F {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        self.report()
+    fn status(&self, now: Nanos) -> LayerStatus {
+        self.report(now)
     }
 }

@@ -328,7 +328,7 @@ impl Filter for ReadAhead {
         out.reply(id, result);
     }
 
-    fn reset_statistics(&mut self) {
+    fn reset_statistics(&mut self, _now: Nanos) {
         self.statistics = ReadAheadStatistics::default();
     }
 
@@ -342,7 +342,7 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         LayerStatus::ReadAhead(ReadAheadStatus {
             kept_bytes: self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum(),
             streams: self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),

@@ -140,7 +140,7 @@ impl Filter for Trace {
         out.reply(id, result);
     }
 
-    fn report(&self) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> LayerStatus {
         LayerStatus::Trace(Box::new(TraceStatus {
             operations: self.total,
             failed: self.failed,

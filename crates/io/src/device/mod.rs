@@ -87,11 +87,21 @@ pub(crate) enum Backing {
     Closed,
 }
 
+/// How many operations a device has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    pub reads: u64,
+    /// Discards and zeroes too.
+    pub writes: u64,
+    pub flushes: u64,
+}
+
 /// An open device.
 pub struct Device {
     pub(crate) name: String,
     pub(crate) geometry: Geometry,
     pub(crate) backing: Backing,
+    pub(crate) failures: Failures,
 }
 
 impl Device {
@@ -102,7 +112,8 @@ impl Device {
             DeviceSpec::Memory { bytes } => {
                 let memory = MemoryDevice::new(*bytes);
                 let geometry = dcd_engine::BlockDevice::geometry(&memory);
-                Ok(Device { name: "memory".to_owned(), geometry, backing: Backing::Memory(memory) })
+                let (name, backing) = ("memory".to_owned(), Backing::Memory(memory));
+                Ok(Device { name, geometry, backing, failures: Failures::default() })
             }
         }
     }
@@ -114,6 +125,16 @@ impl Device {
 
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// False once it was closed for good.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.backing, Backing::Closed)
+    }
+
+    /// Since it was opened, or they were forgotten.
+    pub fn failures(&self) -> Failures {
+        self.failures
     }
 
     /// True where requests go around the page cache.

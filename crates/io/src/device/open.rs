@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
-use super::{Backing, CallsBy, Device, Direct, FileSpec, FileTraits, OpenFile, loops, probe};
+use super::{Backing, CallsBy, Device, Direct, Failures, FileSpec, FileTraits, OpenFile, loops, probe};
 
 /// Why a device cannot be opened: which one, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,8 @@ pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
         return Err(DeviceError::unsuitable(&spec.path, what));
     }
     let name = spec.path.display().to_string();
-    Ok(Device { name, geometry, backing: Backing::File(OpenFile { file, traits, workers: None }) })
+    let backing = Backing::File(OpenFile { file, traits, workers: None });
+    Ok(Device { name, geometry, backing, failures: Failures::default() })
 }
 
 /// Opens the path, a block device with its exclusive claim.

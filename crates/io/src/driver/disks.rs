@@ -10,7 +10,7 @@ use io_uring::{opcode, types};
 use super::{Driver, OpenId};
 use crate::device::sync::run_to_end;
 use crate::device::transfer::{Call, Transfer};
-use crate::device::{Backing, CallsBy, Device, DeviceSpec, OpenFile, check};
+use crate::device::{Backing, CallsBy, Device, DeviceSpec, Failures, OpenFile, check};
 use crate::ring::{Kind, Token};
 use crate::workers::{self, Queue, Workers};
 
@@ -22,9 +22,28 @@ const AT_ONCE_BYTES_MAX: usize = 128 << 10;
 pub(super) struct DeviceOp {
     tag: Tag,
     device: usize,
+    kind: OpKind,
     began: Nanos,
     /// None while a thread has it.
     transfer: Option<Transfer>,
+}
+
+/// What failures are counted by.
+#[derive(Clone, Copy)]
+enum OpKind {
+    Read,
+    Write,
+    Flush,
+}
+
+impl OpKind {
+    const fn of(io: &Io) -> OpKind {
+        match io {
+            Io::Read { .. } => OpKind::Read,
+            Io::Flush => OpKind::Flush,
+            Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => OpKind::Write,
+        }
+    }
 }
 
 /// What a device owes.
@@ -64,7 +83,8 @@ impl Driver {
             self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             return;
         }
-        let op = DeviceOp { tag, device: device.0, began: self.now, transfer: None };
+        let kind = OpKind::of(&io);
+        let op = DeviceOp { tag, device: device.0, kind, began: self.now, transfer: None };
         match &mut target.backing {
             Backing::Memory(memory) => self.finished.push_back((tag, memory.run(io))),
             Backing::Closed => {
@@ -95,13 +115,30 @@ impl Driver {
                     }
                 } else if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
                     let result = run_to_end(file.file.as_raw_fd(), transfer);
-                    self.finished.push_back((tag, result));
+                    self.ended(device.0, kind, tag, result);
                 } else {
                     let op = self.ops.insert(DeviceOp { transfer: Some(transfer), ..op });
                     self.push_call(op);
                 }
             }
         }
+    }
+
+    fn ended(&mut self, device: usize, kind: OpKind, tag: Tag, result: IoResult) {
+        // What a device cannot do, it has not failed.
+        if result.status.is_err_and(|error| error.kind != ErrorKind::Unsupported) {
+            let failures = &mut self.devices[device].failures;
+            *match kind {
+                OpKind::Read => &mut failures.reads,
+                OpKind::Write => &mut failures.writes,
+                OpKind::Flush => &mut failures.flushes,
+            } += 1;
+        }
+        self.finished.push_back((tag, result));
+    }
+
+    pub(super) fn forget_failures(&mut self) {
+        self.devices.iter_mut().for_each(|device| device.failures = Failures::default());
     }
 
     /// Closes a device for good, and gives up its lock. False where operations on it are under way: then it stays open.
@@ -163,7 +200,7 @@ impl Driver {
             Some(status) => {
                 let op = self.ops.remove(index);
                 let transfer = op.transfer.expect("looked at above");
-                self.finished.push_back((op.tag, transfer.finish(status)));
+                self.ended(op.device, op.kind, op.tag, transfer.finish(status));
             }
         }
     }
@@ -173,7 +210,7 @@ impl Driver {
         let mut queue = self.finished_by_workers.take();
         for (index, result) in queue.ended.drain(..) {
             let op = self.ops.remove(index);
-            self.finished.push_back((op.tag, result));
+            self.ended(op.device, op.kind, op.tag, result);
         }
         if !more {
             self.watch_workers();

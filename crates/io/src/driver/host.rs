@@ -119,6 +119,11 @@ impl Context<'_> {
         self.driver.close_device(device)
     }
 
+    /// Counts anew what devices fail.
+    pub fn forget_failures(&mut self) {
+        self.driver.forget_failures();
+    }
+
     /// Answers a control call. False where nobody waits for it any more.
     pub fn answer(&mut self, call: CallId, body: Value, done: bool) -> bool {
         self.driver.calls.answer(call, body, done)

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
 use dcd_engine::{
-    ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheStatus, Nanos, Port, Report, Seat,
-    Stack, Target, Unfinished,
+    ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheState, LogCacheStatus, Nanos, Port,
+    Report, Seat, Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
 use dcd_stack::{METER, Parts};
@@ -24,10 +24,13 @@ use serde_json::{Value, json};
 use crate::advice::{Advised, advise};
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::{
-    FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble, flush_trouble, lost_text,
-    state_word,
+    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
+    flush_trouble, lost_text, state_word,
 };
+use crate::session::serving::trend::{Amounts, Trends};
 
+/// Where a log cache has its log.
+const LOG_PORT: usize = 0;
 /// How often the progress of a flush is reported.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
 /// How often it is looked whether something has happened to an array or a cache.
@@ -136,8 +139,12 @@ pub struct Host {
     noticed: Option<Nanos>,
     /// What has changed of them, for the administrator.
     news: Vec<String>,
-    /// Devices that do not answer, as the driver knows them.
+    /// Devices that do not answer, and all that are open, as the driver knows them.
     pub silent: Vec<SilentDevice>,
+    pub devices: Vec<DeviceStatus>,
+    trends: Trends,
+    /// The stack file.
+    pub stack_file: PathBuf,
 }
 
 /// The state of what nothing is wrong with.
@@ -200,6 +207,9 @@ impl Host {
             noticed: None,
             news: Vec::new(),
             silent: Vec::new(),
+            devices: Vec::new(),
+            trends: Trends::default(),
+            stack_file: PathBuf::new(),
         }
     }
 
@@ -397,6 +407,8 @@ impl Host {
             self.watched = Some(now);
             self.record_failures(now, stack);
             self.watch(now, stack);
+            let amounts = |cache: &Cache| Amounts::of(&stack.layer(cache.layer).status(now));
+            self.trends.note(now, self.caches.iter().map(amounts).collect());
         }
         let (dirty_bytes, destaged_bytes) = (self.dirty_bytes(now, stack), self.destaged_bytes(now, stack));
         let Some(flushing) = &mut self.flushing else { return };
@@ -599,12 +611,14 @@ impl Host {
 
     fn status(&self, now: Nanos, stack: &Stack) -> ServerStatus {
         let mut status = ServerStatus {
+            stack: self.stack_file.clone(),
             export: self.export.clone(),
             uptime_seconds: now.as_secs_f64(),
             stopping: self.phase != Phase::Serving,
             flushing: self.flushing.is_some(),
             dirty_bytes: self.dirty_bytes(now, stack),
             devices_not_answering: self.silent.clone(),
+            devices: self.devices.clone(),
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {
@@ -625,7 +639,33 @@ impl Host {
                 }
             }
         }
+        for (place, cache) in self.caches.iter().enumerate() {
+            let Some(layer) = status.layers.get(&cache.name) else { continue };
+            let amounts = Amounts::of(layer);
+            status.trends.insert(cache.name.clone(), self.trends.of(place, now, amounts));
+        }
+        self.note_failed(&mut status, stack);
         status
+    }
+
+    /// Says which devices a cache or array does without.
+    fn note_failed(&self, status: &mut ServerStatus, stack: &Stack) {
+        let mut failed = Vec::new();
+        for cache in &self.caches {
+            match status.layers.get(&cache.name) {
+                Some(LayerStatus::LogCache(log)) if log.state == LogCacheState::LogFailed => {
+                    failed.extend(self.name_below(cache.layer, Some(LOG_PORT), stack));
+                }
+                Some(LayerStatus::Raid(array)) => {
+                    let names = &array.devices.member_names;
+                    let name = |role: &usize| names.get(*role).cloned().flatten();
+                    failed.extend(array.failed_members.iter().filter_map(name));
+                }
+                _ => {}
+            }
+        }
+        let is_failed = |device: &&mut DeviceStatus| failed.iter().any(|name| name == device.name());
+        status.devices.iter_mut().filter(is_failed).for_each(|device| device.state = DeviceState::Failed);
     }
 }
 

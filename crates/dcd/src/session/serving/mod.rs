@@ -4,4 +4,5 @@ pub mod admit;
 pub mod host;
 pub mod server;
 pub mod status;
+pub mod trend;
 pub mod watch;

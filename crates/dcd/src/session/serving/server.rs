@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::session::random::random_id;
 use crate::session::serving::host::{Given, Host};
-use crate::session::serving::watch::{DeviceWatch, owing_devices, silent_devices};
+use crate::session::serving::watch::{DeviceWatch, devices, owing_devices, silent_devices};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -209,9 +209,14 @@ impl dcd_io::Host for Served {
                     self.host.refuse(call, why);
                 }
             }
-            _ => {
-                self.host.silent =
-                    silent_devices(now, context.driver(), |device| self.host.device_name(device));
+            verb => {
+                if verb == Some("reset-statistics") {
+                    context.forget_failures();
+                }
+                let name = |device| self.host.device_name(device);
+                let silent = silent_devices(now, context.driver(), name);
+                let devices = devices(context.driver(), name);
+                (self.host.silent, self.host.devices) = (silent, devices);
                 self.host.call(now, context.stack_mut(), call, &body);
             }
         }

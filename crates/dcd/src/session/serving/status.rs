@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
@@ -11,10 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::session::serving::trend::Trend;
 
-/// The state of a server and of all its layers.
+/// The state of a server and of all its layers. A server that is older than the client may not know all of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ServerStatus {
+    /// The stack file.
+    pub stack: PathBuf,
     /// The device or layer that is served.
     pub export: String,
     pub uptime_seconds: f64,
@@ -27,6 +32,54 @@ pub struct ServerStatus {
     pub requests: MeterStatus,
     pub layers: BTreeMap<String, LayerStatus>,
     pub devices_not_answering: Vec<SilentDevice>,
+    pub devices: Vec<DeviceStatus>,
+    /// Where each cache and array is heading, by its name.
+    pub trends: BTreeMap<String, Trend>,
+}
+
+/// The health of a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceStatus {
+    /// Its name in the stack file.
+    pub device: Option<String>,
+    pub path: String,
+    pub state: DeviceState,
+    pub failed_reads: u64,
+    /// Discards and zeroes too.
+    pub failed_writes: u64,
+    pub failed_flushes: u64,
+}
+
+impl DeviceStatus {
+    pub fn name(&self) -> &str {
+        self.device.as_ref().unwrap_or(&self.path)
+    }
+}
+
+/// The health of a device in a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceState {
+    #[default]
+    Good,
+    /// It has failed operations.
+    Errors,
+    /// It owes an answer for long.
+    NotAnswering,
+    /// The cache or array that it belongs to does without it.
+    Failed,
+}
+
+impl DeviceState {
+    pub const fn word(self) -> &'static str {
+        match self {
+            DeviceState::Good => "good",
+            DeviceState::Errors => "errors",
+            DeviceState::NotAnswering => "not-answering",
+            DeviceState::Failed => "failed",
+        }
+    }
 }
 
 /// A device that owes an answer for long.
@@ -40,6 +93,12 @@ pub struct SilentDevice {
 }
 
 impl ServerStatus {
+    /// The stack file's name, by which administrators know the stack.
+    pub fn name(&self) -> String {
+        let stem = self.stack.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        stem.unwrap_or_else(|| self.export.clone())
+    }
+
     /// Asks a server.
     pub fn ask(client: &mut Client) -> Result<ServerStatus, Failure> {
         let answer = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;

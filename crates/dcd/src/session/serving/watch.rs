@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, Nanos};
-use dcd_io::{Driver, Signals, Unanswered};
+use dcd_io::{Device, Driver, Failures, Signals, Unanswered};
 
-use crate::session::serving::status::SilentDevice;
+use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
 /// A device that owes an answer for this long is told of. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
@@ -90,6 +90,31 @@ pub fn silent_devices<'a>(
         seconds: now.since(owed.since).as_secs_f64(),
     };
     silent(driver).into_iter().map(device).collect()
+}
+
+/// All devices that are open. Whether a cache or array does without one, the driver does not know.
+pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str>) -> Vec<DeviceStatus> {
+    let silent = silent(driver);
+    let status = |(index, device): (usize, &Device)| {
+        let index = DeviceIndex(index);
+        let Failures { reads, writes, flushes } = device.failures();
+        let state = if silent.iter().any(|owed| owed.device == index) {
+            DeviceState::NotAnswering
+        } else if device.failures() == Failures::default() {
+            DeviceState::Good
+        } else {
+            DeviceState::Errors
+        };
+        DeviceStatus {
+            device: name(index).map(str::to_owned),
+            path: device.name().to_owned(),
+            state,
+            failed_reads: reads,
+            failed_writes: writes,
+            failed_flushes: flushes,
+        }
+    };
+    driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
 }
 
 fn silent(driver: &Driver) -> Vec<Unanswered> {

@@ -1,0 +1,230 @@
+//! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each that runs.
+
+pub mod text;
+pub mod verdict;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use dcd_stack::HumanBytes;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::Status;
+use crate::control;
+use crate::failure::{Failure, Health};
+use crate::session::serving::status::ServerStatus;
+use verdict::Verdict;
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    state: &'static str,
+    action: &'a [String],
+    #[serde(flatten)]
+    status: &'a ServerStatus,
+}
+
+impl<'a> Report<'a> {
+    fn new(status: &'a ServerStatus, verdict: &'a Verdict) -> Report<'a> {
+        Report { state: verdict.state, action: &verdict.actions, status }
+    }
+}
+
+pub fn run(args: &Status) -> Result<(), Failure> {
+    match args.files.as_slice() {
+        [one] => one_stack(one, args),
+        [] => several(control::running().into_iter(), args),
+        named => several(named.iter().map(|file| control::connect(file)), args),
+    }
+}
+
+fn one_stack(file: &Path, args: &Status) -> Result<(), Failure> {
+    let (status, verdict) = ask(&mut control::connect(file)?, args.reset)?;
+    if args.json {
+        print_json(&Report::new(&status, &verdict));
+    } else {
+        print!("{}", text::screen(&status, &verdict));
+    }
+    verdict.health.verdict()
+}
+
+fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdict), Failure> {
+    let status = ServerStatus::ask(client)?;
+    if reset {
+        client.call("reset-statistics", json!({}), |_| ControlFlow::Continue(()))?;
+    }
+    let verdict = Verdict::of(&status);
+    Ok((status, verdict))
+}
+
+/// A line for each. One that does not answer is told of, and keeps nobody else from being shown.
+fn several(
+    clients: impl Iterator<Item = Result<control::Client, Failure>>,
+    args: &Status,
+) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    let mut failed = Ok(());
+    for client in clients {
+        match client.and_then(|mut client| ask(&mut client, args.reset)) {
+            Ok(answer) => found.push(answer),
+            Err(failure) => {
+                eprintln!("dcd: {failure}");
+                failed = Err(failure);
+            }
+        }
+    }
+    if args.json {
+        let reports: Vec<Report> =
+            found.iter().map(|(status, verdict)| Report::new(status, verdict)).collect();
+        print_json(&reports);
+    } else {
+        print!("{}", table(&found));
+    }
+    let mut health = Health::default();
+    for (status, verdict) in found {
+        health.add(&status.name(), verdict.health);
+    }
+    failed.and(health.verdict())
+}
+
+fn print_json(report: &impl Serialize) {
+    println!("{}", serde_json::to_string(report).expect("a status is plain data"));
+}
+
+fn table(found: &[(ServerStatus, Verdict)]) -> String {
+    if found.is_empty() {
+        return "no stack is served (looked for in /etc/dcd and /run/dcd; name others)\n".to_owned();
+    }
+    let rows: Vec<[String; 4]> = found
+        .iter()
+        .map(|(status, verdict)| {
+            let action = match verdict.actions.as_slice() {
+                [] => "none".to_owned(),
+                [one] => one.clone(),
+                [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+            };
+            [status.name(), verdict.state.to_owned(), HumanBytes(status.dirty_bytes).to_string(), action]
+        })
+        .collect();
+    let head = ["STACK", "STATE", "DIRTY", "ACTION"].map(str::to_owned);
+    let width =
+        |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (stack, state, dirty) = (width(0), width(1), width(2));
+    let line = |row: &[String; 4]| {
+        format!("{:<stack$}  {:<state$}  {:>dirty$}  {}\n", row[0], row[1], row[2], row[3])
+    };
+    [&head].into_iter().chain(&rows).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::LayerStatus;
+    use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
+    use dcd_engine::raid::{ArrayStatus, PassName, PassStatus};
+
+    use super::*;
+    use crate::session::serving::status::{DeviceStatus, SilentDevice};
+    use crate::session::serving::trend::Trend;
+
+    #[test]
+    fn several_stacks_are_a_line_each() {
+        assert!(table(&[]).starts_with("no stack is served"));
+        let status = |name: &str, dirty_bytes| ServerStatus {
+            stack: format!("/etc/dcd/{name}.toml").into(),
+            dirty_bytes,
+            ..ServerStatus::default()
+        };
+        let verdict = |state, actions: &[&str]| Verdict {
+            state,
+            actions: actions.iter().map(|&action| action.to_owned()).collect(),
+            ..Verdict::default()
+        };
+        let found = [
+            (status("a", 0), verdict("clean", &[])),
+            (status("longer", 152 << 10), verdict("degraded", &["do this", "and that", "and more"])),
+        ];
+        assert_eq!(
+            table(&found),
+            "STACK   STATE       DIRTY  ACTION\n\
+             a       clean         0 B  none\n\
+             longer  degraded  152 KiB  do this (and 2 more)\n"
+        );
+    }
+
+    /// The names of all fields, but for counters.
+    fn fields(value: &serde_json::Value, into: &mut std::collections::BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(map) => {
+                for (name, value) in map {
+                    into.insert(name.clone());
+                    if !["statistics", "counts", "counts_per_disk", "newest", "layers", "trends"]
+                        .contains(&name.as_str())
+                    {
+                        fields(value, into);
+                    }
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| fields(value, into)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_is_described_and_no_other() {
+        let pass = PassStatus {
+            kind: PassName::Scrub,
+            role: None,
+            member_bytes: 0,
+            paused: false,
+            percent: 0.0,
+            member_bytes_left: 0,
+            member_bytes_per_second: None,
+            findings: dcd_engine::raid::Findings::default(),
+        };
+        let last_return = dcd_engine::raid::Return { role: 0, filled_bytes: 0, member_bytes: 0 };
+        let strides = dcd_engine::raid::StridesStatus { read_max: 0, write_max: 0 };
+        let array = ArrayStatus {
+            pass: Some(pass),
+            last_return: Some(last_return),
+            strides: Some(strides),
+            ..ArrayStatus::default()
+        };
+        let file = SinkStatus { path: String::new(), recorded: 0, dropped: 0, error: None };
+        let trace =
+            TraceStatus { operations: 0, failed: 0, in_flight: 0, file: Some(file), newest: Vec::new() };
+        let read_ahead = dcd_engine::layers::read_ahead::ReadAheadStatus::default();
+        let fault = dcd_engine::layers::fault::FaultStatus { seen: 0, failed: 0, ignore_flush: false };
+        let device = SilentDevice { device: None, path: String::new(), operations: 0, seconds: 0.0 };
+        let server = ServerStatus {
+            devices_not_answering: vec![device],
+            devices: vec![DeviceStatus::default()],
+            ..ServerStatus::default()
+        };
+        let mut known = std::collections::BTreeSet::new();
+        let report = serde_json::to_value(Report::new(&server, &Verdict::default())).unwrap();
+        fields(&report, &mut known);
+        fields(&serde_json::to_value(Trend::default()).unwrap(), &mut known);
+        for layer in [
+            LayerStatus::LogCache(Box::default()),
+            LayerStatus::Raid(Box::new(array)),
+            LayerStatus::WriteCache(Box::default()),
+            LayerStatus::ReadAhead(read_ahead),
+            LayerStatus::Fault(fault),
+            LayerStatus::Trace(Box::new(trace)),
+        ] {
+            fields(&layer.to_json(), &mut known);
+        }
+        let described: std::collections::BTreeSet<String> = crate::cli::STATUS_FIELDS
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "))
+            .flat_map(|line| line.split("  ").next().unwrap_or("").split([',', ' ']))
+            .filter(|word| known.contains(*word) || word.contains('_'))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(known.difference(&described).collect::<Vec<_>>(), Vec::<&String>::new(), "not described");
+        // Counters are described where their names do not say enough.
+        fields(&LayerStatus::LogCache(Box::default()).to_json()["statistics"], &mut known);
+        assert_eq!(described.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new(), "do not exist");
+    }
+}

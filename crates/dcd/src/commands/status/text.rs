@@ -1,0 +1,289 @@
+//! The status of a stack as an administrator reads it, on one screen.
+
+use std::fmt::Write;
+
+use dcd_engine::raid::{ArrayStatus, PassName};
+use dcd_engine::write_cache::WriteCacheStatus;
+use dcd_engine::{LayerStatus, LogCacheStatus, LogHead, MeterStatus, ResponseTimes};
+use dcd_stack::{HumanBytes, RECORD};
+
+use crate::commands::array::without;
+use crate::commands::status::verdict::Verdict;
+use crate::session::serving::host::RAM_LOST;
+use crate::session::serving::status::{
+    DeviceStatus, ServerStatus, destage_trouble, flush_trouble, lost_text, state_word,
+};
+use crate::session::serving::trend::Trend;
+
+/// As wide as the widest word before a colon.
+const INDENT: usize = 10;
+
+/// One screen about one stack.
+pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
+    let mut text = String::new();
+    let stack = status.stack.display();
+    line(&mut text, "stack", &format!("{stack}, up for {}", span(status.uptime_seconds)));
+    line(&mut text, "state", &state(status, verdict));
+    let mut actions: Vec<&str> = verdict.actions.iter().map(String::as_str).collect();
+    if actions.is_empty() {
+        actions.push("none");
+    }
+    actions.iter().for_each(|action| line(&mut text, "action", action));
+    caches(status, &mut text);
+    line(&mut text, "answered", &answered(&status.requests));
+    recent(&status.requests, &mut text);
+    devices(&status.devices, &mut text);
+    text
+}
+
+fn line(text: &mut String, word: &str, rest: &str) {
+    let _ = writeln!(text, "{word:>INDENT$}: {rest}");
+}
+
+fn more(text: &mut String, rest: &str) {
+    let _ = writeln!(text, "{:INDENT$}  {rest}", "");
+}
+
+/// The state, and what goes on besides.
+fn state(status: &ServerStatus, verdict: &Verdict) -> String {
+    let mut parts = vec![verdict.state.to_owned()];
+    if status.stopping && verdict.state != "stopping" {
+        parts.push("stopping".to_owned());
+    }
+    if status.flushing {
+        parts.push("flushing".to_owned());
+    }
+    for device in &status.devices_not_answering {
+        let name = device.device.as_ref().unwrap_or(&device.path);
+        parts.push(format!("device {name} has not answered for {:.0} s", device.seconds));
+    }
+    if let Some(LayerStatus::Trace(trace)) = status.layers.get(RECORD)
+        && let Some(file) = &trace.file
+    {
+        let dropped = Some(file.dropped).filter(|dropped| *dropped > 0);
+        let dropped = dropped.map(|dropped| format!(" ({dropped} left out)")).unwrap_or_default();
+        let word = if file.error.is_some() { "recording has stopped" } else { "recording" };
+        parts.push(format!("{word}, {} requests{dropped}", file.recorded));
+    }
+    parts.join(", ")
+}
+
+/// The caches first, then the arrays: with the words that administrators of such caches know.
+fn caches(status: &ServerStatus, text: &mut String) {
+    let mut none = true;
+    let rank = |layer: &LayerStatus| match layer {
+        LayerStatus::LogCache(_) => 0,
+        LayerStatus::WriteCache(_) => 1,
+        _ => 2,
+    };
+    for wanted in 0..3 {
+        for (name, layer) in status.layers.iter().filter(|(_, layer)| rank(layer) == wanted) {
+            let words = match layer {
+                LayerStatus::LogCache(cache) => log_cache_words(name, cache),
+                LayerStatus::WriteCache(cache) => write_cache_words(name, cache),
+                LayerStatus::Raid(array) => array_words(name, array),
+                _ => continue,
+            };
+            none = false;
+            let (name, words) = words.split_once(": ").expect("the words begin with the name");
+            line(text, name, words);
+            if let Some(trend) = status.trends.get(name) {
+                outlook(trend, layer).iter().for_each(|what| more(text, what));
+            }
+            if let Some(hits) = layer.log_cache().and_then(hits) {
+                more(text, &hits);
+            }
+        }
+    }
+    if none {
+        line(text, "cache", "no cache");
+    }
+}
+
+/// When it will be clean, and the log full, if all goes on as in the last minute.
+fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
+    let mut parts = Vec::new();
+    if layer.dirty_bytes().is_some_and(|bytes| bytes > 0) {
+        let with_peace = trend.drain_seconds.map(|seconds| format!("; {} if clients pause", span(seconds)));
+        parts.push(match trend.clean_in_seconds {
+            Some(seconds) => format!("clean in {} at the rate of the last minute", span(seconds)),
+            None => {
+                format!("not getting clean at the rate of the last minute{}", with_peace.unwrap_or_default())
+            }
+        });
+    }
+    if layer.log_cache().is_some() {
+        parts.push(match trend.full_in_seconds {
+            Some(seconds) => format!("log full in {}", span(seconds)),
+            None => "log not filling".to_owned(),
+        });
+        let rate = HumanBytes(trend.destaged_bytes_per_second as u64);
+        if rate.0 > 0 {
+            parts.push(format!("writing back {rate}/s"));
+        }
+    }
+    parts
+}
+
+/// Where reads came from.
+fn hits(cache: &LogCacheStatus) -> Option<String> {
+    let counts = &cache.statistics;
+    let (ram, dirty, clean) = (counts.read_ram_bytes, counts.read_dirty_bytes, counts.read_clean_bytes);
+    let all = ram + dirty + clean + counts.read_miss_bytes;
+    let percent = |bytes: u64| bytes as f64 * 100.0 / all as f64;
+    (all > 0).then(|| {
+        format!(
+            "hits {:.1} % of the bytes read: RAM {:.1} %, dirty {:.1} %, clean {:.1} %; misses {:.1} %",
+            percent(ram + dirty + clean),
+            percent(ram),
+            percent(dirty),
+            percent(clean),
+            percent(counts.read_miss_bytes)
+        )
+    })
+}
+
+fn kinds(requests: &MeterStatus) -> [(&'static str, &'static str, &ResponseTimes); 4] {
+    [
+        ("read", "reads", &requests.read),
+        ("write", "writes", &requests.write),
+        ("flush", "flushes", &requests.flush),
+        ("discard", "discards", &requests.other),
+    ]
+}
+
+/// All requests since the start or the last reset.
+fn answered(requests: &MeterStatus) -> String {
+    let mut parts = Vec::new();
+    for (kind, plural, times) in kinds(requests) {
+        if times.count > 0 {
+            let word = if times.count == 1 { kind } else { plural };
+            parts.push(format!("{} {word} {:.2} ms", times.count, times.mean_ms));
+        }
+    }
+    let errors: u64 = kinds(requests).iter().map(|(.., times)| times.errors).sum();
+    parts.push(match errors {
+        0 => "no errors".to_owned(),
+        1 => "1 error".to_owned(),
+        errors => format!("{errors} errors"),
+    });
+    parts.join(", ")
+}
+
+/// The last minute as a table.
+fn recent(requests: &MeterStatus, text: &mut String) {
+    let seconds = requests.recent_seconds;
+    if seconds <= 0.0 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:>INDENT$}  {:>10}  {:>12}  {:>11}  {:>11}",
+        format!("last {seconds:.0} s"),
+        "per second",
+        "throughput",
+        "p50",
+        "p99"
+    );
+    for (_, plural, times) in kinds(requests).into_iter().take(3) {
+        let recent = &times.recent;
+        let _ = write!(text, "{plural:>INDENT$}  {:>10.1}", recent.count as f64 / seconds);
+        let rate = HumanBytes((recent.bytes as f64 / seconds) as u64);
+        let rate = if plural == "flushes" { String::new() } else { format!("{rate}/s") };
+        let time = |ms: f64| if recent.count == 0 { "-".to_owned() } else { format!("{ms:.2} ms") };
+        let _ = writeln!(text, "  {rate:>12}  {:>11}  {:>11}", time(recent.p50_ms), time(recent.p99_ms));
+    }
+}
+
+fn devices(devices: &[DeviceStatus], text: &mut String) {
+    if devices.is_empty() {
+        return;
+    }
+    let width = devices.iter().map(|device| device.path.chars().count()).max().unwrap_or(0).clamp(4, 36);
+    let _ = writeln!(text, "\n{:>INDENT$}  {:<width$}  {:<13}  errors of", "device", "path", "state");
+    let _ = writeln!(text, "{:INDENT$}  {:width$}  {:13}  reads writes flushes", "", "", "");
+    for device in devices {
+        let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
+        let _ = writeln!(
+            text,
+            "{:>INDENT$}  {path:<width$}  {:<13}  {failed_reads:>5} {failed_writes:>6} {failed_flushes:>7}",
+            device.name(),
+            state.word()
+        );
+    }
+}
+
+/// Seconds for people.
+pub fn span(seconds: f64) -> String {
+    let (minute, hour, day) = (60.0, 3600.0, 86400.0);
+    match seconds {
+        s if s < 2.0 * minute => format!("{s:.0} s"),
+        s if s < 2.0 * hour => format!("{:.0} min", s / minute),
+        s if s < 2.0 * day => format!("{:.0} h", s / hour),
+        s => format!("{:.0} days", s / day),
+    }
+}
+
+/// The name and the state of a cache, and what of it is dirty.
+fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
+    match dirty_bytes {
+        0 => format!("{name}: {state}"),
+        bytes => format!("{name}: {state} {}", HumanBytes(bytes)),
+    }
+}
+
+fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
+    let mut words = begun(name, cache.state.word(), cache.dirty_bytes);
+    let _ = write!(words, ", log {} of {}", HumanBytes(cache.used_bytes), HumanBytes(cache.size_bytes));
+    match cache.log_head {
+        LogHead::NotRotational => {}
+        LogHead::Followed => words.push_str(", the log follows its disk's head"),
+        LogHead::NotMeasured => words.push_str(", the log follows no head: it was not measured"),
+        LogHead::NotShown => words.push_str(", the log follows no head: its disk shows none"),
+        LogHead::DoesNotPay => words.push_str(", the log follows no head: it does not pay"),
+    }
+    if let Some(trouble) = destage_trouble(cache) {
+        let _ = write!(words, ", {trouble}");
+    }
+    if flush_trouble(cache).is_some() {
+        words.push_str(", flushes fail");
+    }
+    if let Some(lost) = lost_text(cache.lost_blocks) {
+        let _ = write!(words, ", {lost}");
+    }
+    words
+}
+
+fn write_cache_words(name: &str, cache: &WriteCacheStatus) -> String {
+    let words = begun(name, cache.state.word(), cache.dirty_bytes);
+    if cache.non_volatile { format!("{words}, {RAM_LOST}") } else { words }
+}
+
+fn array_words(name: &str, array: &ArrayStatus) -> String {
+    let mut words = begun(name, &state_word(array), array.dirty_bytes);
+    if array.non_volatile {
+        let _ = write!(words, ", {RAM_LOST}");
+    }
+    if let Some(lost) = lost_text(array.blocks_lost()) {
+        let _ = write!(words, ", {lost}");
+    }
+    if let Some(percent) = array.resynced_percent {
+        let _ = write!(words, ", {percent:.1} % of the parity computed");
+    }
+    if let Some(pass) = array.pass.as_ref().filter(|pass| pass.kind != PassName::Resync) {
+        let _ = write!(words, ", {} {:.1} %", pass.kind.word(), pass.percent);
+    }
+    words += &without(array);
+    if array.journal_failed {
+        words.push_str(", its journal has failed");
+    }
+    let errors: u64 = array.devices.read_errors.iter().sum();
+    if errors > 0 {
+        let _ = write!(words, ", {errors} reads of members failed");
+    }
+    words
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

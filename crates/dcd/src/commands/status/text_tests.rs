@@ -1,0 +1,206 @@
+//! The screen, and the exit code that goes with it.
+
+use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
+use dcd_engine::raid::{ArrayState, PassStatus};
+use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState, RecentTimes};
+
+use super::*;
+use crate::failure::Failure;
+use crate::session::serving::status::SilentDevice;
+
+fn log_cache(state: LogCacheState) -> LogCacheStatus {
+    LogCacheStatus { state, used_bytes: 4 << 20, size_bytes: 64 << 20, ..LogCacheStatus::default() }
+}
+
+fn server(cache: LogCacheStatus) -> ServerStatus {
+    let times = |count| ResponseTimes { count, mean_ms: 0.256, ..ResponseTimes::default() };
+    let requests = MeterStatus { write: times(7), flush: times(2), ..MeterStatus::default() };
+    let layers = [("cache".to_owned(), LayerStatus::LogCache(Box::new(cache)))];
+    ServerStatus { requests, layers: layers.into(), ..ServerStatus::default() }
+}
+
+fn screen_of(status: &ServerStatus) -> String {
+    screen(status, &Verdict::of(status))
+}
+
+fn verdict(status: &ServerStatus) -> Result<(), Failure> {
+    Verdict::of(status).health.verdict()
+}
+
+fn with_array(array: ArrayStatus) -> ServerStatus {
+    let mut status = server(log_cache(LogCacheState::Clean));
+    status.layers.insert("disks".to_owned(), LayerStatus::Raid(Box::new(array)));
+    status
+}
+
+#[test]
+fn one_screen_says_it_all() {
+    let dirty = LogCacheStatus { dirty_bytes: 3 << 20, ..log_cache(LogCacheState::Dirty) };
+    let mut status = server(dirty);
+    (status.stack, status.uptime_seconds) = ("/etc/dcd/disk.toml".into(), 7200.0 * 3.0);
+    status.dirty_bytes = 3 << 20;
+    let cache = match status.layers.get_mut("cache") {
+        Some(LayerStatus::LogCache(cache)) => cache,
+        _ => panic!("it is there"),
+    };
+    cache.statistics.read_ram_bytes = 1 << 20;
+    cache.statistics.read_miss_bytes = 3 << 20;
+    let trend = Trend {
+        dirty_bytes_per_second: -1.0,
+        destaged_bytes_per_second: f64::from(1 << 20),
+        clean_in_seconds: Some(40.0),
+        full_in_seconds: None,
+        drain_seconds: Some(3.0),
+    };
+    status.trends.insert("cache".to_owned(), trend);
+    status.requests.recent_seconds = 60.0;
+    status.requests.write.recent = RecentTimes { count: 7, bytes: 60 << 20, p50_ms: 0.25, p99_ms: 1.5 };
+    status.devices = vec![DeviceStatus {
+        device: Some("log".to_owned()),
+        path: "/dev/nvme0n1p3".to_owned(),
+        ..DeviceStatus::default()
+    }];
+    let expected = "     \
+stack: /etc/dcd/disk.toml, up for 6 h
+     state: dirty
+    action: none
+     cache: dirty 3 MiB, log 4 MiB of 64 MiB
+            clean in 40 s at the rate of the last minute
+            log not filling
+            writing back 1 MiB/s
+            hits 25.0 % of the bytes read: RAM 25.0 %, dirty 0.0 %, clean 0.0 %; misses 75.0 %
+  answered: 7 writes 0.26 ms, 2 flushes 0.26 ms, no errors
+
+ last 60 s  per second    throughput          p50          p99
+     reads         0.0         0 B/s            -            -
+    writes         0.1       1 MiB/s      0.25 ms      1.50 ms
+   flushes         0.0                          -            -
+
+    device  path            state          errors of
+                                           reads writes flushes
+       log  /dev/nvme0n1p3  good               0      0       0
+";
+    assert_eq!(screen_of(&status), expected);
+    assert!(screen_of(&status).lines().all(|line| line.chars().count() <= 100), "a screen is not wide");
+    assert!(verdict(&status).is_ok());
+}
+
+#[test]
+fn what_goes_on_is_named() {
+    let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
+    assert!(screen_of(&server(spins)).contains("of 64 MiB, the log follows no head: it does not pay\n"));
+    assert!(screen_of(&ServerStatus::default()).contains("no cache"));
+    let mut status = server(log_cache(LogCacheState::Clean));
+    let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };
+    let trace = TraceStatus { operations: 0, failed: 0, in_flight: 0, file: Some(file), newest: Vec::new() };
+    status.layers.insert(RECORD.to_owned(), LayerStatus::Trace(Box::new(trace)));
+    status.flushing = true;
+    status.requests.read.errors = 3;
+    status.devices_not_answering = vec![SilentDevice {
+        device: Some("data".to_owned()),
+        path: "/dev/sdb".to_owned(),
+        operations: 1,
+        seconds: 12.4,
+    }];
+    let text = screen_of(&status);
+    let state =
+        "state: clean, flushing, device data has not answered for 12 s, recording, 9 requests (2 left out)\n";
+    assert!(text.contains(state), "{text}");
+    assert!(text.contains("2 flushes 0.26 ms, 3 errors\n"), "{text}");
+    let json = serde_json::to_value(&status).unwrap();
+    let back: ServerStatus = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(serde_json::to_value(back).unwrap(), json, "clients read it back");
+    let older = serde_json::json!({ "export": "cache", "requests": { "in_flight": 1 }, "layers": {} });
+    assert!(
+        serde_json::from_value::<ServerStatus>(older).is_ok(),
+        "an upgraded client reads an older server"
+    );
+}
+
+#[test]
+fn what_does_not_get_clean_says_how_long_a_pause_would_take() {
+    let dirty = LogCacheStatus { dirty_bytes: 1 << 20, ..log_cache(LogCacheState::Dirty) };
+    let mut status = server(dirty);
+    let trend = Trend { drain_seconds: Some(180.0), full_in_seconds: Some(600.0), ..Trend::default() };
+    status.trends.insert("cache".to_owned(), trend);
+    let text = screen_of(&status);
+    assert!(
+        text.contains("not getting clean at the rate of the last minute; 3 min if clients pause\n"),
+        "{text}"
+    );
+    assert!(text.contains("log full in 10 min\n"), "{text}");
+    assert_eq!(
+        [5.0, 119.0, 7199.0, 172799.0, 172801.0].map(span),
+        ["5 s", "119 s", "120 min", "48 h", "2 days"]
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_log_cache_is_told_and_decides_the_exit_code() {
+    let error = |kind| Some(IoError { kind, extent: None });
+    let mut failing = LogCacheStatus { destage_failing: true, ..log_cache(LogCacheState::Dirty) };
+    failing.statistics.last_error = error(ErrorKind::NoSpace);
+    let status = server(failing);
+    assert!(screen_of(&status).contains(", not all dirty data can be written back (no-space)\n"));
+    assert!(matches!(verdict(&status), Err(Failure::Degraded(_))));
+    let status = server(LogCacheStatus {
+        flush_error: error(ErrorKind::Medium),
+        flush_at_risk_bytes: 65536,
+        flush_at_risk: vec![Extent::new(Lba(2048), 128)],
+        ..log_cache(LogCacheState::Clean)
+    });
+    assert!(screen_of(&status).contains(", flushes fail\n"));
+    let Err(Failure::Degraded(why)) = verdict(&status) else { panic!("degraded") };
+    let told = "64 KiB that went around the log may be lost (byte ranges 1048576+65536)";
+    assert!(why.contains(told), "{why}");
+    let accepted_damage = vec!["records 2..3 were durable".to_owned()];
+    let status = server(LogCacheStatus { accepted_damage, ..log_cache(LogCacheState::Clean) });
+    let Err(Failure::Damage(why)) = verdict(&status) else { panic!("damaged") };
+    assert!(why.contains("damage of the log was accepted: records 2..3 were durable"), "{why}");
+    let lost = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 1, ..log_cache(LogCacheState::LogFailed) };
+    let status = server(lost);
+    assert!(screen_of(&status).contains("cache: log-failed 4 KiB, "));
+    assert!(screen_of(&status).contains(", 1 block of 4 KiB lost\n"));
+    assert!(matches!(verdict(&status), Err(Failure::Damage(_))));
+}
+
+#[test]
+fn what_is_wrong_with_an_array_is_told_and_decides_the_exit_code() {
+    let degraded = ArrayStatus {
+        state: ArrayState::Degraded,
+        dirty_bytes: 4096,
+        failed_members: vec![2],
+        ..ArrayStatus::default()
+    };
+    let status = with_array(degraded.clone());
+    assert!(screen_of(&status).contains("disks: degraded 4 KiB, without member 2\n"));
+    assert!(matches!(verdict(&status), Err(Failure::Degraded(_))));
+    let status = with_array(ArrayStatus { lost_blocks: 2, ..ArrayStatus::default() });
+    assert!(
+        screen_of(&status).contains("disks: damaged, 2 blocks of 4 KiB lost\n"),
+        "{}",
+        screen_of(&status)
+    );
+    assert!(matches!(verdict(&status), Err(Failure::Damage(_))));
+    let pass = PassStatus {
+        kind: PassName::Rebuild,
+        role: Some(2),
+        member_bytes: 0,
+        paused: false,
+        percent: 41.04,
+        member_bytes_left: 0,
+        member_bytes_per_second: None,
+        findings: dcd_engine::raid::Findings::default(),
+    };
+    let rebuilding = ArrayStatus {
+        state: ArrayState::Rebuilding,
+        dirty_bytes: 0,
+        pass: Some(pass),
+        journal_failed: true,
+        ..degraded
+    };
+    assert!(
+        screen_of(&with_array(rebuilding))
+            .contains("disks: rebuilding, rebuild 41.0 %, without member 2, its journal has failed\n")
+    );
+}

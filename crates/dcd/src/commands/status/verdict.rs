@@ -1,0 +1,223 @@
+//! What an administrator wants to know first: the state of a stack in a word, and what to do now.
+
+use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
+use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus};
+use dcd_stack::RECORD;
+
+use crate::commands::array::judge as judge_array;
+use crate::failure::Health;
+use crate::session::serving::status::{
+    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, accepted_damage, destage_trouble, flush_trouble,
+    lost_text,
+};
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub state: &'static str,
+    /// Nothing is to be done where there is none.
+    pub actions: Vec<String>,
+    pub health: Health,
+}
+
+impl Verdict {
+    pub fn of(status: &ServerStatus) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (name, layer) in &status.layers {
+            match layer {
+                LayerStatus::LogCache(cache) => verdict.log_cache(name, cache),
+                LayerStatus::Raid(array) => verdict.array(name, array),
+                _ => {}
+            }
+        }
+        status.devices.iter().for_each(|device| verdict.device(device));
+        if let Some(LayerStatus::Trace(trace)) = status.layers.get(RECORD)
+            && let Some(error) = trace.file.as_ref().and_then(|file| file.error.as_ref())
+        {
+            verdict.act(format!("the recording has ended: {error}; make space, and serve again to record"));
+        }
+        verdict.state = verdict.word(status);
+        verdict
+    }
+
+    /// The worst first.
+    fn word(&self, status: &ServerStatus) -> &'static str {
+        let holds_back = |device: &DeviceStatus| device.state == DeviceState::NotAnswering;
+        if self.health.is_damaged() {
+            "damaged"
+        } else if self.health.is_degraded() {
+            "degraded"
+        } else if status.devices.iter().any(holds_back) {
+            DeviceState::NotAnswering.word()
+        } else if status.stopping {
+            "stopping"
+        } else if status.dirty_bytes > 0 {
+            "dirty"
+        } else if status.layers.values().any(|layer| layer.dirty_bytes().is_some()) {
+            "clean"
+        } else {
+            "serving"
+        }
+    }
+
+    fn act(&mut self, what: String) {
+        if !self.actions.contains(&what) {
+            self.actions.push(what);
+        }
+    }
+
+    fn log_cache(&mut self, name: &str, cache: &LogCacheStatus) {
+        let cache_named = format!("log cache \"{name}\"");
+        if let Some(lost) = lost_text(cache.lost_blocks) {
+            self.health.damaged(format!("{cache_named}: {lost}"));
+            self.act(format!(
+                "{cache_named}: write the lost blocks again, from a backup: reading them fails"
+            ));
+        }
+        if let Some(damage) = accepted_damage(cache) {
+            self.health.damaged(format!("{cache_named}: {damage}"));
+            self.act("check the file system on this device: damage was accepted at the start".to_owned());
+        }
+        if cache.state == LogCacheState::LogFailed {
+            self.health.degraded(format!("{cache_named}: the log device failed"));
+            self.act(format!(
+                "{cache_named}: writes go to the data disk now. Replace the log: dcd stop, dcd rescue --list, dcd rescue --force, \
+                 dcd format"
+            ));
+        }
+        if let Some(trouble) = destage_trouble(cache) {
+            self.health.degraded(format!("{cache_named}: {trouble}"));
+            self.act(format!(
+                "{cache_named}: repair or replace the data disk (dmesg says what it fails); what is dirty stays in the log"
+            ));
+        }
+        if let Some(trouble) = flush_trouble(cache) {
+            self.health.degraded(format!("{cache_named}: {trouble}: {FLUSH_ADVICE}"));
+            self.act(format!("{cache_named}: {FLUSH_ADVICE} (dcd status --json has flush_at_risk)"));
+        }
+    }
+
+    fn array(&mut self, name: &str, array: &ArrayStatus) {
+        judge_array(name, array, &mut self.health);
+        array.advice.iter().for_each(|advice| self.act(format!("array \"{name}\": {advice}")));
+        if array.state == ArrayState::Degraded && array.pass.is_none() && !array.failed_members.is_empty() {
+            let members = members_named(&array.failed_members);
+            self.act(format!(
+                "array \"{name}\": replace {members}: dcd array add makes a new device a spare"
+            ));
+        }
+        if array.last_scrub.as_ref().is_some_and(Findings::are_left) {
+            self.act(format!("array \"{name}\": repair what the last scrub found: dcd array scrub --repair"));
+        }
+    }
+
+    fn device(&mut self, device: &DeviceStatus) {
+        let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
+        let name = device.name();
+        match state {
+            DeviceState::Good | DeviceState::Failed => {}
+            DeviceState::NotAnswering => self.act(format!(
+                "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
+            )),
+            DeviceState::Errors => self.act(format!(
+                "look at device \"{name}\" ({path}), which failed {failed_reads} reads, {failed_writes} writes and \
+                 {failed_flushes} flushes (dmesg, smartctl); dcd status --reset counts anew"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::raid::PassStatus;
+
+    use super::*;
+
+    fn device(state: DeviceState) -> DeviceStatus {
+        DeviceStatus {
+            device: Some("data".to_owned()),
+            path: "/dev/sdb".to_owned(),
+            state,
+            failed_reads: 2,
+            ..DeviceStatus::default()
+        }
+    }
+
+    fn of(layers: impl IntoIterator<Item = LayerStatus>, devices: Vec<DeviceStatus>) -> Verdict {
+        let layers = layers.into_iter().enumerate().map(|(i, layer)| (format!("layer{i}"), layer)).collect();
+        let mut status = ServerStatus { layers, devices, ..ServerStatus::default() };
+        status.dirty_bytes = status.layers.values().filter_map(LayerStatus::dirty_bytes).sum();
+        Verdict::of(&status)
+    }
+
+    #[test]
+    fn nothing_is_to_be_done_where_nothing_is_wrong() {
+        let cache = LogCacheStatus::default();
+        let dirty = LogCacheStatus { dirty_bytes: 4096, ..LogCacheStatus::default() };
+        for (layers, state) in [
+            (vec![], "serving"),
+            (vec![LayerStatus::LogCache(Box::new(cache))], "clean"),
+            (vec![LayerStatus::LogCache(Box::new(dirty))], "dirty"),
+        ] {
+            let verdict = of(layers, vec![device(DeviceState::Good)]);
+            assert_eq!((verdict.state, verdict.actions), (state, Vec::new()));
+        }
+        let stopping = ServerStatus { stopping: true, dirty_bytes: 1, ..ServerStatus::default() };
+        assert_eq!(Verdict::of(&stopping).state, "stopping");
+    }
+
+    #[test]
+    fn whatever_is_wrong_has_something_to_do() {
+        let failed = LogCacheStatus { state: LogCacheState::LogFailed, ..LogCacheStatus::default() };
+        let lost = LogCacheStatus { lost_blocks: 1, ..LogCacheStatus::default() };
+        let accepted =
+            LogCacheStatus { accepted_damage: vec!["records".to_owned()], ..LogCacheStatus::default() };
+        let stuck = LogCacheStatus { destage_failing: true, ..LogCacheStatus::default() };
+        for (cache, state, action) in [
+            (failed, "degraded", "Replace the log: dcd stop, dcd rescue --list"),
+            (lost, "damaged", "write the lost blocks again"),
+            (accepted, "damaged", "check the file system"),
+            (stuck, "degraded", "repair or replace the data disk"),
+        ] {
+            let verdict = of([LayerStatus::LogCache(Box::new(cache))], Vec::new());
+            assert_eq!(verdict.state, state);
+            assert!(verdict.actions[0].contains(action), "{:?}", verdict.actions);
+        }
+        let verdict = of([], vec![device(DeviceState::NotAnswering), device(DeviceState::Errors)]);
+        assert_eq!(verdict.state, "not-answering");
+        assert!(verdict.actions[0].contains("device \"data\" (/dev/sdb), which does not answer"));
+        assert!(verdict.actions[1].contains("failed 2 reads, 0 writes"));
+        assert!(verdict.health.verdict().is_ok(), "nothing is lost, and nothing degraded by that");
+    }
+
+    #[test]
+    fn a_member_is_replaced_unless_that_goes_on_already() {
+        let degraded = ArrayStatus {
+            state: ArrayState::Degraded,
+            failed_members: vec![2],
+            advice: vec!["spare 0 is not there".to_owned()],
+            ..ArrayStatus::default()
+        };
+        let rebuilding = ArrayStatus {
+            state: ArrayState::Rebuilding,
+            pass: Some(PassStatus {
+                kind: dcd_engine::raid::PassName::Rebuild,
+                role: Some(2),
+                member_bytes: 0,
+                paused: false,
+                percent: 0.0,
+                member_bytes_left: 0,
+                member_bytes_per_second: None,
+                findings: Findings::default(),
+            }),
+            advice: Vec::new(),
+            ..degraded.clone()
+        };
+        let verdict = of([LayerStatus::Raid(Box::new(degraded))], Vec::new());
+        assert_eq!(verdict.state, "degraded");
+        assert!(verdict.actions[0].contains("spare 0 is not there"));
+        assert!(verdict.actions[1].contains("replace member 2: dcd array add"), "{:?}", verdict.actions);
+        let verdict = of([LayerStatus::Raid(Box::new(rebuilding))], Vec::new());
+        assert_eq!((verdict.state, verdict.actions), ("degraded", Vec::new()));
+    }
+}

@@ -1,0 +1,146 @@
+//! Where caches and arrays are heading: how fast dirty data grows or shrinks, and what comes of it if that goes on. The rates are those
+//! of the last minute.
+
+use std::collections::VecDeque;
+
+use dcd_engine::{LayerStatus, Nanos, SECTOR_BYTES};
+use serde::{Deserialize, Serialize};
+
+/// The rates are taken over this time, or less after the start.
+const SPAN: Nanos = Nanos::from_secs(60);
+/// Less says nothing.
+const SPAN_MIN: Nanos = Nanos::from_secs(2);
+
+/// Where a cache or array is heading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trend {
+    /// Negative where dirty data gets less.
+    pub dirty_bytes_per_second: f64,
+    /// What a log cache writes back.
+    pub destaged_bytes_per_second: f64,
+    /// None where dirty data does not get less.
+    pub clean_in_seconds: Option<f64>,
+    /// None where the log does not fill.
+    pub full_in_seconds: Option<f64>,
+    /// How long the data disk would take for what is dirty in a log cache, with nothing else to do.
+    pub drain_seconds: Option<f64>,
+}
+
+/// The state of a cache or array at an instant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Amounts {
+    pub dirty_bytes: u64,
+    log: Option<LogAmounts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct LogAmounts {
+    used_bytes: u64,
+    size_bytes: u64,
+    destaged_bytes: u64,
+    nanos_per_sector: u64,
+}
+
+impl Amounts {
+    pub fn of(status: &LayerStatus) -> Amounts {
+        let log = status.log_cache().map(|cache| LogAmounts {
+            used_bytes: cache.used_bytes,
+            size_bytes: cache.size_bytes,
+            destaged_bytes: (cache.statistics.destaged_sectors + cache.statistics.destaged_range_sectors)
+                * SECTOR_BYTES,
+            nanos_per_sector: cache.destage_nanos_per_sector,
+        });
+        Amounts { dirty_bytes: status.dirty_bytes().unwrap_or(0), log }
+    }
+}
+
+/// All caches and arrays of a server over the last minute.
+#[derive(Debug, Default)]
+pub struct Trends {
+    /// The oldest first; the first one alone may be older than [`SPAN`].
+    samples: VecDeque<(Nanos, Vec<Amounts>)>,
+}
+
+impl Trends {
+    pub fn note(&mut self, now: Nanos, amounts: Vec<Amounts>) {
+        while self.samples.get(1).is_some_and(|(at, _)| *at + SPAN <= now) {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now, amounts));
+    }
+
+    /// The trend of the cache or array at `place`, which is as it is `now`.
+    pub fn of(&self, place: usize, now: Nanos, is: Amounts) -> Trend {
+        let mut trend = Trend { drain_seconds: is.drain_seconds(), ..Trend::default() };
+        let first = self.samples.front().filter(|(at, _)| *at + SPAN_MIN <= now);
+        let Some((at, was)) = first.and_then(|(at, all)| Some((at, all.get(place)?))) else { return trend };
+        let seconds = now.since(*at).as_secs_f64();
+        let growth = |is: u64, was: u64| (is as f64 - was as f64) / seconds;
+        trend.dirty_bytes_per_second = growth(is.dirty_bytes, was.dirty_bytes);
+        trend.clean_in_seconds = in_seconds(is.dirty_bytes, -trend.dirty_bytes_per_second);
+        if let (Some(is), Some(was)) = (is.log, was.log) {
+            // Counters may have started again meanwhile.
+            let destaged = is.destaged_bytes.checked_sub(was.destaged_bytes).unwrap_or(is.destaged_bytes);
+            trend.destaged_bytes_per_second = destaged as f64 / seconds;
+            let free_bytes = is.size_bytes.saturating_sub(is.used_bytes);
+            trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes));
+        }
+        trend
+    }
+}
+
+impl Amounts {
+    fn drain_seconds(&self) -> Option<f64> {
+        let nanos = self.log.map(|log| log.nanos_per_sector).filter(|nanos| *nanos > 0)?;
+        Some((self.dirty_bytes / SECTOR_BYTES) as f64 * nanos as f64 / 1e9)
+    }
+}
+
+fn in_seconds(bytes: u64, per_second: f64) -> Option<f64> {
+    match bytes {
+        0 => Some(0.0),
+        _ => (per_second > 0.0).then(|| bytes as f64 / per_second),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn amounts(dirty: u64, used: u64, destaged: u64) -> Amounts {
+        let log = LogAmounts {
+            used_bytes: used * MIB,
+            size_bytes: 100 * MIB,
+            destaged_bytes: destaged * MIB,
+            nanos_per_sector: 5_000,
+        };
+        Amounts { dirty_bytes: dirty * MIB, log: Some(log) }
+    }
+
+    #[test]
+    fn what_goes_on_for_a_minute_is_expected_to_go_on() {
+        let mut trends = Trends::default();
+        let at = Nanos::from_secs;
+        assert_eq!(trends.of(0, at(1), amounts(8, 10, 0)).clean_in_seconds, None, "nothing is known");
+        assert_eq!(trends.of(0, at(1), amounts(0, 10, 0)).full_in_seconds, None);
+        // A minute ago 60 MiB were dirty, and the log gets a MiB more each second.
+        for second in 0..=100 {
+            trends.note(at(second), vec![amounts(100 - second, second, 2 * second)]);
+        }
+        let trend = trends.of(0, at(100), amounts(40, 75, 200));
+        assert_eq!(trend.dirty_bytes_per_second, 0.0);
+        assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (None, Some(25.0 / (35.0 / 60.0))));
+        assert_eq!(trend.destaged_bytes_per_second, 2.0 * MIB as f64);
+        let trend = trends.of(0, at(100), amounts(10, 40, 5));
+        assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (Some(20.0), None));
+        assert_eq!(trend.destaged_bytes_per_second, (5 * MIB) as f64 / 60.0, "the counter was reset");
+        assert_eq!(trend.drain_seconds, Some(10.0 * 2048.0 * 5e-6));
+        assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).clean_in_seconds, Some(0.0));
+        assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).full_in_seconds, Some(0.0));
+        assert_eq!(trends.of(3, at(100), amounts(1, 1, 1)).clean_in_seconds, None, "it is not known");
+        assert!(trends.samples.len() <= 62);
+    }
+}
