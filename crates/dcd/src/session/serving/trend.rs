@@ -130,14 +130,14 @@ mod tests {
         for second in 0..=100 {
             trends.note(at(second), vec![amounts(100 - second, second, 2 * second)]);
         }
-        let trend = trends.of(0, at(100), amounts(40, 75, 200));
+        let trend = trends.of(0, at(100), amounts(60, 75, 200));
         assert_eq!(trend.dirty_bytes_per_second, 0.0);
         assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (None, Some(25.0 / (35.0 / 60.0))));
         assert_eq!(trend.destaged_bytes_per_second, 2.0 * MIB as f64);
-        let trend = trends.of(0, at(100), amounts(10, 40, 5));
-        assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (Some(20.0), None));
+        let trend = trends.of(0, at(100), amounts(30, 40, 5));
+        assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (Some(60.0), None));
         assert_eq!(trend.destaged_bytes_per_second, (5 * MIB) as f64 / 60.0, "the counter was reset");
-        assert_eq!(trend.drain_seconds, Some(10.0 * 2048.0 * 5e-6));
+        assert_eq!(trend.drain_seconds, Some((30 * 2048 * 5_000) as f64 / 1e9));
         assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).clean_in_seconds, Some(0.0));
         assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).full_in_seconds, Some(0.0));
         assert_eq!(trends.of(3, at(100), amounts(1, 1, 1)).clean_in_seconds, None, "it is not known");
