@@ -57,6 +57,8 @@ mkdir -p "$kept"
 kept=$(realpath "$kept")
 # shellcheck source=scripts/guest-kernel/host.sh
 . "$here/guest-kernel/host.sh"
+# shellcheck source=scripts/guest-kernel/qemu.sh
+. "$here/guest-kernel/qemu.sh"
 
 for name in "${setups[@]}"; do
     case $name in
@@ -83,35 +85,7 @@ has() { # WORD WORD...: the first is one of the others
     return 1
 }
 
-# ---------------------------------------------------------------- Debian's packages, unpacked and not installed
-
-unpack() { # PACKAGE: into $kept/root, once
-    [ -e "$kept/$1.unpacked" ] && return
-    rm -rf "$kept/download"
-    mkdir -p "$kept/download" "$kept/root"
-    (cd "$kept/download" && apt-get download -q "$1") > "$kept/download.log" 2>&1 || return
-    dpkg -x "$kept"/download/*.deb "$kept/root" || return
-    rm -rf "$kept/download"
-    touch "$kept/$1.unpacked"
-}
-
-depends_on() { # PACKAGE PATTERN: the packages that it needs
-    apt-cache depends "$1" 2> /dev/null | sed -n "s/^ *|*Depends: \\($2\\)\$/\\1/p"
-}
-
-# Sets $release to the newest 6.12 kernel that Debian offers, and unpacks it.
-have_kernel() {
-    local package
-    command -v apt-get > /dev/null && command -v dpkg > /dev/null || return
-    package=$(depends_on linux-image-6.12-amd64 'linux-image-6\.12.*' | tail -n 1)
-    [ -n "$package" ] || package=$(depends_on linux-image-amd64 'linux-image-6\.12.*' | tail -n 1)
-    # The lists may be missing, but a kernel that is there from the last time will do.
-    [ -n "$package" ] || package=$(cat "$kept/kernel" 2> /dev/null)
-    [ -n "$package" ] && unpack "$package" || return
-    echo "$package" > "$kept/kernel"
-    release=${package#linux-image-}
-    depmod -b "$kept/root" "$release" 2> "$kept/depmod.log"
-}
+# ---------------------------------------------------------------- what is not in the kernel
 
 # dm-writeboost is not in the kernel, so it is built from the source of its package.
 build_writeboost() {
@@ -120,13 +94,13 @@ build_writeboost() {
     for package in "$headers" $(depends_on "$headers" 'linux-\(headers\|kbuild\)-.*') dm-writeboost-dkms; do
         unpack "$package" || { echo "the package $package cannot be had"; return 1; }
     done
-    sed -i "s|include /usr/src|include $kept/root/usr/src|" "$kept/root/usr/src/$headers/Makefile"
+    sed -i "s|include /usr/src|include $packages/root/usr/src|" "$packages/root/usr/src/$headers/Makefile"
     rm -rf "$source"
-    cp -r "$kept"/root/usr/src/dm-writeboost-*/ "$source"
+    cp -r "$packages"/root/usr/src/dm-writeboost-*/ "$source"
     # What 6.12 has no more, by what took its place.
     sed -i 's/i_size_read(dev->bdev->bd_inode) >> 9/bdev_nr_sectors(dev->bdev)/; s/blk_limits_io_opt(limits, 4096)/limits->io_opt = 4096/' \
         "$source"/*.c
-    make -C "$kept/root/usr/src/$headers" "M=$source" CONFIG_DEBUG_INFO_BTF_MODULES= modules > "$kept/writeboost.log" 2>&1 && return
+    make -C "$packages/root/usr/src/$headers" "M=$source" CONFIG_DEBUG_INFO_BTF_MODULES= modules > "$kept/writeboost.log" 2>&1 && return
     echo "it does not build: $(grep -m 1 -i error "$kept/writeboost.log")"
     return 1
 }
@@ -192,41 +166,17 @@ done
 begin_work peers
 mkdir "$work/bin"
 cp "$programs/dcd" "$work/bin/"
-[ ! -e "$kept/root/usr/sbin/make-bcache" ] || cp "$kept/root/usr/sbin/make-bcache" "$work/bin/"
+[ ! -e "$packages/root/usr/sbin/make-bcache" ] || cp "$packages/root/usr/sbin/make-bcache" "$work/bin/"
 "$dcd" demo tree "$work/tree"
 (cd "$work/tree" && find . -type f | LC_ALL=C sort | awk -v n="${TREE_FILES:-50}" '
     { name[NR] = $0 } END { for (i = 0; i < n && i < NR; i++) print name[1 + int(i * NR / n)] }') > "$work/tree.list"
 tar -cf "$work/tree.tar" -C "$work/tree" -T "$work/tree.list"
 rm -rf "$work/tree"
 
-# The modules in the order in which they have to be loaded, and a first program that mounts the host's files.
-make_initramfs() {
-    local root=$work/initramfs module file number=100
-    mkdir -p "$root"/{bin,proc,modules,host}
-    cp "$(command -v busybox)" "$root/bin/busybox"
-    for module in virtio_pci virtio_blk 9pnet_virtio 9p nbd ext4 dm-writecache dm-cache dm-cache-smq bcache; do
-        modprobe -d "$kept/root" -S "$release" --show-depends "$module" 2> "$work/modprobe.log" || fail "$(cat "$work/modprobe.log")"
-    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' > "$work/modules"
-    while read -r file; do
-        number=$((number + 1))
-        module=$root/modules/$number-$(basename "${file%.xz}")
-        case $file in
-            *.xz) xz -dc "$file" > "$module" ;;
-            *) cp "$file" "$module" ;;
-        esac
-    done < "$work/modules"
-    ! has writeboost "${setups[@]}" || cp "$kept/writeboost-$release/dm-writeboost.ko" "$root/modules/999-dm-writeboost.ko"
-    cat > "$root/init" << 'INIT'
-#!/bin/busybox sh
-/bin/busybox mount -t proc none /proc
-for module in /modules/*; do /bin/busybox insmod "$module" || echo "insmod $module failed"; done
-/bin/busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro host /host || echo "no host"
-exec /bin/busybox switch_root /host /bin/sh "$SCRIPT"
-INIT
-    chmod +x "$root/init"
-    (cd "$root" && find . | cpio -o -H newc --quiet) > "$work/initramfs.cpio"
-}
-[ "$bed" = uml ] || make_initramfs
+if [ "$bed" = qemu ]; then
+    ! has writeboost "${setups[@]}" || more_modules=("$kept/writeboost-$release/dm-writeboost.ko")
+    make_initramfs nbd ext4 dm-writecache dm-cache dm-cache-smq bcache
+fi
 
 boot() { # SETUP DISK-FILE...: boots with these as virtio disks; the first has O_DIRECT
     local setup=$1 id=0 file arguments=() options
@@ -242,19 +192,7 @@ boot() { # SETUP DISK-FILE...: boots with these as virtio disks; the first has O
         [ $id -eq 0 ] || start_storage "${arguments[@]}"
         start_user_mode "$here/peers/guest.sh" "HERE=$here" BED=uml
     else
-        for file in "$@"; do
-            id=$((id + 1))
-            options=cache.direct=on,aio=native
-            [ $id -eq 1 ] || options=cache.direct=off,aio=threads
-            arguments+=(-blockdev "driver=file,node-name=disk$id,filename=$file,$options")
-            arguments+=(-device "virtio-blk-pci,drive=disk$id,write-cache=on")
-        done
-        start_machine qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1G -nodefaults -nographic -no-reboot -serial stdio \
-            -kernel "$kept/root/boot/vmlinuz-$release" -initrd "$work/initramfs.cpio" \
-            -append "console=ttyS0 quiet panic=-1 mitigations=off SCRIPT=$here/peers/guest.sh HERE=$here WORK=$work BED=qemu SECONDS_MAX=$seconds_max" \
-            -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-            -virtfs "local,path=$work,mount_tag=work,security_model=none" \
-            ${arguments[@]+"${arguments[@]}"}
+        start_qemu "$here/peers/guest.sh" "HERE=$here BED=qemu" "$@"
     fi
     watch_machine "$setup" true
 }

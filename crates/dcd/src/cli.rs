@@ -41,6 +41,7 @@ pub enum Command {
     Stop(Stop),
     Status(Status),
     Flush(Flush),
+    Ublk(Ublk),
     Detach(Detach),
     Check(Check),
     Dump(Dump),
@@ -102,7 +103,7 @@ Examples:
       dcd tune /var/tmp/week.dcd then says which cache suits
   nbd-client -unix disk.sock /dev/nbd0      use it as a block device
   losetup --direct-io=on -f --show mnt/disk.img
-      the same over FUSE")]
+      the same over FUSE; with ublk = true in the stack file there is /dev/ublkbN without either")]
 pub struct Serve {
     /// Stack file
     #[arg(value_name = "STACK")]
@@ -180,6 +181,54 @@ pub struct Flush {
     /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// List and remove ublk devices, also those whose server is gone
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd ublk list
+  dcd ublk remove 0")]
+pub struct Ublk {
+    #[command(subcommand)]
+    pub command: UblkCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum UblkCommand {
+    List(UblkList),
+    Remove(UblkRemove),
+}
+
+/// List ublk devices: their servers, their stacks, and who uses them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd ublk list
+  dcd ublk list --json | jq '.[].device'")]
+pub struct UblkList {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Remove a ublk device that has no server
+///
+/// A device that is in use outlives its server: its requests wait until "dcd serve" of the same stack goes on with them. This ends a
+/// device whose server will not come back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd ublk remove 0
+  dcd ublk remove --force 0
+      although it is in use: a file system on it fails")]
+pub struct UblkRemove {
+    /// Number of the device: N of /dev/ublkbN
+    #[arg(value_name = "N")]
+    pub number: u32,
+    /// Remove it although it is in use, has a server, or is not dcd's
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Write all dirty data back to the data disk and detach the cache: the data disk is plain again

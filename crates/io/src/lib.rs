@@ -4,6 +4,7 @@
 //! [`FileDevice`] open, lock and measure; [`Driver`] carries a stack's outputs out, moves bytes between clients and
 //! their [`Session`]s, and tells a [`Host`] what happened.
 
+mod command;
 mod device;
 mod driver;
 mod listen;
@@ -13,6 +14,7 @@ mod session;
 mod signals;
 mod workers;
 
+pub use command::{ControlCommand, KernelMemory};
 pub use device::{
     Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, MemoryDevice, Overlay,
     reserve_space,
@@ -23,5 +25,8 @@ pub use driver::{
 };
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};
-pub use session::{Actions, ControlCall, Piece, Session, SessionFactory, Source};
+pub use session::{
+    Actions, Command, CommandSource, ControlCall, Ending, FrontEndNews, Piece, Session, SessionFactory,
+    Source, Task,
+};
 pub use signals::{Signal, Signals, ignore_file_size_signal, on_interrupt};

@@ -28,10 +28,11 @@ pub(crate) enum Kind {
     Workers,
     Signal,
     Alarm,
+    Command,
     Cancel,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Device,
     Kind::Accept,
     Kind::Receive,
@@ -40,6 +41,7 @@ const KINDS: [Kind; 9] = [
     Kind::Workers,
     Kind::Signal,
     Kind::Alarm,
+    Kind::Command,
     Kind::Cancel,
 ];
 

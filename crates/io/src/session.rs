@@ -2,6 +2,7 @@
 //!
 //! The driver moves the bytes; the front-end only sees bytes in, and answers with bytes, requests and control calls.
 
+use std::io;
 use std::os::fd::RawFd;
 
 use dcd_engine::{Buf, Io, IoResult};
@@ -28,6 +29,8 @@ pub struct Actions {
     /// Requests to the root of the stack, each with a token chosen by the session, unique while it is unanswered.
     pub requests: Vec<(u64, Io)>,
     pub calls: Vec<ControlCall>,
+    /// Commands to the kernel, of a [`CommandSource`].
+    pub commands: Vec<Command>,
     /// Close the connection once everything in `send` has gone out.
     pub close: bool,
 }
@@ -90,4 +93,92 @@ pub trait Source {
     fn user(&self) -> Option<String> {
         None
     }
+}
+
+/// A command to a driver of the kernel, through the ring.
+#[derive(Debug)]
+pub struct Command {
+    /// Chosen by the front-end; comes back with the end. Small numbers, each with one command at a time.
+    pub slot: usize,
+    pub op: u32,
+    /// The first half of the command. The second half is the address of `buf`.
+    pub head: [u8; 8],
+    /// Writable memory of [`CommandSource::buffer_bytes`]: the kernel's until the command ends.
+    pub buf: Buf,
+}
+
+/// Work that may take long, for a thread of its own.
+pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// What becomes of the device of a front-end when its server ends.
+pub enum Ending {
+    /// It stays for the next server, for this reason.
+    Leave(String),
+    /// This takes it away. Until then all requests get errors.
+    Remove(Task),
+}
+
+/// News of a front-end, for the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontEndNews {
+    /// Clients can use it there.
+    Ready(String),
+    /// It cannot serve, or no more.
+    Failed(String),
+}
+
+/// A front-end to which a driver of the kernel hands requests as the ends of commands in the ring (ublk).
+pub trait CommandSource {
+    /// The file that takes its commands.
+    fn fd(&self) -> RawFd;
+
+    /// How much of a command's buffer the kernel may use.
+    fn buffer_bytes(&self) -> usize;
+
+    /// The first commands, which go out together.
+    fn begin(&mut self, actions: &mut Actions);
+
+    /// The kernel has them: what is left to do, and the task that lets clients in while the driver serves.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn begun(&mut self) -> io::Result<Task>;
+
+    /// The end of that task.
+    fn task_ended(&mut self, ended: io::Result<()>);
+
+    /// What the host has not heard yet; looked at after each turn in which a task or a command has ended.
+    fn take_news(&mut self) -> Option<FrontEndNews>;
+
+    /// The end of a command.
+    fn completed(&mut self, slot: usize, result: i32, buf: Buf, actions: &mut Actions);
+
+    /// The end of a request.
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
+
+    /// The driver is stopping and does not carry a request out: it stays unanswered, for the next server.
+    fn hold(&mut self, token: u64, io: Io);
+
+    /// Who uses what is served.
+    fn user(&self) -> Option<String>;
+
+    /// Whether its requests wait for the next server, where the device is in use.
+    fn outlives_server(&self) -> bool;
+
+    fn status(&self) -> serde_json::Value;
+
+    /// The server ends. `unanswered`: requests that the stack has not answered.
+    fn end(&mut self, unanswered: usize) -> Ending;
+
+    /// The task of its end has failed. In words, why the device stays.
+    ///
+    /// # Errors
+    /// In words, where that is a failure.
+    fn not_removed(&self, error: &io::Error) -> Result<String, String>;
+
+    /// The device has been taken away: lets go of it.
+    ///
+    /// # Errors
+    /// In words, where it did not go away.
+    fn close(self: Box<Self>) -> Result<(), String>;
 }

@@ -21,6 +21,7 @@ use dcd_engine::{ErrorKind, IoError, IoResult};
 use crate::device::sync::run_to_end;
 use crate::device::transfer::Transfer;
 use crate::device::{Backing, Device, DeviceError, OpenFile};
+use crate::session::Task;
 
 /// Calls of one device at a time; the others wait for a thread. As many as a disk takes commands.
 const THREADS_MAX: usize = 32;
@@ -41,6 +42,8 @@ pub(crate) struct Queue {
     pub ended: Vec<(usize, IoResult)>,
     /// Devices that were to be opened, by the number that was given for each.
     pub opened: Vec<(u64, Result<Device, DeviceError>)>,
+    /// The end of a front-end's task.
+    pub task: Option<io::Result<()>>,
 }
 
 impl Finished {
@@ -172,6 +175,16 @@ pub(crate) fn open(
         finished.add(|queue| queue.opened.push((number, device)));
     };
     thread::Builder::new().name("dcd-open".to_owned()).spawn(opens).map(|_| ())
+}
+
+/// Runs the task of a front-end on a thread of its own.
+pub(crate) fn run_task(finished: &Arc<Finished>, task: Task) -> io::Result<()> {
+    let finished = Arc::clone(finished);
+    let runs = move || {
+        let ended = task();
+        finished.add(|queue| queue.task = Some(ended));
+    };
+    thread::Builder::new().name("dcd-control".to_owned()).spawn(runs).map(|_| ())
 }
 
 /// Closes a device, on a thread of its own where it does not close at once.

@@ -156,7 +156,7 @@ impl<'a> Fields<'a> {
         parse(text).map(Some).map_err(|e| self.error(value.span(), format!("\"{name}\": {e}")))
     }
 
-    fn is_number(&self, name: &str) -> bool {
+    pub fn is_number(&self, name: &str) -> bool {
         let value = self.table.iter().find(|(key, _)| key.get_ref().as_ref() == name);
         value.is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Integer(_)))
     }

@@ -79,6 +79,17 @@ impl std::fmt::Display for NbdAddress {
     }
 }
 
+/// The number of a ublk device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UblkNumber {
+    /// The device that the stack has had, or else one with a free number.
+    Any,
+    Is(u32),
+}
+
+/// ublk numbers devices by the minors of one major.
+const UBLK_NUMBER_MAX: u64 = (1 << 20) - 1;
+
 /// The front-ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serve {
@@ -87,6 +98,8 @@ pub struct Serve {
     pub nbd_name: String,
     /// A directory on which one image file appears.
     pub fuse: Option<PathBuf>,
+    /// A block device of the kernel, /dev/ublkbN.
+    pub ublk: Option<UblkNumber>,
     /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
     pub control: Option<PathBuf>,
 }
@@ -201,6 +214,20 @@ impl StackFile {
         }
         match self.layer(name)?.kind.below().as_slice() {
             [below] => self.bottom_device(&below.text),
+            _ => None,
+        }
+    }
+
+    /// The file or block device whose data a part of the stack serves: below a log cache its data disk. None for RAM, and for an array, which
+    /// knows its members itself.
+    pub fn data_path(&self, part: &str) -> Option<&Path> {
+        match (self.device(part).map(|device| &device.source), self.layer(part).map(|layer| &layer.kind)) {
+            (Some(DeviceSource::Path { path, .. }), _) => Some(path),
+            (None, Some(LayerKind::LogCache { data, .. })) => self.data_path(&data.text),
+            (None, Some(kind)) => match kind.below().as_slice() {
+                [below] => self.data_path(&below.text),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -476,9 +503,15 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
     }
     let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
     let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
+    let ublk = if fields.is_number("ublk") {
+        let number = fields.number_in("ublk", 0..=UBLK_NUMBER_MAX)?;
+        number.and_then(|number| u32::try_from(number).ok()).map(UblkNumber::Is)
+    } else {
+        fields.flag("ublk")?.unwrap_or(false).then_some(UblkNumber::Any)
+    };
     let control = fields.text("control")?.map(|path| dir.join(path.text));
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, fuse, control })
+    Ok(Serve { nbd, nbd_name, fuse, ublk, control })
 }
 
 /// Something that is no address to serve on.

@@ -15,6 +15,8 @@ nbd-allow-remote = false    needed for an address that other hosts can reach: th
                             no encryption and no password
 nbd-name = ""               name of the NBD export
 fuse = "DIR"                directory on which one image file appears
+ublk = false                true: a block device of the kernel, /dev/ublkbN, that outlives the server;
+                            or its number. Needs root and the module ublk_drv
 control = "PATH"            socket for dcd status, flush and detach
 
 [device.NAME]               a file, a block device, or RAM

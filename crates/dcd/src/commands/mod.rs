@@ -14,6 +14,7 @@ mod serve;
 mod stack_file;
 mod status;
 mod stop;
+mod ublk;
 
 use dcd_engine::raid::stride::Pass;
 use dcd_engine::{Extent, Nanos};
@@ -41,6 +42,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Dump(args) => dump::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Flush(args) => flush::run(&args),
+        Command::Ublk(args) => ublk::run(&args),
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),

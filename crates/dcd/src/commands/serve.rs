@@ -12,7 +12,8 @@ use dcd_io::{Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile};
+use dcd_serve::ublk::{self, Owner, UblkDevice};
+use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile, UblkNumber};
 
 use crate::advice::Advised;
 use crate::cli::Serve;
@@ -26,16 +27,19 @@ use crate::session::serving::admit::{
     admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
 };
 use crate::session::serving::host::{Cache, CacheKind, Host};
-use crate::session::serving::server::Served;
+use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;
-    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() {
+    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed(format!(
-            "{}: there is no front-end: add nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve]",
+            "{}: there is no front-end: add nbd = \"unix:PATH\", fuse = \"DIR\" or ublk = true to [serve]",
             args.file.display()
         )));
+    }
+    if file.serve.ublk.is_some() {
+        ublk::available().map_err(failed)?;
     }
     for what in leave_out(&mut file, args.degraded)? {
         eprintln!("dcd: {what}");
@@ -66,15 +70,19 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
     served.stop_at_once = watch.end();
-    announce(&file, &places, args.quiet);
+    served.announce(announcement(&file, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
+    let ended = driver.end_command_source();
     served.tell_end(&driver);
     // With the stack goes the layer that records, and that ends the file.
     drop(stack);
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
     }
-    match served.not_clean(&outcome, &driver) {
+    if let Ok(Some(stays)) = &ended {
+        eprintln!("dcd: {stays}");
+    }
+    match served.not_clean(&outcome, &driver).or(ended.err()) {
         Some(why) => Err(Failure::Failed(why)),
         None => Ok(()),
     }
@@ -194,6 +202,22 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         places.push(format!("fuse {}", image.image().display()));
         driver.add_source(Box::new(image));
     }
+    if let Some(wanted) = file.serve.ublk {
+        let number = match wanted {
+            UblkNumber::Any => None,
+            UblkNumber::Is(number) => Some(number),
+        };
+        let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
+        let device = UblkDevice::open(ublk::system(), number, &owner, geometry).map_err(failed)?;
+        let (node, missing) = (device.node(), device.missing());
+        if !missing.is_empty() {
+            eprintln!(
+                "dcd: {node}: this kernel's ublk is without {}: a file system on it fails with the server",
+                missing.join(", ")
+            );
+        }
+        driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))?;
+    }
     Ok(places)
 }
 
@@ -208,11 +232,15 @@ fn listen_unix(
 }
 
 /// One line on standard output: whoever started the server may wait for it.
-fn announce(file: &StackFile, places: &[String], quiet: bool) {
-    let mut out = std::io::stdout();
-    let line = if quiet { "ready".to_owned() } else { format!("{}: {}", file.export, places.join(", ")) };
-    // Nobody may be there to read it.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Announce {
+    let export = file.export.clone();
+    Box::new(move |last| {
+        places.extend(last);
+        let mut out = std::io::stdout();
+        let line = if quiet { "ready".to_owned() } else { format!("{export}: {}", places.join(", ")) };
+        // Nobody may be there to read it.
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    })
 }
 
 /// What a stop that is not a clean one leaves.

@@ -18,7 +18,7 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
         ControlFlow::Continue(())
     })?;
     if ended["stopped"] != true {
-        return Err(Failure::Refused(refusal(args, &ended["clients"])));
+        return Err(Failure::Refused(refusal(args, &ended["clients"], ended["wait"] == true)));
     }
     // The server closes its devices after that.
     client.wait_for_end()?;
@@ -28,12 +28,21 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
     }
 }
 
-fn refusal(args: &Stop, clients: &Value) -> Refusal {
+/// `wait`: what uses the device can wait for the next server.
+fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     let clients: Vec<&str> = clients.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = if clients.len() == 1 { "a client has" } else { "clients have" };
     let stack = args.file.display();
+    let reason = format!("{stack} is not stopped: {has} its device: {}", clients.join("; "));
+    if wait {
+        let action = format!(
+            "unmount what is on it, and stop it again; or leave the device: after \"dcd stop --force {stack}\" its requests wait until \
+             \"dcd serve {stack}\" goes on with them, as for an upgrade"
+        );
+        return Refusal::new(reason, action);
+    }
     Refusal::new(
-        format!("{stack} is not stopped: {has} its device: {}", clients.join("; ")),
+        reason,
         format!(
             "unmount what is on it and disconnect it (umount, then \"nbd-client -d /dev/nbdN\" or \"losetup -d /dev/loopN\"), and stop \
              it again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and what was written and not flushed may be \

@@ -11,7 +11,7 @@ use super::Driver;
 use super::stop::Outcome;
 use crate::device::{Device, DeviceError, DeviceSpec};
 use crate::listen::{ListenError, Socket};
-use crate::{SessionFactory, Signal};
+use crate::{FrontEndNews, SessionFactory, Signal};
 
 /// Names a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +47,9 @@ pub trait Host {
 
     /// The end of [`Context::open_device`].
     fn opened(&mut self, _open: OpenId, _device: Result<Device, DeviceError>, _context: &mut Context<'_>) {}
+
+    /// A front-end that takes its time is there, or cannot serve.
+    fn front_end(&mut self, _news: FrontEndNews, _context: &mut Context<'_>) {}
 
     /// SIGTERM, SIGHUP or SIGINT, where [`Driver::take_signals`] was called.
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {

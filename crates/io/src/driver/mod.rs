@@ -13,6 +13,7 @@
 //! ```
 
 mod alarms;
+mod commanded;
 mod disks;
 mod host;
 mod network;
@@ -41,6 +42,7 @@ use crate::signals::Signals;
 use crate::workers::Finished;
 use crate::{Actions, Source, protect};
 use alarms::Alarms;
+use commanded::Commanded;
 use disks::DeviceOp;
 use host::Calls;
 use network::{Connection, Listener};
@@ -95,6 +97,9 @@ enum Origin {
         source: usize,
         token: u64,
     },
+    Commanded {
+        token: u64,
+    },
     /// The flush before the layers stop.
     LastFlush,
 }
@@ -138,6 +143,8 @@ pub struct Driver {
     alarms: Alarms,
     calls: Calls,
     sources: Vec<WatchedSource>,
+    /// None while it is being called.
+    commanded: Option<Commanded>,
     signals: Option<Arc<Signals>>,
     stopping: Option<Stopping>,
     ended: bool,
@@ -178,6 +185,7 @@ impl Driver {
             alarms: Alarms::default(),
             calls: Calls::default(),
             sources: Vec::new(),
+            commanded: None,
             signals: None,
             stopping: None,
             ended: false,
@@ -263,7 +271,9 @@ impl Driver {
                 }
             }
             Kind::Workers => {
-                for (number, device) in self.collect_from_workers(more).opened {
+                let queue = self.collect_from_workers(more);
+                self.tell_of_commanded(stack, host, queue.task);
+                for (number, device) in queue.opened {
                     host.opened(OpenId(number), device, &mut Context { driver: self, stack });
                 }
             }
@@ -272,6 +282,12 @@ impl Driver {
                     host.signal(signal, &mut Context { driver: self, stack });
                 }
                 self.watch_signals();
+            }
+            Kind::Command => {
+                self.command_completed(index, result);
+                if result < 0 {
+                    self.tell_of_commanded(stack, host, None);
+                }
             }
             Kind::Alarm => self.alarms.rang(index),
             Kind::Cancel => {}
@@ -438,7 +454,10 @@ impl Pump for Driver {
                     Kind::Device => self.device_completed(completion.token.index, completion.result),
                     Kind::Workers => {
                         let queue = self.collect_from_workers(completion.more);
-                        assert!(queue.opened.is_empty(), "only hosts have devices opened, and none runs yet");
+                        assert!(
+                            queue.opened.is_empty() && queue.task.is_none(),
+                            "only hosts have devices opened, and none runs yet"
+                        );
                     }
                     _ => self.completions.push_back(completion),
                 }
@@ -475,14 +494,17 @@ impl Drop for Driver {
             self.ring.cancel(Token::new(Kind::Signal, 0));
         }
         let until = Instant::now() + DROP_PATIENCE;
-        while self.ring.in_flight() > 0 && Instant::now() < until {
+        // Commands of a device that stays end when the ring does.
+        let commands = self.commanded.as_ref().map_or(0, Commanded::in_flight);
+        while self.ring.in_flight() > commands && Instant::now() < until {
             if self.ring.enter(1, Some(Duration::from_millis(100))).is_err() {
                 break;
             }
             self.completions.clear();
             self.ring.take(&mut self.completions);
         }
-        if self.ring.in_flight() > 0 {
+        self.forget_commands();
+        if self.ring.in_flight() > commands {
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.connections));
         }

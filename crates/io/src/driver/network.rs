@@ -250,6 +250,7 @@ impl Driver {
                 self.sources[source].unanswered -= 1;
                 self.sources[source].source.reply(token, result);
             }
+            Origin::Commanded { token } => self.answer_command(token, result),
             Origin::LastFlush => self.last_flush_ended(result.status),
         }
     }

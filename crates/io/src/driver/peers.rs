@@ -17,6 +17,8 @@ pub struct Peer {
     pub idle: Nanos,
     /// Requests that are not answered.
     pub unanswered: usize,
+    /// Its requests wait for the next server, where this one ends.
+    pub waits: bool,
 }
 
 impl Context<'_> {
@@ -34,12 +36,17 @@ impl Driver {
             who: connection.who(),
             idle: idle(connection.heard),
             unanswered: connection.unanswered,
+            waits: false,
         });
         let sources = self.sources.iter().filter_map(|watched| {
             let who = watched.source.user()?;
-            Some(Peer { who, idle: idle(watched.heard), unanswered: watched.unanswered })
+            Some(Peer { who, idle: idle(watched.heard), unanswered: watched.unanswered, waits: false })
         });
-        connected.chain(sources).collect()
+        let commanded = self.commanded.iter().filter_map(|commanded| {
+            let (who, waits) = (commanded.source.user()?, commanded.source.outlives_server());
+            Some(Peer { who, idle: idle(commanded.heard), unanswered: commanded.unanswered, waits })
+        });
+        connected.chain(sources).chain(commanded).collect()
     }
 }
 

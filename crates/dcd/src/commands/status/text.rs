@@ -30,6 +30,10 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
     }
     actions.iter().for_each(|action| line(&mut text, "action", action));
     caches(status, &mut text);
+    if let Some(ublk) = &status.ublk {
+        let queues = format!("{} queues of {}", ublk.queues, ublk.depth);
+        line(&mut text, "ublk", &format!("{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
+    }
     line(&mut text, "answered", &answered(&status.requests));
     recent(&status.requests, &mut text);
     devices(&status.devices, &mut text);

@@ -18,6 +18,7 @@ use dcd_engine::{
     Report, Seat, Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
+use dcd_serve::ublk::UblkStatus;
 use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
@@ -145,6 +146,8 @@ pub struct Host {
     trends: Trends,
     /// The stack file.
     pub stack_file: PathBuf,
+    /// The device of the kernel, as the driver knows it.
+    pub ublk: Option<UblkStatus>,
 }
 
 /// The state of what nothing is wrong with.
@@ -210,6 +213,7 @@ impl Host {
             devices: Vec::new(),
             trends: Trends::default(),
             stack_file: PathBuf::new(),
+            ublk: None,
         }
     }
 
@@ -619,6 +623,7 @@ impl Host {
             dirty_bytes: self.dirty_bytes(now, stack),
             devices_not_answering: self.silent.clone(),
             devices: self.devices.clone(),
+            ublk: self.ublk.clone(),
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {

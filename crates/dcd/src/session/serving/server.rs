@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use dcd_engine::{LayerIndex, Nanos, Report};
 use dcd_io::{
-    CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, OpenId, Outcome, Peer,
-    Signal,
+    CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId,
+    Outcome, Peer, Signal,
 };
 use serde_json::{Value, json};
 
@@ -47,7 +47,14 @@ pub struct Served {
     opening: BTreeMap<OpenId, (CallId, Value)>,
     /// When it was last said that clients are turned away, and how many there were by then.
     refused: Option<(Nanos, u64)>,
+    /// Tells that clients can connect, once the last front-end is there.
+    announce: Option<Announce>,
+    /// A front-end cannot serve.
+    front_end_failed: Option<String>,
 }
+
+/// Tells that clients can connect: also there, where a front-end was waited for.
+pub type Announce = Box<dyn FnOnce(Option<String>)>;
 
 impl Served {
     pub fn new(host: Host, left: &'static str) -> Served {
@@ -62,15 +69,26 @@ impl Served {
             watch: DeviceWatch::default(),
             opening: BTreeMap::new(),
             refused: None,
+            announce: None,
+            front_end_failed: None,
+        }
+    }
+
+    /// Has it told that clients can connect: now, or when the front-end is there that takes its time.
+    pub fn announce(&mut self, announce: Announce, driver: &Driver) {
+        match driver.command_source_status() {
+            Some(_) => self.announce = Some(announce),
+            None => announce(None),
         }
     }
 
     /// What is to be said of a stop that is not a clean one.
     pub fn not_clean(&self, outcome: &Outcome, driver: &Driver) -> Option<String> {
         if outcome.is_clean() {
-            return None;
+            return self.front_end_failed.clone();
         }
         let mut why = outcome.failures.clone();
+        why.extend(self.front_end_failed.clone());
         if outcome.timed_out || outcome.abandoned {
             why.push("it was not given the time".to_owned());
         }
@@ -99,7 +117,8 @@ impl Served {
         let peers = context.peers();
         if self.asked.is_none() && args["force"] != true && !peers.is_empty() {
             let clients: Vec<String> = peers.iter().map(describe).collect();
-            context.answer(call, json!({ "stopped": false, "clients": clients }), true);
+            let wait = peers.iter().all(|peer| peer.waits);
+            context.answer(call, json!({ "stopped": false, "clients": clients, "wait": wait }), true);
             return;
         }
         // It may take long; this says that it has begun.
@@ -217,6 +236,8 @@ impl dcd_io::Host for Served {
                 let silent = silent_devices(now, context.driver(), name);
                 let devices = devices(context.driver(), name);
                 (self.host.silent, self.host.devices) = (silent, devices);
+                let ublk = context.driver().command_source_status();
+                self.host.ublk = ublk.and_then(|ublk| serde_json::from_value(ublk).ok());
                 self.host.call(now, context.stack_mut(), call, &body);
             }
         }
@@ -261,14 +282,32 @@ impl dcd_io::Host for Served {
         self.after(context);
     }
 
+    fn front_end(&mut self, news: FrontEndNews, context: &mut Context<'_>) {
+        match news {
+            FrontEndNews::Ready(place) => {
+                if let Some(announce) = self.announce.take() {
+                    announce(Some(place));
+                }
+            }
+            FrontEndNews::Failed(why) => {
+                eprintln!("dcd: {why}");
+                self.front_end_failed = Some(why);
+                if self.asked.is_none() {
+                    self.begin_stop(context);
+                }
+            }
+        }
+    }
+
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
         match self.asked {
             None => {
                 for peer in context.peers() {
-                    eprintln!(
-                        "dcd: stopping, although a client has the device: {}. A file system that is mounted on it fails from now on",
-                        describe(&peer)
-                    );
+                    let then = match peer.waits {
+                        true => "Its requests wait for the next server",
+                        false => "A file system that is mounted on it fails from now on",
+                    };
+                    eprintln!("dcd: stopping, although a client has the device: {}. {then}", describe(&peer));
                 }
                 self.begin_stop(context);
             }
@@ -312,7 +351,7 @@ impl dcd_io::Host for Served {
 
 /// A client, for the administrator.
 fn describe(peer: &Peer) -> String {
-    let Peer { who, idle, unanswered } = peer;
+    let Peer { who, idle, unanswered, waits: _ } = peer;
     match unanswered {
         0 => format!("{who}, idle for {:.0} s", idle.as_secs_f64()),
         1 => format!("{who}, with a request that is not answered"),

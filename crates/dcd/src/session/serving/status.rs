@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
 use dcd_serve::control::Client;
+use dcd_serve::ublk::UblkStatus;
 use dcd_stack::HumanBytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -32,6 +33,8 @@ pub struct ServerStatus {
     pub requests: MeterStatus,
     pub layers: BTreeMap<String, LayerStatus>,
     pub devices_not_answering: Vec<SilentDevice>,
+    /// Its device of the kernel, where it has one.
+    pub ublk: Option<UblkStatus>,
     pub devices: Vec<DeviceStatus>,
     /// Where each cache and array is heading, by its name.
     pub trends: BTreeMap<String, Trend>,

@@ -1,0 +1,292 @@
+//! Control commands: making, starting, recovering and removing devices, each with a bound.
+
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dcd_engine::{Discards, Geometry};
+use dcd_io::ControlCommand;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::owner::Owner;
+use super::uapi as u;
+use super::{DEPTH, QUEUES_MAX, REQUEST_BYTES_MAX, UblkError, node};
+
+/// How long a control command may take: some kernels never answer.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether the last server of a device has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// The most that one request discards or zeroes, where that costs nothing; and where zeroes are written.
+const FREE_SECTORS_MAX: u32 = 1 << 21;
+const WRITTEN_ZEROES_SECTORS_MAX: u32 = 1 << 15;
+/// What is recommended as the unit of requests, at least: a line of the log cache.
+const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// The flags that are asked for. Where the kernel has a request's data copied, it does so on its way to and from the command's buffer, which
+/// takes no entry of the ring of its own; so user copy is not among them.
+const WANTED: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE | u::F_CMD_IOCTL_ENCODE;
+
+/// The kernel's side, or a test's.
+pub trait Kernel: Send + Sync {
+    /// One control command; what it has made of the data.
+    fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>>;
+
+    /// The numbers of all devices.
+    fn numbers(&self) -> Vec<u32>;
+}
+
+/// The kernel that runs.
+#[derive(Debug)]
+pub struct System;
+
+impl Kernel for System {
+    fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>> {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(command.as_bytes());
+        let device = PathBuf::from(u::CONTROL_DEVICE);
+        ControlCommand { device, op, bytes, data }.run(PATIENCE)
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+        let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("ublkc")?.parse().ok();
+        let mut numbers: Vec<u32> = entries.filter_map(|entry| number(entry.file_name())).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+}
+
+/// Runs a command for a device. `data`: the word that goes with it; `payload`: what the kernel reads and writes.
+fn call(kernel: &dyn Kernel, op: u32, number: u32, data: u64, payload: Vec<u8>) -> io::Result<Vec<u8>> {
+    let len = payload.len() as u16;
+    let command = u::CtrlCmd { dev_id: number, queue_id: u::NO_QUEUE, len, data, ..u::CtrlCmd::default() };
+    kernel.control(op, command, payload)
+}
+
+/// The same, with its name for errors.
+fn named(
+    kernel: &dyn Kernel,
+    (doing, op): (&'static str, u32),
+    number: u32,
+    data: u64,
+    payload: Vec<u8>,
+) -> Result<Vec<u8>, UblkError> {
+    call(kernel, op, number, data, payload).map_err(|source| UblkError::control(doing, number, source))
+}
+
+/// A structure out of what the kernel has written.
+fn read<T: FromBytes>(bytes: &[u8]) -> io::Result<T> {
+    T::read_from_prefix(bytes).map(|(read, _)| read).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// What the kernel says of a device; none where there is none of that number.
+pub fn info(kernel: &dyn Kernel, number: u32) -> Result<Option<u::DevInfo>, UblkError> {
+    let payload = u::DevInfo::default().as_bytes().to_vec();
+    match call(kernel, u::GET_DEV_INFO, number, 0, payload).and_then(|bytes| read(&bytes)) {
+        Ok(info) => Ok(Some(info)),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(source) => Err(UblkError::control("GET_DEV_INFO", number, source)),
+    }
+}
+
+/// Refuses where there is no ublk, before anything else is done.
+pub fn available() -> Result<(), UblkError> {
+    let control = std::fs::OpenOptions::new().read(true).write(true).open(u::CONTROL_DEVICE);
+    control.map(|_| ()).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => UblkError::NotPermitted,
+        _ => UblkError::NoUblk { source },
+    })
+}
+
+/// A device that this server has, and that does not serve yet.
+#[derive(Debug)]
+pub struct Claimed {
+    pub info: u::DevInfo,
+    /// It was there, and its requests wait.
+    pub recovered: bool,
+}
+
+/// Takes the device of a stack over from its last server, or makes one. `wanted`: its number; none for any.
+pub fn claim(
+    kernel: &dyn Kernel,
+    wanted: Option<u32>,
+    owner: &Owner,
+    geometry: &Geometry,
+) -> Result<Claimed, UblkError> {
+    let numbers = wanted.map_or_else(|| kernel.numbers(), |number| vec![number]);
+    for number in numbers {
+        let Some(info) = info(kernel, number)? else { continue };
+        if info.ublksrv_flags != owner.mark() {
+            match wanted {
+                Some(_) => return Err(UblkError::taken(&info)),
+                None => continue,
+            }
+        }
+        if info.state == u::STATE_DEAD {
+            // Its server has ended before it had started, or while it was removed.
+            named(kernel, ("DEL_DEV", u::DEL_DEV), number, 0, Vec::new())?;
+            return add(kernel, Some(number), owner, geometry);
+        }
+        return recover(kernel, info, geometry);
+    }
+    add(kernel, wanted, owner, geometry)
+}
+
+fn add(
+    kernel: &dyn Kernel,
+    wanted: Option<u32>,
+    owner: &Owner,
+    geometry: &Geometry,
+) -> Result<Claimed, UblkError> {
+    let number = wanted.unwrap_or(u::ANY_NUMBER);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let info = u::DevInfo {
+        nr_hw_queues: processors.min(QUEUES_MAX) as u16,
+        queue_depth: DEPTH,
+        max_io_buf_bytes: REQUEST_BYTES_MAX,
+        dev_id: number,
+        flags: WANTED,
+        ublksrv_flags: owner.mark(),
+        ..u::DevInfo::default()
+    };
+    let made = named(kernel, ("ADD_DEV", u::ADD_DEV), number, 0, info.as_bytes().to_vec())?;
+    let info: u::DevInfo = read(&made).map_err(|source| UblkError::control("ADD_DEV", number, source))?;
+    let params = parameters(geometry, info.max_io_buf_bytes);
+    let set = named(kernel, ("SET_PARAMS", u::SET_PARAMS), info.dev_id, 0, params.as_bytes().to_vec());
+    if let Err(error) = set {
+        // What failed is told, not this.
+        let _ = call(kernel, u::DEL_DEV, info.dev_id, 0, Vec::new());
+        return Err(error);
+    }
+    Ok(Claimed { info, recovered: false })
+}
+
+/// Takes a device over whose server has ended, or is ending.
+fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result<Claimed, UblkError> {
+    let number = info.dev_id;
+    let wanted = parameters(geometry, info.max_io_buf_bytes);
+    let asked = u::Params { len: size_of::<u::Params>() as u32, ..u::Params::default() };
+    let has = named(kernel, ("GET_PARAMS", u::GET_PARAMS), number, 0, asked.as_bytes().to_vec())?;
+    let has: u::Params = read(&has).map_err(|source| UblkError::control("GET_PARAMS", number, source))?;
+    let size = |params: &u::Params| (params.basic.dev_sectors, params.basic.logical_bs_shift);
+    if size(&has) != size(&wanted) {
+        let bytes = |params: &u::Params| params.basic.dev_sectors.saturating_mul(dcd_engine::SECTOR_BYTES);
+        return Err(UblkError::Differs { number, has: bytes(&has), stack: bytes(&wanted) });
+    }
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = call(kernel, u::START_USER_RECOVERY, number, 0, Vec::new()) {
+        match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            // The kernel still ends the last server.
+            Some(rustix::io::Errno::BUSY) if Instant::now() < until => thread::sleep(LOOK_INTERVAL),
+            Some(rustix::io::Errno::BUSY) => {
+                return Err(UblkError::Served { number, process: info.ublksrv_pid });
+            }
+            // A server has ended after this command and before the kernel had its first commands. So nothing has changed since, and the
+            // device can be gone on with; the end of the recovery fails where it cannot.
+            Some(rustix::io::Errno::INVAL) if is_quiesced(kernel, number)? => break,
+            _ => return Err(UblkError::control("START_USER_RECOVERY", number, error)),
+        }
+    }
+    Ok(Claimed { info, recovered: true })
+}
+
+fn is_quiesced(kernel: &dyn Kernel, number: u32) -> Result<bool, UblkError> {
+    Ok(info(kernel, number)?.is_some_and(|info| matches!(info.state, u::STATE_QUIESCED | u::STATE_FAIL_IO)))
+}
+
+/// Lets clients in. It waits until the kernel has a command for every slot; the driver must serve meanwhile, as the kernel looks for
+/// partitions.
+pub fn start(kernel: &dyn Kernel, claimed: &Claimed) -> io::Result<()> {
+    let op = if claimed.recovered { u::END_USER_RECOVERY } else { u::START_DEV };
+    call(kernel, op, claimed.info.dev_id, u64::from(std::process::id()), Vec::new()).map(|_| ())
+}
+
+/// Ends a device: its requests fail from now on.
+pub fn stop(kernel: &dyn Kernel, number: u32) -> io::Result<()> {
+    call(kernel, u::STOP_DEV, number, 0, Vec::new()).map(|_| ())
+}
+
+/// Forgets a device that has ended. `wait`: until its number is free, which those who have it open keep from being.
+///
+/// # Errors
+/// In words.
+pub fn delete(kernel: &dyn Kernel, number: u32, wait: bool) -> Result<(), String> {
+    let failed = |error: io::Error| {
+        format!("{} has ended, and the kernel does not forget it: DEL_DEV: {error}", node(number))
+    };
+    call(kernel, u::DEL_DEV_ASYNC, number, 0, Vec::new())
+        .or_else(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            // Linux before 6.9 has only the one that waits.
+            Some(rustix::io::Errno::OPNOTSUPP) => call(kernel, u::DEL_DEV, number, 0, Vec::new()),
+            _ => Err(error),
+        })
+        .map_err(failed)?;
+    let until = Instant::now() + PATIENCE;
+    while wait && matches!(info(kernel, number), Ok(Some(_))) {
+        if Instant::now() >= until {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
+}
+
+/// What clients are told of the device.
+pub fn parameters(geometry: &Geometry, request_bytes_max: u32) -> u::Params {
+    let shift = |bytes: u32| bytes.ilog2() as u8;
+    let logical = geometry.logical_block_bytes;
+    let physical = geometry.physical_block_bytes.max(logical);
+    let preferred = physical.max(PREFERRED_BYTES_MIN);
+    // A stripe whose size is no power of two cannot be told.
+    let stripe = geometry.stripes.map(|stripes| stripes.sectors * dcd_engine::SECTOR_BYTES);
+    let stripe = stripe.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| bytes.is_power_of_two());
+    // As over NBD, flushes always come: the stack knows what they cost.
+    let mut attrs = u::ATTR_VOLATILE_CACHE | u::ATTR_FUA;
+    for (is, attribute) in
+        [(geometry.read_only, u::ATTR_READ_ONLY), (geometry.rotational, u::ATTR_ROTATIONAL)]
+    {
+        attrs |= if is { attribute } else { 0 };
+    }
+    let changes = !geometry.read_only;
+    let discards = changes && geometry.discards != Discards::No;
+    let zeroes = if geometry.fast_zeroes { FREE_SECTORS_MAX } else { WRITTEN_ZEROES_SECTORS_MAX };
+    u::Params {
+        len: size_of::<u::Params>() as u32,
+        types: u::PARAM_TYPE_BASIC | u::PARAM_TYPE_DISCARD,
+        basic: u::ParamBasic {
+            attrs,
+            logical_bs_shift: shift(logical),
+            physical_bs_shift: shift(physical),
+            io_opt_shift: shift(stripe.unwrap_or(preferred).max(preferred)),
+            io_min_shift: shift(preferred),
+            max_sectors: request_bytes_max / dcd_engine::SECTOR_BYTES as u32,
+            chunk_sectors: 0,
+            dev_sectors: geometry.sectors - geometry.sectors % geometry.block_sectors(),
+            virt_boundary_mask: 0,
+        },
+        discard: u::ParamDiscard {
+            discard_alignment: 0,
+            discard_granularity: preferred,
+            max_discard_sectors: if discards { FREE_SECTORS_MAX } else { 0 },
+            max_write_zeroes_sectors: if changes { zeroes } else { 0 },
+            max_discard_segments: u16::from(discards),
+            reserved0: 0,
+        },
+        pad: 0,
+    }
+}
+
+/// The names of some flags.
+pub fn flag_names(flags: u64) -> Vec<&'static str> {
+    u::FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect()
+}
+
+/// The flags that were asked for and that the kernel does not have.
+pub fn missing(flags: u64) -> Vec<&'static str> {
+    flag_names(WANTED & !flags)
+}
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

@@ -1,0 +1,389 @@
+//! A device that is served: requests come as the ends of commands, one command for each tag of each queue.
+//!
+//! | phase    | a request                                   | leads to |
+//! |----------|---------------------------------------------|----------|
+//! | Starting | goes to the stack: the kernel looks for partitions | Live, when the kernel has started the device |
+//! | Live     | goes to the stack; while the driver stops, it is held | Ending, where nobody has the device |
+//! | Ending   | fails                                       | the device is gone |
+//! | Gone     | there is none: somebody has removed the device | the end |
+//!
+//! A held request is never answered: with the end of the process the kernel keeps it for the next server.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+
+use dcd_engine::{Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
+use dcd_io::{Actions, Command, CommandSource, Ending, FrontEndNews, KernelMemory, Task};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::control::{self, Claimed, Kernel, flag_names, missing};
+use super::owner::{self, Owner};
+use super::uapi as u;
+use super::{UblkError, UblkStatus, node};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Live,
+    Ending,
+    Gone,
+}
+
+/// What a slot waits for.
+#[derive(Debug, Default)]
+struct Pending {
+    /// What a request moves, which is the answer where that succeeds.
+    bytes: i32,
+    reads: bool,
+    /// The buffer, while a request that moves nothing is in the stack.
+    spare: Option<Buf>,
+}
+
+/// See the module's documentation.
+pub struct UblkDevice {
+    kernel: Arc<dyn Kernel>,
+    claimed: Claimed,
+    geometry: Geometry,
+    file: File,
+    /// The descriptors of each queue; mapped once the kernel has the first commands.
+    descriptors: Vec<KernelMemory>,
+    pending: Vec<Pending>,
+    /// Requests that wait for the next server.
+    held: Vec<Io>,
+    phase: Phase,
+    news: Option<FrontEndNews>,
+}
+
+impl UblkDevice {
+    /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any.
+    pub fn open(
+        kernel: Arc<dyn Kernel>,
+        wanted: Option<u32>,
+        owner: &Owner,
+        geometry: Geometry,
+    ) -> Result<UblkDevice, UblkError> {
+        let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry)?;
+        let number = claimed.info.dev_id;
+        owner.note(number);
+        let path = format!("/dev/ublkc{number}");
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file = opened.map_err(|source| UblkError::Open { path, source })?;
+        Ok(UblkDevice::new(kernel, claimed, geometry, file))
+    }
+
+    pub(super) fn new(
+        kernel: Arc<dyn Kernel>,
+        claimed: Claimed,
+        geometry: Geometry,
+        file: File,
+    ) -> UblkDevice {
+        let slots = usize::from(claimed.info.nr_hw_queues) * usize::from(claimed.info.queue_depth);
+        UblkDevice {
+            kernel,
+            claimed,
+            geometry,
+            file,
+            descriptors: Vec::new(),
+            pending: (0..slots).map(|_| Pending::default()).collect(),
+            held: Vec::new(),
+            phase: Phase::Starting,
+            news: None,
+        }
+    }
+
+    fn number(&self) -> u32 {
+        self.claimed.info.dev_id
+    }
+
+    pub fn node(&self) -> String {
+        node(self.number())
+    }
+
+    pub fn is_recovered(&self) -> bool {
+        self.claimed.recovered
+    }
+
+    /// What a kernel lacks that was asked for.
+    pub fn missing(&self) -> Vec<&'static str> {
+        missing(self.claimed.info.flags)
+    }
+
+    fn depth(&self) -> usize {
+        usize::from(self.claimed.info.queue_depth)
+    }
+
+    fn command(&self, op: u32, slot: usize, result: i32, buf: Buf) -> Command {
+        let (queue, tag) = (slot / self.depth(), slot % self.depth());
+        let command = u::IoCmd { q_id: queue as u16, tag: tag as u16, result, addr: 0 };
+        let mut head = [0; 8];
+        head.copy_from_slice(&command.as_bytes()[..8]);
+        Command { slot, op, head, buf }
+    }
+
+    /// Answers a request, and asks for the next one of its slot.
+    fn commit(&self, slot: usize, result: i32, buf: Buf, actions: &mut Actions) {
+        actions.commands.push(self.command(u::COMMIT_AND_FETCH_REQ, slot, result, buf));
+    }
+
+    fn fail(&mut self, why: String) {
+        self.news.get_or_insert(FrontEndNews::Failed(why));
+    }
+
+    /// A request of the kernel: to the stack, or straight back where it is none that can be done.
+    pub(super) fn request(&mut self, slot: usize, asked: u::IoDesc, buf: Buf, actions: &mut Actions) {
+        let request = match read_request(asked, buf, self.buffer_bytes()) {
+            Ok(request) => request,
+            Err((buf, errno)) => return self.commit(slot, -errno.raw_os_error(), buf, actions),
+        };
+        let Request { io, bytes, spare } = request;
+        let pending = Pending { bytes, reads: matches!(io, Io::Read { .. }), spare };
+        if let Err(error) = self.geometry.validate(&io) {
+            let buf = pending.spare.unwrap_or_else(|| io.take_buf());
+            let buf = self.whole(buf);
+            return self.commit(slot, -errno_of(error.kind).raw_os_error(), buf, actions);
+        }
+        self.pending[slot] = pending;
+        actions.requests.push((slot as u64, io));
+    }
+
+    /// The buffer as the next command of its slot needs it: all of it, ours alone, and with the data of a read at its beginning.
+    fn whole(&self, mut buf: Buf) -> Buf {
+        let bytes = self.buffer_bytes();
+        if buf.reclaim() && buf.has_room(bytes) {
+            buf.set_len(bytes);
+            return buf;
+        }
+        let mut whole = Buf::zeroed(bytes);
+        whole.copy_from(0, &buf, 0, buf.len());
+        whole
+    }
+}
+
+/// A request of the kernel in our terms.
+#[derive(Debug)]
+struct Request {
+    io: Io,
+    bytes: i32,
+    /// The buffer, where it does not travel with the request.
+    spare: Option<Buf>,
+}
+
+/// Reads a descriptor. Whether the device can do what it asks for is for its geometry to say.
+fn read_request(asked: u::IoDesc, mut buf: Buf, bytes_max: usize) -> Result<Request, (Buf, Errno)> {
+    let extent = Extent::new(Lba(asked.start_sector), u64::from(asked.nr_sectors));
+    let fua = asked.op_flags & u::IO_F_FUA != 0;
+    let durability = if fua { Durability::Durable } else { Durability::Volatile };
+    let bytes = extent.sectors * SECTOR_BYTES;
+    let op = asked.op_flags as u8;
+    if matches!(op, u::OP_READ | u::OP_WRITE) {
+        if bytes > bytes_max as u64 {
+            return Err((buf, Errno::INVAL));
+        }
+        buf.set_len(bytes as usize);
+    }
+    let io = match op {
+        u::OP_READ => Io::Read { at: extent.start, buf },
+        u::OP_WRITE => Io::Write { at: extent.start, buf, durability },
+        u::OP_FLUSH => return Ok(Request { io: Io::Flush, bytes: 0, spare: Some(buf) }),
+        u::OP_DISCARD => return Ok(Request { io: Io::Discard { extent }, bytes: 0, spare: Some(buf) }),
+        u::OP_WRITE_ZEROES => {
+            let unmap = asked.op_flags & u::IO_F_NOUNMAP == 0;
+            let io = Io::WriteZeroes { extent, unmap, durability };
+            return Ok(Request { io, bytes: 0, spare: Some(buf) });
+        }
+        _ => return Err((buf, Errno::OPNOTSUPP)),
+    };
+    Ok(Request { io, bytes: bytes as i32, spare: None })
+}
+
+/// What a client sees; the kernel makes EIO of most.
+fn errno_of(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Medium | ErrorKind::Lost | ErrorKind::PowerCut | ErrorKind::Shutdown => Errno::IO,
+        ErrorKind::NoSpace => Errno::NOSPC,
+        ErrorKind::OutOfRange | ErrorKind::Invalid => Errno::INVAL,
+        ErrorKind::ReadOnly => Errno::ROFS,
+        ErrorKind::Unsupported => Errno::OPNOTSUPP,
+    }
+}
+
+impl CommandSource for UblkDevice {
+    fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    fn buffer_bytes(&self) -> usize {
+        self.claimed.info.max_io_buf_bytes as usize
+    }
+
+    fn begin(&mut self, actions: &mut Actions) {
+        for slot in 0..self.pending.len() {
+            let buf = Buf::zeroed(self.buffer_bytes());
+            actions.commands.push(self.command(u::FETCH_REQ, slot, 0, buf));
+        }
+    }
+
+    /// The descriptors are mapped only here. If a server ended between the mapping and its first commands, the kernel would refuse the mapping
+    /// of every later one.
+    fn begun(&mut self) -> io::Result<Task> {
+        let len = (self.depth() * size_of::<u::IoDesc>()).next_multiple_of(rustix::param::page_size());
+        for queue in 0..usize::from(self.claimed.info.nr_hw_queues) {
+            let offset = (queue * u::DESCRIPTORS_BYTES_MAX) as u64;
+            self.descriptors.push(KernelMemory::map(self.file.as_fd(), offset, len)?);
+        }
+        let kernel = Arc::clone(&self.kernel);
+        let claimed = Claimed { info: self.claimed.info, recovered: self.claimed.recovered };
+        Ok(Box::new(move || control::start(kernel.as_ref(), &claimed)))
+    }
+
+    fn task_ended(&mut self, ended: io::Result<()>) {
+        match ended {
+            Ok(()) if self.phase == Phase::Starting => {
+                self.phase = Phase::Live;
+                self.news.get_or_insert(FrontEndNews::Ready(format!("ublk {}", node(self.number()))));
+            }
+            Ok(()) => {}
+            Err(source) => {
+                let doing = if self.claimed.recovered { "END_USER_RECOVERY" } else { "START_DEV" };
+                let error = UblkError::control(doing, self.number(), source);
+                self.fail(error.to_string());
+            }
+        }
+    }
+
+    fn take_news(&mut self) -> Option<FrontEndNews> {
+        self.news.take()
+    }
+
+    fn completed(&mut self, slot: usize, result: i32, buf: Buf, actions: &mut Actions) {
+        match result {
+            0 => {}
+            u::RES_ABORT => {
+                if self.phase == Phase::Live {
+                    self.phase = Phase::Gone;
+                    self.fail(format!("{} has been removed by another program", self.node()));
+                }
+                return;
+            }
+            _ => {
+                let source = io::Error::from_raw_os_error(-result);
+                let error = UblkError::control("a command for a request", self.number(), source);
+                return self.fail(error.to_string());
+            }
+        }
+        if self.phase == Phase::Ending {
+            return self.commit(slot, -Errno::IO.raw_os_error(), buf, actions);
+        }
+        let words: [u64; 3] =
+            self.descriptors[slot / self.depth()].words((slot % self.depth()) * size_of::<u::IoDesc>());
+        let asked = u::IoDesc::read_from_bytes(words.as_bytes()).expect("a descriptor is three words");
+        self.request(slot, asked, buf, actions);
+    }
+
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
+        let slot = token as usize;
+        let pending = std::mem::take(&mut self.pending[slot]);
+        let answer = match result.status {
+            Ok(()) => pending.bytes,
+            Err(IoError { kind, .. }) => -errno_of(kind).raw_os_error(),
+        };
+        // A write's buffer need not come back, and what was written is of no use any more.
+        let buf = match pending.spare {
+            Some(spare) => spare,
+            None => {
+                let mut buf = result.buf;
+                if !pending.reads && !buf.reclaim() {
+                    buf = Buf::none();
+                }
+                self.whole(buf)
+            }
+        };
+        self.commit(slot, answer, buf, actions);
+    }
+
+    fn hold(&mut self, token: u64, io: Io) {
+        // Its buffer stays with it, or in the slot.
+        self.held.push(io);
+        tracing::debug!(token, "a request waits for the next server");
+    }
+
+    fn user(&self) -> Option<String> {
+        owner::user(self.number())
+    }
+
+    fn outlives_server(&self) -> bool {
+        self.claimed.info.flags & u::F_USER_RECOVERY != 0
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let info = &self.claimed.info;
+        let status = UblkStatus {
+            device: self.node(),
+            is_ready: self.phase == Phase::Live,
+            is_recovered: self.claimed.recovered,
+            queues: info.nr_hw_queues,
+            depth: info.queue_depth,
+            request_bytes_max: info.max_io_buf_bytes,
+            flags: flag_names(info.flags).into_iter().map(str::to_owned).collect(),
+            missing: self.missing().into_iter().map(str::to_owned).collect(),
+        };
+        serde_json::to_value(status).expect("a status is plain data")
+    }
+
+    fn end(&mut self, unanswered: usize) -> Ending {
+        let node = self.node();
+        let why = match self.phase {
+            Phase::Gone => return Ending::Leave(format!("{node} was removed by another program")),
+            // Somebody has had it before, and may have it mounted.
+            Phase::Starting if self.claimed.recovered => Some("it was not recovered yet".to_owned()),
+            _ if unanswered + self.held.len() > 0 => {
+                Some(format!("requests wait: {}", unanswered + self.held.len()))
+            }
+            _ => owner::user(self.number()),
+        };
+        match why {
+            Some(why) if self.outlives_server() => return Ending::Leave(stays(self.number(), &why)),
+            Some(why) => return Ending::Leave(format!("{node} is gone, although it was in use: {why}")),
+            None => {}
+        }
+        self.phase = Phase::Ending;
+        let (kernel, number) = (Arc::clone(&self.kernel), self.number());
+        Ending::Remove(Box::new(move || {
+            // Nobody can mount it between this and the end.
+            let _held = owner::hold(number)?;
+            control::stop(kernel.as_ref(), number)
+        }))
+    }
+
+    fn not_removed(&self, error: &io::Error) -> Result<String, String> {
+        match error.kind() {
+            io::ErrorKind::ResourceBusy => Ok(stays(self.number(), "somebody has it")),
+            _ => {
+                Err(UblkError::control("STOP_DEV", self.number(), io::Error::from(error.kind())).to_string())
+            }
+        }
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        let (kernel, number) = (Arc::clone(&self.kernel), self.number());
+        // The kernel forgets a device once its file is closed, and its memory unmapped.
+        drop(self);
+        owner::forget(number);
+        control::delete(kernel.as_ref(), number, true)
+    }
+}
+
+/// What an administrator should know of a device that outlives its server.
+fn stays(number: u32, why: &str) -> String {
+    format!(
+        "{} stays, and its requests wait for the next \"dcd serve\" of this stack: {why}. \"dcd ublk remove {number}\" ends it",
+        node(number)
+    )
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

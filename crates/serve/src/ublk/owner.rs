@@ -1,0 +1,208 @@
+//! Whose device it is, and who uses it.
+//!
+//! The kernel keeps a word for the server of a device, and gives it back with GET_DEV_INFO. It is the stack's mark: what it serves, and the
+//! disk below that. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in /run adds the name
+//! of the stack, for people.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::node;
+
+const RUN_DIR: &str = "/run/dcd";
+/// The upper 16 bits of every mark.
+const OURS: u64 = 0xdcd1 << 48;
+/// How long an open may take that asks whether somebody has a device.
+const OPEN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A stack that owns a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    stack: PathBuf,
+    mark: u64,
+}
+
+impl Owner {
+    /// `data`: the disk at the bottom, where there is one. Another disk under the same stack file is not what the device had.
+    pub fn new(stack: &Path, export: &str, data: Option<&Path>) -> Owner {
+        let full = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let stack = full(stack);
+        let data = data.map(full).unwrap_or_default();
+        let text = format!("{}\0{export}\0{}", stack.display(), data.display());
+        let mark = OURS | (hash(text.as_bytes()) >> 16);
+        Owner { stack, mark }
+    }
+
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Notes the name of the stack, for [`stack_of`]. Nothing depends on it.
+    pub fn note(&self, number: u32) {
+        let noted = fs::create_dir_all(RUN_DIR).and_then(|()| {
+            fs::write(note_path(number), format!("{:x}\n{}\n", self.mark, self.stack.display()))
+        });
+        if let Err(error) = noted {
+            tracing::debug!(%error, "noting the stack of a device");
+        }
+    }
+}
+
+/// FNV-1a: the same in every version of the program.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn note_path(number: u32) -> PathBuf {
+    Path::new(RUN_DIR).join(format!("ublk{number}"))
+}
+
+pub fn forget(number: u32) {
+    // It may not be there.
+    let _ = fs::remove_file(note_path(number));
+}
+
+/// Whether a mark is one of dcd's.
+pub fn is_ours(mark: u64) -> bool {
+    mark & (0xffff << 48) == OURS
+}
+
+/// The stack of a device with this mark, as far as it was noted.
+pub fn stack_of(number: u32, mark: u64) -> Option<PathBuf> {
+    let note = fs::read_to_string(note_path(number)).ok()?;
+    let (noted, stack) = note.trim_end_matches('\n').split_once('\n')?;
+    (u64::from_str_radix(noted, 16) == Ok(mark)).then(|| PathBuf::from(stack))
+}
+
+/// Who uses a device, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
+pub fn user(number: u32) -> Option<String> {
+    let name = format!("ublkb{number}");
+    let holders = |of: &Path| {
+        let holder = fs::read_dir(of.join("holders")).ok()?.flatten().next()?;
+        Some(format!("{}, part of {}", node(number), holder.file_name().to_string_lossy()))
+    };
+    let disk = Path::new("/sys/block").join(&name);
+    if let Some(user) = holders(&disk) {
+        return Some(user);
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if let Some(line) = swaps.lines().find(|line| is_of(line.split_whitespace().next().unwrap_or(""), &name))
+    {
+        return Some(format!("{}, used for swapping", line.split_whitespace().next().unwrap_or(&name)));
+    }
+    let mut seen = BTreeSet::new();
+    let processes = || {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.path())
+            .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()))
+    };
+    let mounted = processes().find_map(|process| {
+        // Each mount namespace once.
+        let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+        seen.insert(namespace).then(|| mount_of(&process, &name)).flatten()
+    });
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    mounted
+        .or_else(|| processes().filter(|process| *process != own).find_map(|process| opener(&process, &name)))
+}
+
+/// Whether a path is the node of the disk, or of one of its partitions.
+fn is_of(path: &str, name: &str) -> bool {
+    path.strip_prefix("/dev/").and_then(|path| path.strip_prefix(name)).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('p').is_some_and(|part| part.parse::<u32>().is_ok())
+    })
+}
+
+fn mount_of(process: &Path, name: &str) -> Option<String> {
+    let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
+    mounts.lines().find_map(|line| {
+        let (fields, rest) = line.split_once(" - ")?;
+        let source = rest.split(' ').nth(1)?;
+        is_of(source, name)
+            .then(|| format!("{source}, mounted on {}", fields.split(' ').nth(4).unwrap_or("?")))
+    })
+}
+
+fn opener(process: &Path, name: &str) -> Option<String> {
+    let entries = fs::read_dir(process.join("fd")).ok()?;
+    let path = entries.flatten().find_map(|entry| {
+        let path = fs::read_link(entry.path()).ok()?;
+        is_of(path.to_str()?, name).then_some(path)
+    })?;
+    let program = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    let number = process.file_name()?.to_string_lossy().into_owned();
+    Some(format!("{}, open in process {number} ({})", path.display(), program.trim()))
+}
+
+/// Opens a device so that nobody can mount it. None where it has no node.
+///
+/// # Errors
+/// ResourceBusy where somebody has it, or does not answer.
+pub fn hold(number: u32) -> io::Result<Option<rustix::fd::OwnedFd>> {
+    let (opened, open) = mpsc::sync_channel(1);
+    let opens = move || {
+        // The open of a device may wait for its requests. Nobody waits any more where this fails.
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        let _ = opened.send(rustix::fs::open(node(number), flags, Mode::empty()));
+    };
+    thread::Builder::new().name("dcd-open".to_owned()).spawn(opens)?;
+    match open.recv_timeout(OPEN_PATIENCE) {
+        Ok(Ok(held)) => Ok(Some(held)),
+        Ok(Err(rustix::io::Errno::NOENT | rustix::io::Errno::NXIO)) => Ok(None),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_of_their_disk_and_other_numbers_are_not() {
+        for (path, is) in [
+            ("/dev/ublkb1", true),
+            ("/dev/ublkb1p2", true),
+            ("/dev/ublkb10", false),
+            ("/dev/ublkb1p", false),
+            ("/mnt/ublkb1", false),
+        ] {
+            assert_eq!(is_of(path, "ublkb1"), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_mark_changes_with_the_stack_what_it_exports_and_the_disk_below() {
+        let owner =
+            |stack: &str, export, data: &str| Owner::new(Path::new(stack), export, Some(Path::new(data)));
+        let mark = owner("/nowhere/a.toml", "cache", "/dev/a").mark();
+        assert!(is_ours(mark) && !is_ours(0));
+        assert_eq!(mark, owner("/nowhere/a.toml", "cache", "/dev/a").mark());
+        for other in [
+            owner("/nowhere/b.toml", "cache", "/dev/a"),
+            owner("/nowhere/a.toml", "disk", "/dev/a"),
+            owner("/nowhere/a.toml", "cache", "/dev/b"),
+        ] {
+            assert_ne!(mark, other.mark());
+        }
+    }
+
+    #[test]
+    fn mounts_are_found_by_their_source() {
+        let process = tempfile::tempdir().unwrap();
+        let line = "36 35 259:0 / /mnt/data rw,noatime master:1 - ext4 /dev/ublkb3p1 rw\n";
+        fs::write(process.path().join("mountinfo"), line).unwrap();
+        assert_eq!(mount_of(process.path(), "ublkb3").unwrap(), "/dev/ublkb3p1, mounted on /mnt/data");
+        assert_eq!(mount_of(process.path(), "ublkb30"), None);
+    }
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# ublk under Debian's 6.12 kernel in qemu: the device and its limits, ext4 on it, a server that is killed and restarted under load, killed
+# inside its recovery, and upgraded, and devices without servers. ublk/guest.sh has the tests, one function each.
+#
+# usage: ublk.sh DCD     the program
+#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 SECONDS_MAX=600, SUCCESSOR=DCD (what upgrades start; default: a copy of DCD)
+# "measure" in PARTS puts ublk beside NBD: SECONDS_EACH=10 ROUNDS=3.
+# Without qemu or the kernel's package it says "SKIPPED: REASON".
+set -euo pipefail
+
+dcd=$(realpath "${1:?usage: ublk.sh DCD}")
+here=$(realpath "$(dirname "$0")")
+# shellcheck disable=SC2034 # for host.sh
+seconds_max=${SECONDS_MAX:-600}
+# shellcheck source=scripts/guest-kernel/host.sh
+. "$here/guest-kernel/host.sh"
+# shellcheck source=scripts/guest-kernel/qemu.sh
+. "$here/guest-kernel/qemu.sh"
+
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio e2fsprogs nbd-client >&2
+mapfile -t missing < <(missing_things 700 fio modprobe depmod mkfs.ext4 e2fsck blkdiscard qemu-system-x86_64 busybox cpio xz)
+release=
+have_kernel || missing+=("Debian's package of a 6.12 kernel")
+if [ ${#missing[@]} -gt 0 ]; then
+    (IFS=,; echo "SKIPPED: ublk is not tried under a kernel that has it; missing: ${missing[*]}")
+    exit 0
+fi
+
+begin_work ublk
+mkdir "$work/bin"
+cp "$dcd" "$work/bin/dcd"
+cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
+truncate -s 512M "$work/data.img"
+truncate -s 64M "$work/log.img"
+cat > "$work/run" << RUN
+PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades}"
+KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
+RUN
+make_initramfs ext4 nbd ublk_drv
+start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/data.img" "$work/log.img"
+: > "$work/results"
+shown=0
+show_results() {
+    local lines
+    lines=$(wc -l < "$work/results")
+    [ "$lines" -gt $shown ] || return 0
+    tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
+    shown=$lines
+}
+watch_machine ublk show_results
+show_results

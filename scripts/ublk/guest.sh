@@ -1,0 +1,362 @@
+#!/bin/sh
+# shellcheck disable=SC2153,SC2154 # of /mnt/run
+# The first program of the kernel that ublk.sh boots: runs the parts that /mnt/run names, and switches the machine off. It comes with HERE
+# (the directory of the scripts) and SECONDS_MAX.
+# shellcheck source=scripts/guest-kernel/guest.sh
+. "$HERE/guest-kernel/guest.sh"
+mount_all 9p work trans=virtio,version=9p2000.L,msize=262144
+# shellcheck source=/dev/null
+. /mnt/run
+need_flushes
+tell_when_stuck
+mkdir /tmp/bin /tmp/fs
+cp /mnt/bin/* /tmp/bin/
+dcd=/tmp/bin/dcd
+node=/dev/ublkb0
+server=
+
+say() { echo "$*" >> /mnt/results; }
+
+stack() { # NAME FIELDS-OF-SERVE...
+    name=$1
+    shift
+    {
+        printf 'export = "cache"\n[serve]\ncontrol = "%s.control"\n' "$name"
+        printf '%s\n' "$@"
+        printf '[device.data]\npath = "/dev/vda"\n[device.log]\npath = "/dev/vdb"\n'
+        printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "data"\n'
+    } > "/tmp/$name.toml"
+}
+
+begin_serve() { # STACK
+    : > /tmp/ready
+    "$dcd" serve "/tmp/$1.toml" > /tmp/ready 2> /tmp/server.log &
+    server=$!
+}
+
+wait_ready() {
+    until [ -s /tmp/ready ]; do
+        kill -0 $server 2> /dev/null || die "dcd serve: $(cat /tmp/server.log)"
+        sleep 0.05
+    done
+}
+
+serve() { begin_serve "$1"; wait_ready; }
+
+kill_server() {
+    kill -KILL $server
+    wait $server
+}
+
+stop_server() { # by SIGTERM, cleanly
+    kill -TERM $server
+    wait $server || die "dcd serve ended with $?: $(cat /tmp/server.log)"
+}
+
+is() { # WHAT EXPECTED SEEN
+    [ "$2" = "$3" ] || die "$1 is \"$3\" and not \"$2\""
+}
+
+refused() { # CODE PATTERN COMMAND...
+    code=$1
+    pattern=$2
+    shift 2
+    "$@" > /tmp/refused 2>&1 && die "not refused: $*"
+    status=$?
+    { [ $status -eq "$code" ] && grep -q "$pattern" /tmp/refused; } || die "$*: exit $status, not $code with \"$pattern\": $(cat /tmp/refused)"
+}
+
+fresh_ext4() {
+    mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $node > /tmp/mkfs.log 2>&1 || die "mkfs.ext4: $(cat /tmp/mkfs.log)"
+    mount -t ext4 $node /tmp/fs || die "ext4 cannot be mounted"
+}
+
+check_ext4() {
+    umount /tmp/fs || die "ext4 cannot be unmounted"
+    e2fsck -fn $node > /tmp/e2fsck.log 2>&1 || die "e2fsck: $(cat /tmp/e2fsck.log)"
+    dmesg | grep -iE 'I/O error|EXT4-fs error|Buffer I/O|BUG:|Oops|WARNING:' > /tmp/dmesg.log && die "the kernel: $(head -n 5 /tmp/dmesg.log)"
+}
+
+# fio with verification, in the background, until told to end: random writes of 4 KiB to 64 KiB with an fsync now and then, read back as it
+# goes, and all of it at the end.
+begin_load() {
+    cat > /tmp/load.fio << FIO
+[load]
+directory=/tmp/fs
+size=48m
+rw=randrw
+bsrange=4k-64k
+ioengine=libaio
+iodepth=8
+direct=1
+fsync=32
+verify=crc32c
+verify_fatal=1
+verify_backlog=128
+time_based
+runtime=$((SECONDS_MAX))
+FIO
+    fio /tmp/load.fio > /tmp/fio.log 2>&1 &
+    load=$!
+    # Files that are written once, and compared with what they were.
+    mkdir -p /tmp/fs/files
+    i=0
+    while [ $i -lt 20 ]; do
+        head -c 100000 /dev/urandom > "/tmp/fs/files/$i"
+        i=$((i + 1))
+    done
+    (cd /tmp/fs && sha256sum files/*) > /tmp/sums
+    sync -f /tmp/fs
+}
+
+load_goes_on() {
+    kill -0 "$load" 2> /dev/null || die "fio has ended: $(tail -n 20 /tmp/fio.log)"
+}
+
+end_load() {
+    load_goes_on
+    kill -INT "$load"
+    wait "$load"
+    grep -qiE 'verify: bad|error=|err= *[1-9]|fio: .*(verify|io_u error)' /tmp/fio.log && die "fio: $(tail -n 20 /tmp/fio.log)"
+    grep -q 'err= 0' /tmp/fio.log || die "fio did not end well: $(tail -n 20 /tmp/fio.log)"
+    echo 3 > /proc/sys/vm/drop_caches
+    (cd /tmp/fs && sha256sum --quiet -c /tmp/sums) > /tmp/compared 2>&1 || die "files have changed: $(head -n 3 /tmp/compared)"
+}
+
+pause() { # FROM TO, in thousandths of a second
+    sleep "$(awk -v from="$1" -v to="$2" -v seed="$(od -An -N4 -tu4 /dev/urandom)" 'BEGIN { srand(seed); printf "%.3f", (from + rand() * (to - from)) / 1000 }')"
+}
+
+# ---------------------------------------------------------------- parts
+
+part_node() {
+    serve any
+    grep -q "ublk $node" /tmp/ready || die "the node is not told: $(cat /tmp/ready)"
+    [ -b $node ] || die "there is no $node"
+    "$dcd" status /tmp/any.toml > /tmp/status || die "status: $(cat /tmp/status)"
+    grep -q "ublk: $node, .*recovery, reissue" /tmp/status || die "status does not show the flags: $(cat /tmp/status)"
+    stop_server
+    [ ! -e $node ] || die "$node is left"
+    [ ! -e /dev/ublkc0 ] || die "/dev/ublkc0 is left"
+}
+
+part_limits() {
+    serve any
+    queue=/sys/block/ublkb0/queue
+    is size "$(cat /sys/block/vda/size)" "$(cat /sys/block/ublkb0/size)"
+    is "the logical block" "$(cat /sys/block/vda/queue/logical_block_size)" "$(cat $queue/logical_block_size)"
+    is "the physical block" "$(cat /sys/block/vda/queue/physical_block_size)" "$(cat $queue/physical_block_size)"
+    is "the smallest request that is recommended" 4096 "$(cat $queue/minimum_io_size)"
+    is "the largest request" 512 "$(cat $queue/max_hw_sectors_kb)"
+    is "the cache" "write back" "$(cat $queue/write_cache)"
+    is FUA 1 "$(cat $queue/fua)"
+    is rotational "$(cat /sys/block/vda/queue/rotational)" "$(cat $queue/rotational)"
+    is queues 2 "$(find /sys/block/ublkb0/mq -mindepth 1 -maxdepth 1 | wc -l)"
+    [ "$(cat $queue/discard_max_bytes)" -gt 0 ] || die "there are no discards"
+    [ "$(cat $queue/write_zeroes_max_bytes)" -gt 0 ] || die "there are no write-zeroes"
+    stop_server
+}
+
+part_errors() {
+    serve any
+    # Another stack does not get the device, by number or as any.
+    stack strange "ublk = 0"
+    sed 's|/dev/vda|/dev/ram-data|; s|/dev/vdb|/dev/ram-log|; s|"cache"|"data"|; /layer.cache/,$d; /device.log/,/ram-log/d' /tmp/strange.toml > /tmp/other.toml
+    truncate -s 16M /tmp/other.img
+    sed -i 's|/dev/ram-data|/tmp/other.img|' /tmp/other.toml
+    refused 1 "belongs to the stack /tmp/any.toml" "$dcd" serve /tmp/other.toml
+    refused 3 "process $server serves it" "$dcd" ublk remove 0
+    refused 1 "there is no /dev/ublkb7" "$dcd" ublk remove 7
+    stop_server
+}
+
+part_ext4() {
+    serve any
+    fresh_ext4
+    cp -r /usr/share/perl-base /tmp/fs/ 2> /dev/null || cp -r /etc /tmp/fs/tree 2> /dev/null
+    (cd /tmp/fs && find . -type f -exec sha256sum {} + | sort) > /tmp/before
+    umount /tmp/fs
+    mount -t ext4 $node /tmp/fs || die "ext4 cannot be mounted again"
+    (cd /tmp/fs && find . -type f -exec sha256sum {} + | sort) > /tmp/after
+    cmp -s /tmp/before /tmp/after || die "files have changed"
+    [ -s /tmp/before ] || die "nothing was copied"
+    check_ext4
+    fio --name=verify --filename=$node --size=64m --bs=4k --rw=randwrite --direct=1 --ioengine=libaio --iodepth=16 --verify=crc32c > /tmp/fio.log 2>&1 ||
+        die "fio: $(tail -n 20 /tmp/fio.log)"
+    stop_server
+}
+
+part_discard() {
+    serve any
+    fio --name=fill --filename=$node --size=8m --bs=64k --rw=write --direct=1 > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
+    blkdiscard --offset 1048576 --length 1048576 $node || die "no discard"
+    blkdiscard --zeroout --offset 4194304 --length 1048576 $node || die "no zeroes"
+    is "what was zeroed" 0 "$(dd if=$node bs=1M skip=4 count=1 iflag=direct 2> /dev/null | tr -d '\000' | wc -c)"
+    [ "$(dd if=$node bs=1M skip=5 count=1 iflag=direct 2> /dev/null | tr -d '\000' | wc -c)" -gt 0 ] || die "more was zeroed than that"
+    fresh_ext4
+    fstrim /tmp/fs || die "fstrim fails"
+    check_ext4
+    stop_server
+}
+
+# A stop leaves a device that is in use, and the next server goes on with it. A partition counts, and so does an open file.
+part_stops() {
+    serve any
+    fresh_ext4
+    echo before > /tmp/fs/file
+    refused 3 "mounted on /tmp/fs" "$dcd" stop /tmp/any.toml
+    grep -q "as for an upgrade" /tmp/refused || die "stop does not say how to leave the device: $(cat /tmp/refused)"
+    stop_server
+    grep -q "stays, and its requests wait" /tmp/server.log || die "nothing is said of a device that stays: $(cat /tmp/server.log)"
+    "$dcd" ublk list > /tmp/list
+    grep -q "waiting for its next server, of /tmp/any.toml, in use: $node, mounted on /tmp/fs" /tmp/list || die "list: $(cat /tmp/list)"
+    refused 3 "Its requests wait" "$dcd" ublk remove 0
+    # A write while there is no server waits.
+    (echo meanwhile > /tmp/fs/waits && sync -f /tmp/fs) &
+    writer=$!
+    sleep 0.3
+    kill -0 $writer || die "a write did not wait for a server"
+    serve any
+    "$dcd" status --json /tmp/any.toml | grep -q '"is_recovered":true' || die "status does not say that the device was taken over"
+    wait $writer || die "a write that waited failed"
+    is "a file" before "$(cat /tmp/fs/file)"
+    check_ext4
+    # Somebody has it open, and does nothing.
+    tail -f /dev/null 3< $node &
+    sleeper=$!
+    "$dcd" stop --force /tmp/any.toml || die "stop --force fails"
+    wait $server
+    grep -q "open in process" /tmp/server.log || die "an open device was not seen: $(cat /tmp/server.log)"
+    [ -b $node ] || die "an open device was removed"
+    kill $sleeper
+    wait $sleeper
+    serve any
+    stop_server
+    [ ! -e $node ] || die "$node is left"
+}
+
+part_listed() {
+    serve any
+    kill_server
+    "$dcd" ublk list > /tmp/list || die "list fails"
+    grep -q "$node: waiting for its next server, of /tmp/any.toml" /tmp/list || die "list: $(cat /tmp/list)"
+    "$dcd" ublk list --json | grep -q '"state":"waiting"' || die "list --json: $("$dcd" ublk list --json)"
+    "$dcd" ublk remove 0 || die "remove fails"
+    [ ! -e /dev/ublkc0 ] || die "the device is left"
+    serve any
+    fresh_ext4
+    kill_server
+    "$dcd" ublk remove --force 0 || die "remove --force fails"
+    umount /tmp/fs
+    # That was the point: the file system has lost its device.
+    dmesg -c > /dev/null
+    until [ ! -e /dev/ublkc0 ]; do sleep 0.1; done
+    serve any
+    stop_server
+    is "the list" "" "$("$dcd" ublk list)"
+}
+
+part_kills() {
+    serve any
+    fresh_ext4
+    begin_load
+    longest=0
+    i=0
+    while [ $i -lt "$KILLS" ]; do
+        pause 200 1500
+        kill_server
+        begin=$(now)
+        serve any
+        took=$(since "$begin")
+        longest=$(awk "BEGIN { print ($took > $longest) ? $took : $longest }")
+        load_goes_on
+        i=$((i + 1))
+    done
+    end_load
+    check_ext4
+    say "kills: $i, the longest restart took $longest s; $(grep -m 1 -oE 'read: IOPS[^(]*' /tmp/fio.log), $(grep -m 1 -oE 'write: IOPS[^(]*' /tmp/fio.log)"
+    stop_server
+}
+
+# Killed before it is ready: from its first look at the device until after it has it.
+part_recoveries() {
+    serve any
+    fresh_ext4
+    begin_load
+    begin=$(now)
+    kill_server
+    serve any
+    takes=$(since "$begin")
+    late=0
+    i=0
+    while [ $i -lt "$RECOVERIES" ]; do
+        pause 100 400
+        kill_server
+        begin_serve any
+        pause 0 "$(awk "BEGIN { print 1300 * $takes }")"
+        [ ! -s /tmp/ready ] || late=$((late + 1))
+        kill_server
+        serve any
+        load_goes_on
+        i=$((i + 1))
+    done
+    end_load
+    check_ext4
+    say "kills inside recovery: $i, of which $late came after its end"
+    stop_server
+}
+
+part_upgrades() {
+    serve any
+    fresh_ext4
+    begin_load
+    i=0
+    while [ $i -lt "$UPGRADES" ]; do
+        pause 200 1000
+        stop_server
+        if [ "$dcd" = /tmp/bin/dcd ]; then dcd=/tmp/bin/successor; else dcd=/tmp/bin/dcd; fi
+        serve any
+        load_goes_on
+        i=$((i + 1))
+    done
+    end_load
+    check_ext4
+    say "upgrades in place: $i"
+    stop_server
+}
+
+# ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor seconds of the whole machine for each.
+part_measure() {
+    stack both "ublk = 0" 'nbd = "unix:/tmp/both.socket"'
+    serve both
+    nbd-client -unix /tmp/both.socket /dev/nbd0 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
+    until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
+    round=1
+    while [ $round -le "$ROUNDS" ]; do
+        for work in randread-1 randread-32 randwrite-1 randwrite-32; do
+            for device in ublkb0 nbd0; do
+                busy=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)
+                fio --name=job --filename=/dev/$device --direct=1 --ioengine=libaio --bs=4k --size=32m --rw="${work%-*}" --iodepth="${work#*-}" \
+                    --time_based --runtime="$SECONDS_EACH" --randrepeat=1 --minimal > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
+                after=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)
+                awk -F';' -v busy="$busy" -v after="$after" -v head="measured;$round;$work;$device" '/^3;/ {
+                    count = ($6 + $47) / 4
+                    printf "%s;%d;%.1f\n", head, $8 + $49, (after - busy) / count * 1000000 }' /tmp/fio.log >> /mnt/results
+            done
+        done
+        round=$((round + 1))
+    done
+    nbd-client -d /dev/nbd0 > /dev/null 2>&1
+    stop_server
+}
+
+stack any "ublk = true"
+"$dcd" format /tmp/any.toml > /tmp/format.log 2>&1 || die "dcd format: $(cat /tmp/format.log)"
+for part in $PARTS; do
+    begin=$(now)
+    dmesg -c > /dev/null
+    "part_$part"
+    say "$part: good, $(since "$begin") s"
+done
+: > /mnt/done
+power_off
