@@ -22,6 +22,9 @@ else
     echo "SKIPPED: DCD_TRACES is not a directory with DiskSim's ascii.trace.gz"
 fi
 echo
+echo "== where the instructions of a request go"
+./scripts/profile-path.sh target/release/dcd
+echo
 echo "== NBD, beside other servers"
 ./scripts/bench-nbd.sh target/release/dcd
 echo

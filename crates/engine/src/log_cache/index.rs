@@ -310,14 +310,19 @@ impl Index {
 
     /// The segments are about to be written again: forgets the clean copies in them.
     pub fn forget_segments(&mut self, segments: &[u32]) {
-        let places = |&segment: &u32| {
+        // Neighbours become one part of the log: every piece of the table is compared with every part.
+        let mut parts: Vec<Range<Place>> = Vec::new();
+        for &segment in segments {
             let holding = std::mem::take(&mut self.segments[segment as usize]);
             assert!(!holding.is_visible, "recovery does not find a segment that is written again");
-            let start = FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors;
-            Place(start)..Place(start + self.segment_sectors)
-        };
-        let places: Vec<_> = segments.iter().map(places).collect();
-        self.table.purge(&places);
+            let start = Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors);
+            let end = Place(start.0 + self.segment_sectors);
+            match parts.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => parts.push(start..end),
+            }
+        }
+        self.table.purge(&parts);
     }
 
     /// A planted bug: forgets that a segment holds anything.

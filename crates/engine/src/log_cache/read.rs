@@ -4,6 +4,8 @@
 //! spins only in one piece: one read of the data disk is cheaper than many of the log. Every block read from the log is checked; a
 //! clean copy that cannot be read is forgotten, and the data disk has another.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::core::{Core, DATA, LOG, Mode, Op};
 use super::table::{Line, Piece, Place, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
@@ -11,6 +13,9 @@ use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
 /// Pieces that lie side by side in the log are read together, up to so many sectors (256 KiB).
 const LOG_READ_SECTORS_MAX: u64 = 512;
+
+/// Nearly every request has one source, and takes no memory for a list of them.
+type Few<T> = SmallVec<[T; 1]>;
 
 /// Where some sectors of a request come from.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +27,10 @@ struct FromLog {
 /// One read of a device that a request needs.
 enum Part {
     /// Read from the data disk from here on; these extents of it are wanted, and lines of them are copied.
-    Data { start: Lba, wanted: Vec<Extent>, watched: Option<u64> },
+    Data { start: Lba, wanted: Few<Extent>, watched: Option<u64> },
     /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are the request, byte by byte, so
     /// they are read into the client's own buffer.
-    Log { start: u64, segment: u32, pieces: Vec<FromLog>, whole: bool },
+    Log { start: u64, segment: u32, pieces: Few<FromLog>, whole: bool },
 }
 
 /// A request that is being put together.
@@ -33,7 +38,7 @@ pub struct Reading {
     id: RequestId,
     at: Lba,
     buf: Buf,
-    parts: Vec<Option<Part>>,
+    parts: Few<Option<Part>>,
     left: usize,
     /// A clean copy could not be read: begin again without it.
     again: bool,
@@ -43,9 +48,9 @@ pub struct Reading {
 /// What a request needs, from where.
 #[derive(Default)]
 struct Plan {
-    zeroes: Vec<Extent>,
-    data: Vec<Extent>,
-    log: Vec<FromLog>,
+    zeroes: Few<Extent>,
+    data: Few<Extent>,
+    log: Few<FromLog>,
     /// A line of which the log had the newest copy, and has failed.
     lost: Option<Line>,
 }
@@ -78,8 +83,8 @@ impl Core {
     /// Finds the sources.
     fn plan(&self, extent: Extent) -> Plan {
         let mut plan = Plan::default();
-        let mut clean = Vec::new();
-        let mut clean_extents = Vec::new();
+        let mut clean = Few::new();
+        let mut clean_extents = Few::new();
         let mut cached_sectors = 0;
         for line in Line::touching(extent).map(Line) {
             let wanted = line.mask_of(extent);
@@ -162,7 +167,7 @@ impl Core {
         for zero in &plan.zeroes {
             buf.zero(byte_offset(at, zero.start), (zero.sectors * SECTOR_BYTES) as usize);
         }
-        let mut from_log = Vec::with_capacity(plan.log.len());
+        let mut from_log = Few::with_capacity(plan.log.len());
         for source in plan.log {
             match self.log.buffers().holding(source.piece.place.0) {
                 Some(buffer) => masked_runs(source.line, source.piece.mask, |run| {
@@ -189,7 +194,7 @@ impl Core {
         let blank = buf.is_blank();
         let left = parts.len();
         let mut own = self.is_whole_request(&mut parts, at, buf.len()).then(|| std::mem::take(&mut buf));
-        let parts_of = Vec::with_capacity(left);
+        let parts_of = Few::with_capacity(left);
         let key =
             self.readings.insert(Reading { id, at, buf, parts: parts_of, left, again: false, error: None });
         for (index, part) in parts.into_iter().enumerate() {
@@ -328,9 +333,9 @@ impl Core {
         pieces: &[FromLog],
         source: &Buf,
         whole: bool,
-    ) -> Vec<FromLog> {
+    ) -> Few<FromLog> {
         let reading = self.readings.get_mut(key);
-        let mut bad = Vec::new();
+        let mut bad = Few::new();
         for FromLog { line, piece } in pieces {
             let from = byte_offset(start, Lba(piece.place.0));
             if !piece_is_whole(piece, source, from) {
@@ -377,9 +382,9 @@ pub fn masked_runs(line: Line, mask: u8, mut f: impl FnMut(Extent)) {
 }
 
 /// Joins pieces that lie side by side in the log.
-fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(Place) -> u32) -> Vec<Part> {
+fn log_parts(mut sources: Few<FromLog>, segment_of: impl Fn(Place) -> u32) -> Few<Part> {
     sources.sort_unstable_by_key(|source| source.piece.place);
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Few<Part> = Few::new();
     for source in sources {
         let place = source.piece.place.0;
         let at = segment_of(Place(place));
@@ -391,7 +396,7 @@ fn log_parts(mut sources: Vec<FromLog>, segment_of: impl Fn(Place) -> u32) -> Ve
                 continue;
             }
         }
-        parts.push(Part::Log { start: place, segment: at, pieces: vec![source], whole: false });
+        parts.push(Part::Log { start: place, segment: at, pieces: smallvec![source], whole: false });
     }
     parts
 }

@@ -5,7 +5,7 @@ use super::core::{Core, DATA, Mode, Op};
 use super::data_disk::Around;
 use super::format::{Entry, Kind};
 use super::queue::{Change, PendingWrite};
-use super::table::Place;
+use super::table::{Line, Place};
 use super::{Canary, Promise, Reads};
 use crate::layer::{Durability, IoResult, Outbox};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
@@ -202,6 +202,8 @@ impl Core {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
+            // While the data is copied, memory brings the line's slot.
+            self.index.table().touch(std::iter::once(Line::of(extent.start)));
             let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
                 Some(written) => written,
                 None => {

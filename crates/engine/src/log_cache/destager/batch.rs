@@ -15,6 +15,9 @@ const READER_GONE: Nanos = Nanos::from_secs(1);
 /// A client that has written nothing for so long needs no space soon.
 const WRITER_GONE: Nanos = Nanos::from_secs(1);
 
+/// Lines whose slots of the table are brought from memory side by side.
+const TOUCHED_AT_ONCE: usize = 32;
+
 impl Core {
     pub fn destage_deadline(&self) -> Option<Nanos> {
         let rests = self.stop != Stop::No || self.destager.stalled || self.waits_for_record();
@@ -251,9 +254,12 @@ impl Core {
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
         let again = self.destager.errors > 0 || self.destager.lost.has_doubtful();
         if flushed {
-            for item in items.iter().filter(|item| !item.failed) {
-                self.destager.lost.remove(item.line, item.piece.place);
-                self.index.clean(item.line, item.piece.place);
+            for items in items.chunks(TOUCHED_AT_ONCE) {
+                self.index.table().touch(items.iter().map(|item| item.line));
+                for item in items.iter().filter(|item| !item.failed) {
+                    self.destager.lost.remove(item.line, item.piece.place);
+                    self.index.clean(item.line, item.piece.place);
+                }
             }
             for id in std::mem::take(&mut self.destager.range_ids) {
                 self.index.clean_range(id);

@@ -403,10 +403,17 @@ impl LookupTable {
     /// Panics at a dirty piece there: its only copy would be lost.
     pub fn purge(&mut self, released: &[Range<Place>]) {
         let inside = |place: Place| released.iter().any(|part| part.start <= place && place < part.end);
-        self.remove_where(
-            |piece| inside(piece.place),
-            |lost| assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place),
-        );
+        let (fragments, counts) = (&mut self.fragments, &mut self.counts);
+        let mut lost = |lost: Lost| {
+            assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place);
+        };
+        self.lines.sweep(|entry| {
+            // Nearly all lines are one piece and stay: this is all that they cost.
+            if !entry.is_broken() && !inside(entry.place()) {
+                return Some(entry);
+            }
+            strip(fragments, counts, entry, |piece| if inside(piece.place) { u8::MAX } else { 0 }, &mut lost)
+        });
     }
 
     /// Calls `f` with every piece, those of a line one after the other.

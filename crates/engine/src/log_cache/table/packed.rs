@@ -90,11 +90,17 @@ impl Packed {
         self.high & WIDE_MAX
     }
 
+    /// Where the piece of a line in one piece is.
+    #[inline]
+    pub fn place(self) -> Place {
+        debug_assert!(!self.is_broken() && !self.is_empty());
+        Place(self.high & PLACE_MAX)
+    }
+
     #[inline]
     pub fn piece(self) -> Piece {
-        debug_assert!(!self.is_broken() && !self.is_empty());
         Piece {
-            place: Place(self.high & PLACE_MAX),
+            place: self.place(),
             crc: (self.high >> WIDE_BITS) as u32 | ((self.low >> CRC_HIGH_SHIFT) as u32) << CRC_LOW_BITS,
             first: (self.low >> FIRST_SHIFT) as u8 & 7,
             count: ((self.low >> COUNT_SHIFT) as u8 & 7) + 1,
