@@ -5,7 +5,7 @@ DESTDIR ?=
 CARGO ?= cargo
 
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
-DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
+DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
 .PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers soak clean
 
@@ -62,6 +62,7 @@ install-dcd:
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/dcd@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
 	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/grafana/dcd.json
 
 install-lab:
 	$(CARGO) build --release --locked -p dcd-lab

@@ -40,6 +40,7 @@ pub enum Command {
     Serve(Serve),
     Stop(Stop),
     Status(Status),
+    Metrics(Metrics),
     Flush(Flush),
     Ublk(Ublk),
     Detach(Detach),
@@ -167,6 +168,20 @@ pub struct Status {
     /// Reset the counters and response times
     #[arg(long, requires = "files")]
     pub reset: bool,
+}
+
+/// Print the metrics of served stacks as OpenMetrics text; without STACK, of every stack that is served
+///
+/// A monitoring system fetches the same from the address that [serve] metrics names in the stack file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd metrics disk.toml
+  dcd metrics | grep dirty_data")]
+pub struct Metrics {
+    /// Stack file, or the control socket itself
+    #[arg(value_name = "STACK")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Write all dirty data back to the data disk, with progress; Ctrl-C stops it and loses nothing

@@ -47,7 +47,7 @@ const STACKS: &str = "/etc/dcd";
 const SOCKETS: &str = "/run/dcd";
 
 /// The servers that run, as far as they can be found: by the stack files in /etc/dcd, and the control sockets in /run/dcd.
-pub fn running() -> Vec<Result<Client, Failure>> {
+fn running() -> Vec<Result<Client, Failure>> {
     let sockets = sockets(Path::new(STACKS), Path::new(SOCKETS));
     let clients = sockets.iter().map(|socket| match Client::connect(socket) {
         // A server that was killed leaves its socket.
@@ -55,6 +55,14 @@ pub fn running() -> Vec<Result<Client, Failure>> {
         client => Some(client.map_err(explained)),
     });
     clients.flatten().collect()
+}
+
+/// The servers of these stack files; without any, those that run.
+pub fn named_or_running(files: &[PathBuf]) -> Vec<Result<Client, Failure>> {
+    match files {
+        [] => running(),
+        files => files.iter().map(|file| connect(file)).collect(),
+    }
 }
 
 /// The control sockets that there may be. Files that cannot be read are not told of: "dcd doctor" does that.

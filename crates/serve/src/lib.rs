@@ -3,9 +3,11 @@
 //! - [`nbd`]: sessions of the NBD protocol on any byte stream;
 //! - [`fuse`]: an image file in a mounted directory;
 //! - [`ublk`]: a block device of the kernel;
-//! - [`control`]: the control socket of a running server, and its client.
+//! - [`control`]: the control socket of a running server, and its client;
+//! - [`metrics`]: metrics over HTTP.
 
 pub mod control;
 pub mod fuse;
+pub mod metrics;
 pub mod nbd;
 pub mod ublk;

@@ -63,18 +63,18 @@ fn is_without_medium(path: &Path) -> bool {
 /// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.
 const GONE: [i32; 4] = [5, 6, 19, 123];
 
-/// Where NBD clients connect.
+/// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NbdAddress {
+pub enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-impl std::fmt::Display for NbdAddress {
+impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NbdAddress::Unix(path) => write!(f, "unix:{}", path.display()),
-            NbdAddress::Tcp(address) => write!(f, "tcp:{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
 }
@@ -93,7 +93,7 @@ const UBLK_NUMBER_MAX: u64 = (1 << 20) - 1;
 /// The front-ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serve {
-    pub nbd: Vec<NbdAddress>,
+    pub nbd: Vec<Address>,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
     /// A directory on which one image file appears.
@@ -102,6 +102,8 @@ pub struct Serve {
     pub ublk: Option<UblkNumber>,
     /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
     pub control: Option<PathBuf>,
+    /// Where a monitoring system fetches metrics.
+    pub metrics: Option<Address>,
 }
 
 /// What a file that is no stack file is answered with.
@@ -498,7 +500,12 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
     let remote = fields.flag("nbd-allow-remote")?.unwrap_or(false);
     let mut nbd = Vec::new();
     for address in addresses {
-        let parsed = parse_nbd(&address.text, dir, remote);
+        let parsed = match parse_address(&address.text, dir) {
+            Ok(Address::Tcp(address)) if !address.ip().is_loopback() && !remote => {
+                Err(AddressError::Remote(address))
+            }
+            parsed => parsed,
+        };
         nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
     }
     let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
@@ -510,8 +517,22 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         fields.flag("ublk")?.unwrap_or(false).then_some(UblkNumber::Any)
     };
     let control = fields.text("control")?.map(|path| dir.join(path.text));
+    let metrics = match fields.text("metrics")? {
+        Some(address) => Some(
+            read_metrics(&address.text, dir)
+                .map_err(|why| fields.error(address.span, format!("\"metrics\": {why}")))?,
+        ),
+        None => None,
+    };
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, fuse, ublk, control })
+    Ok(Serve { nbd, nbd_name, fuse, ublk, control, metrics })
+}
+
+fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
+    match parse_address(text, dir)? {
+        Address::Tcp(address) if !address.ip().is_loopback() => Err(AddressError::RemoteMetrics(address)),
+        address => Ok(address),
+    }
 }
 
 /// Something that is no address to serve on.
@@ -528,15 +549,20 @@ enum AddressError {
          with nbd-allow-remote = true"
     )]
     Remote(SocketAddr),
+    #[error(
+        "{0} can be reached from other hosts, and there is neither encryption nor a password: use tcp:PORT, which is the loopback address, and \
+         let an agent or a proxy on this host pass the metrics on"
+    )]
+    RemoteMetrics(SocketAddr),
 }
 
 /// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback.
-fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, AddressError> {
+fn parse_address(text: &str, dir: &Path) -> Result<Address, AddressError> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err(AddressError::NoPath);
         }
-        return Ok(NbdAddress::Unix(dir.join(path)));
+        return Ok(Address::Unix(dir.join(path)));
     }
     let Some(address) = text.strip_prefix("tcp:") else {
         return Err(AddressError::Kind(text.to_owned()));
@@ -545,10 +571,7 @@ fn parse_nbd(text: &str, dir: &Path, remote: bool) -> Result<NbdAddress, Address
         Ok(port) => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port),
         Err(_) => address.parse().map_err(|_| AddressError::NoPort(address.to_owned()))?,
     };
-    if !address.ip().is_loopback() && !remote {
-        return Err(AddressError::Remote(address));
-    }
-    Ok(NbdAddress::Tcp(address))
+    Ok(Address::Tcp(address))
 }
 
 /// The names in a file, each once, and what stands on what.

@@ -18,6 +18,8 @@ fuse = "DIR"                directory on which one image file appears
 ublk = false                true: a block device of the kernel, /dev/ublkbN, that outlives the server;
                             or its number. Needs root and the module ublk_drv
 control = "PATH"            socket for dcd status, flush and detach
+metrics = "tcp:PORT"        where Prometheus fetches http://127.0.0.1:PORT/metrics; tcp:ADDRESS:PORT
+                            for another loopback address, unix:PATH for a socket
 
 [device.NAME]               a file, a block device, or RAM
 path = "PATH"

@@ -9,6 +9,7 @@ mod dump;
 mod flush;
 mod format;
 mod man;
+mod metrics;
 mod rescue;
 mod serve;
 mod stack_file;
@@ -46,6 +47,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args, (program.command)()),

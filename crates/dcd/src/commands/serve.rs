@@ -11,9 +11,10 @@ use dcd_engine::{Nanos, Stack};
 use dcd_io::{Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
+use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk::{self, Owner, UblkDevice};
-use dcd_stack::{ForClients, LayerKind, LayerSpec, NbdAddress, Overrun, Recording, StackFile, UblkNumber};
+use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, StackFile, UblkNumber};
 
 use crate::advice::Advised;
 use crate::cli::Serve;
@@ -183,19 +184,14 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
     if let Some(path) = &file.serve.control {
         listen_unix(driver, path, || Box::new(ControlFactory))?;
     }
+    if let Some(address) = &file.serve.metrics {
+        let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
+        places.push(format!("metrics {place}"));
+    }
     for address in &file.serve.nbd {
         let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
-        let factory = || Box::new(NbdFactory::new(exports.clone())) as Box<dyn SessionFactory>;
-        match address {
-            NbdAddress::Unix(path) => {
-                listen_unix(driver, path, factory)?;
-                places.push(format!("nbd {address}"));
-            }
-            NbdAddress::Tcp(wanted) => {
-                let (_, bound) = driver.listen_tcp(*wanted, factory()).map_err(failed)?;
-                places.push(format!("nbd tcp:{bound}"));
-            }
-        }
+        let place = listen_at(driver, address, || Box::new(NbdFactory::new(exports.clone())))?;
+        places.push(format!("nbd {place}"));
     }
     if let Some(directory) = &file.serve.fuse {
         let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
@@ -219,6 +215,20 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))?;
     }
     Ok(places)
+}
+
+/// Says where that is: a port may be chosen by the kernel.
+fn listen_at(
+    driver: &mut Driver,
+    address: &Address,
+    factory: impl Fn() -> Box<dyn SessionFactory>,
+) -> Result<Address, Failure> {
+    match address {
+        Address::Unix(path) => listen_unix(driver, path, factory).map(|()| address.clone()),
+        Address::Tcp(wanted) => {
+            driver.listen_tcp(*wanted, factory()).map(|(_, bound)| Address::Tcp(bound)).map_err(failed)
+        }
+    }
 }
 
 fn listen_unix(

@@ -11,6 +11,7 @@ mod calibrate;
 mod common;
 mod kill;
 mod lifecycle;
+mod metrics;
 mod non_volatile;
 mod offline;
 mod refusals;

@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<StackFile, StackFileError> {
 fn a_logical_dcd_is_read_whole() {
     let file = parse(LOGICAL).unwrap();
     assert_eq!(file.export, "cache");
-    assert_eq!(file.serve.nbd, [NbdAddress::Unix("/stacks/disk.sock".into())]);
+    assert_eq!(file.serve.nbd, [Address::Unix("/stacks/disk.sock".into())]);
     assert_eq!(file.serve.control.as_deref(), Some(Path::new("/run/disk.control")));
     let source = DeviceSource::Path { path: "/stacks/disk.img".into(), size: Some(1 << 30) };
     assert_eq!(file.device("file").unwrap().source, source);
@@ -134,6 +134,13 @@ fn every_mistake_is_named_with_its_place_and_a_way_out() {
         ("nbd = \"unix:disk.sock\"", "nbd = \"disk.sock\"", "\"disk.sock", "unix: or tcp:"),
         ("nbd = \"unix:disk.sock\"", "nbd = \"unix:\"", "\"unix:\"", "no path behind unix:"),
         ("nbd = \"unix:disk.sock\"", "nbd = \"tcp:0.0.0.0:10809\"", "\"tcp", "nbd-allow-remote"),
+        (
+            "nbd = \"unix:disk.sock\"",
+            "metrics = \"tcp:0.0.0.0:9850\"",
+            "\"tcp",
+            "use tcp:PORT, which is the loopback",
+        ),
+        ("nbd = \"unix:disk.sock\"", "metrics = \"9850\"", "\"9850", "must start with unix: or tcp:"),
         ("nbd = \"unix:disk.sock\"", "nbd = [\"unix:a\", 7]", "7", "text in quotes"),
         ("[serve]", "[serves]", "serves", "did you mean \"serve\"?"),
         ("export = \"cache\"", "export = \"cache", "\n\n[serve]", "string"),
@@ -171,6 +178,13 @@ fn two_users_of_one_thing_need_slices() {
 fn tcp_is_loopback_unless_spelled_out() {
     let file = parse(&LOGICAL.replace("unix:disk.sock", "tcp:10809")).unwrap();
     assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
+    let metrics = |address: &str| {
+        let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", &format!("metrics = \"{address}\""));
+        parse(&text).unwrap().serve.metrics.unwrap().to_string()
+    };
+    assert_eq!(metrics("tcp:9850"), "tcp:127.0.0.1:9850");
+    assert_eq!(metrics("tcp:[::1]:9850"), "tcp:[::1]:9850");
+    assert_eq!(metrics("unix:m.sock"), "unix:/stacks/m.sock");
     let remote = LOGICAL.replace("nbd = \"unix:disk.sock\"", "nbd = \"tcp:[::]:1\"\nnbd-allow-remote = true");
     assert_eq!(parse(&remote).unwrap().serve.nbd[0].to_string(), "tcp:[::]:1");
 }

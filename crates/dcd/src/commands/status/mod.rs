@@ -34,8 +34,7 @@ impl<'a> Report<'a> {
 pub fn run(args: &Status) -> Result<(), Failure> {
     match args.files.as_slice() {
         [one] => one_stack(one, args),
-        [] => several(control::running().into_iter(), args),
-        named => several(named.iter().map(|file| control::connect(file)), args),
+        files => several(control::named_or_running(files), args),
     }
 }
 
@@ -59,10 +58,7 @@ fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdi
 }
 
 /// A line for each. One that does not answer is told of, and keeps nobody else from being shown.
-fn several(
-    clients: impl Iterator<Item = Result<control::Client, Failure>>,
-    args: &Status,
-) -> Result<(), Failure> {
+fn several(clients: Vec<Result<control::Client, Failure>>, args: &Status) -> Result<(), Failure> {
     let mut found = Vec::new();
     let mut failed = Ok(());
     for client in clients {

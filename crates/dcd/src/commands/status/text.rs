@@ -194,7 +194,7 @@ fn recent(requests: &MeterStatus, text: &mut String) {
         let _ = write!(text, "{plural:>INDENT$}  {:>10.1}", recent.count as f64 / seconds);
         let rate = HumanBytes((recent.bytes as f64 / seconds) as u64);
         let rate = if plural == "flushes" { String::new() } else { format!("{rate}/s") };
-        let time = |ms: f64| if recent.count == 0 { "-".to_owned() } else { format!("{ms:.2} ms") };
+        let time = |ms: f64| if recent.count == 0 { "-".to_owned() } else { response_time(ms) };
         let _ = writeln!(text, "  {rate:>12}  {:>11}  {:>11}", time(recent.p50_ms), time(recent.p99_ms));
     }
 }
@@ -214,6 +214,15 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
             device.name(),
             state.word()
         );
+    }
+}
+
+/// Milliseconds for people.
+pub fn response_time(ms: f64) -> String {
+    match ms {
+        ms if ms < 0.1 => format!("{:.0} us", ms * 1e3),
+        ms if ms < 1e3 => format!("{ms:.2} ms"),
+        ms => format!("{:.1} s", ms / 1e3),
     }
 }
 

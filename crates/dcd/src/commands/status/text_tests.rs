@@ -78,7 +78,7 @@ stack: /etc/dcd/disk.toml, up for 6 h
 
     device  path            state          errors of
                                            reads writes flushes
-       log  /dev/nvme0n1p3  good               0      0       0
+       log  /dev/nvme0n1p3  ok                 0      0       0
 ";
     assert_eq!(screen_of(&status), expected);
     assert!(screen_of(&status).lines().all(|line| line.chars().count() <= 100), "a screen is not wide");
@@ -133,6 +133,7 @@ fn what_does_not_get_clean_says_how_long_a_pause_would_take() {
         [5.0, 119.0, 7199.0, 172799.0, 172801.0].map(span),
         ["5 s", "119 s", "120 min", "48 h", "2 days"]
     );
+    assert_eq!([0.004, 0.25, 999.0, 1500.0].map(response_time), ["4 us", "0.25 ms", "999.00 ms", "1.5 s"]);
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Verdict {
         let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
         let name = device.name();
         match state {
-            DeviceState::Good | DeviceState::Failed => {}
+            DeviceState::Ok | DeviceState::Failed => {}
             DeviceState::NotAnswering => self.act(format!(
                 "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
             )),
@@ -159,7 +159,7 @@ mod tests {
             (vec![LayerStatus::LogCache(Box::new(cache))], "clean"),
             (vec![LayerStatus::LogCache(Box::new(dirty))], "dirty"),
         ] {
-            let verdict = of(layers, vec![device(DeviceState::Good)]);
+            let verdict = of(layers, vec![device(DeviceState::Ok)]);
             assert_eq!((verdict.state, verdict.actions), (state, Vec::new()));
         }
         let stopping = ServerStatus { stopping: true, dirty_bytes: 1, ..ServerStatus::default() };

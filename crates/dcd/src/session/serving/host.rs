@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
 use crate::session::running::RunningCaches;
+use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
     flush_trouble, lost_text, state_word,
@@ -257,6 +258,7 @@ impl Host {
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
         let result = match body["verb"].as_str().unwrap_or("") {
             "status" => serde_json::to_value(self.status(now, stack)).expect("a status is plain data"),
+            "metrics" => json!(openmetrics(&[self.status(now, stack)])),
             "reset-statistics" => {
                 let layers: Vec<LayerIndex> = stack.layers().map(|(index, _)| index).collect();
                 for layer in layers {
@@ -275,7 +277,7 @@ impl Host {
                 Err(why) => dcd_serve::control::error(why),
             },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, flush, stop, array and reset-statistics"
+                "\"{verb}\" is no call of this server; it knows status, metrics, flush, stop, array and reset-statistics"
             )),
         };
         self.answers.push_back(Answer { to: caller, body: result, done: true });

@@ -2,6 +2,7 @@
 
 pub mod admit;
 pub mod host;
+pub mod metrics;
 pub mod server;
 pub mod status;
 pub mod trend;

@@ -65,7 +65,7 @@ impl DeviceStatus {
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceState {
     #[default]
-    Good,
+    Ok,
     /// It has failed operations.
     Errors,
     /// It owes an answer for long.
@@ -77,7 +77,7 @@ pub enum DeviceState {
 impl DeviceState {
     pub const fn word(self) -> &'static str {
         match self {
-            DeviceState::Good => "good",
+            DeviceState::Ok => "ok",
             DeviceState::Errors => "errors",
             DeviceState::NotAnswering => "not-answering",
             DeviceState::Failed => "failed",

@@ -101,7 +101,7 @@ pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str
         let state = if silent.iter().any(|owed| owed.device == index) {
             DeviceState::NotAnswering
         } else if device.failures() == Failures::default() {
-            DeviceState::Good
+            DeviceState::Ok
         } else {
             DeviceState::Errors
         };

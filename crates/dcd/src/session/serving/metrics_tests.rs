@@ -1,0 +1,125 @@
+//! The text, and an independent reader of the format.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use dcd_engine::raid::{Findings, PassName, PassStatus};
+use dcd_engine::{MeterStatus, RecentTimes};
+
+use super::*;
+use crate::session::serving::status::{DeviceStatus, SilentDevice};
+
+/// A stack with everything, and names that need escapes.
+fn stack(name: &str) -> ServerStatus {
+    let mut cache = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 2, ..LogCacheStatus::default() };
+    cache.statistics.reads = 5;
+    cache.statistics.read_hits = 2;
+    cache.statistics.around_sectors = 3;
+    let pass = PassStatus {
+        kind: PassName::Rebuild,
+        role: None,
+        member_bytes: 0,
+        paused: false,
+        percent: 25.0,
+        member_bytes_left: 0,
+        member_bytes_per_second: None,
+        findings: Findings::default(),
+    };
+    let array = ArrayStatus { failed_members: vec![1], pass: Some(pass), ..ArrayStatus::default() };
+    let layers = [
+        ("cache".to_owned(), LayerStatus::LogCache(Box::new(cache))),
+        ("odd \"name\"\\\n".to_owned(), LayerStatus::Raid(Box::new(array))),
+    ];
+    let write = ResponseTimes {
+        count: 4,
+        bytes: 8192,
+        errors: 1,
+        mean_ms: 0.5,
+        buckets: vec![(0.02, 1), (0.1, 1), (0.1001, 1), (20_000.0, 1)],
+        recent: RecentTimes::default(),
+        ..ResponseTimes::default()
+    };
+    let device = |name: &str| DeviceStatus {
+        device: Some(name.to_owned()),
+        path: format!("/dev/{name}"),
+        failed_reads: 7,
+        ..DeviceStatus::default()
+    };
+    let silent = SilentDevice { device: None, path: "/dev/data".to_owned(), operations: 1, seconds: 12.5 };
+    ServerStatus {
+        stack: format!("/etc/dcd/{name}.toml").into(),
+        export: "cache".to_owned(),
+        uptime_seconds: 1.5,
+        requests: MeterStatus { write, in_flight: 3, ..MeterStatus::default() },
+        layers: layers.into(),
+        devices: vec![device("log"), device("data")],
+        devices_not_answering: vec![silent],
+        ..ServerStatus::default()
+    }
+}
+
+#[test]
+fn values_come_with_their_names_units_and_labels() {
+    let text = openmetrics(&[stack("a"), stack("b")]);
+    for line in [
+        "# TYPE dcd_dirty_data_bytes gauge",
+        "# UNIT dcd_dirty_data_bytes bytes",
+        "dcd_stack_info{stack=\"a\",export=\"cache\"} 1",
+        "dcd_uptime_seconds{stack=\"b\"} 1.5",
+        "dcd_dirty_data_bytes{stack=\"a\",layer=\"cache\"} 4096.0",
+        "dcd_requests_in_flight{stack=\"a\"} 3.0",
+        "# TYPE dcd_request_duration_seconds histogram",
+        "dcd_request_duration_seconds_sum{stack=\"a\",operation=\"write\"} 0.002",
+        "dcd_request_duration_seconds_count{stack=\"a\",operation=\"write\"} 4",
+        "dcd_request_duration_seconds_bucket{le=\"0.000025\",stack=\"a\",operation=\"write\"} 1",
+        "dcd_request_duration_seconds_bucket{le=\"0.0001\",stack=\"a\",operation=\"write\"} 2",
+        "dcd_request_duration_seconds_bucket{le=\"0.00025\",stack=\"a\",operation=\"write\"} 3",
+        "dcd_request_duration_seconds_bucket{le=\"10.0\",stack=\"a\",operation=\"write\"} 3",
+        "dcd_request_duration_seconds_bucket{le=\"+Inf\",stack=\"a\",operation=\"write\"} 4",
+        "dcd_request_bytes_total{stack=\"a\",operation=\"write\"} 8192",
+        "dcd_request_errors_total{stack=\"a\",operation=\"write\"} 1",
+        "dcd_cache_hits_total{stack=\"a\",layer=\"cache\"} 2",
+        "dcd_cache_misses_total{stack=\"a\",layer=\"cache\"} 3",
+        "dcd_bypassed_bytes_total{stack=\"a\",layer=\"cache\"} 1536",
+        "dcd_lost_data_bytes{stack=\"a\",layer=\"cache\"} 8192.0",
+        "dcd_raid_failed_members{stack=\"a\",layer=\"odd \\\"name\\\"\\\\\\n\"} 1.0",
+        "dcd_raid_pass_progress_ratio{stack=\"a\",layer=\"odd \\\"name\\\"\\\\\\n\",pass=\"rebuild\"} 0.25",
+        "dcd_device_errors_total{stack=\"a\",device=\"log\",operation=\"read\"} 7",
+        "dcd_device_not_answering_seconds{stack=\"a\",device=\"data\"} 12.5",
+        "dcd_device_not_answering_seconds{stack=\"a\",device=\"log\"} 0.0",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line} is not in:\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    let once: std::collections::BTreeSet<&str> = types.iter().copied().collect();
+    assert_eq!(types.len(), once.len(), "all samples of a name stand together");
+    assert_eq!(openmetrics(&[]), "# EOF\n");
+}
+
+#[test]
+fn another_program_reads_the_text() {
+    let reader = "import sys\n\
+                  from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
+                  print(sum(len(f.samples) for f in read(sys.stdin.read())))";
+    let has = Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: another program reads the text: python3-prometheus-client is not installed"
+        );
+        return;
+    }
+    let text = openmetrics(&[stack("a"), stack("b")]);
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", reader])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let read = python.wait_with_output().unwrap();
+    let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(read.status.success(), "it is refused:\n{text}");
+    assert_eq!(String::from_utf8_lossy(&read.stdout).trim(), samples.to_string());
+}

@@ -1,0 +1,115 @@
+//! Metrics: by the command and by HTTP.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use crate::common::{Place, Server, dcd, expect, skip};
+
+/// A place whose server tells its metrics at `address`.
+fn place(address: &str) -> Place {
+    let place = Place::new();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("[serve]\n", &format!("[serve]\nmetrics = \"{address}\"\n")))
+        .unwrap();
+    place.format();
+    place
+}
+
+fn scrape(mut stream: impl Read + Write) -> String {
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: dcd\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the server closes");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn a_scrape_and_the_command_tell_what_clients_did() {
+    let place = place("unix:metrics.sock");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for block in 0..3 {
+        nbd.write(block * 4096, &[1; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    let scraped = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
+    let printed = place.run("metrics", &[]);
+    expect(&printed, 0, "# EOF");
+    for text in [scraped.as_str(), &String::from_utf8_lossy(&printed.stdout)] {
+        for line in [
+            "dcd_request_bytes_total{stack=\"stack\",operation=\"write\"} 12288\n",
+            "dcd_request_duration_seconds_count{stack=\"stack\",operation=\"flush\"} 1\n",
+            "dcd_device_errors_total{stack=\"stack\",device=\"log\",operation=\"write\"} 0\n",
+            "dcd_dirty_data_bytes{stack=\"stack\",layer=\"cache\"} ",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+    // A client that says nothing keeps nobody waiting, and none of them keeps the server from stopping.
+    let _silent = UnixStream::connect(place.path("metrics.sock")).unwrap();
+    scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
+    nbd.disconnect().unwrap();
+    expect(&place.run("stop", &[]), 0, "");
+    expect(&server.wait(), 0, "");
+}
+
+#[test]
+fn a_loopback_port_is_served_and_other_hosts_are_not() {
+    let place = place("tcp:0");
+    let mut child = dcd().arg("serve").arg(place.stack()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut byte = [0];
+    while !said.ends_with('\n') && child.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 {
+        said.push(char::from(byte[0]));
+    }
+    let server = Server { child };
+    let port = said.split("metrics tcp:127.0.0.1:").nth(1).expect("it says where").split(',').next().unwrap();
+    let text = scrape(TcpStream::connect(("127.0.0.1", port.trim().parse().unwrap())).unwrap());
+    assert!(text.contains("dcd_stack_info{stack=\"stack\",export=\"cache\"} 1\n"), "{text}");
+    expect(&server.stop(), 0, "");
+    let remote = fs::read_to_string(place.stack()).unwrap().replace("tcp:0", "tcp:0.0.0.0:9850");
+    fs::write(place.stack(), remote).unwrap();
+    let refused = Server::start(&place, &[]).err().expect("it is refused");
+    expect(&refused, 1, "\"metrics\": 0.0.0.0:9850 can be reached from other hosts");
+}
+
+/// The names in the rules and on the dashboard are those that a server tells.
+#[test]
+fn rules_and_dashboard_use_names_that_there_are() {
+    let place = place("unix:metrics.sock");
+    let server = place.serve();
+    let text = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
+    // Of arrays, which this stack has none of.
+    let others = ["dcd_raid_failed_members", "dcd_raid_journal_failed", "dcd_raid_pass_progress_ratio"];
+    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+    for file in ["prometheus/dcd.rules.yml", "grafana/dcd.json"] {
+        let used = fs::read_to_string(format!("{packaging}/{file}")).unwrap();
+        let mut names = 0;
+        for word in used
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("dcd_"))
+        {
+            names += 1;
+            let known = text.contains(&format!("\n{word}{{")) || others.contains(&word);
+            assert!(known, "{file}: no server tells {word}");
+        }
+        assert!(names > 5, "{file} uses metrics");
+    }
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn prometheus_takes_the_rules() {
+    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus");
+    for args in [["check", "rules", "dcd.rules.yml"], ["test", "rules", "dcd.rules.test.yml"]] {
+        let Ok(output) = Command::new("promtool").args(args).current_dir(packaging).output() else {
+            return skip("prometheus takes the rules: promtool (package prometheus) is not installed");
+        };
+        expect(&output, 0, "SUCCESS");
+    }
+}
