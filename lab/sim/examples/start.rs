@@ -9,9 +9,10 @@
 #[allow(dead_code)] // Each program uses a part of it.
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use dcd_engine::log_cache::format::{RECORD_MAGIC, Superblock};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -92,6 +93,8 @@ impl BlockDevice for Drive {
 /// The drive in virtual time, one operation after another.
 struct Timed {
     drive: Drive,
+    /// The processor's time that the model of the drive has taken.
+    spent: Rc<Cell<Duration>>,
     open: BTreeMap<u32, IoResult>,
     next: u32,
 }
@@ -106,7 +109,9 @@ impl SimDevice for Timed {
             Io::Read { buf, .. } => buf.len() as u64,
             _ => 0,
         };
+        let began = processor();
         let result = self.drive.run(io);
+        self.spent.set(self.spent.get() + (processor() - began));
         self.next = self.next.wrapping_add(1);
         self.open.insert(self.next, result);
         let latency = if bytes > 0 { READ_LATENCY } else { Nanos::ZERO };
@@ -118,15 +123,18 @@ impl SimDevice for Timed {
     }
 }
 
-fn stack(drive: &Drive) -> (Stack, VirtualDriver<Box<dyn SimDevice>>) {
+type Rig = (Stack, VirtualDriver<Box<dyn SimDevice>>, Rc<Cell<Duration>>);
+
+fn stack(drive: &Drive) -> Rig {
     let mut builder = StackBuilder::new();
     let log = builder.device(BlockDevice::geometry(drive));
     let data = builder.device(Geometry::plain(DATA_SECTORS));
     let config = LogCacheConfig { when: WhenPolicy::WhenFull, bypass_bytes: 0, ..LogCacheConfig::default() };
     let root = builder.layer("cache", Box::new(LogCache::new(config)), &[log, data]);
-    let timed = Timed { drive: drive.clone(), open: BTreeMap::new(), next: 0 };
+    let spent = Rc::new(Cell::new(Duration::ZERO));
+    let timed = Timed { drive: drive.clone(), spent: spent.clone(), open: BTreeMap::new(), next: 0 };
     let disk = BlankDisk::new(Geometry::plain(DATA_SECTORS), Latency::INSTANT, 1);
-    (builder.finish(root), VirtualDriver::new(vec![Box::new(timed), Box::new(disk)]))
+    (builder.finish(root), VirtualDriver::new(vec![Box::new(timed), Box::new(disk)]), spent)
 }
 
 fn status(stack: &Stack, key: &str) -> u64 {
@@ -143,7 +151,7 @@ fn filled(log_bytes: u64) -> (Drive, u64, u64) {
     let mut data = StandIn { sectors: DATA_SECTORS };
     let superblock = format(&mut drive, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
     drive.0.borrow_mut().segments = Some(superblock);
-    let (mut stack, mut driver) = stack(&drive);
+    let (mut stack, mut driver, _) = stack(&drive);
     stack.activate(&mut driver).expect("an empty log starts");
     let mut rng = SimRng::new(7);
     let mut writes = 0;
@@ -162,10 +170,10 @@ fn filled(log_bytes: u64) -> (Drive, u64, u64) {
     }
 }
 
-/// Seconds that this process has had a processor.
-fn processor() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux counts");
-    text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("a number") / 1e9
+/// The time that this thread has had a processor.
+fn processor() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn main() {
@@ -177,10 +185,10 @@ fn main() {
     for gib in if asked.is_empty() { vec![1, 8, 93] } else { asked } {
         let (drive, writes, dirty) = filled(gib * GIB);
         (drive.0.borrow_mut().reads, drive.0.borrow_mut().bytes_read) = (0, 0);
-        let (mut stack, mut driver) = stack(&drive);
+        let (mut stack, mut driver, drives) = stack(&drive);
         let began = processor();
         stack.activate(&mut driver).expect("it starts again");
-        let processor = processor() - began;
+        let processor = (processor() - began - drives.get()).as_secs_f64();
         assert_eq!(status(&stack, "dirty_bytes"), dirty, "all is dirty again");
         let kept = drive.0.borrow();
         println!(

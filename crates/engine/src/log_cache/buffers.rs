@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::format::{Entry, Header, Kind, encode_header, entries_max};
+use super::format::{Entries, Entry, Header, Kind, encode_header, entries_max};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// What the headers of the records state besides their content.
@@ -24,7 +24,7 @@ pub struct Stamp {
 /// The record that is being filled.
 struct Open {
     header_at: usize,
-    entries: Vec<Entry>,
+    entries: Entries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl SegmentBuffer {
     }
 
     /// Begins a record with the sequence number `seq`.
-    pub fn begin(&mut self, seq: u64, entries: Vec<Entry>) {
+    pub fn begin(&mut self, seq: u64, entries: Entries) {
         assert!(
             self.open.is_none() && self.used.is_multiple_of(self.block),
             "a record begins where the last one ended"
@@ -209,7 +209,7 @@ pub struct Buffers {
     pub filling: Option<SegmentBuffer>,
     /// Being written or written, oldest first.
     pub live: VecDeque<SegmentBuffer>,
-    entries: Vec<Entry>,
+    entries: Entries,
     segment_bytes: usize,
     block: usize,
     count: usize,
@@ -218,7 +218,7 @@ pub struct Buffers {
 impl Buffers {
     pub fn new(count: usize, segment_bytes: usize, block: usize) -> Buffers {
         let free = (0..count).map(|_| Buf::zeroed(segment_bytes)).collect();
-        let entries = Vec::with_capacity(entries_max(block as u32));
+        let entries = Entries::with_capacity(entries_max(block as u32));
         Buffers {
             free,
             filling: None,

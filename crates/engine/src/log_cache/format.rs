@@ -3,6 +3,7 @@
 //! Block 0 and block 2 (of 4096 bytes) hold the two copies of the [`Superblock`]; segments of a fixed length follow
 //! from byte 16384 on. A segment holds records; a record is one header block and its payload.
 
+use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -491,6 +492,9 @@ impl Entry {
     }
 }
 
+/// What a record holds: nearly always one entry where clients wait for each write, so a start takes no memory for it.
+pub type Entries = SmallVec<[Entry; 1]>;
+
 /// A record header in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -507,7 +511,7 @@ pub struct Header {
     /// Sectors of the record, header included.
     pub sectors: u32,
     pub continues: bool,
-    pub entries: Vec<Entry>,
+    pub entries: Entries,
 }
 
 /// Writes a record header into its block, `block.len()` being the log block.
@@ -560,7 +564,7 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     if count > entries_max(superblock.log_block_bytes) {
         return None;
     }
-    let mut entries = Vec::with_capacity(count);
+    let mut entries = Entries::with_capacity(count);
     let mut payload_sectors = 0;
     for bytes in rest.chunks_exact(ENTRY_BYTES).take(count) {
         let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock.data_sectors)?;
@@ -758,7 +762,7 @@ mod tests {
             flush_epoch: 2,
             sectors: 1 + 8 + 3,
             continues: true,
-            entries: vec![data(16, 8), data(5, 3)],
+            entries: smallvec::smallvec![data(16, 8), data(5, 3)],
         };
         let mut block = vec![0xaa; 512];
         encode_header(&mut block, superblock.cache_uuid, &header);

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{
-    ENTRY_BYTES, Entry, EntryBytes, FLAG_CONTINUES, Header, Superblock, decode_entry, encode_entry,
+    ENTRY_BYTES, Entries, EntryBytes, FLAG_CONTINUES, Header, Superblock, decode_entry, encode_entry,
 };
 use super::spindle::Spindle;
 use crate::Geometry;
@@ -232,7 +232,7 @@ impl Summary {
     fn header<'a>(&self, seq: u64, rest: &'a [u8], superblock: &Superblock) -> Option<(Header, &'a [u8])> {
         let (record, mut rest) = SummaryRecordBytes::read_from_prefix(rest).ok()?;
         let block = superblock.log_block_sectors();
-        let mut entries: Vec<Entry> = Vec::with_capacity(usize::from(record.entry_count.get()));
+        let mut entries = Entries::with_capacity(usize::from(record.entry_count.get()));
         let mut payload = 0;
         for _ in 0..record.entry_count.get() {
             let entry;

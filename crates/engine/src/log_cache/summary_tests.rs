@@ -1,6 +1,6 @@
 //! Summaries: what they repeat, what is believed of them, and what a start does without them.
 
-use super::format::{Entry, Header, Kind};
+use super::format::{Entries, Entry, Header, Kind};
 use super::offline::read_superblock;
 use super::recover::{RecoverError, WalkOptions, Walked, walk};
 use super::steps::{Steps, quiet};
@@ -21,7 +21,7 @@ fn crashed() -> Steps {
 }
 
 /// A record's number, its place and its entries.
-type Record = (u64, u64, Vec<Entry>);
+type Record = (u64, u64, Entries);
 
 fn walked(steps: &mut Steps, summaries: bool) -> Result<(Vec<Record>, Walked), RecoverError> {
     let superblock = read_superblock(steps.log()).expect("a superblock");
@@ -56,7 +56,7 @@ fn a_summary_comes_back_and_every_flipped_bit_is_noticed() {
         flush_epoch: seq / 2,
         sectors: 10,
         continues: seq == 12,
-        entries: vec![
+        entries: smallvec::smallvec![
             Entry { kind: Kind::Data, extent: Extent::new(Lba(seq * 8), 8), crc: 77 },
             Entry { kind: Kind::Data, extent: Extent::new(Lba(2000), 1), crc: 78 },
             Entry { kind: Kind::Discard, extent: Extent::new(Lba(0), 800), crc: 0 },

@@ -227,7 +227,7 @@ impl Log {
             flush_epoch: 0,
             sectors: sectors as u32,
             continues,
-            entries,
+            entries: entries.into(),
         };
         let mut bytes = vec![0; block];
         encode_header(&mut bytes, self.superblock.cache_uuid, &header);

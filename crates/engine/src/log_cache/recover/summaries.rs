@@ -14,7 +14,7 @@ use super::reader::Reader;
 use super::{RecoverError, Walk};
 use crate::SECTOR_BYTES;
 use crate::log_cache::Canary;
-use crate::log_cache::format::{Header, State, Superblock};
+use crate::log_cache::format::{Entries, Header, State, Superblock};
 use crate::log_cache::summary::Summary;
 
 /// See the module's documentation.
@@ -107,7 +107,7 @@ impl Summaries {
             flush_epoch: 0,
             sectors: 0,
             continues: false,
-            entries: Vec::new(),
+            entries: Entries::new(),
         })
     }
 }
