@@ -41,6 +41,7 @@ pub enum Command {
     Stop(Stop),
     Status(Status),
     Metrics(Metrics),
+    Doctor(Doctor),
     Flush(Flush),
     Ublk(Ublk),
     Detach(Detach),
@@ -182,6 +183,25 @@ pub struct Metrics {
     /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub files: Vec<PathBuf>,
+}
+
+/// Look for what is wrong with this machine and with its stacks, and change nothing
+///
+/// It tells what the kernel offers and what is known to be bad in it, disks that are not what they say, and stacks that would not start,
+/// with the reason. Without STACK it looks at the stack files in /etc/dcd. A stack that is not served is started over its devices, with what
+/// that writes in RAM. Exit code 1: something needs to be done.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd doctor
+  dcd doctor disk.toml --json")]
+pub struct Doctor {
+    /// Stack file (default: those in /etc/dcd)
+    #[arg(value_name = "STACK")]
+    pub files: Vec<PathBuf>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Write all dirty data back to the data disk, with progress; Ctrl-C stops it and loses nothing

@@ -65,6 +65,11 @@ pub fn named_or_running(files: &[PathBuf]) -> Vec<Result<Client, Failure>> {
     }
 }
 
+/// The stack files that nobody has named.
+pub fn stack_files() -> Vec<PathBuf> {
+    files(Path::new(STACKS), "toml")
+}
+
 /// The control sockets that there may be. Files that cannot be read are not told of: "dcd doctor" does that.
 fn sockets(stacks: &Path, sockets: &Path) -> BTreeSet<PathBuf> {
     let named =

@@ -5,6 +5,7 @@ mod calibrate;
 mod check;
 mod completions;
 mod detach;
+mod doctor;
 mod dump;
 mod flush;
 mod format;
@@ -47,6 +48,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::StackFile(_) => stack_file::run(),

@@ -9,6 +9,7 @@ mod array_over_dcd;
 mod behind;
 mod calibrate;
 mod common;
+mod doctor;
 mod kill;
 mod lifecycle;
 mod metrics;

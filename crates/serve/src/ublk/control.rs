@@ -282,6 +282,12 @@ pub fn flag_names(flags: u64) -> Vec<&'static str> {
     u::FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect()
 }
 
+/// The flags that the kernel knows.
+pub fn features(kernel: &dyn Kernel) -> io::Result<u64> {
+    let flags = call(kernel, u::GET_FEATURES, 0, 0, vec![0; size_of::<u64>()])?;
+    read(&flags)
+}
+
 /// The flags that were asked for and that the kernel does not have.
 pub fn missing(flags: u64) -> Vec<&'static str> {
     flag_names(WANTED & !flags)

@@ -31,6 +31,9 @@ impl Kernel for Fake {
     fn control(&self, op: u32, command: u::CtrlCmd, mut data: Vec<u8>) -> io::Result<Vec<u8>> {
         self.asked.lock().unwrap().push(op);
         assert_eq!(usize::from(command.len), data.len());
+        if op == u::GET_FEATURES {
+            return Ok((!self.lacks).to_ne_bytes().to_vec());
+        }
         let mut devices = self.devices.lock().unwrap();
         if op == u::ADD_DEV {
             let mut info: u::DevInfo = read(&data)?;
@@ -198,4 +201,11 @@ fn clients_are_told_the_limits_of_the_stack() {
     assert_eq!((bare.basic.logical_bs_shift, bare.basic.physical_bs_shift), (12, 12));
     assert_ne!(bare.basic.attrs & u::ATTR_READ_ONLY, 0);
     assert_eq!((bare.discard.max_discard_sectors, bare.discard.max_write_zeroes_sectors), (0, 0));
+}
+
+#[test]
+fn the_kernels_flags_are_told_without_a_device() {
+    let kernel = Fake { lacks: u::F_USER_RECOVERY_REISSUE, ..Fake::default() };
+    assert_eq!(missing(features(&kernel).unwrap()), ["reissue"]);
+    assert!(missing(features(&Fake::default()).unwrap()).is_empty());
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub use control::{Kernel, System, available};
+pub use control::{Kernel, System, available, features, flag_names, missing as missing_flags};
 pub use device::UblkDevice;
 pub use owner::Owner;
 use uapi as u;

@@ -23,6 +23,8 @@ pub const SET_PARAMS: u32 = control(READ_WRITE, 0x08);
 pub const GET_PARAMS: u32 = control(READ, 0x09);
 pub const START_USER_RECOVERY: u32 = control(READ_WRITE, 0x10);
 pub const END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
+/// The flags that the kernel knows, since Linux 6.5.
+pub const GET_FEATURES: u32 = control(READ, 0x13);
 /// As DEL_DEV, without waiting for those who have the device open.
 pub const DEL_DEV_ASYNC: u32 = control(READ, 0x14);
 

@@ -1,0 +1,229 @@
+//! Disks that are not what they say: a cache that is not flushed, a bridge in between, a wrong kind.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use dcd_stack::{DeviceSource, StackFile};
+
+use super::{Finding, Level, Machine, read};
+
+/// What is found below the devices of a stack. A disk that carries several of them is told of once.
+pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
+    let mut disks: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for device in &file.devices {
+        let DeviceSource::Path { path, .. } = &device.source else { continue };
+        if let Some(finding) = unstable_name(&device.name, path) {
+            findings.push(finding);
+        }
+        for disk in number(path).map(|number| below(machine, number)).unwrap_or_default() {
+            disks.entry(disk).or_default().push(&device.name);
+        }
+    }
+    let stack = file.path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    for (disk, devices) in disks {
+        let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let about = format!("{stack}: {}", devices.join(", "));
+        let checks = [
+            unflushed_cache(&about, &name, &disk),
+            usb(&about, &name, &disk),
+            wrong_kind(&about, &name, &disk),
+        ];
+        let mut found: Vec<Finding> = checks.into_iter().flatten().collect();
+        if found.is_empty() {
+            found.push(Finding::new(Level::Ok, about, format!("{name}: nothing is wrong that can be seen")));
+        }
+        findings.extend(found);
+    }
+    findings
+}
+
+/// The device, or that of the file system on which a file is.
+fn number(path: &Path) -> Option<u64> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() })
+}
+
+/// The disks below a device, as folders of sysfs: of a partition its disk, of a mapped device or an array those below. A file system
+/// without one device (btrfs, tmpfs) has none.
+fn below(machine: &Machine, number: u64) -> Vec<PathBuf> {
+    let (major, minor) = (major_of(number), minor_of(number));
+    match fs::canonicalize(machine.path(&format!("/sys/dev/block/{major}:{minor}"))) {
+        Ok(folder) => disks_of(&folder, 0),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Devices stand on each other at most so often; more is a circle.
+const DEPTH_MAX: usize = 8;
+
+fn disks_of(folder: &Path, depth: usize) -> Vec<PathBuf> {
+    if depth == DEPTH_MAX {
+        return Vec::new();
+    }
+    if folder.join("partition").exists() {
+        return folder.parent().map(|disk| disks_of(disk, depth + 1)).unwrap_or_default();
+    }
+    let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
+    let mut disks: Vec<PathBuf> = slaves
+        .filter_map(|slave| fs::canonicalize(slave.path()).ok())
+        .flat_map(|slave| disks_of(&slave, depth + 1))
+        .collect();
+    if disks.is_empty() {
+        disks.push(folder.to_owned());
+    }
+    disks.sort();
+    disks.dedup();
+    disks
+}
+
+// As makedev of Linux has them.
+const fn major_of(device: u64) -> u64 {
+    (device >> 8) & 0xfff | (device >> 32) & !0xfff
+}
+
+const fn minor_of(device: u64) -> u64 {
+    device & 0xff | (device >> 12) & !0xff
+}
+
+/// The kernel numbers disks in the order in which they answer.
+fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
+    let name = path.strip_prefix("/dev").ok()?.to_str()?;
+    let unstable = ["sd", "nvme", "vd", "xvd", "mmcblk"].iter().any(|kind| name.starts_with(kind));
+    unstable.then(|| {
+        let found = format!("{} may name another disk after the next start of the machine", path.display());
+        Finding::new(Level::Note, device, found).with("name it by /dev/disk/by-id in the stack file")
+    })
+}
+
+/// The kernel sends flushes only to a disk whose cache it knows of.
+fn unflushed_cache(about: &str, name: &str, disk: &Path) -> Option<Finding> {
+    let kernel = read(&disk.join("queue/write_cache"));
+    let units = fs::read_dir(disk.join("device/scsi_disk")).into_iter().flatten().flatten();
+    let has_cache =
+        units.map(|unit| read(&unit.path().join("cache_type"))).any(|kind| kind.starts_with("write back"));
+    (kernel == "write through" && has_cache).then(|| {
+        let found = format!("{name} has a write cache that is on, and the kernel sends it no flushes: a power cut loses what was flushed");
+        let action = format!("echo 'write back' > /sys/block/{name}/queue/write_cache, or turn the cache off (hdparm -W0 /dev/{name})");
+        Finding::new(Level::Bad, about, found).with(action)
+    })
+}
+
+fn usb(about: &str, name: &str, disk: &Path) -> Option<Finding> {
+    disk.components().any(|part| part.as_os_str().to_str().is_some_and(|part| part.starts_with("usb"))).then(|| {
+        let found = format!("{name} is behind USB: some bridges answer flushes without carrying them out, and drop out under load");
+        Finding::new(Level::Note, about, found).with("do not trust it with data that must survive a power cut, unless that was tried")
+    })
+}
+
+/// A disk's own word against the kernel's flag. What it says of its rotation is in a page of its data (SBC, B1h): a 16-bit number, where
+/// 1 is a disk that does not rotate, and numbers from 0401h on are revolutions a minute.
+fn wrong_kind(about: &str, name: &str, disk: &Path) -> Option<Finding> {
+    let rotational = match read(&disk.join("queue/rotational")).as_str() {
+        "0" => false,
+        "1" => true,
+        _ => return None,
+    };
+    let page = fs::read(disk.join("device/vpd_pgb1")).unwrap_or_default();
+    let speed = page.get(4..6).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let rotates = match speed {
+        Some(1) => Some(false),
+        Some(0x0401..=0xfffe) => Some(true),
+        _ if name.starts_with("nvme") => Some(false),
+        _ => None,
+    };
+    rotates.filter(|rotates| *rotates != rotational).map(|rotates| {
+        let (is, flag) = if rotates { ("rotates", 1) } else { ("does not rotate", 0) };
+        let found =
+            format!("{name} {is}, and the kernel takes it for the other kind: the log is laid out for that");
+        Finding::new(Level::Bad, about, found)
+            .with(format!("echo {flag} > /sys/block/{name}/queue/rotational, by a udev rule"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Made;
+    use super::*;
+
+    const DISK: &str = "/sys/devices/pci0/ata1/host0/target0/block/sdb";
+
+    fn disk(made: &Made) -> PathBuf {
+        made.machine.path(DISK)
+    }
+
+    #[test]
+    fn a_cache_that_is_not_flushed_is_found() {
+        let made = Made::new(&[]);
+        made.write(&format!("{DISK}/queue/write_cache"), "write through\n");
+        made.write(&format!("{DISK}/device/scsi_disk/0:0:0:0/cache_type"), "write back\n");
+        let found = unflushed_cache("s: data", "sdb", &disk(&made)).unwrap();
+        assert_eq!(found.level, Level::Bad);
+        assert!(found.action.unwrap().contains("/sys/block/sdb/queue/write_cache"));
+        made.write(&format!("{DISK}/queue/write_cache"), "write back\n");
+        assert_eq!(unflushed_cache("s: data", "sdb", &disk(&made)), None);
+        made.write(&format!("{DISK}/queue/write_cache"), "write through\n");
+        made.write(&format!("{DISK}/device/scsi_disk/0:0:0:0/cache_type"), "write through\n");
+        assert_eq!(unflushed_cache("s: data", "sdb", &disk(&made)), None);
+    }
+
+    #[test]
+    fn the_disks_own_word_goes_before_the_kernels_flag() {
+        let made = Made::new(&[]);
+        let wrong = |flag: &str, speed: [u8; 2]| {
+            made.write(&format!("{DISK}/queue/rotational"), flag);
+            made.write(&format!("{DISK}/device/vpd_pgb1"), [0, 0xb1, 0, 60, speed[0], speed[1], 0, 0]);
+            wrong_kind("s: data", "sdb", &disk(&made)).map(|found| found.action.unwrap())
+        };
+        assert_eq!(wrong("1", [0x1c, 0x20]), None, "7200 a minute");
+        assert_eq!(wrong("0", [0, 1]), None);
+        assert_eq!(wrong("0", [0, 0]), None, "it does not say");
+        assert!(wrong("0", [0x1c, 0x20]).unwrap().starts_with("echo 1 > /sys/block/sdb/queue/rotational"));
+        assert!(wrong("1", [0, 1]).unwrap().starts_with("echo 0 >"));
+        made.write("/sys/devices/x/nvme0n1/queue/rotational", "1");
+        assert!(wrong_kind("s", "nvme0n1", &made.machine.path("/sys/devices/x/nvme0n1")).is_some());
+    }
+
+    #[test]
+    fn partitions_and_mapped_devices_lead_to_their_disks() {
+        let usb_disk = "/sys/devices/pci0/usb2/2-1/host1/block/sdc";
+        let made = Made::new(&[
+            (&format!("{DISK}/sdb1/partition"), "1"),
+            (&format!("{DISK}/queue/rotational"), "1"),
+            (&format!("{usb_disk}/queue/rotational"), "1"),
+            ("/sys/devices/virtual/block/dm-0/dm/name", "x"),
+        ]);
+        made.link("/sys/devices/virtual/block/dm-0/slaves/sdb1", &format!("{DISK}/sdb1"));
+        made.link("/sys/devices/virtual/block/dm-0/slaves/sdc", usb_disk);
+        made.link("/sys/dev/block/253:3", "/sys/devices/virtual/block/dm-0");
+        made.link("/sys/dev/block/8:17", &format!("{DISK}/sdb1"));
+        let names = |number| {
+            let disks = below(&made.machine, number);
+            disks
+                .iter()
+                .map(|disk| disk.file_name().unwrap().to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(8 << 8 | 17), ["sdb"]);
+        assert_eq!(names(253 << 8 | 3), ["sdb", "sdc"]);
+        assert!(names(7).is_empty());
+        let disks = below(&made.machine, 253 << 8 | 3);
+        assert_eq!(usb("s: data", "sdb", &disks[0]), None);
+        assert_eq!(usb("s: data", "sdc", &disks[1]).unwrap().level, Level::Note);
+    }
+
+    #[test]
+    fn names_that_may_change_are_told() {
+        for (path, told) in [
+            ("/dev/sdb", true),
+            ("/dev/nvme0n1p3", true),
+            ("/dev/disk/by-id/ata-X", false),
+            ("/dev/mapper/vg-x", false),
+            ("/srv/sd.img", false),
+        ] {
+            assert_eq!(unstable_name("data", Path::new(path)).is_some(), told, "{path}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What the kernel offers, and what is known to be bad in it.
+
+use dcd_serve::ublk::{System, available, features, flag_names, missing_flags};
+
+use super::{Finding, Level, Machine};
+
+/// A version of Linux: major and minor.
+type Version = (u32, u32);
+
+/// Something that is known to be wrong with ublk in some versions: from the first, before the second. Seen by its users (their reports,
+/// 2025 and 2026).
+struct Known {
+    from: Version,
+    before: Version,
+    /// A word in /proc/version: the kernel of a distribution.
+    of: Option<&'static str>,
+    found: &'static str,
+    action: &'static str,
+    level: Level,
+}
+
+const KNOWN: [Known; 4] = [
+    Known {
+        from: (6, 17),
+        before: (6, 18),
+        of: Some("Ubuntu"),
+        found: "Ubuntu's 6.17 oopses when a device is added, and never answers",
+        action: "serve by NBD or FUSE, or take another kernel",
+        level: Level::Bad,
+    },
+    Known {
+        from: (6, 7),
+        before: (6, 8),
+        of: None,
+        found: "6.7 may oops when a device is recovered after its server was killed",
+        action: "take another kernel, or serve by NBD or FUSE",
+        level: Level::Bad,
+    },
+    Known {
+        from: (6, 0),
+        before: (6, 19),
+        of: None,
+        found: "before 6.19 a start looks for partitions through the device itself: a server that is killed at that moment leaves tasks \
+                that hang",
+        action: "nothing, unless that happens: then restart the machine",
+        level: Level::Note,
+    },
+    Known {
+        from: (6, 3),
+        before: (6, 15),
+        of: None,
+        found: "the limit ublks_max counts the devices of all users, before 6.15",
+        action: "raise it where devices cannot be added (/sys/module/ublk_drv/parameters/ublks_max)",
+        level: Level::Note,
+    },
+];
+
+/// `wants_ublk`: a stack is served by it.
+pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
+    let release = machine.release();
+    let mut findings = vec![io_uring(machine, &release)];
+    let ublk = ublk(machine, wants_ublk);
+    let modules = [
+        module(machine, "nbd", "/dev/nbd0", "clients by the kernel's NBD"),
+        module(machine, "fuse", "/dev/fuse", "an image file by FUSE"),
+        module(machine, "loop", "/dev/loop-control", "a device over that file"),
+    ];
+    let is_there = |finding: &Finding| finding.level == Level::Ok;
+    let ways = is_there(&ublk) || is_there(&modules[0]) || (is_there(&modules[1]) && is_there(&modules[2]));
+    if is_there(&ublk) || wants_ublk {
+        findings.extend(known(machine, &release, wants_ublk));
+    }
+    findings.push(ublk);
+    findings.extend(modules);
+    if !ways {
+        let found =
+            "nothing makes a block device of what is served: neither ublk, nor nbd, nor FUSE with loop";
+        findings.push(Finding::new(Level::Bad, "front-ends", found).with("load one of these modules"));
+    }
+    let protection = dcd_io::protect_process();
+    findings.push(protected("IO_FLUSHER", "CAP_SYS_RESOURCE", protection.io_flusher));
+    findings.push(protected(
+        "locked memory",
+        "CAP_IPC_LOCK or LimitMEMLOCK=infinity",
+        protection.locked_memory,
+    ));
+    findings
+}
+
+fn io_uring(machine: &Machine, release: &str) -> Finding {
+    let disabled = machine.text("/proc/sys/kernel/io_uring_disabled");
+    match dcd_io::Driver::new() {
+        Ok(_) => Finding::new(Level::Ok, "io_uring", format!("works (Linux {release})")),
+        Err(error) if !disabled.is_empty() && disabled != "0" => {
+            let found = format!("{error}; kernel.io_uring_disabled is {disabled}");
+            Finding::new(Level::Bad, "io_uring", found).with("sysctl kernel.io_uring_disabled=0")
+        }
+        Err(error) => {
+            let action = "take Linux 5.11 or later; in a container, let its policy (seccomp) allow io_uring";
+            Finding::new(Level::Bad, "io_uring", format!("{error} (Linux {release})")).with(action)
+        }
+    }
+}
+
+fn ublk(machine: &Machine, wanted: bool) -> Finding {
+    let missing = if wanted { Level::Bad } else { Level::Note };
+    if !machine.exists("/dev/ublk-control") {
+        return absent(
+            machine,
+            "ublk_drv",
+            "ublk",
+            missing,
+            "Linux 6.4 or later with CONFIG_BLK_DEV_UBLK has it",
+        );
+    }
+    if let Err(error) = available() {
+        return Finding::new(missing, "ublk", error.to_string());
+    }
+    match features(&System) {
+        Ok(flags) if missing_flags(flags).is_empty() => Finding::new(
+            Level::Ok,
+            "ublk",
+            format!("a device that outlives its server; {}", flag_names(flags).join(", ")),
+        ),
+        Ok(flags) => {
+            let lacks = missing_flags(flags).join(", ");
+            Finding::new(
+                Level::Note,
+                "ublk",
+                format!("without {lacks}: a restart of the server ends the device"),
+            )
+            .with("take a newer kernel, or unmount before a restart")
+        }
+        // Kernels before 6.5 do not tell.
+        Err(error) => Finding::new(Level::Ok, "ublk", format!("is there; its flags are not known ({error})")),
+    }
+}
+
+/// A module that makes a node in /dev.
+fn module(machine: &Machine, name: &str, node: &str, gives: &str) -> Finding {
+    match machine.exists(node) {
+        true => Finding::new(Level::Ok, name, format!("{node}: {gives}")),
+        false => absent(machine, name, name, Level::Note, "take a kernel that has it"),
+    }
+}
+
+fn absent(machine: &Machine, module: &str, about: &str, level: Level, otherwise: &str) -> Finding {
+    match is_installed(machine, module) {
+        true => Finding::new(level, about, format!("the module {module} is not loaded"))
+            .with(format!("modprobe {module}")),
+        false => Finding::new(level, about, "this kernel has it not, or not installed").with(otherwise),
+    }
+}
+
+fn is_installed(machine: &Machine, module: &str) -> bool {
+    let modules = format!("/lib/modules/{}", machine.release());
+    ["modules.dep", "modules.builtin"].iter().any(|list| {
+        let list = machine.text(&format!("{modules}/{list}"));
+        list.lines().any(|line| {
+            let path = line.split(':').next().unwrap_or("");
+            let file = path.rsplit('/').next().unwrap_or("");
+            file.split('.').next() == Some(module) && file.contains(".ko")
+        })
+    })
+}
+
+fn known(machine: &Machine, release: &str, wanted: bool) -> Vec<Finding> {
+    let Some(version) = version(release) else { return Vec::new() };
+    let whose = machine.text("/proc/version");
+    let applies = |known: &&Known| {
+        (known.from..known.before).contains(&version) && known.of.is_none_or(|word| whose.contains(word))
+    };
+    let finding = |known: &Known| {
+        let level = if wanted { known.level } else { Level::Note };
+        Finding::new(level, "ublk", known.found).with(known.action)
+    };
+    KNOWN.iter().filter(applies).map(finding).collect()
+}
+
+fn version(release: &str) -> Option<Version> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn protected(what: &str, needs: &str, done: std::io::Result<()>) -> Finding {
+    match done {
+        Ok(()) => Finding::new(Level::Ok, what, "may be had"),
+        Err(error) => {
+            let found = format!("{error}: when memory is short, a server without it may hang");
+            Finding::new(Level::Note, what, found).with(format!("serve as root with {needs}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Made;
+    use super::*;
+
+    fn made(release: &str, version: &str) -> Made {
+        Made::new(&[("/proc/sys/kernel/osrelease", release), ("/proc/version", version)])
+    }
+
+    #[test]
+    fn what_is_known_of_a_kernel_is_told_of_that_one_only() {
+        let told = |release: &str, version: &str, wanted| {
+            let found = known(&made(release, version).machine, release, wanted);
+            found.iter().map(|finding| (finding.level, finding.found.clone())).collect::<Vec<_>>()
+        };
+        assert!(told("5.10.0-28-amd64", "Linux", true).is_empty());
+        assert!(told("6.19.1", "Linux", true).is_empty());
+        assert!(told("nonsense", "Linux", true).is_empty());
+        let on_6_7 = told("6.7.12-amd64", "Linux (Debian)", true);
+        assert!(on_6_7.iter().any(|(level, found)| *level == Level::Bad && found.contains("recovered")));
+        assert!(!told("6.8.0", "Linux", true).iter().any(|(_, found)| found.contains("recovered")));
+        let ubuntu = told("6.17.0-5-generic", "Linux (Ubuntu 6.17.0)", true);
+        assert!(
+            ubuntu.iter().any(|(level, found)| *level == Level::Bad && found.contains("oopses")),
+            "{ubuntu:?}"
+        );
+        assert!(!told("6.17.0", "Linux", true).iter().any(|(_, found)| found.contains("oopses")));
+        assert!(
+            told("6.7.12", "Linux", false).iter().all(|(level, _)| *level == Level::Note),
+            "nobody uses it"
+        );
+    }
+
+    #[test]
+    fn a_module_that_is_not_loaded_is_told_from_one_that_there_is_not() {
+        let made = made("6.12.1", "Linux");
+        made.write(
+            "/lib/modules/6.12.1/modules.dep",
+            "kernel/drivers/block/nbd.ko.xz:\nkernel/drivers/block/ublk_drv.ko: kernel/x.ko\n",
+        );
+        made.write("/lib/modules/6.12.1/modules.builtin", "kernel/drivers/block/loop.ko\n");
+        let of = |name: &str, node: &str| module(&made.machine, name, node, "something");
+        assert_eq!(of("nbd", "/dev/nbd0").action.unwrap(), "modprobe nbd");
+        assert_eq!(of("loop", "/dev/loop-control").action.unwrap(), "modprobe loop");
+        assert!(of("fuse", "/dev/fuse").found.contains("this kernel has it not"));
+        made.write("/dev/fuse", "");
+        assert_eq!(of("fuse", "/dev/fuse").level, Level::Ok);
+        assert_eq!(ublk(&made.machine, false).level, Level::Note);
+        let wanted = ublk(&made.machine, true);
+        assert_eq!((wanted.level, wanted.action.as_deref()), (Level::Bad, Some("modprobe ublk_drv")));
+    }
+
+    #[test]
+    fn a_machine_without_any_way_to_a_block_device_is_bad() {
+        let made = made("6.12.1", "Linux");
+        let bad = |made: &Made| {
+            let all = findings(&made.machine, false);
+            all.iter().any(|finding| finding.about == "front-ends" && finding.level == Level::Bad)
+        };
+        assert!(bad(&made));
+        made.write("/dev/fuse", "");
+        assert!(bad(&made), "there is no loop");
+        made.write("/dev/loop-control", "");
+        assert!(!bad(&made));
+    }
+}

@@ -1,0 +1,182 @@
+//! `dcd doctor`: what this machine can do, what is wrong with it, and which stacks would not start. It changes nothing.
+
+mod disks;
+mod kernel;
+mod stacks;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dcd_stack::StackFile;
+use serde::Serialize;
+
+use crate::cli::Doctor;
+use crate::control;
+use crate::failure::Failure;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Level {
+    Ok,
+    /// Something is missing, or worth knowing; all works without it.
+    Note,
+    /// Data is at risk, or something does not work.
+    Bad,
+}
+
+impl Level {
+    const fn word(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Bad => "BAD",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    level: Level,
+    about: String,
+    found: String,
+    action: Option<String>,
+}
+
+impl Finding {
+    fn new(level: Level, about: impl Into<String>, found: impl Into<String>) -> Finding {
+        Finding { level, about: about.into(), found: found.into(), action: None }
+    }
+
+    fn with(self, action: impl Into<String>) -> Finding {
+        Finding { action: Some(action.into()), ..self }
+    }
+}
+
+/// The files of the kernel and the system, or a test's.
+struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// A file's text without the space around it; empty where it cannot be read.
+    fn text(&self, path: &str) -> String {
+        read(&self.path(path))
+    }
+
+    fn release(&self) -> String {
+        self.text("/proc/sys/kernel/osrelease")
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+pub fn run(args: &Doctor) -> Result<(), Failure> {
+    let machine = Machine { root: PathBuf::from("/") };
+    let named: Vec<PathBuf> = if args.files.is_empty() { control::stack_files() } else { args.files.clone() };
+    let files: Vec<(PathBuf, Result<StackFile, String>)> = named
+        .into_iter()
+        .map(|path| {
+            let file = StackFile::load(&path).map_err(|error| error.to_string());
+            (path, file)
+        })
+        .collect();
+    let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
+    let mut findings = kernel::findings(&machine, readable().any(|file| file.serve.ublk.is_some()));
+    for file in readable() {
+        findings.extend(disks::findings(&machine, file));
+    }
+    if files.is_empty() {
+        findings.push(Finding::new(
+            Level::Note,
+            "stacks",
+            "there are no stack files in /etc/dcd; name others",
+        ));
+    }
+    findings.extend(files.iter().map(|(path, file)| stacks::finding(path, file)));
+    tell(&findings, args.json)
+}
+
+fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
+    let bad = findings.iter().filter(|finding| finding.level == Level::Bad).count();
+    if json {
+        println!("{}", serde_json::json!({ "ok": bad == 0, "findings": findings }));
+    } else {
+        print!("{}", screen(findings));
+    }
+    match bad {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("1 finding needs something done".to_owned())),
+        bad => Err(Failure::Failed(format!("{bad} findings need something done"))),
+    }
+}
+
+/// A finding a line, with what to do in the next one.
+fn screen(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.about.chars().count()).max().unwrap_or(0).min(24);
+    let mut text = String::new();
+    for Finding { level, about, found, action } in findings {
+        text += &format!("{:<4}  {about:<width$}  {found}\n", level.word());
+        if let Some(action) = action {
+            text += &format!("{:4}  {:width$}  -> {action}\n", "", "");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine whose files are those that the test writes.
+    pub(super) struct Made {
+        dir: tempfile::TempDir,
+        pub machine: Machine,
+    }
+
+    impl Made {
+        pub fn new(files: &[(&str, &str)]) -> Made {
+            let dir = tempfile::tempdir().unwrap();
+            let machine = Machine { root: dir.path().to_owned() };
+            let made = Made { dir, machine };
+            files.iter().for_each(|(path, text)| made.write(path, text));
+            made
+        }
+
+        pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+            let path = self.machine.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        pub fn link(&self, path: &str, to: &str) {
+            let path = self.machine.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(self.dir.path().join(to.trim_start_matches('/')), path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_matters_decides_the_exit_code() {
+        let ok = Finding::new(Level::Ok, "a", "fine");
+        let note = Finding::new(Level::Note, "longer", "is missing").with("add it");
+        let bad = Finding::new(Level::Bad, "c", "lies").with("replace it");
+        assert!(tell(&[ok.clone(), note.clone()], true).is_ok());
+        assert!(tell(&[ok.clone(), bad.clone()], false).is_err());
+        assert_eq!(
+            screen(&[ok, note, bad]),
+            "ok    a       fine\nnote  longer  is missing\n              -> add it\n\
+             BAD   c       lies\n              -> replace it\n"
+        );
+    }
+}

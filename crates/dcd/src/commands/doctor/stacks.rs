@@ -1,0 +1,91 @@
+//! Whether a stack is served well, or would start.
+
+use std::path::Path;
+
+use dcd_serve::control::{Client, ClientError};
+use dcd_stack::StackFile;
+
+use super::{Finding, Level};
+use crate::commands::status::verdict::Verdict;
+use crate::failure::Failure;
+use crate::memory::enough_memory;
+use crate::session::absent;
+use crate::session::devices::Purpose;
+use crate::session::open::start;
+use crate::session::serving::admit::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
+use crate::session::serving::status::ServerStatus;
+
+pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
+    let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match file {
+        Err(error) => {
+            Finding::new(Level::Bad, about, error.as_str()).with("\"dcd stack-file\" describes every field")
+        }
+        Ok(file) => served(file, &about).unwrap_or_else(|| not_served(file, about)),
+    }
+}
+
+/// None where nobody serves it.
+fn served(file: &StackFile, about: &str) -> Option<Finding> {
+    let asked = match Client::connect(file.serve.control.as_ref()?) {
+        Err(ClientError::NotServed { .. }) => return None,
+        client => client.map_err(Failure::from).and_then(|mut client| ServerStatus::ask(&mut client)),
+    };
+    Some(match asked {
+        Ok(status) => {
+            let verdict = Verdict::of(&status);
+            let found = format!("is served, and {}", verdict.state);
+            match verdict.actions.as_slice() {
+                [] if verdict.health.is_damaged() => Finding::new(Level::Bad, about, found),
+                [] => Finding::new(Level::Ok, about, found),
+                actions => Finding::new(Level::Bad, about, found).with(actions.join("; ")),
+            }
+        }
+        Err(failure) => Finding::new(Level::Bad, about, failure.to_string()),
+    })
+}
+
+fn not_served(file: &StackFile, about: String) -> Finding {
+    match would_start(file) {
+        Ok(told) if told.is_empty() => Finding::new(Level::Ok, about, "is not served, and would start"),
+        Ok(told) => {
+            Finding::new(Level::Note, about, format!("is not served, and would start: {}", told.join("; ")))
+        }
+        Err(Failure::Busy(why)) => {
+            let action = "stop what uses it, or add control = \"PATH\" to [serve] if that is its server";
+            Finding::new(Level::Note, about, why).with(action)
+        }
+        Err(Failure::Refused(refusal)) => {
+            Finding::new(Level::Bad, about, format!("would not start: {}", refusal.reason))
+                .with(refusal.action)
+        }
+        Err(failure) => Finding::new(Level::Bad, about, format!("would not start: {failure}")),
+    }
+}
+
+/// What a start would do without. Each step is that of "dcd serve"; what the layers write on the way stays in RAM.
+fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
+    let mut file = file.clone();
+    let export = file.export.clone();
+    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
+        return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
+    }
+    let told = absent::leave_out(&mut file, &[&export], false)?;
+    admit_non_volatile(&file, false)?;
+    enough_memory(&file, file.memory_bytes())?;
+    if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {
+        let without_format = file.log_caches().next().is_none() && file.arrays().next().is_none();
+        return match without_format {
+            true => Ok(vec![format!("device \"{}\" is made by that", device.name)]),
+            false => Err(Failure::Failed(format!(
+                "device \"{}\" is not there: \"dcd format\", or \"dcd array create\", makes it",
+                device.name
+            ))),
+        };
+    }
+    admit_bare_array(&file, &export)?;
+    admit_no_log(&file, &export)?;
+    let (_started, parts) = start(&file, &[&export], Purpose::Look)?;
+    admit_bare(&file, &parts, &export)?;
+    Ok(told)
+}

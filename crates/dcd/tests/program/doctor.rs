@@ -1,0 +1,59 @@
+//! `dcd doctor`: which stacks would start, and that looking changes nothing.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::common::{Place, dcd, expect};
+
+/// What is found about the stack itself: how much it matters, what, and what to do. Whatever else is found is the machine's.
+fn of_stack(place: &Place) -> (String, String, String) {
+    let output = place.run("doctor", &["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    let findings = report["findings"].as_array().unwrap();
+    let bad = findings.iter().any(|finding| finding["level"] == "bad");
+    assert_eq!((report["ok"] == false, output.status.code()), (bad, Some(i32::from(bad))), "{report}");
+    let found = findings.iter().find(|finding| finding["about"] == "stack").expect("every stack has one");
+    (text(&found["level"]), text(&found["found"]), text(&found["action"]))
+}
+
+fn expect_of_stack(place: &Place, level: &str, found: &str, action: &str) {
+    let (is, what, todo) = of_stack(place);
+    assert!(is == level && what.contains(found) && todo.contains(action), "{is}: {what} -> {todo}");
+}
+
+#[test]
+fn a_stack_that_would_start_is_told_from_one_that_would_not_and_nothing_is_changed() {
+    let place = Place::new();
+    expect_of_stack(&place, "bad", "would not start", "");
+    place.format();
+    let server = place.serve();
+    place.nbd().write_fua(0, &[7; 4096]).unwrap();
+    expect_of_stack(&place, "ok", "is served, and dirty", "");
+    server.kill();
+    let files = ["log.img", "data.img", "data.img.dcd", "stack.toml"];
+    let all = || files.map(|name| fs::read(place.path(name)).unwrap());
+    let before = all();
+    expect_of_stack(&place, "ok", "is not served, and would start", "");
+    assert!(before == all(), "it has recovered the log in RAM");
+    fs::rename(place.path("log.img"), place.path("away.img")).unwrap();
+    expect_of_stack(&place, "bad", "would not start", "dcd serve --without-cache");
+    fs::rename(place.path("away.img"), place.path("log.img")).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(0, 4096).unwrap(), [7; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_stack_file_that_is_wrong_is_told_with_the_others() {
+    let place = Place::new();
+    place.format();
+    fs::write(place.path("wrong.toml"), "export = \"cache\"\nexprot = 1\n").unwrap();
+    let output = dcd().arg("doctor").args([place.stack(), place.path("wrong.toml")]).output().unwrap();
+    expect(&output, 1, "wrong.toml");
+    expect(&output, 1, "is not served, and would start");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"\n", "")).unwrap();
+    expect_of_stack(&place, "bad", "there is no front-end", "");
+}
