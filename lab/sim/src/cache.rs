@@ -38,6 +38,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
     let spindle;
     let config = LogCacheConfig {
         promise,
+        outlives_server: false,
         delay_max: Nanos::from_millis(rng.range(1, 60)),
         segment_buffers: rng.range(2, 6) as usize,
         bypass_bytes: rng.pick(&[0, 16 << 10, 16 << 10, 64 << 10]),
@@ -245,6 +246,12 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     if keeps && !config.ordered_destage {
         config.reads = Reads::Keep;
     }
+    // The same.
+    let outlives = match canary {
+        None => SimRng::new(mix(seed, 0x0417)).chance(300),
+        canary => canary == Some(Canary::EarlyAnswer),
+    };
+    config.outlives_server = outlives && promise == Promise::Flush;
     change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
     if config.ordered_destage {
         config.reads = Reads::Pass;
@@ -268,6 +275,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
     let about = format!("{config:?}, {spindle:?}");
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
+    let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
     let (build, bare) = builds(Rc::clone(make), config, log_sectors);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
@@ -275,6 +283,7 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
         build_after_log_failure: Some(bare),
         data_alone: ordered_destage.then_some(data_place),
         promise,
+        outlives_server,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
         reads_again,

@@ -324,6 +324,18 @@ impl Oracle {
         Ok(())
     }
 
+    /// Judges what is found after the process was killed, where nothing that was answered may be lost with it.
+    pub fn judge_killed(&self, found: &[Seen]) -> Result<(), String> {
+        for (index, (sector, seen)) in self.sectors.iter().zip(found).enumerate() {
+            let at = Lba(index as u64);
+            if !self.allows(at, sector.answered, *seen) {
+                let told = self.explain(at, sector.answered, *seen);
+                return Err(format!("the end of the process took data. {told}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Looks for a number of writes after which the device was exactly what is found.
     fn judge_prefix(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
         let end = self.writes.len();

@@ -14,7 +14,7 @@ use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
 impl Core {
     pub fn wait_for(&mut self, id: RequestId, seq: u64, around: u64, result: IoResult) {
-        self.queue.wait(DurableWaiter { id, seq, around, result });
+        self.queue.wait(DurableWaiter { id, seq, written: false, around, result });
     }
 
     pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
@@ -82,7 +82,8 @@ impl Core {
     /// Writes the filling buffer, whatever is in it.
     pub fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
         self.seal();
-        let waiting = |first| self.queue.waiters().iter().filter(|waiter| waiter.seq >= first).count();
+        let is_waiting = |first, waiter: &DurableWaiter| waiter.seq >= first && !waiter.written;
+        let waiting = |first| self.queue.waiters().iter().filter(|waiter| is_waiting(first, waiter)).count();
         self.keep.sent();
         if let Some((first, io)) = self.log.send(now, waiting, &mut self.statistics) {
             self.submit(LOG, Op::LogWrite(first), io, out);
@@ -94,8 +95,9 @@ impl Core {
         if let Err(error) = result.status {
             return self.log_failed(error, out);
         }
-        if let Some(seq) = self.log.written(now, first) {
-            self.made_durable(now, seq, out);
+        match self.log.written(now, first) {
+            Some(seq) => self.made_durable(now, seq, out),
+            None => self.answer_waiters(now, out),
         }
     }
 
@@ -103,7 +105,8 @@ impl Core {
         if !self.log.may_flush() {
             return;
         }
-        let waited = self.queue.waiters().iter().any(|waiter| self.log.flush_covers(waiter.seq));
+        let waits = |waiter: &DurableWaiter| !waiter.written && self.log.flush_covers(waiter.seq);
+        let waited = self.queue.waiters().iter().any(waits);
         let short = self.log.buffers().free() <= self.log.buffers().count() / 2;
         let due = self.log.flush_at().is_some_and(|at| at <= now);
         if waited || short || due || self.hurries() {
@@ -132,8 +135,17 @@ impl Core {
     /// Answers everybody for whom enough is durable.
     pub fn answer_waiters(&mut self, now: Nanos, out: &mut Outbox) {
         let (durable, flushed) = (self.log.durable_seq(), self.data.flushed());
-        for waiter in self.queue.take_waiters(|waiter| waiter.seq <= durable && waiter.around <= flushed) {
-            self.finish(now, waiter.id, waiter.result, out);
+        let written = self.log.written_seq().max(durable);
+        let is_done = |waiter: &DurableWaiter| {
+            waiter.seq <= if waiter.written { written } else { durable } && waiter.around <= flushed
+        };
+        for waiter in self.queue.take_waiters(is_done) {
+            if waiter.written {
+                let sectors = waiter.result.buf.len() as u64 / SECTOR_BYTES;
+                self.answer_paced(now, waiter.id, sectors, waiter.result, out);
+            } else {
+                self.finish(now, waiter.id, waiter.result, out);
+            }
         }
     }
 

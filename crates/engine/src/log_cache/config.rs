@@ -50,6 +50,8 @@ pub enum Canary {
     StaleKeep,
     /// A start takes from summaries also what nothing calls durable.
     StaleSummary,
+    /// A write is answered from RAM although its client outlives the server (`outlives_server`).
+    EarlyAnswer,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
     /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.
@@ -70,6 +72,9 @@ impl Canary {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogCacheConfig {
     pub promise: Promise,
+    /// `flush`: a write is answered when it has been written to the log, so that nothing that was answered is lost with the process. For
+    /// clients that wait for the next server, and do not learn that the last one was killed.
+    pub outlives_server: bool,
     /// `ordered`: how much of the newest past a crash may take.
     pub delay_max: Nanos,
     /// Segment buffers in RAM, each of the segment's size (the paper has 2 to 4).
@@ -113,6 +118,7 @@ impl Default for LogCacheConfig {
     fn default() -> Self {
         LogCacheConfig {
             promise: Promise::Flush,
+            outlives_server: false,
             delay_max: Nanos::from_millis(500),
             segment_buffers: 8,
             bypass_bytes: 64 << 10,

@@ -157,6 +157,11 @@ impl Log {
         self.durable_seq
     }
 
+    /// The newest record that has been written, as all before it.
+    pub const fn written_seq(&self) -> u64 {
+        self.written_seq
+    }
+
     pub const fn is_durable(&self) -> bool {
         self.durable_seq == self.last_seq()
     }

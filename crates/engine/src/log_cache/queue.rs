@@ -74,6 +74,8 @@ impl PendingWrite {
 pub struct DurableWaiter {
     pub id: RequestId,
     pub seq: u64,
+    /// It is enough that the record has been written.
+    pub written: bool,
     pub around: u64,
     pub result: IoResult,
 }

@@ -4,10 +4,10 @@
 use super::core::{Core, DATA, Mode, Op};
 use super::data_disk::Around;
 use super::format::{Entry, Kind};
-use super::queue::{Change, PendingWrite};
+use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};
 use super::{Canary, Promise, Reads};
-use crate::layer::{Durability, IoResult, Outbox};
+use crate::layer::{Durability, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Sectors that one entry without payload covers at most.
@@ -273,12 +273,30 @@ impl Core {
             // Ordered destage keeps the order around it, although nobody waits.
             self.end_flush_epoch();
         }
-        let delay = self.pace(now, pending.extent.sectors);
+        if self.config.outlives_server
+            && self.config.promise == Promise::Flush
+            && self.config.canary != Some(Canary::EarlyAnswer)
+        {
+            return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, around: 0, result });
+        }
+        self.answer_paced(now, pending.id, pending.extent.sectors, result, out);
+    }
+
+    /// Answers a write that nothing has made durable yet.
+    pub fn answer_paced(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        sectors: u64,
+        result: IoResult,
+        out: &mut Outbox,
+    ) {
+        let delay = self.pace(now, sectors);
         if delay <= now {
-            self.finish(now, pending.id, result, out);
+            self.finish(now, id, result, out);
         } else {
             self.statistics.throttled += 1;
-            self.queue.delay(delay, pending.id, result);
+            self.queue.delay(delay, id, result);
         }
     }
 

@@ -46,6 +46,8 @@ enum CanaryName {
     StaleSummary,
     /// Large writes go around the log over gaps that are being destaged.
     StaleGap,
+    /// Writes are answered from RAM although their client outlives the server.
+    EarlyAnswer,
     /// Segments are freed while a record in them is still being written.
     ReuseInFlight,
     /// Nothing says how far the log is durable when it comes to rest (with --rot).
@@ -219,6 +221,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::StaleClean) => Some(Canary::StaleClean),
         Some(CanaryName::StaleKeep) => Some(Canary::StaleKeep),
         Some(CanaryName::StaleSummary) => Some(Canary::StaleSummary),
+        Some(CanaryName::EarlyAnswer) => Some(Canary::EarlyAnswer),
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),

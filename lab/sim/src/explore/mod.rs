@@ -45,6 +45,8 @@ pub struct Rig {
     /// crash (ordered destage).
     pub data_alone: Option<(usize, Lba)>,
     pub promise: Promise,
+    /// Nothing that was answered is lost when the process is killed.
+    pub outlives_server: bool,
     /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
     pub delay_max: Nanos,
     /// Does the stack keep the order of overlapping requests in flight?

@@ -41,6 +41,7 @@ impl Rig {
             build_after_log_failure: None,
             data_alone: None,
             promise: Promise::Flush,
+            outlives_server: false,
             delay_max: Nanos::ZERO,
             overlaps: false,
             reads_again: false,

@@ -347,10 +347,16 @@ impl Run {
         self.tell_driver(&mut driver);
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
         // This life has a clock of its own, and nothing was served in it: what may be gone was decided by the crash before.
-        sampler.borrow_mut().cuts.iter_mut().for_each(|nested| nested.at = cut.at);
+        for nested in &mut sampler.borrow_mut().cuts {
+            nested.at = cut.at;
+            nested.only_killed &= cut.only_killed;
+        }
         self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
         let found = self.read_all(&mut driver, &mut stack, oracle)?;
         oracle.judge(cut.at, &found)?;
+        if cut.only_killed && self.rig.outlives_server {
+            oracle.judge_killed(&found)?;
+        }
         // What lies behind a hole must not come back in a later life: see what comes of it more often.
         if nests && self.rng.chance(if cut.holes { 800 } else { 350 }) {
             let mut next = oracle.clone();

@@ -9,6 +9,8 @@ pub(super) struct Cut {
     pub disks: Vec<MemDisk>,
     pub at: Nanos,
     pub killed: bool,
+    /// So were all that its recovery has not ended: the disks still have everything that was answered.
+    pub only_killed: bool,
     /// A disk may have kept a write and lost one before it.
     pub holes: bool,
     pub how: String,
@@ -39,7 +41,14 @@ impl Sampler {
 pub(super) fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
     if rng.chance(120) {
         let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
-        return Cut { disks, at, killed: true, holes: false, how: "process killed".into() };
+        return Cut {
+            disks,
+            at,
+            killed: true,
+            only_killed: true,
+            holes: false,
+            how: "process killed".into(),
+        };
     }
     let mut how = String::from("power cut:");
     let mut holes = false;
@@ -50,5 +59,5 @@ pub(super) fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
         disk.power_cut(style, rng)
     };
     let disks = disks.iter().map(|disk| one(disk, rng)).collect();
-    Cut { disks, at, killed: false, holes, how }
+    Cut { disks, at, killed: false, only_killed: false, holes, how }
 }
