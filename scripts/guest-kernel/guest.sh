@@ -48,6 +48,8 @@ tell_when_stuck() {
         {
             sleep $((SECONDS_MAX - 10))
             grep . /sys/block/*/inflight > /mnt/stuck
+            # A quiet console would not show them.
+            echo 8 > /proc/sys/kernel/printk
             echo w > /proc/sysrq-trigger
         } 2> /dev/null &
     )

@@ -34,9 +34,26 @@ begin_serve() { # STACK
     server=$!
 }
 
+# What the server says, what the kernel knows, and where both wait.
+report() {
+    cat /tmp/server.log
+    timeout 40 "$dcd" ublk list 2>&1
+    timeout 10 "$dcd" status --json /tmp/any.toml 2>&1
+    mount -t debugfs none /sys/kernel/debug 2> /dev/null
+    grep -r . /sys/kernel/debug/block/ublkb0/state /sys/kernel/debug/block/ublkb0/requeue_list /sys/kernel/debug/block/ublkb0/hctx*/busy \
+        /sys/kernel/debug/block/ublkb0/hctx*/state /sys/kernel/debug/block/ublkb0/hctx*/dispatch 2> /dev/null
+    for task in "/proc/$server/task"/* $(grep -lE '^State:.D' /proc/[0-9]*/status | sed 's|/status||'); do
+        echo "$(cat "$task/comm"), $(sed -n 's/^State:.//p' "$task/status"): $(sed 's/.*] //; s/+.*//' "$task/stack" | tr '\n' ' ')"
+    done
+}
+
+# A start waits for a log to be read, and under emulation for processors.
 wait_ready() {
+    looks=0
     until [ -s /tmp/ready ]; do
         kill -0 $server 2> /dev/null || die "dcd serve: $(cat /tmp/server.log)"
+        looks=$((looks + 1))
+        [ $looks -lt 1200 ] || die "the server is not ready after 60 s: $(report)"
         sleep 0.05
     done
 }
@@ -45,7 +62,13 @@ serve() { begin_serve "$1"; wait_ready; }
 
 kill_server() {
     kill -KILL $server
-    wait $server
+    looks=0
+    while kill -0 $server 2> /dev/null && ! grep -q '^State:.Z' /proc/$server/status 2> /dev/null; do
+        looks=$((looks + 1))
+        [ $looks -lt 1200 ] || die "a killed server does not end in 60 s: $(report)"
+        sleep 0.05
+    done
+    wait $server 2> /dev/null
 }
 
 stop_server() { # by SIGTERM, cleanly
@@ -77,24 +100,28 @@ check_ext4() {
     dmesg | grep -iE 'I/O error|EXT4-fs error|Buffer I/O|BUG:|Oops|WARNING:' > /tmp/dmesg.log && die "the kernel: $(head -n 5 /tmp/dmesg.log)"
 }
 
-# fio with verification, in the background, until told to end: random writes of 4 KiB to 64 KiB with an fsync now and then, read back as it
-# goes, and all of it at the end.
+# fio with verification, in the background, until told to end: random writes with an fsync now and then; when a file has been written, all of
+# it is read back, and that again and again.
 begin_load() {
     cat > /tmp/load.fio << FIO
-[load]
+[global]
 directory=/tmp/fs
-size=48m
-rw=randrw
-bsrange=4k-64k
+rw=randwrite
 ioengine=libaio
 iodepth=8
 direct=1
 fsync=32
 verify=crc32c
+verify_state_save=0
 verify_fatal=1
-verify_backlog=128
-time_based
-runtime=$((SECONDS_MAX))
+loops=100000
+group_reporting
+[small]
+bs=4k
+size=4m
+[large]
+bs=48k
+size=12m
 FIO
     fio /tmp/load.fio > /tmp/fio.log 2>&1 &
     load=$!
@@ -110,12 +137,18 @@ FIO
 }
 
 load_goes_on() {
-    kill -0 "$load" 2> /dev/null || die "fio has ended: $(tail -n 20 /tmp/fio.log)"
+    kill -0 "$load" 2> /dev/null || die "fio has ended: $(grep -vE "^ |^$|percentiles" /tmp/fio.log | head -n 12)"
 }
 
 end_load() {
     load_goes_on
     kill -INT "$load"
+    looks=0
+    while ! grep -q '^State:.Z' "/proc/$load/status" && kill -0 "$load"; do
+        looks=$((looks + 1))
+        [ $looks -lt 1200 ] || die "fio does not end in 60 s: $(report)"
+        sleep 0.05
+    done
     wait "$load"
     grep -qiE 'verify: bad|error=|err= *[1-9]|fio: .*(verify|io_u error)' /tmp/fio.log && die "fio: $(tail -n 20 /tmp/fio.log)"
     grep -q 'err= 0' /tmp/fio.log || die "fio did not end well: $(tail -n 20 /tmp/fio.log)"
@@ -265,12 +298,13 @@ part_kills() {
     while [ $i -lt "$KILLS" ]; do
         pause 200 1500
         kill_server
-        begin=$(now)
+        restart=$(now)
         serve any
-        took=$(since "$begin")
+        took=$(since "$restart")
         longest=$(awk "BEGIN { print ($took > $longest) ? $took : $longest }")
         load_goes_on
         i=$((i + 1))
+        [ $((i % 10)) -ne 0 ] || say "kills so far: $i"
     done
     end_load
     check_ext4
@@ -283,22 +317,27 @@ part_recoveries() {
     serve any
     fresh_ext4
     begin_load
-    begin=$(now)
-    kill_server
-    serve any
-    takes=$(since "$begin")
+    # As long as the fastest start takes, and a little more.
+    takes=60
     late=0
     i=0
     while [ $i -lt "$RECOVERIES" ]; do
         pause 100 400
         kill_server
+        restart=$(now)
+        serve any
+        took=$(since "$restart")
+        takes=$(awk "BEGIN { print ($took < $takes) ? $took : $takes }")
+        load_goes_on
+        kill_server
         begin_serve any
-        pause 0 "$(awk "BEGIN { print 1300 * $takes }")"
+        pause 0 "$(awk "BEGIN { print 1100 * $takes }")"
         [ ! -s /tmp/ready ] || late=$((late + 1))
         kill_server
         serve any
         load_goes_on
         i=$((i + 1))
+        [ $((i % 10)) -ne 0 ] || say "kills inside recovery so far: $i"
     done
     end_load
     check_ext4
@@ -353,10 +392,10 @@ part_measure() {
 stack any "ublk = true"
 "$dcd" format /tmp/any.toml > /tmp/format.log 2>&1 || die "dcd format: $(cat /tmp/format.log)"
 for part in $PARTS; do
-    begin=$(now)
+    started=$(now)
     dmesg -c > /dev/null
     "part_$part"
-    say "$part: good, $(since "$begin") s"
+    say "$part: good, $(since "$started") s"
 done
 : > /mnt/done
 power_off

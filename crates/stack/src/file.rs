@@ -100,6 +100,8 @@ pub struct Serve {
     pub fuse: Option<PathBuf>,
     /// A block device of the kernel, /dev/ublkbN.
     pub ublk: Option<UblkNumber>,
+    /// It outlives its server.
+    pub ublk_recovery: bool,
     /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
     pub control: Option<PathBuf>,
     /// Where a monitoring system fetches metrics.
@@ -514,8 +516,15 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         let number = fields.number_in("ublk", 0..=UBLK_NUMBER_MAX)?;
         number.and_then(|number| u32::try_from(number).ok()).map(UblkNumber::Is)
     } else {
-        fields.flag("ublk")?.unwrap_or(false).then_some(UblkNumber::Any)
+        match fields.flag("ublk") {
+            Ok(wanted) => wanted.unwrap_or(false).then_some(UblkNumber::Any),
+            Err(_) => {
+                let span = fields.value_span("ublk");
+                return Err(fields.error(span, "\"ublk\" must be true, false, or the number of the device"));
+            }
+        }
     };
+    let ublk_recovery = fields.flag("ublk-recovery")?.unwrap_or(true);
     let control = fields.text("control")?.map(|path| dir.join(path.text));
     let metrics = match fields.text("metrics")? {
         Some(address) => Some(
@@ -525,7 +534,7 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         None => None,
     };
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, fuse, ublk, control, metrics })
+    Ok(Serve { nbd, nbd_name, fuse, ublk, ublk_recovery, control, metrics })
 }
 
 fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {

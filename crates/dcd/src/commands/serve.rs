@@ -7,8 +7,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use dcd_engine::log_cache::Promise;
 use dcd_engine::{Nanos, Stack};
-use dcd_io::{Driver, ListenError, SessionFactory, protect_process};
+use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
@@ -204,7 +205,18 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
             UblkNumber::Is(number) => Some(number),
         };
         let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
-        let device = UblkDevice::open(ublk::system(), number, &owner, geometry).map_err(failed)?;
+        let lost = lost_with_server(file);
+        let device =
+            UblkDevice::open(ublk::system(), number, &owner, geometry, lost.is_none()).map_err(failed)?;
+        if let Some(why) = lost {
+            let then = match device.outlives_server() {
+                true => {
+                    "was made to outlive its server, but what this one answers does not; unmount what is on it, and restart"
+                }
+                false => "ends with this server, and a file system on it fails then",
+            };
+            eprintln!("dcd: {} {then}: {why}", device.node());
+        }
         let (node, missing) = (device.node(), device.missing());
         if !missing.is_empty() {
             eprintln!(
@@ -251,6 +263,19 @@ fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Annou
         // Nobody may be there to read it.
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     })
+}
+
+/// Why a killed server may lose writes that it has answered: then its device must not outlive it.
+fn lost_with_server(file: &StackFile) -> Option<String> {
+    if !file.serve.ublk_recovery {
+        return Some("ublk-recovery = false".to_owned());
+    }
+    if let Some(layer) = file.non_volatile_layers().first() {
+        return Some(format!("layer \"{layer}\" answers from RAM"));
+    }
+    let ordered = |layer: &&LayerSpec| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.promise == Promise::Ordered);
+    let layer = file.log_caches().find(ordered)?;
+    Some(format!("layer \"{}\" has promise = \"ordered\"", layer.name))
 }
 
 /// What a stop that is not a clean one leaves.

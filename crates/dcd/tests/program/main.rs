@@ -18,3 +18,4 @@ mod offline;
 mod refusals;
 mod serve;
 mod service;
+mod ublk;

@@ -25,7 +25,8 @@ const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// The flags that are asked for. Where the kernel has a request's data copied, it does so on its way to and from the command's buffer, which
 /// takes no entry of the ring of its own; so user copy is not among them.
-const WANTED: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE | u::F_CMD_IOCTL_ENCODE;
+const WANTED: u64 = RECOVERY | u::F_CMD_IOCTL_ENCODE;
+const RECOVERY: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE;
 
 /// The kernel's side, or a test's.
 pub trait Kernel: Send + Sync {
@@ -107,12 +108,18 @@ pub struct Claimed {
     pub recovered: bool,
 }
 
+/// The flags to ask for. `outlives`: a server that is killed loses nothing that it has answered.
+pub const fn flags_for(outlives: bool) -> u64 {
+    if outlives { WANTED } else { WANTED & !RECOVERY }
+}
+
 /// Takes the device of a stack over from its last server, or makes one. `wanted`: its number; none for any.
 pub fn claim(
     kernel: &dyn Kernel,
     wanted: Option<u32>,
     owner: &Owner,
     geometry: &Geometry,
+    flags: u64,
 ) -> Result<Claimed, UblkError> {
     let numbers = wanted.map_or_else(|| kernel.numbers(), |number| vec![number]);
     for number in numbers {
@@ -126,11 +133,11 @@ pub fn claim(
         if info.state == u::STATE_DEAD {
             // Its server has ended before it had started, or while it was removed.
             named(kernel, ("DEL_DEV", u::DEL_DEV), number, 0, Vec::new())?;
-            return add(kernel, Some(number), owner, geometry);
+            return add(kernel, Some(number), owner, geometry, flags);
         }
         return recover(kernel, info, geometry);
     }
-    add(kernel, wanted, owner, geometry)
+    add(kernel, wanted, owner, geometry, flags)
 }
 
 fn add(
@@ -138,6 +145,7 @@ fn add(
     wanted: Option<u32>,
     owner: &Owner,
     geometry: &Geometry,
+    flags: u64,
 ) -> Result<Claimed, UblkError> {
     let number = wanted.unwrap_or(u::ANY_NUMBER);
     let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -146,7 +154,7 @@ fn add(
         queue_depth: DEPTH,
         max_io_buf_bytes: REQUEST_BYTES_MAX,
         dev_id: number,
-        flags: WANTED,
+        flags,
         ublksrv_flags: owner.mark(),
         ..u::DevInfo::default()
     };
@@ -289,8 +297,8 @@ pub fn features(kernel: &dyn Kernel) -> io::Result<u64> {
 }
 
 /// The flags that were asked for and that the kernel does not have.
-pub fn missing(flags: u64) -> Vec<&'static str> {
-    flag_names(WANTED & !flags)
+pub fn missing(asked: u64, flags: u64) -> Vec<&'static str> {
+    flag_names(asked & !flags)
 }
 
 #[cfg(test)]

@@ -51,10 +51,11 @@ impl Kernel for Fake {
             u::GET_DEV_INFO => data = device.info.as_bytes().to_vec(),
             u::SET_PARAMS => device.params = read(&data)?,
             u::GET_PARAMS => data = device.params.as_bytes().to_vec(),
-            u::START_USER_RECOVERY => match self.recovery.lock().unwrap().pop() {
-                Some(error) => return Err(io::Error::from_raw_os_error(error)),
-                None => {}
-            },
+            u::START_USER_RECOVERY => {
+                if let Some(error) = self.recovery.lock().unwrap().pop() {
+                    return Err(io::Error::from_raw_os_error(error));
+                }
+            }
             u::START_DEV | u::END_USER_RECOVERY => {
                 device.info.state = u::STATE_LIVE;
                 device.info.ublksrv_pid = command.data as i32;
@@ -88,16 +89,16 @@ fn owner(stack: &str) -> Owner {
 }
 
 fn claimed(kernel: &Fake, wanted: Option<u32>, stack: &str) -> Result<Claimed, UblkError> {
-    claim(kernel, wanted, &owner(stack), &Geometry::plain(2048))
+    claim(kernel, wanted, &owner(stack), &Geometry::plain(2048), WANTED)
 }
 
 #[test]
 fn a_kernel_that_lacks_flags_is_seen_in_what_it_returns() {
     let all = claimed(&Fake::default(), None, "/a.toml").unwrap();
-    assert_eq!(missing(all.info.flags), Vec::<&str>::new());
+    assert_eq!(missing(WANTED, all.info.flags), Vec::<&str>::new());
     assert_eq!(flag_names(all.info.flags), ["recovery", "reissue", "ioctl-encode"]);
     let old = Fake { lacks: u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE, ..Fake::default() };
-    assert_eq!(missing(claimed(&old, None, "/a.toml").unwrap().info.flags), ["recovery", "reissue"]);
+    assert_eq!(missing(WANTED, claimed(&old, None, "/a.toml").unwrap().info.flags), ["recovery", "reissue"]);
 }
 
 #[test]
@@ -149,7 +150,8 @@ fn a_stack_of_another_size_does_not_get_the_device() {
     let kernel = Fake::default();
     start(&kernel, &claimed(&kernel, None, "/a.toml").unwrap()).unwrap();
     kernel.set_state(0, u::STATE_QUIESCED);
-    let refused = claim(&kernel, None, &owner("/a.toml"), &Geometry::plain(4096)).unwrap_err().to_string();
+    let refused =
+        claim(&kernel, None, &owner("/a.toml"), &Geometry::plain(4096), WANTED).unwrap_err().to_string();
     assert!(refused.contains("has 1048576 bytes and the stack 2097152"), "{refused}");
     assert!(!kernel.has_been_asked(u::START_USER_RECOVERY), "nothing was begun");
 }

@@ -7,6 +7,9 @@
 //! | Ending   | fails                                       | the device is gone |
 //! | Gone     | there is none: somebody has removed the device | the end |
 //!
+//! What is answered has to outlive the server as well: the file system above goes on, and would not write again what a killed server had in its
+//! memory. So where the device outlives its server, every write is a durable one, as with FUA.
+//!
 //! A held request is never answered: with the end of the process the kernel keeps it for the next server.
 
 use std::fs::{File, OpenOptions};
@@ -48,6 +51,8 @@ pub struct UblkDevice {
     claimed: Claimed,
     geometry: Geometry,
     file: File,
+    /// The flags that were asked for.
+    asked: u64,
     /// The descriptors of each queue; mapped once the kernel has the first commands.
     descriptors: Vec<KernelMemory>,
     pending: Vec<Pending>,
@@ -58,20 +63,23 @@ pub struct UblkDevice {
 }
 
 impl UblkDevice {
-    /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any.
+    /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any. `outlives`: durable writes outlive
+    /// the server, so the device may, too.
     pub fn open(
         kernel: Arc<dyn Kernel>,
         wanted: Option<u32>,
         owner: &Owner,
         geometry: Geometry,
+        outlives: bool,
     ) -> Result<UblkDevice, UblkError> {
-        let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry)?;
+        let asked = control::flags_for(outlives);
+        let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry, asked)?;
         let number = claimed.info.dev_id;
         owner.note(number);
         let path = format!("/dev/ublkc{number}");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|source| UblkError::Open { path, source })?;
-        Ok(UblkDevice::new(kernel, claimed, geometry, file))
+        Ok(UblkDevice::new(kernel, claimed, geometry, file, asked))
     }
 
     pub(super) fn new(
@@ -79,6 +87,7 @@ impl UblkDevice {
         claimed: Claimed,
         geometry: Geometry,
         file: File,
+        asked: u64,
     ) -> UblkDevice {
         let slots = usize::from(claimed.info.nr_hw_queues) * usize::from(claimed.info.queue_depth);
         UblkDevice {
@@ -86,6 +95,7 @@ impl UblkDevice {
             claimed,
             geometry,
             file,
+            asked,
             descriptors: Vec::new(),
             pending: (0..slots).map(|_| Pending::default()).collect(),
             held: Vec::new(),
@@ -108,7 +118,7 @@ impl UblkDevice {
 
     /// What a kernel lacks that was asked for.
     pub fn missing(&self) -> Vec<&'static str> {
-        missing(self.claimed.info.flags)
+        missing(self.asked, self.claimed.info.flags)
     }
 
     fn depth(&self) -> usize {
@@ -134,7 +144,7 @@ impl UblkDevice {
 
     /// A request of the kernel: to the stack, or straight back where it is none that can be done.
     pub(super) fn request(&mut self, slot: usize, asked: u::IoDesc, buf: Buf, actions: &mut Actions) {
-        let request = match read_request(asked, buf, self.buffer_bytes()) {
+        let request = match read_request(asked, buf, self.buffer_bytes(), self.outlives_server()) {
             Ok(request) => request,
             Err((buf, errno)) => return self.commit(slot, -errno.raw_os_error(), buf, actions),
         };
@@ -171,10 +181,15 @@ struct Request {
     spare: Option<Buf>,
 }
 
-/// Reads a descriptor. Whether the device can do what it asks for is for its geometry to say.
-fn read_request(asked: u::IoDesc, mut buf: Buf, bytes_max: usize) -> Result<Request, (Buf, Errno)> {
+/// Reads a descriptor. Whether the device can do what it asks for is for its geometry to say. `durable`: so are all writes.
+fn read_request(
+    asked: u::IoDesc,
+    mut buf: Buf,
+    bytes_max: usize,
+    durable: bool,
+) -> Result<Request, (Buf, Errno)> {
     let extent = Extent::new(Lba(asked.start_sector), u64::from(asked.nr_sectors));
-    let fua = asked.op_flags & u::IO_F_FUA != 0;
+    let fua = durable || asked.op_flags & u::IO_F_FUA != 0;
     let durability = if fua { Durability::Durable } else { Durability::Volatile };
     let bytes = extent.sectors * SECTOR_BYTES;
     let op = asked.op_flags as u8;

@@ -4,17 +4,21 @@ use crate::ublk::System;
 const BYTES: u32 = 64 << 10;
 
 fn device() -> UblkDevice {
+    device_with(u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE)
+}
+
+fn device_with(flags: u64) -> UblkDevice {
     let info = u::DevInfo {
         nr_hw_queues: 2,
         queue_depth: 4,
         max_io_buf_bytes: BYTES,
         dev_id: 4_000_000,
-        flags: u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE,
+        flags,
         ..u::DevInfo::default()
     };
     let file = File::open("/dev/null").unwrap();
     let claimed = Claimed { info, recovered: false };
-    let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file);
+    let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file, flags);
     device.phase = Phase::Live;
     device
 }
@@ -53,7 +57,7 @@ fn the_first_commands_are_one_for_each_tag_of_each_queue() {
 
 #[test]
 fn requests_of_the_kernel_become_requests_of_the_stack() {
-    let mut device = device();
+    let mut device = device_with(0);
     let (token, io) = become_request(&mut device, asked(u::OP_READ, 0, 8, 16)).unwrap();
     assert!(token == 5 && matches!(io, Io::Read { at: Lba(8), buf } if buf.len() == 8192));
     let io = become_request(&mut device, asked(u::OP_WRITE, u::IO_F_FUA, 8, 1)).unwrap().1;
@@ -65,6 +69,17 @@ fn requests_of_the_kernel_become_requests_of_the_stack() {
     device.geometry.discards = dcd_engine::Discards::Advisory;
     let io = become_request(&mut device, asked(u::OP_DISCARD, 0, 0, 8)).unwrap().1;
     assert!(matches!(io, Io::Discard { .. }));
+}
+
+#[test]
+fn every_write_to_a_device_that_outlives_its_server_does_so_too() {
+    for (flags, expected) in [(0, Durability::Volatile), (u::F_USER_RECOVERY, Durability::Durable)] {
+        let mut device = device_with(flags);
+        let io = become_request(&mut device, asked(u::OP_WRITE, 0, 8, 1)).unwrap().1;
+        assert!(matches!(io, Io::Write { durability, .. } if durability == expected));
+        let io = become_request(&mut device, asked(u::OP_WRITE_ZEROES, 0, 8, 1)).unwrap().1;
+        assert!(matches!(io, Io::WriteZeroes { durability, .. } if durability == expected));
+    }
 }
 
 #[test]

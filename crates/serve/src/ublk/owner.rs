@@ -16,7 +16,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::node;
 
-const RUN_DIR: &str = "/run/dcd";
+/// Not the directory of the unit, which goes away when it stops.
+const RUN_DIR: &str = "/run/dcd-ublk";
 /// The upper 16 bits of every mark.
 const OURS: u64 = 0xdcd1 << 48;
 /// How long an open may take that asks whether somebody has a device.

@@ -1,0 +1,48 @@
+//! ublk: under a kernel that has it, and what is said under one that has not.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::{Place, dcd, expect, skip};
+
+/// What the control device is called.
+const CONTROL: &str = "/dev/ublk-control";
+
+/// A short form of `make ublk`: the device, its limits and its errors, stops, kills of the server below ext4, and one inside a recovery.
+#[test]
+fn ublk_under_a_kernel_that_has_it() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
+    let run = std::process::Command::new(script)
+        .arg(dcd().get_program())
+        .env("PARTS", "node limits errors stops kills recoveries")
+        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("SECONDS_MAX", "400")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    if let Some(reason) = said.lines().find_map(|line| line.strip_prefix("SKIPPED: ")) {
+        return skip(reason);
+    }
+    assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
+    for part in ["node", "limits", "errors", "stops", "kills", "recoveries"] {
+        assert!(said.lines().any(|line| line.starts_with(&format!("{part}: good"))), "{part}: {said}");
+    }
+}
+
+#[test]
+fn a_kernel_without_ublk_is_told_of_with_what_helps() {
+    if Path::new(CONTROL).exists() {
+        return skip("ublk that is not there: this kernel has it");
+    }
+    let place = Place::new();
+    let stack = place.path("ublk.toml");
+    let text =
+        "export = \"disk\"\n[serve]\nublk = true\n[device.disk]\npath = \"disk.img\"\nsize = \"1MiB\"\n";
+    fs::write(&stack, text).unwrap();
+    for args in [&["serve", stack.to_str().unwrap()][..], &["ublk", "list"], &["ublk", "remove", "0"]] {
+        let output = dcd().args(args).output().unwrap();
+        for help in ["modprobe ublk_drv", "nbd = ", "fuse = "] {
+            expect(&output, 1, help);
+        }
+    }
+    assert!(!place.path("disk.img").exists(), "nothing was made");
+}
