@@ -109,7 +109,7 @@ fn node(number: u32) -> String {
 }
 
 /// What a server tells of its device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UblkStatus {
     pub device: String,
     pub is_ready: bool,

@@ -195,6 +195,7 @@ mod tests {
         let server = ServerStatus {
             devices_not_answering: vec![device],
             devices: vec![DeviceStatus::default()],
+            ublk: Some(dcd_serve::ublk::UblkStatus::default()),
             ..ServerStatus::default()
         };
         let mut known = std::collections::BTreeSet::new();
