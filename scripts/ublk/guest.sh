@@ -298,6 +298,8 @@ part_kills() {
     while [ $i -lt "$KILLS" ]; do
         pause 200 1500
         kill_server
+        # Whoever reads the device waits now, as nothing of it is in memory.
+        echo 1 > /proc/sys/vm/drop_caches
         restart=$(now)
         serve any
         took=$(since "$restart")

@@ -296,9 +296,9 @@ pub fn features(kernel: &dyn Kernel) -> io::Result<u64> {
     read(&flags)
 }
 
-/// The flags that were asked for and that the kernel does not have.
-pub fn missing(asked: u64, flags: u64) -> Vec<&'static str> {
-    flag_names(asked & !flags)
+/// The flags that dcd asks for and that a kernel does not have.
+pub fn missing(flags: u64) -> Vec<&'static str> {
+    flag_names(WANTED & !flags)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use dcd_io::{Actions, Command, CommandSource, Ending, FrontEndNews, KernelMemory
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::control::{self, Claimed, Kernel, flag_names, missing};
+use super::control::{self, Claimed, Kernel, flag_names};
 use super::owner::{self, Owner};
 use super::uapi as u;
 use super::{UblkError, UblkStatus, node};
@@ -118,7 +118,7 @@ impl UblkDevice {
 
     /// What a kernel lacks that was asked for.
     pub fn missing(&self) -> Vec<&'static str> {
-        missing(self.asked, self.claimed.info.flags)
+        flag_names(self.asked & !self.claimed.info.flags)
     }
 
     fn depth(&self) -> usize {

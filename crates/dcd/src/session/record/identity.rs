@@ -53,7 +53,8 @@ impl Identity {
         Some(self.content.as_ref()? == other.content.as_ref()?)
     }
 
-    /// True where another device of the system has what is on this one.
+    /// True where another device of the system has what is on this one. What a server shows of a disk is no other disk. And it is not read: the
+    /// device of a server that has ended answers when that is started again, which may be what this start is for.
     pub fn is_elsewhere(&self, but: &Path, system: &System) -> bool {
         let Ok(entries) = fs::read_dir(&system.sysfs) else { return false };
         let names = entries.flatten().filter_map(|entry| {
@@ -61,10 +62,14 @@ impl Identity {
             uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=").map(str::to_owned))
         });
         let devices = system.by.parent().unwrap_or(Path::new("/dev"));
-        let mut others = names.map(|name| devices.join(name)).filter(|other| other != but);
+        let disks = names.filter(|name| !SERVED.iter().any(|served| name.starts_with(served)));
+        let mut others = disks.map(|name| devices.join(name)).filter(|other| other != but);
         self.content.is_some() && others.any(|other| content(&other) == self.content)
     }
 }
+
+/// The names of devices that programs serve, dcd among them, begin like this.
+const SERVED: [&str; 2] = ["ublkb", "nbd"];
 
 /// Names made from what is burnt into the drive come before names made from how it is connected.
 fn rank(name: &str) -> usize {
@@ -249,6 +254,19 @@ pub mod tests {
             fake.numbered(SDB, "x");
             fake.attribute(SDB, &format!("{of}/uuid"), "LVM-abc");
             assert_eq!(fake.of("x", SDB).names, [is]);
+        }
+    }
+
+    #[test]
+    fn what_a_server_shows_of_a_disk_is_no_other_disk() {
+        let fake = Fake::new();
+        for (number, name, elsewhere) in
+            [(SDA, "sda", false), (SDB, "ublkb0", false), (SDB, "nbd0p1", false), (SDB, "sdb", true)]
+        {
+            fake.disk(name, Some(7));
+            fake.numbered(number, name);
+            let seen = fake.of("sda", SDA).is_elsewhere(&fake.device("sda"), &fake.system);
+            assert_eq!(seen, elsewhere, "{name}");
         }
     }
 
