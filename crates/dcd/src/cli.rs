@@ -40,6 +40,7 @@ pub enum Command {
     Serve(Serve),
     Stop(Stop),
     Status(Status),
+    Top(Top),
     Metrics(Metrics),
     Doctor(Doctor),
     Flush(Flush),
@@ -169,6 +170,21 @@ pub struct Status {
     /// Reset the counters and response times
     #[arg(long, requires = "files")]
     pub reset: bool,
+}
+
+/// Watch served stacks live; without STACK, every stack that is served
+///
+/// All stacks are in a table. Of the chosen one it shows what to do, graphs of the last minutes, response times and devices. Up and down
+/// choose, q quits.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd top
+  dcd top disk.toml")]
+pub struct Top {
+    /// Stack file, or the control socket itself
+    #[arg(value_name = "STACK")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Print the metrics of served stacks as OpenMetrics text; without STACK, of every stack that is served

@@ -30,7 +30,22 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Connects to the server of a stack file.
 pub fn connect(path: &Path) -> Result<Client, Failure> {
-    Client::connect(&socket(path)?).map_err(explained)
+    connect_to(&socket(path)?)
+}
+
+/// Connects to a control socket.
+pub fn connect_to(socket: &Path) -> Result<Client, Failure> {
+    Client::connect(socket).map_err(explained)
+}
+
+/// The control sockets of these stack files; without any, of the servers that run.
+pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    if !files.is_empty() {
+        return files.iter().map(|file| socket(file)).collect();
+    }
+    let found = sockets(Path::new(STACKS), Path::new(SOCKETS));
+    let runs = |socket: &PathBuf| !matches!(Client::connect(socket), Err(ClientError::NotServed { .. }));
+    Ok(found.into_iter().filter(runs).collect())
 }
 
 fn explained(error: ClientError) -> Failure {
@@ -46,21 +61,14 @@ fn explained(error: ClientError) -> Failure {
 const STACKS: &str = "/etc/dcd";
 const SOCKETS: &str = "/run/dcd";
 
-/// The servers that run, as far as they can be found: by the stack files in /etc/dcd, and the control sockets in /run/dcd.
-fn running() -> Vec<Result<Client, Failure>> {
-    let sockets = sockets(Path::new(STACKS), Path::new(SOCKETS));
-    let clients = sockets.iter().map(|socket| match Client::connect(socket) {
-        // A server that was killed leaves its socket.
-        Err(ClientError::NotServed { .. }) => None,
-        client => Some(client.map_err(explained)),
-    });
-    clients.flatten().collect()
-}
-
-/// The servers of these stack files; without any, those that run.
+/// The servers of these stack files; without any, those that run, as far as they can be found: by the stack files in /etc/dcd, and the
+/// control sockets in /run/dcd.
 pub fn named_or_running(files: &[PathBuf]) -> Vec<Result<Client, Failure>> {
     match files {
-        [] => running(),
+        [] => match sockets_of(&[]) {
+            Ok(sockets) => sockets.iter().map(|socket| connect_to(socket)).collect(),
+            Err(failure) => vec![Err(failure)],
+        },
         files => files.iter().map(|file| connect(file)).collect(),
     }
 }

@@ -16,6 +16,7 @@ mod serve;
 mod stack_file;
 mod status;
 mod stop;
+mod top;
 mod ublk;
 
 use dcd_engine::raid::stride::Pass;
@@ -48,6 +49,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Stop(args) => stop::run(&args),

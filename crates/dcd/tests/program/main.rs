@@ -18,4 +18,5 @@ mod offline;
 mod refusals;
 mod serve;
 mod service;
+mod top;
 mod ublk;

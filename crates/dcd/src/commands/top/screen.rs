@@ -1,0 +1,216 @@
+//! The screen of `dcd top`: all stacks in a table; of the chosen one what to do, graphs, response times and devices. It fits 80 by 24.
+
+use dcd_engine::ResponseTimes;
+use dcd_stack::HumanBytes;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
+
+use super::history::{Point, log_used};
+use super::{Stack, View};
+use crate::commands::status::text::{response_time, span};
+use crate::commands::status::verdict::Verdict;
+use crate::session::serving::status::{DeviceState, ServerStatus};
+
+/// The most lines that stacks, actions and devices take; what does not fit is scrolled, or counted.
+const STACKS_MAX: usize = 6;
+const ACTIONS_MAX: usize = 3;
+/// A graph has its name and its value beside it.
+const GRAPH_ROWS: std::ops::RangeInclusive<u16> = 2..=4;
+const TIMES_ROWS: u16 = 4;
+
+pub fn draw(frame: &mut Frame<'_>, view: &View) {
+    let rows = view.stacks.len().clamp(1, STACKS_MAX) as u16;
+    let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(rows + 1), Constraint::Min(0)]);
+    let [title, stacks, below] = areas.areas(frame.area());
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    frame.render_widget(Line::styled("dcd top    q: quit   up, down: choose a stack", bold), title);
+    table(frame, stacks, view);
+    if let Some(stack) = view.stacks.get(view.chosen) {
+        chosen(frame, below, stack);
+    }
+}
+
+fn color(state: &str) -> Color {
+    match state {
+        "clean" | "dirty" | "serving" | "ok" => Color::Green,
+        "damaged" | "failed" | "?" => Color::Red,
+        _ => Color::Yellow,
+    }
+}
+
+fn rate(bytes: f64) -> String {
+    format!("{}/s", HumanBytes(bytes as u64))
+}
+
+fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let rows = view.stacks.iter().map(|stack| {
+        let newest = stack.history.newest();
+        let status = stack.history.status();
+        let state = match (&stack.error, status) {
+            (None, Some(status)) => Verdict::of(status).state,
+            _ => "?",
+        };
+        let used = status.and_then(log_used).map_or("-".to_owned(), |used| format!("{:.0} %", used * 100.0));
+        let row = Row::new([
+            stack.name.clone(),
+            state.to_owned(),
+            HumanBytes(newest.dirty_bytes).to_string(),
+            used,
+            format!("{:.0}", newest.requests_per_second),
+            rate(newest.read_bytes_per_second),
+            rate(newest.write_bytes_per_second),
+        ]);
+        row.style(Style::new().fg(color(state)))
+    });
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(13),
+        Constraint::Length(10),
+        Constraint::Length(5),
+        Constraint::Length(8),
+        Constraint::Length(12),
+        Constraint::Length(12),
+    ];
+    let head = Row::new(["STACK", "STATE", "DIRTY", "LOG", "REQ/S", "READ", "WRITTEN"]);
+    let table = Table::new(rows, widths)
+        .header(head.style(Style::new().add_modifier(Modifier::BOLD)))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(view.chosen));
+}
+
+fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &Stack) {
+    let actions = actions(stack);
+    // They are wrapped.
+    let lines: u16 = actions.iter().map(|line| (line.width() as u16).div_ceil(area.width.max(1))).sum();
+    let lines = lines.max(2);
+    let devices = stack.history.status().map_or(0, |status| status.devices.len()) as u16 + 1;
+    let room = area.height.saturating_sub(1 + lines + TIMES_ROWS + devices) / 3;
+    let graph_rows = Constraint::Length(room.clamp(*GRAPH_ROWS.start(), *GRAPH_ROWS.end()));
+    let areas = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(lines),
+        graph_rows,
+        graph_rows,
+        graph_rows,
+        Constraint::Length(TIMES_ROWS),
+        Constraint::Max(devices),
+    ]);
+    let [_, top, read, written, dirty, times, below] = areas.areas(area);
+    frame.render_widget(Paragraph::new(actions).wrap(Wrap { trim: true }), top);
+    let newest = stack.history.newest();
+    let bytes = |point: &Point| point.dirty_bytes as f64;
+    for (area, name, now, value) in [
+        (
+            read,
+            "read",
+            rate(newest.read_bytes_per_second),
+            (|p| p.read_bytes_per_second) as fn(&Point) -> f64,
+        ),
+        (written, "written", rate(newest.write_bytes_per_second), |p| p.write_bytes_per_second),
+        (dirty, "dirty", HumanBytes(newest.dirty_bytes).to_string(), bytes),
+    ] {
+        graph(frame, area, stack, name, &now, value);
+    }
+    if let Some(status) = stack.history.status() {
+        response_times(frame, times, status);
+        device_table(frame, below, status);
+    }
+}
+
+/// What to do, and where the chosen stack is heading.
+fn actions(stack: &Stack) -> Vec<Line<'static>> {
+    let bad = Style::new().fg(Color::Red);
+    if let Some(error) = &stack.error {
+        return vec![Line::styled(error.clone(), bad)];
+    }
+    let Some(status) = stack.history.status() else { return vec![Line::raw("asking ...")] };
+    let verdict = Verdict::of(status);
+    let mut lines: Vec<Line> = verdict
+        .actions
+        .iter()
+        .take(ACTIONS_MAX)
+        .map(|action| Line::styled(format!("action: {action}"), bad))
+        .collect();
+    if lines.is_empty() {
+        lines.push(Line::raw("action: none"));
+    }
+    let trends = status.trends.iter().filter_map(|(name, trend)| {
+        let is_dirty = status.layers.get(name)?.dirty_bytes()? > 0;
+        let clean = trend.clean_in_seconds.map(|seconds| format!("clean in {}", span(seconds)));
+        let clean = clean.unwrap_or_else(|| "not getting clean".to_owned());
+        let full = trend.full_in_seconds.map(|seconds| format!(", log full in {}", span(seconds)));
+        is_dirty.then(|| format!("{name}: {clean}{}", full.unwrap_or_default()))
+    });
+    let trends: Vec<String> = trends.collect();
+    if !trends.is_empty() {
+        lines.push(Line::raw(trends.join("; ")));
+    }
+    lines
+}
+
+fn graph(frame: &mut Frame<'_>, area: Rect, stack: &Stack, name: &str, now: &str, value: fn(&Point) -> f64) {
+    let [label, bars] = Layout::horizontal([Constraint::Length(14), Constraint::Fill(1)]).areas(area);
+    frame.render_widget(Paragraph::new(vec![Line::raw(name.to_owned()), Line::raw(now.to_owned())]), label);
+    let points = stack.history.graph(usize::from(bars.width), value);
+    frame.render_widget(Sparkline::default().data(&points).style(Style::new().fg(Color::Cyan)), bars);
+}
+
+fn response_times(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
+    let requests = &status.requests;
+    let row = |name: &'static str, times: &ResponseTimes| {
+        let recent = &times.recent;
+        let time = |ms: f64| if recent.count == 0 { "-".to_owned() } else { response_time(ms) };
+        let per_second = recent.count as f64 / requests.recent_seconds.max(1.0);
+        let times = [time(recent.p50_ms), time(recent.p99_ms)];
+        let [p50, p99] = times;
+        Row::new([name.to_owned(), format!("{per_second:.1}"), p50, p99])
+    };
+    let head = Row::new(["last minute", "per second", "p50", "p99"]);
+    let widths = [14, 12, 12, 12].map(Constraint::Length);
+    let rows =
+        [row("reads", &requests.read), row("writes", &requests.write), row("flushes", &requests.flush)];
+    let table = Table::new(rows, widths).header(head.style(Style::new().add_modifier(Modifier::BOLD)));
+    frame.render_widget(table, area);
+}
+
+/// The columns around the path, and the spaces between all of them.
+const DEVICE_WIDTHS: [u16; 4] = [14, 14, 12, 3];
+
+/// The end of a path tells more than its beginning.
+fn end_of(path: &str, width: usize) -> String {
+    let cut = path.chars().count().saturating_sub(width);
+    match cut {
+        0 => path.to_owned(),
+        cut => std::iter::once('…').chain(path.chars().skip(cut + 1)).collect(),
+    }
+}
+
+fn device_table(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
+    let room = usize::from(area.height.saturating_sub(1));
+    // Where not all fit, those that something is wrong with come first.
+    let mut devices: Vec<_> = status.devices.iter().collect();
+    devices.sort_by_key(|device| device.state == DeviceState::Ok);
+    let width = usize::from(area.width).saturating_sub(DEVICE_WIDTHS.iter().sum::<u16>().into());
+    let rows = devices.into_iter().take(room).map(|device| {
+        let failed =
+            [device.failed_reads, device.failed_writes, device.failed_flushes].map(|n| n.to_string());
+        let state = device.state.word();
+        let row = Row::new([
+            device.name().to_owned(),
+            end_of(&device.path, width),
+            state.to_owned(),
+            failed.join("/"),
+        ]);
+        row.style(Style::new().fg(color(state)))
+    });
+    let [name, state, failed, _] = DEVICE_WIDTHS.map(Constraint::Length);
+    let widths = [name, Constraint::Fill(1), state, failed];
+    let head = Row::new(["DEVICE", "PATH", "STATE", "FAILED R/W/F"]);
+    frame.render_widget(
+        Table::new(rows, widths).header(head.style(Style::new().add_modifier(Modifier::BOLD))),
+        area,
+    );
+}
