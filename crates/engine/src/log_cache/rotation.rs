@@ -8,7 +8,11 @@
 //! A record that is begun while another one is being written is sent when that one has ended, with the head at its end: only
 //! the lead is left out before it.
 //!
-//! How far ahead is learnt, beginning with what was measured ([`Lead`]), and so is whether it pays at all ([`Judge`]): from time to
+//! A place is chosen when a record is begun, and the record is sent when somebody waits for it: a moment later where a client writes
+//! several blocks and flushes them. The lead is what the drive needs from then on ([`Lead`]), and what clients are expected to need
+//! before ([`Delays`]). They are learnt apart: a client that flushes late says nothing of the drive.
+//!
+//! The lead begins with what was measured. It is also learnt whether it pays at all ([`Judge`]): from time to
 //! time a record goes to the next sector, and takes no longer where nothing turns. Both are learnt apart for records between whose
 //! writes the cache has sent something else: where data and log are on one disk, the arm comes back for them.
 
@@ -36,6 +40,7 @@ pub struct Rotation {
     learnt: [Learnt; 2],
     /// Which of them was asked last.
     asked: usize,
+    delays: Delays,
 }
 
 /// What is learnt of records of one kind.
@@ -51,6 +56,8 @@ pub struct Turn {
     track: u64,
     elapsed: u64,
     lead: u64,
+    /// The part of the lead that the client is expected to need.
+    delay: u64,
     /// Something else was sent since the last record.
     is_disturbed: bool,
     /// False: the record goes to the next sector, to see how long that takes.
@@ -85,6 +92,8 @@ struct Sample {
     since: Nanos,
     turn: Turn,
     wait: u64,
+    /// From the choice to when the write was sent.
+    delay: u64,
     transfer: u64,
 }
 
@@ -106,6 +115,7 @@ impl Rotation {
                 judge: Judge::new(lead > revolution / 2),
             }),
             asked: 0,
+            delays: Delays::new(revolution),
         }
     }
 
@@ -136,11 +146,13 @@ impl Rotation {
         self.is_disturbed |= elapsed > TURNS_KNOWN * revolution;
         self.asked = usize::from(self.is_disturbed);
         let Learnt { lead, judge } = &mut self.learnt[self.asked];
+        let delay = if is_behind { 0 } else { self.delays.expected };
         Some(Turn {
             revolution,
             track,
             elapsed: elapsed % revolution,
-            lead: lead.lead,
+            lead: (lead.lead() + delay).min(revolution / 64 * 63),
+            delay,
             is_disturbed: self.is_disturbed,
             is_placed: judge.next_is_placed(),
             is_behind,
@@ -149,7 +161,7 @@ impl Rotation {
 
     /// The record was put behind such a gap: its write shows whether that was enough.
     pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
-        let sample = Sample { since: now, turn, wait: turn.wait(gap), transfer: 0 };
+        let sample = Sample { since: now, turn, wait: turn.wait(gap), delay: 0, transfer: 0 };
         if turn.is_behind {
             self.behind = Some(sample);
         } else {
@@ -165,6 +177,10 @@ impl Rotation {
         }
         self.sent = self.sent.filter(|sent| now.since(sent.since).0 < sent.turn.revolution);
         if let Some(sent) = &mut self.sent {
+            sent.delay = now.since(sent.since).0;
+            if !sent.turn.is_behind {
+                self.delays.learn(sent.delay);
+            }
             sent.transfer = sectors * sent.turn.revolution / sent.turn.track;
         }
     }
@@ -182,12 +198,13 @@ impl Rotation {
         let as_chosen = |sample: &Sample| sample.turn.is_disturbed == self.is_disturbed;
         let sample = self.sent.take().filter(as_chosen).filter(|_| is_at_head);
         self.is_disturbed = false;
-        let Some(Sample { since, turn, wait, transfer }) = sample else { return };
+        let Some(Sample { since, turn, wait, delay, transfer }) = sample else { return };
         let Learnt { lead, judge } = &mut self.learnt[usize::from(turn.is_disturbed)];
         let took = now.since(since).0.saturating_sub(transfer);
-        if turn.is_placed {
+        // Where the client was late, the place had gone by before the drive knew of it.
+        if turn.is_placed && delay <= turn.delay {
             let was_late = took > wait + turn.revolution / 2;
-            lead.learn(turn.lead, was_late);
+            lead.learn(turn.lead - turn.delay, was_late);
             // Late, or before the head can be there: does this disk turn as it did? (On the next track it is there later.)
             if was_late || took < wait / 4 * 3 {
                 judge.doubt();
@@ -200,41 +217,123 @@ impl Rotation {
     }
 }
 
-/// The time from the choice of a place to when the drive can write there, in which the request comes to the drive. Writes that are late
-/// make it longer at once, those in time make it shorter slowly, and not as short as the one that was late last for long.
+/// The time from when a write is sent to when the drive can write it, in parts of a revolution. A longer one costs every write a part, a
+/// write that is late costs a revolution: the cheapest is taken, by how often writes were late with each. So a drive, or a host, that is
+/// late now and then, whatever the lead, does not make it longer. Nor does one that was so while its lead was measured: shorter ones are
+/// tried, each further from the last, until one is late.
 struct Lead {
     revolution: u64,
-    lead: u64,
-    /// It is not made shorter than this.
-    late: u64,
-    /// By which the next one that is late makes it longer: twice as much each time in a row.
-    step: u64,
-    /// Writes since one was late.
-    in_time: u64,
+    part: usize,
+    /// Writes with each lead, and how many of them were late; both are halved where they are many.
+    tries: [u16; LEAD_PARTS],
+    late: [u16; LEAD_PARTS],
+    /// Late ones in a row.
+    row: u32,
+    /// By which the next shorter lead is shorter.
+    fall: usize,
+    /// Writes in time since the lead was changed, and since a shorter one was tried that had been late.
+    in_time: u32,
+    kept: u32,
 }
 
-/// After so many writes in time a shorter lead is tried than the one that was late.
-const LATE_KEPT: u64 = 4096;
+const LEAD_PARTS: usize = 128;
+/// A lead is at most this, in parts: nearly a revolution.
+const LEAD_MAX: usize = LEAD_PARTS - 2;
+const TRIES_KEPT: u16 = 512;
+/// After so many writes in time a shorter lead is tried of which nothing is known.
+const IN_TIME_KEPT: u32 = 256;
+const FALL_MAX: usize = 16;
+/// After so many writes a shorter lead is tried that was late.
+const LATE_KEPT: u32 = 4096;
 
 impl Lead {
-    const fn new(revolution: u64, lead: u64) -> Lead {
-        Lead { revolution, lead, late: lead, step: revolution / 64, in_time: 0 }
+    fn new(revolution: u64, lead: u64) -> Lead {
+        let part = (lead * LEAD_PARTS as u64).div_ceil(revolution.max(1)).min(LEAD_MAX as u64) as usize;
+        let (tries, late) = ([0; LEAD_PARTS], [0; LEAD_PARTS]);
+        Lead { revolution, part, tries, late, row: 0, fall: 1, in_time: 0, kept: 0 }
+    }
+
+    const fn lead(&self) -> u64 {
+        self.revolution * self.part as u64 / LEAD_PARTS as u64
     }
 
     fn learn(&mut self, used: u64, was_late: bool) {
-        if was_late {
-            self.late = used + self.revolution / 128;
-            self.lead = (used + self.step).max(self.lead).min(self.revolution / 64 * 63);
-            self.step = (self.step * 2).min(self.revolution / 8);
-            self.in_time = 0;
-            return;
+        let used = ((used * LEAD_PARTS as u64 + self.revolution / 2) / self.revolution) as usize;
+        let used = used.min(LEAD_MAX);
+        if self.tries[used] == TRIES_KEPT {
+            (self.tries[used], self.late[used]) = (TRIES_KEPT / 2, self.late[used] / 2);
         }
-        self.step = self.revolution / 64;
-        self.in_time += 1;
-        if self.in_time.is_multiple_of(LATE_KEPT) {
-            self.late = self.late.saturating_sub(self.revolution / 128);
+        self.tries[used] += 1;
+        self.late[used] += u16::from(was_late);
+        self.row = if was_late { self.row + 1 } else { 0 };
+        self.fall = if was_late { 1 } else { self.fall };
+        self.in_time += u32::from(!was_late);
+        self.kept += 1;
+        let next = self.next();
+        if next != self.part {
+            (self.part, self.in_time) = (next, 0);
         }
-        self.lead = self.lead.saturating_sub(self.revolution / 8192).max(self.late).min(self.lead);
+    }
+
+    fn next(&mut self) -> usize {
+        let below = self.part.saturating_sub(1);
+        if self.kept >= LATE_KEPT && self.row == 0 {
+            self.kept = 0;
+            (self.tries[below], self.late[below]) = (0, 0);
+        }
+        if self.tries[below] == 0 && self.in_time >= IN_TIME_KEPT {
+            let unknown =
+                (0..self.part).rev().take_while(|&part| self.tries[part] == 0).take(self.fall).last();
+            self.fall = (self.fall * 2).min(FALL_MAX);
+            return unknown.unwrap_or(self.part);
+        }
+        // Twice as far each time in a row.
+        let above = (self.part + (1 << self.row.saturating_sub(1).min(4))).min(LEAD_MAX);
+        let known = (0..LEAD_PARTS).filter(|&part| self.tries[part] > 0);
+        let cost = |part: usize| {
+            let late = f64::from(self.late[part]) / f64::from(self.tries[part].max(1));
+            part as f64 / LEAD_PARTS as f64 + late
+        };
+        let candidates = known.chain([above]);
+        candidates.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(self.part)
+    }
+}
+
+/// The time from the choice of a place to when the record is sent.
+struct Delays {
+    revolution: u64,
+    /// How often it was so many parts of a revolution.
+    counts: [u32; DELAY_PARTS],
+    total: u32,
+    /// The one with which records wait least.
+    expected: u64,
+}
+
+const DELAY_PARTS: usize = 64;
+/// Counts are halved when there are so many: what is old fades.
+const DELAYS_KEPT: u32 = 1024;
+
+impl Delays {
+    const fn new(revolution: u64) -> Delays {
+        Delays { revolution, counts: [0; DELAY_PARTS], total: 0, expected: 0 }
+    }
+
+    fn learn(&mut self, delay: u64) {
+        let part = (delay * DELAY_PARTS as u64).div_ceil(self.revolution) as usize;
+        self.counts[part.min(DELAY_PARTS - 1)] += 1;
+        self.total += 1;
+        if self.total == DELAYS_KEPT {
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.counts.iter().sum();
+        }
+        // One part more lets all wait for a part more, but for those that are in time now: they wait for nothing instead of a turn.
+        let mut cost = 0;
+        let mut best = (0, 0);
+        for part in 1..DELAY_PARTS {
+            cost += i64::from(self.total) - i64::from(self.counts[part]) * DELAY_PARTS as i64;
+            best = best.min((cost, part));
+        }
+        self.expected = self.revolution * best.1 as u64 / DELAY_PARTS as u64;
     }
 }
 
@@ -395,13 +494,69 @@ mod tests {
             for _ in 0..10_000 {
                 write(&mut rotation, &mut now, turning(overhead));
             }
-            let lead = rotation.learnt[0].lead.lead;
+            let lead = rotation.learnt[0].lead.lead();
             assert!((overhead..overhead + 1_000_000).contains(&lead), "{lead} for {overhead}");
         }
         for _ in 0..2_000_000 {
             write(&mut rotation, &mut now, turning(200_000));
         }
-        assert!(rotation.learnt[0].lead.lead < 400_000, "{}", rotation.learnt[0].lead.lead);
+        assert!(rotation.learnt[0].lead.lead() < 400_000, "{}", rotation.learnt[0].lead.lead());
+    }
+
+    /// Writes a record so long after its place was chosen.
+    fn write_late(rotation: &mut Rotation, now: &mut Nanos, delay: u64, overhead: u64) -> u64 {
+        let turn = rotation.turn(*now, START, false);
+        let chosen = *now;
+        if let Some(turn) = turn {
+            rotation.placed(*now, turn, turn.gap(0));
+        }
+        *now += Nanos(delay);
+        rotation.sending(*now, 0);
+        let wait = turn.map_or(0, |turn| turn.wait(turn.gap(0)));
+        let turns = (delay + overhead).saturating_sub(wait).div_ceil(SPIN.revolution.0);
+        *now = (chosen + Nanos(wait + turns * SPIN.revolution.0)).max(*now);
+        rotation.written(*now, true);
+        now.since(chosen).0
+    }
+
+    #[test]
+    fn a_drive_that_is_late_now_and_then_costs_little_more_than_those_turns() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        // One write in 32 comes 3 ms later to the disk.
+        let overhead = |index: u64| if index % 32 == 7 { 3_200_000 } else { 200_000 };
+        let mean = |took: u64, count: u64| took / count;
+        let took: u64 =
+            (0..20_000).map(|index| write_late(&mut rotation, &mut now, 0, overhead(index))).sum();
+        let least = 500_000 + SPIN.revolution.0 / 32;
+        let mean = mean(took, 20_000);
+        assert!(mean < least + 250_000, "{mean} for {least}");
+    }
+
+    #[test]
+    fn clients_that_flush_late_now_and_then_do_not_make_the_lead_longer() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        for _ in 0..2000 {
+            (0..19).for_each(|_| _ = write_late(&mut rotation, &mut now, 0, 200_000));
+            write_late(&mut rotation, &mut now, 3_000_000, 200_000);
+        }
+        let turn = rotation.turn(now, START, false).expect("it is known");
+        assert!(turn.lead <= 500_000 && turn.delay == 0, "{turn:?}");
+    }
+
+    #[test]
+    fn the_time_that_clients_take_before_they_flush_is_left_out_too() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        let mut took = || write_late(&mut rotation, &mut now, 1_000_000, 200_000);
+        (0..20).for_each(|_| _ = took());
+        let mean = (0..1000).map(|_| took()).sum::<u64>() / 1000;
+        assert!((1_200_000..1_700_000).contains(&mean), "{mean}: a millisecond, the lead, no turn");
+        // They do not any more.
+        let mut took = || write_late(&mut rotation, &mut now, 0, 200_000);
+        (0..4000).for_each(|_| _ = took());
+        assert!(took() < 600_000);
     }
 
     #[test]
@@ -413,7 +568,7 @@ mod tests {
             write(&mut rotation, &mut now, turning(3_000_000));
             write(&mut rotation, &mut now, turning(200_000));
         }
-        let leads = rotation.learnt.map(|learnt| learnt.lead.lead);
+        let leads = rotation.learnt.map(|learnt| learnt.lead.lead());
         assert!(leads[0] == 500_000 && leads[1] > 3_000_000, "{leads:?}");
     }
 
