@@ -62,6 +62,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
             spindle = draw_spindle(rng);
             true
         },
+        read_clean: true,
         // From a copy, so that the numbers drawn afterwards stay what they were without it; and not with planted bugs, whose
         // states were counted without it.
         compact: canary.is_none() && rng.clone().chance(500),

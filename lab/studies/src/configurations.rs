@@ -36,6 +36,8 @@ pub(crate) fn paper() -> CacheSetup {
             idle_full: Nanos::from_millis(1),
             destage_memory: SEGMENT_BYTES as usize,
             destage_depth: 1,
+            // What is destaged, it reads from the data disk (section 3.5.2).
+            read_clean: false,
             ..LogCacheConfig::default()
         },
         log_bytes: LOG_BYTES,
@@ -60,9 +62,10 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
     match disk {
         "paper" => Some(paper()),
         "paper without lock" => Some(CacheSetup { lock: false, ..paper() }),
-        // What no cache of writes can beat: they take no time, and only reads and the processor are left.
+        // What no cache of writes can beat: they take no time, and only the processor and reads of the data disk are left.
         "instant log" => {
-            let ours = ours(Promise::Ordered);
+            let mut ours = ours(Promise::Ordered);
+            ours.config.read_clean = false;
             Some(CacheSetup { place: LogPlace::Instant, follow_head: false, read_ahead: None, ..ours })
         }
         "ours ordered" => Some(ours(Promise::Ordered)),

@@ -106,6 +106,8 @@ pub struct LogCacheConfig {
     pub ordered_destage: bool,
     /// Records go where the head of the log's disk will be, as far as format has measured it. (The paper's do not.)
     pub follow_head: bool,
+    /// Blocks that are destaged are read from the log as long as it has them. (The paper's are not.)
+    pub read_clean: bool,
     /// What is written again while its record is still in RAM takes the old one's place there.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
@@ -137,6 +139,7 @@ impl Default for LogCacheConfig {
             destage_depth: 32,
             ordered_destage: false,
             follow_head: true,
+            read_clean: true,
             compact: false,
             accept_damage: false,
             canary: None,

@@ -207,6 +207,9 @@ impl Core {
             _ => {}
         }
         self.disturb(&op);
+        if io.extent().is_some() {
+            self.data.nearer.sent(port == LOG);
+        }
         let key = self.ops.insert(op);
         out.submit(port, OpId(key), io);
     }

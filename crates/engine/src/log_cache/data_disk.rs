@@ -13,6 +13,7 @@
 //! acknowledged while a range is at risk. What is written over it, through the log or around it, is covered by the next flush
 //! like any other write, and ends the risk.
 
+use super::nearer::Nearer;
 use super::streams::Streams;
 use crate::layer::RequestId;
 use crate::slab::Slab;
@@ -145,6 +146,7 @@ pub struct DataDisk {
     /// A flush failed after the one that is in flight was sent.
     failed_since: bool,
     pub readers: Readers,
+    pub nearer: Nearer,
 }
 
 impl DataDisk {
@@ -165,6 +167,7 @@ impl DataDisk {
             last_failed: false,
             failed_since: false,
             readers: Readers::default(),
+            nearer: Nearer::new(),
         }
     }
 
@@ -201,8 +204,9 @@ impl DataDisk {
         self.streams.continues(start)
     }
 
+    /// What comes after a flush is another stream: a journal's commit record is not a rest of what it commits.
     pub fn end_streams(&mut self) {
-        self.streams.flush();
+        self.streams.forget();
     }
 
     /// A write is sent around the log. The answer is its key.

@@ -1,7 +1,7 @@
 //! Reads: put together from RAM, log and data disk (section 3.5.2), without any foreground destage.
 //!
 //! What is dirty comes from the log or its buffers. What is clean comes from there only if the whole request does, and on a log that
-//! spins only in one piece: one read of the data disk is cheaper than many of the log. Every block read from the log is checked; a
+//! spins only in one piece that is nearer ([`super::nearer`]): one read of the data disk is cheaper than many of the log. Every block read from the log is checked; a
 //! clean copy that cannot be read is forgotten, and the data disk has another.
 
 use smallvec::{SmallVec, smallvec};
@@ -58,6 +58,7 @@ struct Plan {
 impl Core {
     pub fn on_read(&mut self, now: Nanos, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+        self.data.nearer.note(extent);
         if !self.index.table().contains_any(extent) && !self.index.ranges().contains_any(extent) {
             self.statistics.read_miss_bytes += buf.len() as u64;
             return self.forward(id, at, buf, out);
@@ -122,11 +123,20 @@ impl Core {
 
     /// Whether clean copies are read from the log, where nothing of the request must come from the data disk.
     fn is_cheaper_in_log(&self, dirty: &[FromLog], clean: &[FromLog]) -> bool {
+        if self.mode != Mode::Serving || !self.config.read_clean {
+            return false;
+        }
+        if !self.log.geometry().rotational {
+            return true;
+        }
         let on_device = |source: &&FromLog| self.log.buffers().holding(source.piece.place.0).is_none();
-        let sources = || dirty.iter().chain(clean).filter(on_device).copied().collect();
-        self.mode == Mode::Serving
-            && (!self.log.geometry().rotational
-                || log_parts(sources(), |place| self.index.segment_of(place)).len() <= 1)
+        let sources = dirty.iter().chain(clean).filter(on_device).copied().collect();
+        match log_parts(sources, |place| self.index.segment_of(place)).len() {
+            0 => true,
+            // What is dirty takes the arm to the log anyway.
+            1 => self.data.nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
+            _ => false,
+        }
     }
 
     fn count_sources(&mut self, plan: &Plan) {

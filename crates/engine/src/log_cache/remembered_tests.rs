@@ -124,3 +124,27 @@ fn a_log_that_spins_gives_clean_copies_in_one_piece_only() {
     assert_eq!(read(128, 16), 0, "two blocks of one record");
     assert_eq!(read(0, 24), 1, "three records");
 }
+
+/// The data disk has read ahead for them.
+#[test]
+fn a_log_that_spins_gives_no_clean_copies_to_reads_that_go_on() {
+    let mut steps = Steps::new(40, quiet());
+    steps.core.log.geometry_mut().rotational = true;
+    (0..8).for_each(|block| _ = steps.write(AT + 8 * block, 8, 1));
+    steps.drain();
+    let mut read = |at: u64| {
+        steps.sent.clear();
+        assert_eq!(steps.read(AT + at), Some(1));
+        reads_of_data_disk(&steps)
+    };
+    assert_eq!([32, 40, 48, 0, 8].map(&mut read), [0, 1, 1, 0, 1]);
+    // What is dirty is in the log alone.
+    steps.write(AT + 16, 8, 2);
+    assert_eq!(steps.read(AT + 16), Some(2));
+}
+
+#[test]
+fn without_read_clean_destaged_blocks_come_from_the_data_disk() {
+    let mut steps = remembered(LogCacheConfig { read_clean: false, ..quiet() });
+    assert_eq!((steps.read(AT), reads_of_data_disk(&steps)), (Some(1), 1));
+}

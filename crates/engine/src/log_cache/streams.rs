@@ -1,23 +1,33 @@
-//! Sequential streams that go around the log. A kernel splits what a client writes, often into large requests and a small
-//! rest each. A rest in the log would make holes in what went around it, which an array has to fill by reading.
+//! Sequential streams. Those of large writes go around the log: a kernel splits what a client writes, often into large requests and a small
+//! rest each, and a rest in the log would make holes in what went around it, which an array has to fill by reading.
 
 use crate::{Extent, Lba};
 
 /// Streams that are told apart.
 const STREAMS: usize = 16;
 
-/// Where large writes ended that went around the log since the last flush.
+/// Where the requests of each stream ended.
 #[derive(Default)]
 pub struct Streams {
+    /// A request goes on with a stream if it begins at its end, or at most so many sectors behind.
+    reach: u64,
     ends: [Option<Lba>; STREAMS],
     /// The place that is used again next.
     next: usize,
 }
 
 impl Streams {
-    /// A large write goes around the log.
+    pub fn reaching(reach: u64) -> Streams {
+        Streams { reach, ..Streams::default() }
+    }
+
+    fn position(&self, start: Lba) -> Option<usize> {
+        let goes_on = |end: Lba| end <= start && start - end <= self.reach;
+        self.ends.iter().position(|end| end.is_some_and(goes_on))
+    }
+
     pub fn note(&mut self, extent: Extent) {
-        let known = self.ends.iter().position(|end| *end == Some(extent.start));
+        let known = self.position(extent.start);
         let place = known.unwrap_or(self.next);
         if known.is_none() {
             self.next = (self.next + 1) % STREAMS;
@@ -25,14 +35,13 @@ impl Streams {
         self.ends[place] = Some(extent.end());
     }
 
-    /// A small write that begins here goes on where a large one ended.
+    /// A request that begins here goes on where another one ended.
     pub fn continues(&self, start: Lba) -> bool {
-        self.ends.contains(&Some(start))
+        self.position(start).is_some()
     }
 
-    /// What comes after a flush is another stream: a journal's commit record is not a rest of what it commits.
-    pub fn flush(&mut self) {
-        *self = Streams::default();
+    pub fn forget(&mut self) {
+        self.ends = [None; STREAMS];
     }
 }
 
@@ -53,7 +62,12 @@ mod tests {
         assert!(!streams.continues(Lba(10_100)) && streams.continues(Lba(10_150)), "it goes on from there");
         streams.note(extent(500_000, 1));
         assert!(!streams.continues(Lba(100)) && streams.continues(Lba(20_100)), "the oldest is forgotten");
-        streams.flush();
+        streams.forget();
         assert!(!streams.continues(Lba(20_100)));
+        let mut streams = Streams::reaching(8);
+        streams.note(extent(100, 10));
+        assert_eq!([109, 110, 118, 119].map(|at| streams.continues(Lba(at))), [false, true, true, false]);
+        streams.note(extent(115, 10));
+        assert!(!streams.continues(Lba(110)) && streams.continues(Lba(125)), "it is the same one");
     }
 }
