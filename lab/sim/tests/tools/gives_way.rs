@@ -29,6 +29,10 @@ fn wait(driver: &mut Driver, stack: &mut Stack) -> bool {
 
 /// A log on a fast device before a modelled disk; `cached`: there is a log.
 fn stack(cached: bool) -> (Stack, Driver) {
+    stack_as(cached, LogCacheConfig::default())
+}
+
+fn stack_as(cached: bool, config: LogCacheConfig) -> (Stack, Driver) {
     let log_sectors = LOG_BYTES / 512;
     let mut log = MemDisk::instant(Geometry::plain(log_sectors));
     let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
@@ -40,7 +44,6 @@ fn stack(cached: bool) -> (Stack, Driver) {
     let drive = DiskConfig { drive: "nearline-2018".to_owned(), ..DiskConfig::default() };
     let disk =
         builder.layer("disk", Box::new(Disk::new(&drive).expect("a drive that is there")), &[data_port]);
-    let config = LogCacheConfig::default();
     let root = match cached {
         true => builder.layer("cache", Box::new(LogCache::new(config)), &[log_port, disk]),
         false => disk,
@@ -117,4 +120,45 @@ fn reads_beside_destaging_take_at_most_half_as_long_again() {
         assert!(destaged > 0, "{scene:?}: destaging stands still");
         assert!(cached <= most * plain, "{scene:?}: {cached:.1} ms beside {plain:.1} ms");
     }
+}
+
+/// Writes a second beside several readers, from when the log is at its high mark.
+fn writes_beside_readers(destage_depth: usize) -> f64 {
+    const WRITES: u64 = 20_000;
+    const IN_FLIGHT: u64 = 8;
+    let (mut stack, mut driver) =
+        stack_as(true, LogCacheConfig { destage_depth, ..LogCacheConfig::default() });
+    let mut rng = SimRng::new(5);
+    let mut begun = Nanos::ZERO;
+    let (mut asked, mut written) = (0, 0);
+    // Readers and writers have even and odd numbers.
+    let mut ask = |driver: &mut Driver, stack: &mut Stack, kind: u64| {
+        let at = Lba(rng.below(DATA_SECTORS / LINE_SECTORS) * LINE_SECTORS);
+        let buf = Buf::blank(LINE_BYTES as usize);
+        let write = Io::Write { at, buf: Buf::blank(LINE_BYTES as usize), durability: Durability::Volatile };
+        asked += 1;
+        let io = if kind == 0 { Io::Read { at, buf } } else { write };
+        driver.request(stack, RequestId(asked * 2 + kind), io);
+    };
+    (0..IN_FLIGHT * 2).for_each(|client| ask(&mut driver, &mut stack, client % 2));
+    while written < WRITES {
+        while let Some((id, result)) = driver.take_reply() {
+            result.status.expect("good disks");
+            written += id.0 % 2;
+            if written == WRITES / 2 && id.0 % 2 == 1 {
+                begun = driver.now();
+            }
+            ask(&mut driver, &mut stack, id.0 % 2);
+        }
+        assert_ne!(driver.step(&mut stack), dcd_sim::Progress::Idle);
+    }
+    (WRITES / 2) as f64 / driver.now().since(begun).as_secs_f64()
+}
+
+/// One operation at a time would wait for all readers at the disk, each time: writers would stand still before a full log.
+#[test]
+fn beside_writers_destaging_has_many_operations_in_flight() {
+    let [many, one] = [32, 1].map(writes_beside_readers);
+    println!("{many:.0} writes a second, and {one:.0} with one operation in flight");
+    assert!(many > 1.5 * one, "{many:.0} writes a second, and {one:.0} with one operation in flight");
 }

@@ -73,16 +73,18 @@ impl Core {
 
     /// How many operations may be in flight on a device.
     ///
-    /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So at most one is in flight while clients read,
-    /// and then a number of reads go undisturbed. The number falls to none as writers fill the log; a writer that waits for space comes
-    /// before all readers.
+    /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So while clients read, a number of reads go
+    /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
+    /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
+    /// disk for their and the readers' requests each time, and the log would be full.
     pub(super) fn destage_depth(&self, port: Port) -> usize {
         let spins =
             if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
         match self.readers_quiet() {
             Some(quiet) if spins => {
                 let may = quiet >= READER_RESTS || self.data.readers.undisturbed() >= self.reads_first();
-                usize::from(may).min(self.config.destage_depth)
+                let depth = if self.has_writers() { self.config.destage_depth } else { 1 };
+                if may { depth.min(self.config.destage_depth) } else { 0 }
             }
             _ => self.config.destage_depth,
         }
@@ -98,14 +100,17 @@ impl Core {
         self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
     }
 
+    fn has_writers(&self) -> bool {
+        self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE)
+    }
+
     /// The reads that go undisturbed after each operation.
     fn reads_first(&self) -> u64 {
         if self.draining {
             return 1;
         }
-        let writes = self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE);
         let free = (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark) / 100.0);
-        if writes { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
+        if self.has_writers() { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
     }
 
     /// Goes on with destaging as far as it may; runs after every event.
