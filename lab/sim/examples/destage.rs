@@ -8,7 +8,11 @@
 //! region that has two, four or sixteen times as many, with one operation in flight at a drive without a queue and with
 //! 32. The rules are what the stride benchmark finds on the same modelled drive.
 //!
-//! `cargo run --release -p dcd-sim --example destage [gaps]`
+//! With `sustained` it writes four times the log's size of 4 KiB blocks at random places, 32 in flight, with default settings, and then
+//! destages what is left. The sorted rate is that of the same blocks, in the order of their arrival, written by logfuls: each logful is
+//! one sorted sweep, with as many writes in flight, and a flush. A cache with this log can sort no more than that at a time.
+//!
+//! `cargo run --release -p dcd-sim --example destage [gaps|sustained]`
 
 #[allow(dead_code)] // Each program uses a part of it.
 mod common;
@@ -53,8 +57,13 @@ fn spindle(builder: &mut StackBuilder, drive: &Drive, sectors: u64, queue_depth:
     builder.layer("spindle", Box::new(disk), &[device])
 }
 
-/// A formatted cache over a log device and a disk, or over two slices of one disk.
+/// A formatted cache over a log device and a disk, or over two slices of one disk, that destages only when it is full or told to.
 fn cached(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: LogCacheConfig) -> Bench {
+    let config = LogCacheConfig { when: WhenPolicy::WhenFull, bypass_bytes: 0, ..config };
+    cached_as(drive, own_device, queue_depth, config)
+}
+
+fn cached_as(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: LogCacheConfig) -> Bench {
     let mut builder = StackBuilder::new();
     let mut driver_devices: Vec<Box<dyn SimDevice>> = Vec::new();
     let mut device = |sectors, latency| {
@@ -79,7 +88,6 @@ fn cached(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: L
     let mut log = Front { device: log, sectors: LOG_SECTORS };
     let mut data = StandIn { sectors: DATA_SECTORS };
     format(&mut log, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
-    let config = LogCacheConfig { when: WhenPolicy::WhenFull, bypass_bytes: 0, ..config };
     let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
     let Target::Layer(cache) = root else { unreachable!("a cache is a layer") };
     let mut stack = builder.finish(root);
@@ -248,9 +256,79 @@ fn gaps() {
     }
 }
 
+/// Blocks of a log.
+const LOGFUL: usize = (256 * MIB / 8) as usize;
+const LOGFULS: usize = 4;
+const IN_FLIGHT: usize = 32;
+
+/// Writes the blocks in their order: how long each took until its answer, and all of them.
+fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos) {
+    let mut begun = vec![Nanos::ZERO; blocks.len()];
+    let mut times = Vec::with_capacity(blocks.len());
+    let mut next = 0;
+    while times.len() < blocks.len() {
+        while next < blocks.len() && next - times.len() < IN_FLIGHT {
+            begun[next] = bench.driver.now();
+            let buf = Buf::blank(4096);
+            let io = Io::Write { at: Lba(blocks[next] * 8), buf, durability: Durability::Volatile };
+            bench.driver.request(&mut bench.stack, RequestId(next as u64), io);
+            next += 1;
+        }
+        while let Some((id, result)) = bench.driver.take_reply() {
+            result.status.expect("good disks");
+            times.push(bench.driver.now().since(begun[id.0 as usize]));
+        }
+        if next - times.len() == IN_FLIGHT || next == blocks.len() && times.len() < next {
+            assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle);
+        }
+    }
+    times.sort_unstable();
+    (times, bench.driver.now())
+}
+
+fn sustained() {
+    println!(
+        "{:<17} {:<18} {:>8} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
+        "drive", "log", "RAM", "answered", "destaged", "sorted", "share", "p50 ms", "p99 ms", "max ms"
+    );
+    let mut rng = SimRng::new(11);
+    let blocks: Vec<u64> = (0..LOGFUL * LOGFULS).map(|_| rng.below(DATA_SECTORS / 8)).collect();
+    let depth = LogCacheConfig::default().destage_depth;
+    for (own_device, mib) in [(true, 16), (true, 64), (false, 16), (false, 64), (false, 256)] {
+        let (drive, note) = drive_for(DRIVES[0], (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
+        let config = LogCacheConfig { destage_memory: mib << 20, ..LogCacheConfig::default() };
+        let mut bench = cached_as(&drive, own_device, None, config);
+        let (times, answered) = write_all(&mut bench, &blocks);
+        let destaged = answered + drain(&mut bench).0;
+        let first = if own_device { 0 } else { LOG_SECTORS };
+        let sweeps = blocks.chunks(LOGFUL).map(|part| {
+            let part: BTreeSet<u64> = part.iter().copied().collect();
+            sorted(&drive, &part, first, depth).0.as_secs_f64()
+        });
+        let floor: f64 = sweeps.sum();
+        let rate = |seconds: f64| blocks.len() as f64 / seconds;
+        let at = |part: usize| times[(times.len() - 1) * part / 1000].0 as f64 / 1e6;
+        println!(
+            "{:<17} {:<18} {mib:>4} MiB {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>6.1}% {:>9.2} {:>9.1} {:>9.1}{note}",
+            DRIVES[0],
+            if own_device { "on its own device" } else { "on the same disk" },
+            rate(answered.as_secs_f64()),
+            rate(destaged.as_secs_f64()),
+            rate(floor),
+            100.0 * floor / destaged.as_secs_f64(),
+            at(500),
+            at(990),
+            at(1000),
+        );
+    }
+}
+
 fn main() {
     if std::env::args().any(|argument| argument == "gaps") {
         return gaps();
+    }
+    if std::env::args().any(|argument| argument == "sustained") {
+        return sustained();
     }
     let depth = LogCacheConfig::default().destage_depth;
     println!(
