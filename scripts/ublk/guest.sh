@@ -366,29 +366,39 @@ part_upgrades() {
     stop_server
 }
 
-# ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor seconds of the whole machine for each.
+# ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor time of the whole machine for each. Reads are of
+# what was written before. ublk's device is measured with recovery, where each write is durable, and without, where it is as NBD's.
+measure() { # NAME NODE
+    busy=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat)
+    fio --name=job --filename="$2" --direct=1 --ioengine=libaio --bs=4k --size=32m --rw="${work%-*}" --iodepth="${work#*-}" \
+        --time_based --runtime="$SECONDS_EACH" --randrepeat=1 --minimal > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
+    after=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat)
+    awk -F';' -v busy="$busy" -v after="$after" -v head="measured;$round;$work;$1" '/^3;/ {
+        printf "%s;%d;%.1f\n", head, $8 + $49, (after - busy) / (($6 + $47) / 4) }' /tmp/fio.log >> /mnt/results
+}
+
 part_measure() {
-    stack both "ublk = 0" 'nbd = "unix:/tmp/both.socket"'
-    serve both
-    nbd-client -unix /tmp/both.socket /dev/nbd0 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
-    until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
     round=1
     while [ $round -le "$ROUNDS" ]; do
-        for work in randread-1 randread-32 randwrite-1 randwrite-32; do
-            for device in ublkb0 nbd0; do
-                busy=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)
-                fio --name=job --filename=/dev/$device --direct=1 --ioengine=libaio --bs=4k --size=32m --rw="${work%-*}" --iodepth="${work#*-}" \
-                    --time_based --runtime="$SECONDS_EACH" --randrepeat=1 --minimal > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
-                after=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)
-                awk -F';' -v busy="$busy" -v after="$after" -v head="measured;$round;$work;$device" '/^3;/ {
-                    count = ($6 + $47) / 4
-                    printf "%s;%d;%.1f\n", head, $8 + $49, (after - busy) / count * 1000000 }' /tmp/fio.log >> /mnt/results
+        for recovery in false true; do
+            stack both "ublk = 0" "ublk-recovery = $recovery" 'nbd = "unix:/tmp/both.socket"'
+            serve both
+            nbd-client -unix /tmp/both.socket /dev/nbd0 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
+            until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
+            for work in randwrite-1 randwrite-32 randread-1 randread-32; do
+                if [ $recovery = true ]; then
+                    measure ublk-recovery $node
+                else
+                    measure ublk $node
+                    measure nbd /dev/nbd0
+                fi
             done
+            nbd-client -d /dev/nbd0 > /dev/null 2>&1
+            until [ "$(cat /sys/block/nbd0/size)" -eq 0 ]; do sleep 0.1; done
+            stop_server
         done
         round=$((round + 1))
     done
-    nbd-client -d /dev/nbd0 > /dev/null 2>&1
-    stop_server
 }
 
 stack any "ublk = true"

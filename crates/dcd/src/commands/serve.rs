@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Nanos, Stack};
+use dcd_engine::{Geometry, Nanos, Stack};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
@@ -199,34 +199,41 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         places.push(format!("fuse {}", image.image().display()));
         driver.add_source(Box::new(image));
     }
-    if let Some(wanted) = file.serve.ublk {
-        let number = match wanted {
-            UblkNumber::Any => None,
-            UblkNumber::Is(number) => Some(number),
-        };
-        let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
-        let lost = lost_with_server(file);
-        let device =
-            UblkDevice::open(ublk::system(), number, &owner, geometry, lost.is_none()).map_err(failed)?;
-        if let Some(why) = lost {
-            let then = match device.outlives_server() {
-                true => {
-                    "was made to outlive its server, but what this one answers does not; unmount what is on it, and restart"
-                }
-                false => "ends with this server, and a file system on it fails then",
-            };
-            eprintln!("dcd: {} {then}: {why}", device.node());
-        }
-        let (node, missing) = (device.node(), device.missing());
-        if !missing.is_empty() {
-            eprintln!(
-                "dcd: {node}: this kernel's ublk is without {}: a file system on it fails with the server",
-                missing.join(", ")
-            );
-        }
-        driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))?;
+    if let Some(number) = file.serve.ublk {
+        make_ublk(file, number, geometry, driver)?;
     }
     Ok(places)
+}
+
+/// The device of the kernel; it is told of when clients can use it.
+fn make_ublk(
+    file: &StackFile,
+    number: UblkNumber,
+    geometry: Geometry,
+    driver: &mut Driver,
+) -> Result<(), Failure> {
+    let number = match number {
+        UblkNumber::Any => None,
+        UblkNumber::Is(number) => Some(number),
+    };
+    let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
+    let lost = lost_with_server(file);
+    let outlives = lost.is_none();
+    let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
+    let (node, missing) = (device.node(), device.missing().join(", "));
+    match lost {
+        Some(why) if device.outlives_server() => eprintln!(
+            "dcd: {node} was made to outlive its server, but what this one answers does not ({why}): unmount what is on it, and restart"
+        ),
+        Some(why) => {
+            eprintln!("dcd: {node} ends with this server, and a file system on it fails then: {why}");
+        }
+        None if !missing.is_empty() => eprintln!(
+            "dcd: {node} ends with this server, and a file system on it fails then: this kernel's ublk is without {missing}"
+        ),
+        None => {}
+    }
+    driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))
 }
 
 /// Says where that is: a port may be chosen by the kernel.
