@@ -2,6 +2,7 @@
 
 mod activation;
 mod clients;
+mod commanded;
 mod common;
 mod sources;
 mod stopping;

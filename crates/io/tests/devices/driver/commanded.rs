@@ -1,0 +1,177 @@
+//! A front-end in the ring: its commands, its requests, and what becomes of both at the end. The null device ends every command at once.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex};
+
+use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
+use dcd_io::{
+    Actions, CallId, Command, CommandSource, Context, Device, DeviceSpec, Driver, Ending, FrontEndNews, Host,
+    Task,
+};
+
+const BYTES: usize = 8192;
+const SLOTS: usize = 3;
+
+/// What has happened to the front-end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    answered: usize,
+    held: usize,
+    unanswered_at_end: Option<usize>,
+    closed: bool,
+    refused_by_kernel: bool,
+}
+
+struct Front {
+    file: File,
+    seen: Arc<Mutex<Seen>>,
+    /// Requests that are still to come; then the front-end has no more commands.
+    left: usize,
+    news: Option<FrontEndNews>,
+}
+
+impl Front {
+    fn command(&self, slot: usize, actions: &mut Actions) {
+        actions.commands.push(Command { slot, op: 1, head: [0; 8], buf: Buf::zeroed(BYTES) });
+    }
+}
+
+impl CommandSource for Front {
+    fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    fn buffer_bytes(&self) -> usize {
+        BYTES
+    }
+
+    fn begin(&mut self, actions: &mut Actions) {
+        (0..SLOTS).for_each(|slot| self.command(slot, actions));
+    }
+
+    fn begun(&mut self) -> io::Result<Task> {
+        Ok(Box::new(|| Ok(())))
+    }
+
+    fn task_ended(&mut self, ended: io::Result<()>) {
+        ended.unwrap();
+        self.news = Some(FrontEndNews::Ready("here".to_owned()));
+    }
+
+    fn take_news(&mut self) -> Option<FrontEndNews> {
+        self.news.take()
+    }
+
+    fn completed(&mut self, slot: usize, result: i32, mut buf: Buf, actions: &mut Actions) {
+        if result < 0 {
+            self.seen.lock().unwrap().refused_by_kernel = true;
+            self.news = Some(FrontEndNews::Failed("no commands".to_owned()));
+        } else if self.left > 0 {
+            self.left -= 1;
+            buf.set_len(512);
+            let io = Io::Write { at: Lba(slot as u64), buf, durability: Durability::Volatile };
+            actions.requests.push((slot as u64, io));
+        }
+    }
+
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
+        result.status.unwrap();
+        self.seen.lock().unwrap().answered += 1;
+        self.command(token as usize, actions);
+    }
+
+    fn hold(&mut self, _token: u64, _io: Io) {
+        self.seen.lock().unwrap().held += 1;
+    }
+
+    fn user(&self) -> Option<String> {
+        Some("somebody".to_owned())
+    }
+
+    fn outlives_server(&self) -> bool {
+        true
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::json!({})
+    }
+
+    fn end(&mut self, unanswered: usize) -> Ending {
+        let mut seen = self.seen.lock().unwrap();
+        seen.unanswered_at_end = Some(unanswered);
+        if seen.held > 0 { Ending::Leave("held".to_owned()) } else { Ending::Remove(Box::new(|| Ok(()))) }
+    }
+
+    fn not_removed(&self, error: &io::Error) -> Result<String, String> {
+        Err(error.to_string())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        self.seen.lock().unwrap().closed = true;
+        Ok(())
+    }
+}
+
+/// Stops some time after the front-end is there.
+struct StopLater(Option<Nanos>);
+
+impl Host for StopLater {
+    fn call(&mut self, _call: CallId, _body: serde_json::Value, _context: &mut Context<'_>) {}
+
+    fn front_end(&mut self, _news: FrontEndNews, context: &mut Context<'_>) {
+        assert!(context.peers().iter().all(|peer| peer.waits && peer.who == "somebody"));
+        self.0 = Some(context.now() + Nanos::from_millis(50));
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.0
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        self.0 = None;
+        context.stop(Nanos::from_secs(5));
+    }
+}
+
+/// Serves that many requests, and ends. None where the kernel takes no commands for the null device.
+fn serve(requests: usize) -> Option<(Seen, Result<Option<String>, String>)> {
+    let mut driver = Driver::new().unwrap();
+    let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
+    let mut builder = StackBuilder::new();
+    let root = builder.device(device.geometry());
+    driver.add_device(device);
+    let mut stack = builder.finish(root);
+    stack.activate(&mut driver).unwrap();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let file = File::options().read(true).write(true).open("/dev/null").unwrap();
+    let front = Front { file, seen: Arc::clone(&seen), left: requests, news: None };
+    driver.add_command_source(Box::new(front)).unwrap();
+    assert!(driver.run(&mut stack, &mut StopLater(None)).unwrap().is_clean());
+    let ended = driver.end_command_source();
+    drop(driver);
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    if seen.refused_by_kernel {
+        let _ =
+            writeln!(io::stderr(), "SKIPPED: commands in the ring: this kernel has none for the null device");
+        return None;
+    }
+    Some((seen, ended))
+}
+
+#[test]
+fn a_front_end_whose_requests_are_answered_is_removed() {
+    let Some((seen, ended)) = serve(1000) else { return };
+    assert_eq!(ended, Ok(None));
+    let expected = Seen { answered: 1000, unanswered_at_end: Some(0), closed: true, ..Seen::default() };
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn requests_that_come_while_the_driver_stops_are_held_and_the_device_is_left() {
+    let Some((seen, ended)) = serve(usize::MAX) else { return };
+    assert_eq!(ended, Ok(Some("held".to_owned())));
+    assert_eq!((seen.held, seen.unanswered_at_end, seen.closed), (SLOTS, Some(0), false));
+    assert!(seen.answered > 0);
+}
