@@ -7,8 +7,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::LINE_BYTES;
-use dcd_engine::log_cache::Reads;
 use dcd_engine::log_cache::table::LookupTable;
+use dcd_engine::log_cache::{Promise, Reads};
 use toml::de::DeTable;
 
 use crate::error::{Source, StackFileError, suggestion};
@@ -301,6 +301,31 @@ impl StackFile {
             _ => false,
         };
         self.layers.iter().filter(declares).map(|layer| layer.name.as_str()).collect()
+    }
+
+    /// Has log caches keep what they answer although the server may be killed.
+    pub fn outlive_server(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerKind::LogCache { config, .. } = &mut layer.kind {
+                config.outlives_server = true;
+            }
+        }
+    }
+
+    /// Nothing that is answered is lost when the server is killed: no layer answers from its memory.
+    pub fn keeps_answered(&self) -> bool {
+        self.layers.iter().all(|layer| match &layer.kind {
+            LayerKind::LogCache { config, .. } => match config.promise {
+                Promise::Flush => config.outlives_server,
+                Promise::Always => true,
+                Promise::Ordered => false,
+            },
+            LayerKind::WriteCache(_) | LayerKind::Raid(_) | LayerKind::Registered { .. } => false,
+            LayerKind::Slice(_)
+            | LayerKind::Fault { .. }
+            | LayerKind::ReadAhead { .. }
+            | LayerKind::Trace(_) => true,
+        })
     }
 
     /// Takes all RAM for volatile, whatever the layers declare: for a process that relies on flushes.

@@ -17,7 +17,7 @@ nbd-name = ""               name of the NBD export
 fuse = "DIR"                directory on which one image file appears
 ublk = false                true: a block device of the kernel, /dev/ublkbN; or its number. Needs root
                             and the module ublk_drv
-ublk-recovery = true        it outlives the server, and each write is durable before it is answered.
+ublk-recovery = true        it outlives the server, and each write is in the log before it is answered.
                             false: it ends with the server, and writes are as promised
 control = "PATH"            socket for dcd status, flush and detach
 metrics = "tcp:PORT"        where Prometheus fetches http://127.0.0.1:PORT/metrics; tcp:ADDRESS:PORT

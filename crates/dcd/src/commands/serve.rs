@@ -14,7 +14,7 @@ use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_serve::ublk::{self, Owner, UblkDevice};
+use dcd_serve::ublk::{self, Outlives, Owner, UblkDevice};
 use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, StackFile, UblkNumber};
 
 use crate::advice::Advised;
@@ -42,6 +42,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     if file.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
+        if file.serve.ublk_recovery {
+            file.outlive_server();
+        }
     }
     for what in leave_out(&mut file, args.degraded)? {
         eprintln!("dcd: {what}");
@@ -218,7 +221,11 @@ fn make_ublk(
     };
     let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
     let lost = lost_with_server(file);
-    let outlives = lost.is_none();
+    let outlives = match lost {
+        Some(_) => Outlives::No,
+        None if file.keeps_answered() => Outlives::Answered,
+        None => Outlives::Durable,
+    };
     let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {

@@ -8,7 +8,7 @@
 //! | Gone     | there is none: somebody has removed the device | the end |
 //!
 //! What is answered has to outlive the server as well: the file system above goes on, and would not write again what a killed server had in its
-//! memory. So where the device outlives its server, every write is a durable one, as with FUA.
+//! memory. So where the device outlives its server and the stack may answer from memory, every write is a durable one, as with FUA.
 //!
 //! A held request is never answered: with the end of the process the kernel keeps it for the next server.
 
@@ -51,8 +51,7 @@ pub struct UblkDevice {
     claimed: Claimed,
     geometry: Geometry,
     file: File,
-    /// The flags that were asked for.
-    asked: u64,
+    outlives: Outlives,
     /// The descriptors of each queue; mapped once the kernel has the first commands.
     descriptors: Vec<KernelMemory>,
     pending: Vec<Pending>,
@@ -62,24 +61,41 @@ pub struct UblkDevice {
     news: Option<FrontEndNews>,
 }
 
+/// What a killed server leaves of what it has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlives {
+    /// Not even durable writes.
+    No,
+    /// Durable writes.
+    Durable,
+    /// Everything.
+    Answered,
+}
+
+impl Outlives {
+    /// What is asked of the kernel.
+    fn flags(self) -> u64 {
+        control::flags_for(self != Outlives::No)
+    }
+}
+
 impl UblkDevice {
-    /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any. `outlives`: durable writes outlive
-    /// the server, so the device may, too.
+    /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any.
     pub fn open(
         kernel: Arc<dyn Kernel>,
         wanted: Option<u32>,
         owner: &Owner,
         geometry: Geometry,
-        outlives: bool,
+        outlives: Outlives,
     ) -> Result<UblkDevice, UblkError> {
-        let asked = control::flags_for(outlives);
+        let asked = outlives.flags();
         let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry, asked)?;
         let number = claimed.info.dev_id;
         owner.note(number);
         let path = format!("/dev/ublkc{number}");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|source| UblkError::Open { path, source })?;
-        Ok(UblkDevice::new(kernel, claimed, geometry, file, asked))
+        Ok(UblkDevice::new(kernel, claimed, geometry, file, outlives))
     }
 
     pub(super) fn new(
@@ -87,7 +103,7 @@ impl UblkDevice {
         claimed: Claimed,
         geometry: Geometry,
         file: File,
-        asked: u64,
+        outlives: Outlives,
     ) -> UblkDevice {
         let slots = usize::from(claimed.info.nr_hw_queues) * usize::from(claimed.info.queue_depth);
         UblkDevice {
@@ -95,7 +111,7 @@ impl UblkDevice {
             claimed,
             geometry,
             file,
-            asked,
+            outlives,
             descriptors: Vec::new(),
             pending: (0..slots).map(|_| Pending::default()).collect(),
             held: Vec::new(),
@@ -118,7 +134,7 @@ impl UblkDevice {
 
     /// What a kernel lacks that was asked for.
     pub fn missing(&self) -> Vec<&'static str> {
-        flag_names(self.asked & !self.claimed.info.flags)
+        flag_names(self.outlives.flags() & !self.claimed.info.flags)
     }
 
     fn depth(&self) -> usize {
@@ -144,7 +160,8 @@ impl UblkDevice {
 
     /// A request of the kernel: to the stack, or straight back where it is none that can be done.
     pub(super) fn request(&mut self, slot: usize, asked: u::IoDesc, buf: Buf, actions: &mut Actions) {
-        let request = match read_request(asked, buf, self.buffer_bytes(), self.outlives_server()) {
+        let durable = self.outlives_server() && self.outlives != Outlives::Answered;
+        let request = match read_request(asked, buf, self.buffer_bytes(), durable) {
             Ok(request) => request,
             Err((buf, errno)) => return self.commit(slot, -errno.raw_os_error(), buf, actions),
         };

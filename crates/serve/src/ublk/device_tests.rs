@@ -4,10 +4,10 @@ use crate::ublk::System;
 const BYTES: u32 = 64 << 10;
 
 fn device() -> UblkDevice {
-    device_with(u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE)
+    device_with(u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE, Outlives::Durable)
 }
 
-fn device_with(flags: u64) -> UblkDevice {
+fn device_with(flags: u64, outlives: Outlives) -> UblkDevice {
     let info = u::DevInfo {
         nr_hw_queues: 2,
         queue_depth: 4,
@@ -18,7 +18,7 @@ fn device_with(flags: u64) -> UblkDevice {
     };
     let file = File::open("/dev/null").unwrap();
     let claimed = Claimed { info, recovered: false };
-    let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file, flags);
+    let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file, outlives);
     device.phase = Phase::Live;
     device
 }
@@ -57,7 +57,7 @@ fn the_first_commands_are_one_for_each_tag_of_each_queue() {
 
 #[test]
 fn requests_of_the_kernel_become_requests_of_the_stack() {
-    let mut device = device_with(0);
+    let mut device = device_with(0, Outlives::No);
     let (token, io) = become_request(&mut device, asked(u::OP_READ, 0, 8, 16)).unwrap();
     assert!(token == 5 && matches!(io, Io::Read { at: Lba(8), buf } if buf.len() == 8192));
     let io = become_request(&mut device, asked(u::OP_WRITE, u::IO_F_FUA, 8, 1)).unwrap().1;
@@ -73,8 +73,14 @@ fn requests_of_the_kernel_become_requests_of_the_stack() {
 
 #[test]
 fn every_write_to_a_device_that_outlives_its_server_does_so_too() {
-    for (flags, expected) in [(0, Durability::Volatile), (u::F_USER_RECOVERY, Durability::Durable)] {
-        let mut device = device_with(flags);
+    for (flags, outlives, expected) in [
+        (0, Outlives::Durable, Durability::Volatile),
+        (u::F_USER_RECOVERY, Outlives::Durable, Durability::Durable),
+        // Made by an earlier server.
+        (u::F_USER_RECOVERY, Outlives::No, Durability::Durable),
+        (u::F_USER_RECOVERY, Outlives::Answered, Durability::Volatile),
+    ] {
+        let mut device = device_with(flags, outlives);
         let io = become_request(&mut device, asked(u::OP_WRITE, 0, 8, 1)).unwrap().1;
         assert!(matches!(io, Io::Write { durability, .. } if durability == expected));
         let io = become_request(&mut device, asked(u::OP_WRITE_ZEROES, 0, 8, 1)).unwrap().1;
