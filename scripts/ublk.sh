@@ -49,3 +49,21 @@ show_results() {
 }
 watch_machine ublk show_results
 show_results
+awk -F';' "$summary"'
+    $1 == "measured" { seen[$3, $4]++; rate[$3, $4, seen[$3, $4]] = $5; cost[$3, $4, seen[$3, $4]] = $6; any = 1 }
+    # Of ratios to NBD in the same round.
+    function row(work, name, values,    i, ratios) {
+        for (i = 1; i <= seen[work, name]; i++) ratios[i] = values[work, name, i] / values[work, "nbd", i]
+        printf " | %s", summary(ratios, seen[work, name], "%.2f")
+    }
+    END {
+        if (!any) exit
+        print "\n| 4 KiB, depth | ublk | ublk with recovery | processor time, ublk | with recovery |\n|---|---|---|---|---|"
+        split("randread-1 randread-32 randwrite-1 randwrite-32", works, " ")
+        for (w = 1; w <= 4; w++) {
+            printf "| %s", works[w]
+            row(works[w], "ublk", rate); row(works[w], "ublk-recovery", rate)
+            row(works[w], "ublk", cost); row(works[w], "ublk-recovery", cost)
+            print " |"
+        }
+    }' "$work/results"
