@@ -125,7 +125,11 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
 
     // A stop waits, says for what, and ends when it is told so once more.
     disk.hang();
-    place.nbd().ask(12 * MIB, 4096).unwrap();
+    let mut waiting = place.nbd();
+    waiting.ask(12 * MIB, 4096).unwrap();
+    while !String::from_utf8_lossy(&place.run("status", &["--json"]).stdout).contains("\"in_flight\":1") {
+        std::thread::sleep(Duration::from_millis(50));
+    }
     writer.write(9 * MIB, &[8; 4096]).unwrap();
     writer.flush().unwrap();
     signal(&server.child, "TERM");

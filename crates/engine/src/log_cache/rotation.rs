@@ -146,12 +146,13 @@ impl Rotation {
         self.is_disturbed |= elapsed > TURNS_KNOWN * revolution;
         self.asked = usize::from(self.is_disturbed);
         let Learnt { lead, judge } = &mut self.learnt[self.asked];
-        let delay = if is_behind { 0 } else { self.delays.expected };
+        let most = revolution / 64 * 63;
+        let delay = if is_behind { 0 } else { self.delays.expected.min(most) };
         Some(Turn {
             revolution,
             track,
             elapsed: elapsed % revolution,
-            lead: (lead.lead() + delay).min(revolution / 64 * 63),
+            lead: (lead.lead() + delay).min(most),
             delay,
             is_disturbed: self.is_disturbed,
             is_placed: judge.next_is_placed(),
@@ -501,6 +502,17 @@ mod tests {
             write(&mut rotation, &mut now, turning(200_000));
         }
         assert!(rotation.learnt[0].lead.lead() < 400_000, "{}", rotation.learnt[0].lead.lead());
+    }
+
+    #[test]
+    fn a_client_that_is_nearly_a_turn_late_is_no_trouble() {
+        let spin = Spin { revolution: Nanos(8_333_333), ..SPIN };
+        let mut rotation = Rotation::new(Spindle::Spins(spin), START, 1 << 20);
+        let mut now = Nanos::ZERO;
+        for _ in 0..5000 {
+            write_late(&mut rotation, &mut now, 8_203_110, 100_000);
+        }
+        assert_eq!(rotation.delays.expected, 8_333_333 * 63 / 64, "more than 63 whole parts");
     }
 
     /// Writes a record so long after its place was chosen.
