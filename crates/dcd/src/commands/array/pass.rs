@@ -81,7 +81,11 @@ fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Resul
     if has_nothing_to_do(command, &before) {
         return Ok(before);
     }
-    tell(&mut client, choice, command)?;
+    if let Err(failure) = tell(&mut client, choice, command) {
+        // What the array does by itself may have ended since.
+        let now = array_of_server(&mut client, &choice.layer)?;
+        return if has_nothing_to_do(command, &now) { Ok(now) } else { Err(failure) };
+    }
     let mut follower = Follower::new(progress);
     loop {
         let array = array_of_server(&mut client, &choice.layer)?;
