@@ -367,7 +367,7 @@ part_upgrades() {
 }
 
 # ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor time of the whole machine for each. Reads are of
-# what was written before. ublk's device is measured with recovery, where each write is durable, and without, where it is as NBD's.
+# what was written before. ublk's device is measured with recovery, where each write is in the log before it is answered, and without, where it is as NBD's.
 measure() { # NAME NODE
     busy=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat)
     fio --name=job --filename="$2" --direct=1 --ioengine=libaio --bs=4k --size=32m --rw="${work%-*}" --iodepth="${work#*-}" \
