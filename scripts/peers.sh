@@ -12,8 +12,8 @@
 #   seconds that are reported have been divided by the factor. The SSD is not slowed, nor is what a cache does by the clock: dcd waits
 #   for a second of idleness, dm-writecache commits every second, bcache looks for dirty blocks every 30 s.
 #   BED=uml: Debian's user-mode kernel, which is not slowed. System calls of processes are dear there, so dcd looks worse than it is.
-# - dcd runs in the guest, with the promise `flush`, and is reached through NBD. The others are as they are by default, but bcache writes
-#   back and has no sequential cutoff, and dm-cache writes back with smq and blocks of 64 KiB. dm-writeboost is built from the source of
+# - dcd runs in the guest, with the promise `flush`: as `dcd` through ublk as it is by default, which recovers, as `dcd-brief` through ublk
+#   without recovery, and as `dcd-nbd`. The user-mode kernel has no ublk. The others are as they are by default, but bcache writes back and has no sequential cutoff, and dm-cache writes back with smq and blocks of 64 KiB. dm-writeboost is built from the source of
 #   Debian's package, with two names changed that the kernel has dropped.
 # - Every round takes another setup first, and each run boots the kernel and begins on an empty disk.
 #
@@ -33,7 +33,8 @@
 # RAM that is gone since before the cache was made.
 #
 # usage: peers.sh PROGRAMS     the directory of dcd and dcd-lab
-#   ROUNDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd" PLACES="disk ssd" BED=qemu|uml SLOWER=FACTOR LOG_MIB=256
+#   ROUNDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd"
+#   PLACES="disk ssd" BED=qemu|uml SLOWER=FACTOR LOG_MIB=256
 #   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained" FSYNCS=128 BURST_MIB=16 TREE_FILES=50
 #   SUSTAINED_LOG_MIB=16 SUSTAINED_SECONDS=20 SECONDS_MAX=1800
 # The table goes to standard output, every measurement to target/peers/results.csv.
@@ -43,7 +44,7 @@ programs=$(realpath "${1:?usage: peers.sh DIRECTORY OF dcd AND dcd-lab}")
 here=$(realpath "$(dirname "$0")")
 dcd=$programs/dcd-lab
 rounds=${ROUNDS:-3}
-read -r -a setups <<< "${SETUPS:-plain writecache writeboost dmcache bcache dcd}"
+read -r -a setups <<< "${SETUPS:-plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd}"
 read -r -a places <<< "${PLACES:-disk ssd}"
 read -r -a workloads <<< "${WORK:-fsync burst readback mixed trees1 trees4 sqlite postmark sustained}"
 log_mib=${LOG_MIB:-256}
@@ -62,8 +63,8 @@ kept=$(realpath "$kept")
 
 for name in "${setups[@]}"; do
     case $name in
-        plain | writecache | writeboost | dmcache | bcache | dcd) ;;
-        *) fail "there is no setup \"$name\": use plain, writecache, writeboost, dmcache, bcache or dcd in SETUPS" ;;
+        plain | writecache | writeboost | dmcache | bcache | dcd | dcd-brief | dcd-nbd) ;;
+        *) fail "there is no setup \"$name\": use plain, writecache, writeboost, dmcache, bcache, dcd, dcd-brief or dcd-nbd in SETUPS" ;;
     esac
 done
 for name in "${places[@]}"; do
@@ -148,12 +149,15 @@ if has writeboost "${setups[@]}"; then
         why=$(build_writeboost) || skip setups writeboost "$why"
     fi
 fi
+if [ "$bed" = uml ]; then
+    for name in dcd dcd-brief; do skip setups $name "the user-mode kernel has no ublk"; done
+fi
 ! has bcache "${setups[@]}" || unpack bcache-tools || skip setups bcache "the package bcache-tools cannot be had"
 for tool in dmsetup nbd-client; do
     command -v $tool > /dev/null && continue
     case $tool in
-        dmsetup) for name in writecache writeboost dmcache bcache dcd; do skip setups $name "$tool is not installed"; done ;;
-        nbd-client) skip setups dcd "$tool is not installed" ;;
+        dmsetup) for name in writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd; do skip setups $name "$tool is not installed"; done ;;
+        nbd-client) skip setups dcd-nbd "$tool is not installed" ;;
     esac
 done
 for tool in postmark dbench; do
@@ -175,7 +179,7 @@ rm -rf "$work/tree"
 
 if [ "$bed" = qemu ]; then
     ! has writeboost "${setups[@]}" || more_modules=("$kept/writeboost-$release/dm-writeboost.ko")
-    make_initramfs nbd ext4 dm-writecache dm-cache dm-cache-smq bcache
+    make_initramfs nbd ublk_drv ext4 dm-writecache dm-cache dm-cache-smq bcache
 fi
 
 boot() { # SETUP DISK-FILE...: boots with these as virtio disks; the first has O_DIRECT

@@ -119,7 +119,12 @@ make_bcache() {
 }
 
 dcd_stack() {
-    printf 'export = "cache"\n[serve]\nnbd = "unix:/tmp/dcd.socket"\ncontrol = "/tmp/dcd.control"\n'
+    printf 'export = "cache"\n[serve]\ncontrol = "/tmp/dcd.control"\n'
+    case $SETUP in
+        dcd) printf 'ublk = true\n' ;;
+        dcd-brief) printf 'ublk = true\nublk-recovery = false\n' ;;
+        dcd-nbd) printf 'nbd = "unix:/tmp/dcd.socket"\n' ;;
+    esac
     printf '[device.disk]\npath = "/dev/vda"\n'
     if [ "$PLACE" = ssd ]; then
         printf '[device.log]\npath = "/dev/vdb"\n'
@@ -140,14 +145,17 @@ make_dcd() {
         kill -0 $server 2> /dev/null || die "dcd serve: $(cat /tmp/dcd.log)"
         sleep 0.1
     done
-    nbd-client -unix /tmp/dcd.socket /dev/nbd0 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
-    until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
-    grep -q 'write back' /sys/block/nbd0/queue/write_cache || die "no flushes reach dcd"
-    device=/dev/nbd0
+    device=/dev/ublkb0
+    if [ "$SETUP" = dcd-nbd ]; then
+        device=/dev/nbd0
+        nbd-client -unix /tmp/dcd.socket $device > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
+        until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
+    fi
+    grep -q 'write back' "/sys/block/${device#/dev/}/queue/write_cache" || die "no flushes reach dcd"
 }
 
 make_setup() {
-    case $SETUP in plain | dcd) ;; *) choose_places ;; esac
+    case $SETUP in plain | dcd*) ;; *) choose_places ;; esac
     case $SETUP in
         plain) device=/dev/vda ;;
         writecache)
@@ -160,7 +168,7 @@ make_setup() {
             ;;
         dmcache) make_dmcache ;;
         bcache) make_bcache ;;
-        dcd) make_dcd ;;
+        dcd*) make_dcd ;;
     esac
 }
 
@@ -190,7 +198,7 @@ clean() {
             echo 10 > /sys/block/bcache0/bcache/writeback_percent
             echo 30 > /sys/block/bcache0/bcache/writeback_delay
             ;;
-        dcd) /tmp/bin/dcd flush /tmp/dcd.toml > /tmp/flush.log 2>&1 || die "dcd flush: $(cat /tmp/flush.log)" ;;
+        dcd*) /tmp/bin/dcd flush /tmp/dcd.toml > /tmp/flush.log 2>&1 || die "dcd flush: $(cat /tmp/flush.log)" ;;
     esac
 }
 
@@ -349,7 +357,7 @@ done
 # The boot with the small log says nothing about RAM.
 if [ "$WORKLOADS" != sustained ]; then
     note ram "$(less "$free_before" "$(available_mib)")" MiB
-    if [ "$SETUP" = dcd ]; then
+    if [ "${SETUP#dcd}" != "$SETUP" ]; then
         note server.rss "$(awk '/^VmRSS/ { print $2 / 1024 }' "/proc/$server/status")" MiB
         note server.cpu "$(awk '{ print ($14 + $15) / 100 }' "/proc/$server/stat")" s
     fi
