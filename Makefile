@@ -66,6 +66,7 @@ install-dcd:
 	$(call install_program,dcd)
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/dcd@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
+	install -D -m 644 packaging/dev-dcd-.device.conf $(DESTDIR)$(PREFIX)/lib/systemd/system/dev-dcd-.device.d/dcd.conf
 	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/grafana/dcd.json
 

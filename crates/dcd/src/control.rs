@@ -73,6 +73,16 @@ pub fn named_or_running(files: &[PathBuf]) -> Vec<Result<Client, Failure>> {
     }
 }
 
+/// The name of a stack in /dev/dcd: that of its file in /etc/dcd, where systemd writes it as it is. It writes others with escapes, and would
+/// not find the unit for a device of such a name.
+pub fn stack_name(file: &Path) -> Option<String> {
+    let file = std::path::absolute(file).ok()?;
+    let is_there = file.parent() == Some(Path::new(STACKS)) && file.extension().is_some_and(|e| e == "toml");
+    let name = file.file_stem().filter(|_| is_there)?.to_str()?;
+    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+    (is_plain && !name.starts_with('.')).then(|| name.to_owned())
+}
+
 /// The stack files that nobody has named.
 pub fn stack_files() -> Vec<PathBuf> {
     files(Path::new(STACKS), "toml")
@@ -108,6 +118,24 @@ impl From<ClientError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_have_the_names_of_their_files_in_etc() {
+        for (file, name) in [
+            ("/etc/dcd/disk.toml", Some("disk")),
+            ("/etc/dcd/./disk.toml", Some("disk")),
+            ("/etc/dcd/big.disk_2.toml", Some("big.disk_2")),
+            ("/etc/dcd/big-disk.toml", None),
+            ("/etc/dcd/a b.toml", None),
+            ("/etc/dcd/a\nB=c.toml", None),
+            ("/etc/dcd/..toml", None),
+            ("/etc/dcd/disk", None),
+            ("/etc/dcd/old/disk.toml", None),
+            ("disk.toml", None),
+        ] {
+            assert_eq!(stack_name(Path::new(file)).as_deref(), name, "{file}");
+        }
+    }
 
     #[test]
     fn servers_are_looked_for_where_stack_files_name_them_and_where_they_usually_are() {

@@ -19,6 +19,7 @@ use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, S
 
 use crate::advice::Advised;
 use crate::cli::Serve;
+use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::absent;
@@ -29,6 +30,7 @@ use crate::session::serving::admit::{
     admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
 };
 use crate::session::serving::host::{Cache, CacheKind, Host};
+use crate::session::serving::notify::tell_ready;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 
@@ -219,7 +221,8 @@ fn make_ublk(
         UblkNumber::Any => None,
         UblkNumber::Is(number) => Some(number),
     };
-    let owner = Owner::new(&file.path, &file.export, file.data_path(&file.export));
+    let owner =
+        Owner::new(&file.path, &file.export, file.data_path(&file.export)).named(stack_name(&file.path));
     let lost = lost_with_server(file);
     let outlives = match lost {
         Some(_) => Outlives::No,
@@ -267,13 +270,15 @@ fn listen_unix(
     listening.map(|_| ()).map_err(failed)
 }
 
-/// One line on standard output: whoever started the server may wait for it.
+/// One line on standard output, and a message to systemd: whoever started the server may wait for it.
 fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Announce {
     let export = file.export.clone();
     Box::new(move |last| {
         places.extend(last);
         let mut out = std::io::stdout();
-        let line = if quiet { "ready".to_owned() } else { format!("{export}: {}", places.join(", ")) };
+        let places = places.join(", ");
+        tell_ready(&places);
+        let line = if quiet { "ready".to_owned() } else { format!("{export}: {places}") };
         // Nobody may be there to read it.
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     })

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -271,8 +273,43 @@ fn the_kernel_asks_after_silent_clients_on_tcp() {
     expect(&server.stop(), 0, "");
 }
 
-/// A unit that mounts what is on the device, as systemd makes it of a line with _netdev in /etc/fstab.
-const MOUNT: &str = "[Mount]\nWhat=/dev/nbd0\nWhere=/mnt/disk\nOptions=_netdev\n";
+#[test]
+fn systemd_is_told_when_clients_can_connect_and_when_it_stops() {
+    let place = Place::new();
+    place.format();
+    // A path, and a name that is none: systemd uses either.
+    let name = format!("dcd-test-{}", std::process::id());
+    let path = place.path("notify");
+    let sockets = [
+        (path.to_str().unwrap().to_owned(), SocketAddr::from_pathname(&path).unwrap()),
+        (format!("@{name}"), SocketAddr::from_abstract_name(&name).unwrap()),
+    ];
+    for (variable, address) in sockets {
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let said = || {
+            let mut message = [0; 4096];
+            let bytes = socket.recv(&mut message).unwrap();
+            String::from_utf8(message[..bytes].to_vec()).unwrap()
+        };
+        let mut command = dcd();
+        command.arg("serve").arg(place.stack()).env("NOTIFY_SOCKET", &variable);
+        let mut server =
+            Server { child: command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap() };
+        assert!(said().starts_with("STATUS=starting: opening the devices of "));
+        assert!(said().starts_with("STATUS=starting: recovering"));
+        let ready = said();
+        assert!(ready.starts_with("READY=1\nSTATUS=nbd unix:") && ready.ends_with("nbd.sock"), "{ready}");
+        place.nbd().disconnect().unwrap();
+        signal(&server.child, "TERM");
+        assert_eq!(said(), "STOPPING=1\nSTATUS=stopping");
+        assert!(server.child.wait().unwrap().success());
+    }
+}
+
+/// What systemd makes of lines in /etc/fstab: for the name of a ublk device, and for an NBD device, with _netdev.
+const MOUNT: &str = "[Mount]\nWhat=/dev/dcd/disk\nWhere=/mnt/disk\n[Unit]\nBefore=local-fs.target\n";
+const NBD_MOUNT: &str = "[Mount]\nWhat=/dev/nbd0\nWhere=/mnt/nbd\nOptions=_netdev\n";
 
 #[test]
 fn the_unit_stops_after_what_is_mounted_on_it() {
@@ -291,7 +328,12 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
     let unit = include_str!("../../../../packaging/dcd@.service").replace("/usr/local/bin/dcd", "/bin/true");
     fs::write(dir.path().join("dcd@.service"), unit).unwrap();
     fs::write(dir.path().join("mnt-disk.mount"), MOUNT).unwrap();
-    fs::write(dir.path().join("both.target"), "[Unit]\nWants=dcd@disk.service mnt-disk.mount\n").unwrap();
+    fs::write(dir.path().join("mnt-nbd.mount"), NBD_MOUNT).unwrap();
+    let all = "[Unit]\nWants=dcd@disk.service mnt-disk.mount mnt-nbd.mount\n";
+    fs::write(dir.path().join("all.target"), all).unwrap();
+    fs::create_dir(dir.path().join("dev-dcd-.device.d")).unwrap();
+    let drop_in = include_str!("../../../../packaging/dev-dcd-.device.conf");
+    fs::write(dir.path().join("dev-dcd-.device.d/dcd.conf"), drop_in).unwrap();
     let path = format!("{}:", dir.path().display());
     let verified = Command::new(analyze)
         .args(["--man=no", "verify", "dcd@disk.service"])
@@ -303,7 +345,7 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
     let tested = Command::new(setpriv)
         .args(["--reuid=65534", "--clear-groups"])
         .arg(systemd)
-        .args(["--test", "--system", "--unit=both.target", "--log-target=console"])
+        .args(["--test", "--system", "--unit=all.target", "--log-target=console"])
         .env("SYSTEMD_UNIT_PATH", &path)
         .output()
         .unwrap();
@@ -315,12 +357,23 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
         let rest = &all[begin + 2..];
         &rest[..rest.find("-> Unit ").unwrap_or(rest.len())]
     };
-    // Units stop in the order that is the other way round.
-    let service = section("dcd@disk.service");
-    assert!(
-        service.contains("Before: remote-fs-pre.target") && service.contains("Wants: remote-fs-pre.target"),
-        "{service}"
-    );
-    let mount = section("mnt-disk.mount");
-    assert!(mount.contains("After: remote-fs-pre.target"), "{mount}");
+    // Units stop in the order that is the other way round. A cycle would have systemd leave one of them out.
+    let said = String::from_utf8_lossy(&tested.stderr);
+    assert!(!all.contains("ordering cycle") && !said.contains("ordering cycle"), "{said}");
+    let has = |unit: &str, line: &str| {
+        let section = section(unit);
+        assert!(section.contains(line), "{unit} without {line}: {section}");
+    };
+    for target in ["blockdev@dev-dcd-disk.target", "remote-fs-pre.target", "shutdown.target"] {
+        has("dcd@disk.service", &format!("Before: {target}"));
+    }
+    for target in ["blockdev@dev-dcd-disk.target", "remote-fs-pre.target"] {
+        has("dcd@disk.service", &format!("Wants: {target}"));
+    }
+    has("mnt-disk.mount", "After: blockdev@dev-dcd-disk.target");
+    has("mnt-nbd.mount", "After: remote-fs-pre.target");
+    // A mount has the server of its device started.
+    has("mnt-disk.mount", "Requires: dev-dcd-disk.device");
+    has("dev-dcd-disk.device", "Wants: dcd@disk.service");
+    has("dev-dcd-disk.device", "After: dcd@disk.service");
 }

@@ -28,6 +28,7 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Owner {
     stack: PathBuf,
     mark: u64,
+    name: Option<String>,
 }
 
 impl Owner {
@@ -38,20 +39,41 @@ impl Owner {
         let data = data.map(full).unwrap_or_default();
         let text = format!("{}\0{export}\0{}", stack.display(), data.display());
         let mark = OURS | (hash(text.as_bytes()) >> 16);
-        Owner { stack, mark }
+        Owner { stack, mark, name: None }
+    }
+
+    /// With the name that the device has in /dev/dcd.
+    pub fn named(self, name: Option<String>) -> Owner {
+        Owner { name, ..self }
     }
 
     pub fn mark(&self) -> u64 {
         self.mark
     }
 
-    /// Notes the name of the stack, for [`stack_of`]. Nothing depends on it.
+    /// Notes the name of the stack, for [`stack_of`] and for the udev rule that links /dev/dcd/NAME. The device is not there yet.
     pub fn note(&self, number: u32) {
         let noted = fs::create_dir_all(RUN_DIR).and_then(|()| {
-            fs::write(note_path(number), format!("{:x}\n{}\n", self.mark, self.stack.display()))
+            self.forget_others(number);
+            fs::write(note_path(number), self.noted())
         });
         if let Err(error) = noted {
             tracing::debug!(%error, "noting the stack of a device");
+        }
+    }
+
+    fn noted(&self) -> String {
+        let name = self.name.as_ref().map_or(String::new(), |name| format!("DCD_NAME={name}\n"));
+        format!("{:x}\n{}\n{name}", self.mark, self.stack.display())
+    }
+
+    /// A stack has one device. One that another program has removed left its note, and its number may be given to a stranger.
+    fn forget_others(&self, number: u32) {
+        for other in fs::read_dir(RUN_DIR).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let note = fs::read_to_string(&other).unwrap_or_default();
+            if other != note_path(number) && note.starts_with(&format!("{:x}\n", self.mark)) {
+                let _ = fs::remove_file(other);
+            }
         }
     }
 }
@@ -79,9 +101,13 @@ pub fn is_ours(mark: u64) -> bool {
 
 /// The stack of a device with this mark, as far as it was noted.
 pub fn stack_of(number: u32, mark: u64) -> Option<PathBuf> {
-    let note = fs::read_to_string(note_path(number)).ok()?;
-    let (noted, stack) = note.trim_end_matches('\n').split_once('\n')?;
-    (u64::from_str_radix(noted, 16) == Ok(mark)).then(|| PathBuf::from(stack))
+    stack_in(&fs::read_to_string(note_path(number)).ok()?, mark)
+}
+
+fn stack_in(note: &str, mark: u64) -> Option<PathBuf> {
+    let mut lines = note.lines();
+    let noted = lines.next().and_then(|noted| u64::from_str_radix(noted, 16).ok());
+    lines.next().filter(|_| noted == Some(mark)).map(PathBuf::from)
 }
 
 /// Who uses a device, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
@@ -196,6 +222,16 @@ mod tests {
         ] {
             assert_ne!(mark, other.mark());
         }
+    }
+
+    #[test]
+    fn a_note_has_the_stack_for_people_and_the_name_for_udev() {
+        let owner = Owner::new(Path::new("/nowhere/a.toml"), "cache", None);
+        let noted = |name: Option<&str>| owner.clone().named(name.map(str::to_owned)).noted();
+        assert!(noted(Some("big")).ends_with("\n/nowhere/a.toml\nDCD_NAME=big\n"));
+        assert!(noted(None).ends_with("\n/nowhere/a.toml\n"));
+        assert_eq!(stack_in(&noted(Some("a")), owner.mark()), Some(PathBuf::from("/nowhere/a.toml")));
+        assert_eq!(stack_in(&noted(Some("a")), owner.mark() + 1), None);
     }
 
     #[test]

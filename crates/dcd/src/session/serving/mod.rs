@@ -3,6 +3,7 @@
 pub mod admit;
 pub mod host;
 pub mod metrics;
+pub mod notify;
 pub mod server;
 pub mod status;
 pub mod trend;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::session::random::random_id;
 use crate::session::serving::host::{Given, Host};
+use crate::session::serving::notify::tell_stopping;
 use crate::session::serving::watch::{DeviceWatch, devices, owing_devices, silent_devices};
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
@@ -108,6 +109,7 @@ impl Served {
     }
 
     fn begin_stop(&mut self, context: &mut Context<'_>) {
+        tell_stopping();
         self.asked = Some(context.now());
         context.stop(STOP_MAX);
     }

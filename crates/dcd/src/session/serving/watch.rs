@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dcd_engine::{DeviceIndex, Nanos};
 use dcd_io::{Device, Driver, Failures, Signals, Unanswered};
 
+use crate::session::serving::notify::tell_doing;
 use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
 /// A device that owes an answer for this long is told of. A disk that was asleep needs less.
@@ -162,7 +163,9 @@ impl StartWatch {
 
     /// What the start is at, for whoever asks why it takes so long.
     pub fn doing(&self, what: impl Into<String>) {
-        lock(&self.0).doing = what.into();
+        let what = what.into();
+        tell_doing(&format!("starting: {what}"));
+        lock(&self.0).doing = what;
     }
 
     /// The start is over; true where somebody has wanted it to stop.

@@ -1,0 +1,38 @@
+//! What systemd is told of a server that it has started with `Type=notify`: that it starts, serves, or stops. `sd_notify(3)` describes the
+//! messages, and the variable that names the socket for them.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The server is doing this; `systemctl status` shows it.
+pub fn tell_doing(doing: &str) {
+    send(&format!("STATUS={doing}"));
+}
+
+/// Clients can connect: what waits for this unit goes on.
+pub fn tell_ready(places: &str) {
+    send(&format!("READY=1\nSTATUS={places}"));
+}
+
+pub fn tell_stopping() {
+    send("STOPPING=1\nSTATUS=stopping");
+}
+
+/// Nothing depends on it but the order in which systemd starts others, and that one sees for itself when nothing comes.
+fn send(message: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
+    if let Err(error) = send_to(&socket, message) {
+        eprintln!("dcd: telling {} of \"{message}\": {error}", socket.display());
+    }
+}
+
+fn send_to(socket: &OsStr, message: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(|_| ())
+}
