@@ -69,6 +69,11 @@ pub trait Session {
         false
     }
 
+    /// True where the client asks the next server what this one has not answered: requests that come while it stops stay unanswered.
+    fn outlives_server(&self) -> bool {
+        false
+    }
+
     /// True once the handshake is over; the driver closes connections that take longer than its limit.
     fn is_established(&self) -> bool {
         true

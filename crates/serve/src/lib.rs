@@ -10,4 +10,7 @@ pub mod control;
 pub mod fuse;
 pub mod metrics;
 pub mod nbd;
+mod outlives;
 pub mod ublk;
+
+pub use outlives::Outlives;

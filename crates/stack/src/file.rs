@@ -96,6 +96,8 @@ pub struct Serve {
     pub nbd: Vec<Address>,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
+    /// NBD clients may outlive the server: what it answers does too.
+    pub nbd_recovery: bool,
     /// A directory on which one image file appears.
     pub fuse: Option<PathBuf>,
     /// A block device of the kernel, /dev/ublkbN.
@@ -536,6 +538,11 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
     }
     let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
+    let nbd_recovery = fields.flag("nbd-recovery")?.unwrap_or(false);
+    if nbd_recovery && nbd.is_empty() {
+        let span = fields.value_span("nbd-recovery");
+        return Err(fields.error(span, "\"nbd-recovery\" belongs to \"nbd\", which is not there"));
+    }
     let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
     let ublk = if fields.is_number("ublk") {
         let number = fields.number_in("ublk", 0..=UBLK_NUMBER_MAX)?;
@@ -559,7 +566,7 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         None => None,
     };
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, fuse, ublk, ublk_recovery, control, metrics })
+    Ok(Serve { nbd, nbd_name, nbd_recovery, fuse, ublk, ublk_recovery, control, metrics })
 }
 
 fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {

@@ -14,6 +14,8 @@ nbd = "unix:PATH"           where NBD clients connect: unix:PATH, tcp:PORT (loop
 nbd-allow-remote = false    needed for an address that other hosts can reach: there is
                             no encryption and no password
 nbd-name = ""               name of the NBD export
+nbd-recovery = false        true: clients may outlive the server, as dcd attach has the kernel do, and each
+                            write is in the log before it is answered
 fuse = "DIR"                directory on which one image file appears
 ublk = false                true: a block device of the kernel, /dev/ublkbN; or its number. Needs root
                             and the module ublk_drv

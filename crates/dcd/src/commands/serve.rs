@@ -10,11 +10,12 @@ use std::time::Duration;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, Stack};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
+use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_serve::ublk::{self, Outlives, Owner, UblkDevice};
+use dcd_serve::ublk::{self, Owner, UblkDevice};
 use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, StackFile, UblkNumber};
 
 use crate::advice::Advised;
@@ -44,9 +45,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     if file.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
-        if file.serve.ublk_recovery {
-            file.outlive_server();
-        }
+    }
+    if file.serve.nbd_recovery || (file.serve.ublk.is_some() && file.serve.ublk_recovery) {
+        file.outlive_server();
     }
     for what in leave_out(&mut file, args.degraded)? {
         eprintln!("dcd: {what}");
@@ -58,6 +59,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         file.accept_damage();
     }
     admit_non_volatile(&file, args.i_have_nvram)?;
+    admit_nbd_recovery(&file)?;
     enough_memory(&file, file.memory_bytes())?;
     let mut driver = Driver::new().map_err(failed)?;
     // Before any thread is started, so that signals come here and not there.
@@ -179,6 +181,7 @@ fn build(
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
     host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
+    host.nbd_recovery = file.serve.nbd_recovery;
     let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
 }
@@ -196,6 +199,7 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
     }
     for address in &file.serve.nbd {
         let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
+        let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
         let place = listen_at(driver, address, || Box::new(NbdFactory::new(exports.clone())))?;
         places.push(format!("nbd {place}"));
     }
@@ -223,12 +227,9 @@ fn make_ublk(
     };
     let owner =
         Owner::new(&file.path, &file.export, file.data_path(&file.export)).named(stack_name(&file.path));
-    let lost = lost_with_server(file);
-    let outlives = match lost {
-        Some(_) => Outlives::No,
-        None if file.keeps_answered() => Outlives::Answered,
-        None => Outlives::Durable,
-    };
+    let off = (!file.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
+    let lost = off.or_else(|| lost_with_server(file));
+    let outlives = outlives(file, lost.is_none());
     let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
@@ -284,11 +285,28 @@ fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Annou
     })
 }
 
+/// What a killed server leaves of what it has answered, to clients that may go on.
+fn outlives(file: &StackFile, may_go_on: bool) -> Outlives {
+    match may_go_on {
+        false => Outlives::No,
+        true if file.keeps_answered() => Outlives::Answered,
+        true => Outlives::Durable,
+    }
+}
+
+fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {
+    match lost_with_server(file) {
+        Some(why) if file.serve.nbd_recovery => Err(Failure::Failed(format!(
+            "{}: {why}, so what it answers is lost when the server is killed, and with nbd-recovery = true clients would go on without \
+             it: set nbd-recovery = false, or change that layer",
+            file.path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Why a killed server may lose writes that it has answered: then its device must not outlive it.
 fn lost_with_server(file: &StackFile) -> Option<String> {
-    if !file.serve.ublk_recovery {
-        return Some("ublk-recovery = false".to_owned());
-    }
     if let Some(layer) = file.non_volatile_layers().first() {
         return Some(format!("layer \"{layer}\" answers from RAM"));
     }

@@ -25,11 +25,13 @@ fn stamp(block: u64, version: u64) -> Vec<u8> {
 struct Oracle {
     written: Vec<u64>,
     flushed: Vec<u64>,
+    /// Nothing that was answered may be lost.
+    keeps_answered: bool,
 }
 
 impl Oracle {
-    fn new() -> Oracle {
-        Oracle { written: vec![0; BLOCKS as usize], flushed: vec![0; BLOCKS as usize] }
+    fn new(keeps_answered: bool) -> Oracle {
+        Oracle { written: vec![0; BLOCKS as usize], flushed: vec![0; BLOCKS as usize], keeps_answered }
     }
 
     /// Writes until the server dies: single blocks, a flush after every few.
@@ -42,6 +44,9 @@ impl Oracle {
                 self.written[block as usize] = version;
                 if nbd.write(block * BLOCK as u64, &stamp(block, version)).is_err() {
                     return;
+                }
+                if self.keeps_answered {
+                    self.flushed[block as usize] = version;
                 }
             }
             let covered = self.written.clone();
@@ -101,8 +106,8 @@ fn killed_under(server: Server, after: Duration, load: impl FnOnce()) {
     assert!(done.load(Ordering::SeqCst));
 }
 
-fn rounds_with_oracle(place: &Place, rounds: u64, seed: u64) -> u64 {
-    let mut oracle = Oracle::new();
+fn rounds_with_oracle(place: &Place, keeps_answered: bool, rounds: u64, seed: u64) -> u64 {
+    let mut oracle = Oracle::new(keeps_answered);
     let mut random = seed;
     let mut wrong = 0;
     for _ in 0..rounds {
@@ -123,7 +128,19 @@ fn flushed_writes_survive_a_kill() {
         let place = Place::new();
         place.write_stack(&format!("promise = \"{promise}\"\n"));
         place.format();
-        assert_eq!(rounds_with_oracle(&place, ROUNDS / 2, seed), 0, "promise {promise}, seed {seed}");
+        let wrong = rounds_with_oracle(&place, promise == "always", ROUNDS / 2, seed);
+        assert_eq!(wrong, 0, "promise {promise}, seed {seed}");
+    }
+}
+
+#[test]
+fn with_nbd_recovery_answered_writes_survive_a_kill_and_without_it_they_do_not() {
+    for (recovery, seed) in [(true, 4), (false, 5)] {
+        let place = Place::new();
+        place.add_to_serve(&format!("nbd-recovery = {recovery}\n"));
+        place.format();
+        let wrong = rounds_with_oracle(&place, true, ROUNDS / 2, seed);
+        assert_eq!(wrong == 0, recovery, "{wrong} blocks are wrong, seed {seed}");
     }
 }
 
@@ -136,7 +153,7 @@ fn a_server_that_lies_about_flushes_is_caught() {
         "[layer.liar]\nkind = \"fault\"\nof = \"cache\"\nignore-flush = true\n",
     );
     place.format();
-    assert!(rounds_with_oracle(&place, ROUNDS / 2, 3) > 0, "the checks see what a liar loses");
+    assert!(rounds_with_oracle(&place, false, ROUNDS / 2, 3) > 0, "the checks see what a liar loses");
 }
 
 /// fio that writes blocks with checksums and numbers, and notes how far it came.

@@ -42,6 +42,20 @@ fn a_plain_disk_is_served_and_stops_cleanly() {
 }
 
 #[test]
+fn nbd_recovery_is_refused_where_a_killed_server_loses_what_it_answered() {
+    let place = Place::new();
+    place.write_stack("promise = \"ordered\"\n");
+    place.add_to_serve("nbd-recovery = true\n");
+    place.format();
+    let refused = Server::start(&place, &[]).err().expect("ordered answers from RAM");
+    expect(&refused, 1, "layer \"cache\" has promise = \"ordered\", so what it answers is lost");
+    expect(&refused, 1, "set nbd-recovery = false");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"", "fuse = \"mnt\"")).unwrap();
+    expect(&place.run("serve", &[]), 1, "\"nbd-recovery\" belongs to \"nbd\", which is not there");
+}
+
+#[test]
 fn sockets_belong_to_their_user() {
     let place = plain("");
     let server = place.serve();

@@ -77,6 +77,10 @@ impl Connection {
         !self.dead && self.session.as_ref().is_some_and(|session| session.has_device())
     }
 
+    pub fn outlives_server(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.outlives_server())
+    }
+
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
@@ -208,6 +212,10 @@ impl Driver {
         let client = connection.client;
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
         connection.unanswered += actions.requests.len() + actions.calls.len();
+        if self.stopping.is_some() && connection.outlives_server() {
+            // They stay unanswered, and the client asks the next server.
+            actions.requests.clear();
+        }
         if std::mem::take(&mut actions.close) && !connection.closing {
             connection.closing = true;
             let deadline = self.now + PATIENCE;

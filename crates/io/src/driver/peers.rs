@@ -36,7 +36,7 @@ impl Driver {
             who: connection.who(),
             idle: idle(connection.heard),
             unanswered: connection.unanswered,
-            waits: false,
+            waits: connection.outlives_server(),
         });
         let sources = self.sources.iter().filter_map(|watched| {
             let who = watched.source.user()?;

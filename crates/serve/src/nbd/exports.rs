@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
 use super::protocol as p;
+use crate::Outlives;
 
 /// The longest payload of a request or a reply: what every server must take, and the most that one request can make
 /// this one allocate.
@@ -65,6 +66,7 @@ impl Export {
 pub struct NbdExports {
     table: BTreeMap<String, Export>,
     default: Option<String>,
+    outlives: Outlives,
 }
 
 impl NbdExports {
@@ -77,6 +79,15 @@ impl NbdExports {
         let mut exports = NbdExports::new();
         exports.add(name, geometry, read_only, "");
         exports
+    }
+
+    /// Its clients may outlive the server.
+    pub fn outliving(self, outlives: Outlives) -> NbdExports {
+        NbdExports { outlives, ..self }
+    }
+
+    pub fn outlives(&self) -> Outlives {
+        self.outlives
     }
 
     /// Adds a name. A name that is there already is replaced.

@@ -27,6 +27,7 @@ use super::flight::{Flight, Kind, Pending};
 use super::negotiation::{self, ClientFlags, Outcome};
 use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
 use super::transmission::{Transmission, Work};
+use crate::Outlives;
 
 /// The longest option that is read; a name of 4096 bytes and thousands of info requests fit. A longer one ends the
 /// connection: reading 4 GiB to stay polite is a way to be kept busy.
@@ -143,6 +144,10 @@ impl Session for NbdSession {
 
     fn has_device(&self) -> bool {
         self.transmission.is_some()
+    }
+
+    fn outlives_server(&self) -> bool {
+        self.exports.outlives() != Outlives::No
     }
 }
 
@@ -270,7 +275,7 @@ impl NbdSession {
             Outcome::Continue => self.phase = Phase::OptionHeader,
             Outcome::Close => self.end(actions),
             Outcome::Transmit(export) => {
-                self.transmission = Some(Transmission::new(&export));
+                self.transmission = Some(Transmission::new(&export, self.exports.outlives()));
                 self.phase = Phase::RequestHeader;
             }
         }

@@ -5,6 +5,7 @@ use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
 use super::exports::{Export, PAYLOAD_BYTES_MAX};
 use super::flight::Kind;
 use super::protocol::{self as p, Errno, RequestHeader};
+use crate::Outlives;
 
 /// A request that was found good.
 #[derive(Debug)]
@@ -31,15 +32,18 @@ pub struct Transmission {
     block: u64,
     flags: u16,
     fast_zeroes: bool,
+    /// Every write is durable.
+    durable: bool,
 }
 
 impl Transmission {
-    pub fn new(export: &Export) -> Transmission {
+    pub fn new(export: &Export, outlives: Outlives) -> Transmission {
         Transmission {
             bytes: export.bytes(),
             block: u64::from(export.block_bytes_min()),
             flags: export.flags(),
             fast_zeroes: export.geometry.fast_zeroes,
+            durable: outlives == Outlives::Durable,
         }
     }
 
@@ -66,7 +70,7 @@ impl Transmission {
             return Ok(Work::Nothing);
         }
         let fua = header.flags & p::CMD_FLAG_FUA != 0;
-        let durability = if fua { Durability::Durable } else { Durability::Volatile };
+        let durability = if fua || self.durable { Durability::Durable } else { Durability::Volatile };
         Ok(match header.command {
             p::CMD_READ if header.length > PAYLOAD_BYTES_MAX => return Err(Errno::Inval),
             p::CMD_READ => Work::Read { at: extent.start },

@@ -7,9 +7,6 @@
 //! | Ending   | fails                                       | the device is gone |
 //! | Gone     | there is none: somebody has removed the device | the end |
 //!
-//! What is answered has to outlive the server as well: the file system above goes on, and would not write again what a killed server had in its
-//! memory. So where the device outlives its server and the stack may answer from memory, every write is a durable one, as with FUA.
-//!
 //! A held request is never answered: with the end of the process the kernel keeps it for the next server.
 
 use std::fs::{File, OpenOptions};
@@ -26,6 +23,7 @@ use super::control::{self, Claimed, Kernel, flag_names};
 use super::owner::{self, Owner};
 use super::uapi as u;
 use super::{UblkError, UblkStatus, node};
+use crate::Outlives;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -61,22 +59,9 @@ pub struct UblkDevice {
     news: Option<FrontEndNews>,
 }
 
-/// What a killed server leaves of what it has answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlives {
-    /// Not even durable writes.
-    No,
-    /// Durable writes.
-    Durable,
-    /// Everything.
-    Answered,
-}
-
-impl Outlives {
-    /// What is asked of the kernel.
-    fn flags(self) -> u64 {
-        control::flags_for(self != Outlives::No)
-    }
+/// What is asked of the kernel.
+fn flags_of(outlives: Outlives) -> u64 {
+    control::flags_for(outlives != Outlives::No)
 }
 
 impl UblkDevice {
@@ -88,7 +73,7 @@ impl UblkDevice {
         geometry: Geometry,
         outlives: Outlives,
     ) -> Result<UblkDevice, UblkError> {
-        let asked = outlives.flags();
+        let asked = flags_of(outlives);
         let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry, asked)?;
         let number = claimed.info.dev_id;
         owner.note(number);
@@ -134,7 +119,7 @@ impl UblkDevice {
 
     /// What a kernel lacks that was asked for.
     pub fn missing(&self) -> Vec<&'static str> {
-        flag_names(self.outlives.flags() & !self.claimed.info.flags)
+        flag_names(flags_of(self.outlives) & !self.claimed.info.flags)
     }
 
     fn depth(&self) -> usize {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use control::{Kernel, System, available, features, flag_names, missing as missing_flags};
-pub use device::{Outlives, UblkDevice};
+pub use device::UblkDevice;
 pub use owner::Owner;
 use uapi as u;
 

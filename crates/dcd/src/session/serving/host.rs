@@ -149,6 +149,8 @@ pub struct Host {
     pub stack_file: PathBuf,
     /// The device of the kernel, as the driver knows it.
     pub ublk: Option<UblkStatus>,
+    /// NBD clients may outlive the server.
+    pub nbd_recovery: bool,
 }
 
 /// The state of what nothing is wrong with.
@@ -215,6 +217,7 @@ impl Host {
             trends: Trends::default(),
             stack_file: PathBuf::new(),
             ublk: None,
+            nbd_recovery: false,
         }
     }
 
@@ -626,6 +629,7 @@ impl Host {
             devices_not_answering: self.silent.clone(),
             devices: self.devices.clone(),
             ublk: self.ublk.clone(),
+            nbd_recovery: self.nbd_recovery,
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {

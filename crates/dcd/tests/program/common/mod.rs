@@ -48,6 +48,12 @@ impl Place {
         fs::write(self.stack(), text).unwrap();
     }
 
+    /// More settings for the front-ends.
+    pub fn add_to_serve(&self, more: &str) {
+        let text = fs::read_to_string(self.stack()).unwrap();
+        fs::write(self.stack(), text.replacen("[serve]\n", &format!("[serve]\n{more}"), 1)).unwrap();
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

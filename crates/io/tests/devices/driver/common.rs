@@ -42,6 +42,7 @@ pub fn header(verb: u8, sectors: u8, at: u32, id: u64) -> [u8; HEADER] {
 pub struct Toy {
     unread: Vec<u8>,
     needs_hello: bool,
+    outlives_server: bool,
     /// Requests that are not answered, and buffers that have not gone out.
     held: usize,
     held_max: Option<usize>,
@@ -83,6 +84,10 @@ impl Session for Toy {
     fn is_established(&self) -> bool {
         !self.needs_hello
     }
+
+    fn outlives_server(&self) -> bool {
+        self.outlives_server
+    }
 }
 
 impl Toy {
@@ -121,13 +126,14 @@ impl Toy {
 #[derive(Clone, Copy, Default)]
 pub struct ToyFactory {
     pub needs_hello: bool,
+    pub outlives_server: bool,
     pub held_max: Option<usize>,
 }
 
 impl SessionFactory for ToyFactory {
     fn connect(&mut self) -> Box<dyn Session> {
-        let ToyFactory { needs_hello, held_max } = *self;
-        Box::new(Toy { needs_hello, held_max, ..Toy::default() })
+        let ToyFactory { needs_hello, outlives_server, held_max } = *self;
+        Box::new(Toy { needs_hello, outlives_server, held_max, ..Toy::default() })
     }
 }
 

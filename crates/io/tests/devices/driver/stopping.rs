@@ -73,13 +73,18 @@ impl Layer for Slow {
     }
 }
 
-#[test]
-fn requests_in_flight_end_and_later_ones_are_refused() {
-    let server = Server::start(ToyFactory::default(), Nanos::from_secs(10), |builder, device| {
+/// Takes 300 ms for a request, and 100 ms to stop.
+fn slow_server(factory: ToyFactory) -> Server {
+    Server::start(factory, Nanos::from_secs(10), |builder, device| {
         let stop = Stop::After(Nanos::from_millis(100));
         let slow = builder.layer("slow", Slow::new(Nanos::from_millis(300), stop), &[device]);
         builder.layer("slice", Box::new(Slice::new(Extent::new(Lba(0), 1024))), &[slow])
-    });
+    })
+}
+
+#[test]
+fn requests_in_flight_end_and_later_ones_are_refused() {
+    let server = slow_server(ToyFactory::default());
     let mut client = server.client();
     client.send(&header(READ, 8, 0, 1));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -96,6 +101,22 @@ fn requests_in_flight_end_and_later_ones_are_refused() {
     assert_eq!(server.next(), Heard::Quiesced);
     assert_eq!(server.next(), Heard::Report(Report::Stopped));
     assert_eq!(server.next(), Heard::Stopped(Outcome::default()));
+    assert!(server.join().is_clean());
+}
+
+#[test]
+fn a_client_that_outlives_the_server_gets_no_refusals() {
+    let server = slow_server(ToyFactory { outlives_server: true, ..ToyFactory::default() });
+    let mut client = server.client();
+    client.send(&header(READ, 8, 0, 1));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    client.send(&header(CALL, 0, 0, 0));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    client.send(&header(READ, 8, 0, 3));
+    let early = client.receive().expect("what was in flight ends");
+    assert_eq!((early.id, early.status), (1, 0));
+    assert_eq!(client.receive().expect("the answer to the stop").at, 9);
+    assert!(client.receive().is_none(), "the last request is for the next server");
     assert!(server.join().is_clean());
 }
 

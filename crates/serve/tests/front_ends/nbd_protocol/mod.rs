@@ -64,7 +64,11 @@ impl Peer {
 
     /// A connection in the transmission phase.
     fn transmitting(geometry: Geometry, read_only: bool) -> Peer {
-        let mut peer = Peer::connect(NbdExports::single("disk", geometry, read_only));
+        Peer::transmitting_to(NbdExports::single("disk", geometry, read_only))
+    }
+
+    fn transmitting_to(exports: NbdExports) -> Peer {
+        let mut peer = Peer::connect(exports);
         peer.give(&3u32.to_be_bytes());
         peer.give(&option(p::OPT_GO, &info_data(b"disk", &[])));
         assert!(peer.session.is_established() && !peer.closed);

@@ -1,6 +1,7 @@
 //! Requests, one by one and many at once.
 
 use dcd_engine::{ErrorKind, IoError};
+use dcd_serve::Outlives;
 use dcd_serve::nbd::{FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, PAYLOAD_BYTES_MAX};
 
 use super::*;
@@ -51,6 +52,22 @@ fn each_command_becomes_its_request() {
             "flush"
         ]
     );
+}
+
+#[test]
+fn writes_of_clients_that_outlive_the_server_are_durable_where_the_stack_answers_from_memory() {
+    for (outlives, waits, words) in [
+        (Outlives::No, false, ["write 0+1", "write-zeroes 0+2 unmap"]),
+        (Outlives::Answered, true, ["write 0+1", "write-zeroes 0+2 unmap"]),
+        (Outlives::Durable, true, ["write 0+1 durable", "write-zeroes 0+2 durable unmap"]),
+    ] {
+        let mut peer =
+            Peer::transmitting_to(NbdExports::single("disk", geometry(), false).outliving(outlives));
+        assert_eq!(peer.session.outlives_server(), waits);
+        assert_eq!(peer.ask(0, p::CMD_WRITE, 0, 512, &[1; 512]).0, 0);
+        assert_eq!(peer.ask(0, p::CMD_WRITE_ZEROES, 0, 1024, &[]).0, 0);
+        assert_eq!(peer.log, words);
+    }
 }
 
 #[test]
