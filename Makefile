@@ -7,7 +7,7 @@ CARGO ?= cargo
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers ublk soak clean
+.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers ublk boot soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -18,6 +18,7 @@ help:
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
 	@echo 'make peers     dcd beside the write caches of the kernel, under a kernel of its own; hours, or less with ROUNDS=1'
 	@echo 'make ublk      kills, restarts and upgrades below ext4 on ublk, under a kernel of its own; KILLS=5 RECOVERIES=5 UPGRADES=2'
+	@echo 'make boot      a machine with systemd whose file system is on a stack: started, switched off, and its power cut'
 	@echo 'make soak      explores crashes with seeds of its own for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
@@ -51,6 +52,10 @@ peers: build
 ublk:
 	$(CARGO) build --release --locked -p dcd
 	./scripts/ublk.sh target/release/dcd
+
+boot:
+	$(CARGO) build --release --locked -p dcd
+	./scripts/boot.sh target/release/dcd
 
 soak:
 	$(CARGO) build --release --locked -p dcd-sim

@@ -6,6 +6,8 @@ packages=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")/target/guest-kernel
 mkdir -p "$packages"
 # Modules that are not of the kernel's package.
 more_modules=()
+# The serial numbers of disks, for /dev/disk/by-id.
+disk_names=()
 
 unpack() { # PACKAGE: into $packages/root, once
     [ -e "$packages/$1.unpacked" ] && return
@@ -71,7 +73,7 @@ start_qemu() { # SCRIPT VARIABLES DISK-FILE...: boots with these as virtio disks
         options=cache.direct=on,aio=native
         [ $id -eq 1 ] || options=cache.direct=off,aio=threads
         arguments+=(-blockdev "driver=file,node-name=disk$id,filename=$file,$options")
-        arguments+=(-device "virtio-blk-pci,drive=disk$id,write-cache=on")
+        arguments+=(-device "virtio-blk-pci,drive=disk$id,write-cache=on${disk_names[id - 1]:+,serial=${disk_names[id - 1]}}")
     done
     start_machine qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1G -nodefaults -nographic -no-reboot -serial stdio \
         -kernel "$packages/root/boot/vmlinuz-$release" -initrd "$work/initramfs.cpio" \

@@ -1,0 +1,131 @@
+#!/bin/sh
+# shellcheck disable=SC2153,SC2154 # of the unit
+# What the machine of boot.sh does, each time that it is started: a service of systemd that comes after everything else. It comes with HERE, START
+# and SECONDS_MAX.
+# shellcheck source=scripts/guest-kernel/guest.sh
+. "$HERE/guest-kernel/guest.sh"
+export PATH=/usr/local/bin:$PATH
+data=/dev/disk/by-id/virtio-data
+log=/dev/disk/by-id/virtio-log
+
+# All that could have gone wrong.
+report() {
+    systemctl --no-pager status dcd@disk.service srv.mount dev-dcd-disk.device 2>&1 | head -n 60
+    systemctl list-jobs --no-pager 2>&1
+    ls -l /dev/dcd /dev/disk/by-id 2>&1
+    tail -n 5 /run/dcd-ublk/* 2>&1
+    udevadm test /sys/block/ublkb0 2>&1 | tail -n 60
+}
+
+wait_until() { # COMMAND...
+    looks=0
+    until "$@" > /dev/null 2>&1; do
+        looks=$((looks + 1))
+        [ $looks -lt 600 ] || die "not after 60 s: $*: $(report)"
+        sleep 0.1
+    done
+}
+
+refused() { # PATTERN COMMAND...
+    pattern=$1
+    shift
+    "$@" > /tmp/refused 2>&1
+    status=$?
+    { [ $status -eq 1 ] && grep -q "$pattern" /tmp/refused; } || die "$*: exit $status, not 1 with \"$pattern\": $(cat /tmp/refused)"
+}
+
+fstab() { # OPTIONS
+    echo "/dev/dcd/disk /srv ext4 $1 0 2" > /etc/fstab
+    sync
+}
+
+write_files() { # NAME
+    mkdir "/srv/$1"
+    cp -r /etc "/srv/$1/"
+    (cd /srv && find . -type f -exec sha256sum {} +) > /root/sums
+    grep -q "/$1/" /root/sums || die "no files were written"
+    sync
+}
+
+check_files() {
+    [ -s /root/sums ] || die "there are no sums"
+    (cd /srv && sha256sum --quiet -c /root/sums) > /tmp/compared 2>&1 || die "files have changed: $(head -n 3 /tmp/compared)"
+}
+
+is_dirty() { dcd status --json /etc/dcd/disk.toml | grep -qE '"dirty_bytes":[1-9]'; }
+
+done_so_far() {
+    sync
+    : > /mnt/done
+}
+
+# A new stack, by names that stay.
+start_1() {
+    wait_until test -e $data -a -e $log
+    # What the machine is started from gets no cache.
+    mount /dev/vdc /boot
+    refused "/dev/disk/by-id/virtio-root has /boot of this machine on it. dcd is started from there" \
+        dcd format --log $log --data /dev/disk/by-id/virtio-root --stack /etc/dcd/disk.toml
+    umount /boot
+    echo "/dev/dcd/disk / ext4 defaults 0 1" > /etc/fstab
+    refused "/ is on /dev/dcd/disk: dcd is started from there" dcd doctor
+
+    dcd format --log $log --data $data --stack /etc/dcd/disk.toml || die "dcd format fails"
+    # Nothing is destaged before the log is nearly full.
+    sed -i 's/^nbd = .*/ublk = true/; s/^promise = .*/&\nwhen = "high-low"/' /etc/dcd/disk.toml
+    systemctl enable dcd@disk || die "the unit cannot be enabled"
+    systemctl start dcd@disk || die "the server does not start: $(report)"
+    # The start has waited for the device, and so does udev here.
+    udevadm settle
+    [ "$(readlink -f /dev/dcd/disk)" = /dev/ublkb0 ] || die "there is no name: $(report)"
+    systemctl show -p StatusText dcd@disk | grep -q 'ublk /dev/ublkb0' || die "no status: $(systemctl show -p StatusText dcd@disk)"
+    # The directory of all sockets does not go with one of them.
+    sed 's/disk/other/g; s/^ublk.*/nbd = "unix:other.sock"/; /^.device.log/,$d; s/"cache"/"data"/' /etc/dcd/disk.toml > /etc/dcd/other.toml
+    truncate -s 1M /root/other.img
+    printf '[device.data]\npath = "/root/other.img"\n' >> /etc/dcd/other.toml
+    systemctl start dcd@other || die "another server does not start: $(systemctl status dcd@other)"
+    systemctl stop dcd@other
+    rm /etc/dcd/other.toml
+    dcd status /etc/dcd/disk.toml > /dev/null || die "the first one is not reached any more"
+
+    mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/dcd/disk || die "no file system"
+    fstab nofail
+    systemctl daemon-reload
+    systemctl start srv.mount || die "not mounted: $(report)"
+    write_files first
+    is_dirty || die "nothing is dirty: $(dcd status /etc/dcd/disk.toml)"
+    done_so_far
+    systemctl poweroff
+}
+
+# It came with the machine. A server that is restarted or killed takes no file system with it.
+start_2() {
+    wait_until mountpoint -q /srv
+    is_dirty || die "what was dirty is not: $(dcd status /etc/dcd/disk.toml)"
+    check_files
+    systemctl restart dcd@disk || die "no restart: $(report)"
+    mountpoint -q /srv || die "a restart took the file system away"
+    check_files
+    systemctl kill -s KILL dcd@disk
+    echo 3 > /proc/sys/vm/drop_caches
+    check_files
+    systemctl is-active -q dcd@disk || die "not started again: $(report)"
+    # The server is waited for at shutdown, too, where the line says so; see boot.sh.
+    fstab "x-systemd.requires=dcd@disk.service,nofail"
+    write_files second
+    (while :; do head -c 20000 /dev/urandom > /srv/torn; done) &
+    sleep 1
+    : > /mnt/done
+    wait
+}
+
+start_3() {
+    wait_until mountpoint -q /srv
+    check_files
+    grep -q second /root/sums || die "the second files were not written"
+    write_files third
+    done_so_far
+    systemctl poweroff
+}
+
+"start_$START"
