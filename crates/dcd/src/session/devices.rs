@@ -11,6 +11,7 @@ use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
 use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, StackFile, StackFileError};
 
 use crate::failure::Failure;
+use crate::session::system::carried_by;
 
 /// How long [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -135,6 +136,15 @@ impl<'a> Opener<'a> {
     }
 }
 
+/// Why the root file system is on no stack.
+fn of_the_system(path: &Path, mount: &str) -> String {
+    format!(
+        "{} has {mount} of this machine on it. dcd is started from there, so it cannot serve it at the next start: name a disk or a \
+         partition that has only data on it. Nothing was changed",
+        path.display()
+    )
+}
+
 /// Says so where the end of a file is no whole block.
 fn tell_rest(device: &DeviceSpec, opened: &Device) {
     let DeviceSource::Path { path, .. } = &device.source else { return };
@@ -156,7 +166,12 @@ impl DeviceOpener for Opener<'_> {
         let spec = self.spec(device);
         let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));
         let opened = opened.map_err(|error| {
-            self.busy |= matches!(error, DeviceError::Busy { .. });
+            if let DeviceError::Busy { path, .. } = &error {
+                if let Some(mount) = carried_by(path) {
+                    return OpenError::from(of_the_system(path, mount));
+                }
+                self.busy = true;
+            }
             match error {
                 DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)).into(),
                 _ => OpenError::from(error),

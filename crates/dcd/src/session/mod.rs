@@ -11,6 +11,7 @@
 //! | open              | starts parts of a stack, and looks at logs, records and members                          |
 //! | absent, admit     | what a start can do without; which log caches it may start                               |
 //! | overwrite, probe  | what must not be overwritten                                                             |
+//! | system            | what the machine is started from                                                         |
 //! | tell              | what the members of an array tell of the caches on it                                    |
 //! | serving/          | what is admitted before a stack is served, the server's host, and its watch over devices |
 //!
@@ -30,4 +31,5 @@ pub mod record;
 pub mod running;
 pub mod serving;
 pub mod started;
+pub mod system;
 pub mod tell;

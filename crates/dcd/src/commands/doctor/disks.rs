@@ -2,28 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use dcd_stack::{DeviceSource, StackFile};
 
 use super::{Finding, Level, Machine, read};
+use crate::control::stack_name;
+use crate::session::system::{disks, number};
 
 /// What is found below the devices of a stack. A disk that carries several of them is told of once.
 pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
-    let mut disks: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
+    let mut used: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
     let mut findings = Vec::new();
     for device in &file.devices {
         let DeviceSource::Path { path, .. } = &device.source else { continue };
         if let Some(finding) = unstable_name(&device.name, path) {
             findings.push(finding);
         }
-        for disk in number(path).map(|number| below(machine, number)).unwrap_or_default() {
-            disks.entry(disk).or_default().push(&device.name);
+        for disk in number(path).map(|number| disks(&machine.root, number)).unwrap_or_default() {
+            used.entry(disk).or_default().push(&device.name);
         }
     }
+    findings.extend(no_name(file));
     let stack = file.path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    for (disk, devices) in disks {
+    for (disk, devices) in used {
         let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let about = format!("{stack}: {}", devices.join(", "));
         let checks = [
@@ -40,54 +42,6 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
     findings
 }
 
-/// The device, or that of the file system on which a file is.
-fn number(path: &Path) -> Option<u64> {
-    let metadata = fs::metadata(path).ok()?;
-    Some(if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() })
-}
-
-/// The disks below a device, as folders of sysfs: of a partition its disk, of a mapped device or an array those below. A file system
-/// without one device (btrfs, tmpfs) has none.
-fn below(machine: &Machine, number: u64) -> Vec<PathBuf> {
-    let (major, minor) = (major_of(number), minor_of(number));
-    match fs::canonicalize(machine.path(&format!("/sys/dev/block/{major}:{minor}"))) {
-        Ok(folder) => disks_of(&folder, 0),
-        Err(_) => Vec::new(),
-    }
-}
-
-/// Devices stand on each other at most so often; more is a circle.
-const DEPTH_MAX: usize = 8;
-
-fn disks_of(folder: &Path, depth: usize) -> Vec<PathBuf> {
-    if depth == DEPTH_MAX {
-        return Vec::new();
-    }
-    if folder.join("partition").exists() {
-        return folder.parent().map(|disk| disks_of(disk, depth + 1)).unwrap_or_default();
-    }
-    let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
-    let mut disks: Vec<PathBuf> = slaves
-        .filter_map(|slave| fs::canonicalize(slave.path()).ok())
-        .flat_map(|slave| disks_of(&slave, depth + 1))
-        .collect();
-    if disks.is_empty() {
-        disks.push(folder.to_owned());
-    }
-    disks.sort();
-    disks.dedup();
-    disks
-}
-
-// As makedev of Linux has them.
-const fn major_of(device: u64) -> u64 {
-    (device >> 8) & 0xfff | (device >> 32) & !0xfff
-}
-
-const fn minor_of(device: u64) -> u64 {
-    device & 0xff | (device >> 12) & !0xff
-}
-
 /// The kernel numbers disks in the order in which they answer.
 fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
     let name = path.strip_prefix("/dev").ok()?.to_str()?;
@@ -95,6 +49,16 @@ fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
     unstable.then(|| {
         let found = format!("{} may name another disk after the next start of the machine", path.display());
         Finding::new(Level::Note, device, found).with("name it by /dev/disk/by-id in the stack file")
+    })
+}
+
+/// A ublk device whose stack has a file in /etc/dcd, but no name in /dev/dcd.
+fn no_name(file: &StackFile) -> Option<Finding> {
+    let stack = file.path.file_stem()?.to_string_lossy().into_owned();
+    let wants = file.serve.ublk.is_some() && file.path.starts_with("/etc/dcd");
+    (wants && stack_name(&file.path).is_none()).then(|| {
+        let found = format!("its ublk device has no name in /dev/dcd: {} has other signs than letters, digits, \"_\" and \".\"", file.path.display());
+        Finding::new(Level::Note, stack, found).with("stop it, and rename the file")
     })
 }
 
@@ -200,8 +164,8 @@ mod tests {
         made.link("/sys/dev/block/253:3", "/sys/devices/virtual/block/dm-0");
         made.link("/sys/dev/block/8:17", &format!("{DISK}/sdb1"));
         let names = |number| {
-            let disks = below(&made.machine, number);
-            disks
+            let below = disks(&made.machine.root, number);
+            below
                 .iter()
                 .map(|disk| disk.file_name().unwrap().to_str().unwrap().to_owned())
                 .collect::<Vec<_>>()
@@ -209,9 +173,9 @@ mod tests {
         assert_eq!(names(8 << 8 | 17), ["sdb"]);
         assert_eq!(names(253 << 8 | 3), ["sdb", "sdc"]);
         assert!(names(7).is_empty());
-        let disks = below(&made.machine, 253 << 8 | 3);
-        assert_eq!(usb("s: data", "sdb", &disks[0]), None);
-        assert_eq!(usb("s: data", "sdc", &disks[1]).unwrap().level, Level::Note);
+        let below = disks(&made.machine.root, 253 << 8 | 3);
+        assert_eq!(usb("s: data", "sdb", &below[0]), None);
+        assert_eq!(usb("s: data", "sdc", &below[1]).unwrap().level, Level::Note);
     }
 
     #[test]

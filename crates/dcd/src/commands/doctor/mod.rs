@@ -1,6 +1,7 @@
 //! `dcd doctor`: what this machine can do, what is wrong with it, and which stacks would not start. It changes nothing.
 
 mod disks;
+mod fstab;
 mod kernel;
 mod stacks;
 
@@ -93,6 +94,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
         .collect();
     let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
     let mut findings = kernel::findings(&machine, readable().any(|file| file.serve.ublk.is_some()));
+    findings.extend(fstab::findings(&machine));
     for file in readable() {
         findings.extend(disks::findings(&machine, file));
     }

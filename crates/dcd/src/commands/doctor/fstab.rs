@@ -1,0 +1,96 @@
+//! What /etc/fstab wants of stacks, and would not get.
+
+use std::path::Path;
+
+use super::{Finding, Level, Machine};
+use crate::session::system::SYSTEM;
+
+const FSTAB: &str = "/etc/fstab";
+
+pub fn findings(machine: &Machine) -> Vec<Finding> {
+    machine.text(FSTAB).lines().filter_map(|line| finding(machine, line)).collect()
+}
+
+/// None where a line is right, or about something else.
+fn finding(machine: &Machine, line: &str) -> Option<Finding> {
+    let mut fields = line.split_whitespace();
+    let (source, mount) = (fields.next()?, fields.next()?);
+    let device = device(machine, source)?;
+    let name = device.strip_prefix("/dev/dcd/");
+    if name.is_none() && !device.starts_with("/dev/ublkb") {
+        return None;
+    }
+    let about =
+        |level, found: String| Some(Finding::new(level, FSTAB, format!("{mount} is on {source}: {found}")));
+    if SYSTEM.contains(&mount) {
+        let found =
+            "dcd is started from there, and cannot serve it before; this machine will not start".to_owned();
+        return about(Level::Bad, found).map(|found| {
+            found.with("mount it from a disk without a cache; put the cache before a disk of data")
+        });
+    }
+    let Some(name) = name else {
+        let found = "a number that may be another stack's at the next start".to_owned();
+        return about(Level::Note, found).map(|found| found.with("name it by /dev/dcd/NAME"));
+    };
+    // A partition's name has its disk's.
+    let stack = name.split_once("-part").map_or(name, |(disk, _)| disk);
+    let file = format!("/etc/dcd/{stack}.toml");
+    if machine.exists(&file) {
+        return None;
+    }
+    about(Level::Bad, format!("there is no {file}, which has a device of that name"))
+        .map(|found| found.with("correct the name, or take the line out"))
+}
+
+/// The device that a line is about; by what is on it only where that is there.
+fn device(machine: &Machine, source: &str) -> Option<String> {
+    if source.starts_with("/dev/dcd/") || source.starts_with("/dev/ublkb") {
+        return Some(source.to_owned());
+    }
+    let link = match source.split_once('=') {
+        Some((by @ ("UUID" | "LABEL" | "PARTUUID" | "PARTLABEL"), value)) => {
+            format!("/dev/disk/by-{}/{}", by.to_lowercase(), value.trim_matches('"'))
+        }
+        _ => source.to_owned(),
+    };
+    let node = std::fs::canonicalize(machine.path(&link)).ok()?;
+    let node = node.strip_prefix(std::fs::canonicalize(&machine.root).ok()?).ok()?;
+    Some(Path::new("/").join(node).to_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Made;
+    use super::*;
+
+    #[test]
+    fn what_cannot_come_from_a_stack_is_told() {
+        let made = Made::new(&[
+            ("/etc/dcd/disk.toml", ""),
+            ("/dev/ublkb3", ""),
+            ("/dev/sda1", ""),
+            (
+                FSTAB,
+                "# /dev/dcd/x / ext4\n\n/dev/dcd/disk /srv ext4 nofail 0 2\n/dev/dcd/disk-part1 /home ext4 nofail 0 2\n\
+                 UUID=12 / ext4 defaults 0 1\nUUID=34 /opt ext4 defaults 0 2\n/dev/dcd/gone /a ext4\n/dev/dcd/disk /usr ext4\n\
+                 tmpfs /tmp tmpfs\nLABEL=none /b ext4\n",
+            ),
+        ]);
+        made.link("/dev/disk/by-uuid/12", "/dev/ublkb3");
+        made.link("/dev/disk/by-uuid/34", "/dev/sda1");
+        let told: Vec<String> = findings(&made.machine)
+            .into_iter()
+            .map(|finding| format!("{} {}", finding.level.word(), finding.found))
+            .collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].starts_with("BAD / is on UUID=12: dcd is started from there"), "{told:?}");
+        assert!(
+            told[1].starts_with("BAD /a is on /dev/dcd/gone: there is no /etc/dcd/gone.toml"),
+            "{told:?}"
+        );
+        assert!(told[2].starts_with("BAD /usr is on /dev/dcd/disk"), "{told:?}");
+        made.write(FSTAB, "/dev/ublkb0 /srv ext4\n");
+        assert_eq!(findings(&made.machine)[0].level, Level::Note);
+    }
+}

@@ -1,0 +1,146 @@
+//! What the machine itself is started from, and the block devices below a file or a device.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The machine, and dcd in it, is started from these. So they cannot come from a stack: it is not there yet.
+pub const SYSTEM: [&str; 8] = ["/", "/usr", "/etc", "/boot", "/boot/efi", "/var", "/var/lib", "/var/lib/dcd"];
+
+/// Devices stand on each other at most so often; more is a circle.
+const DEPTH_MAX: usize = 8;
+
+/// The number of a device, or of that of the file system on which a file is.
+pub fn number(path: &Path) -> Option<u64> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() })
+}
+
+/// A device with all that it stands on, as folders of sysfs: of a partition its disk, of a mapped device or an array those below. A file
+/// system without one device (btrfs, tmpfs) has none. `root`: that of the system, or of a test.
+pub fn standing(root: &Path, number: u64) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    if let Some(folder) = folder(root, number) {
+        gather(&folder, 0, &mut all);
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn folder(root: &Path, number: u64) -> Option<PathBuf> {
+    fs::canonicalize(root.join(format!("sys/dev/block/{}:{}", major_of(number), minor_of(number)))).ok()
+}
+
+fn gather(folder: &Path, depth: usize, all: &mut Vec<PathBuf>) {
+    if depth == DEPTH_MAX {
+        return;
+    }
+    all.push(folder.to_owned());
+    if is_partition(folder) {
+        if let Some(disk) = folder.parent() {
+            gather(disk, depth + 1, all);
+        }
+        return;
+    }
+    for below in slaves(folder) {
+        gather(&below, depth + 1, all);
+    }
+}
+
+fn is_partition(folder: &Path) -> bool {
+    folder.join("partition").exists()
+}
+
+fn slaves(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
+    entries.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
+}
+
+/// The disks among them.
+pub fn disks(root: &Path, number: u64) -> Vec<PathBuf> {
+    let is_disk = |folder: &PathBuf| !is_partition(folder) && slaves(folder).is_empty();
+    standing(root, number).into_iter().filter(is_disk).collect()
+}
+
+// As makedev of Linux has them.
+const fn major_of(device: u64) -> u64 {
+    (device >> 8) & 0xfff | (device >> 32) & !0xfff
+}
+
+const fn minor_of(device: u64) -> u64 {
+    device & 0xff | (device >> 12) & !0xff
+}
+
+/// What of the running system a block device has on it: the first of [`SYSTEM`].
+pub fn carried_by(device: &Path) -> Option<&'static str> {
+    let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    carried(Path::new("/"), metadata.rdev(), |mount| {
+        number(&mounted_from(&mounts, mount).unwrap_or_else(|| mount.into()))
+    })
+}
+
+fn carried(root: &Path, device: u64, number_of: impl Fn(&str) -> Option<u64>) -> Option<&'static str> {
+    let device = folder(root, device)?;
+    let is_on =
+        |mount: &&str| number_of(mount).is_some_and(|number| standing(root, number).contains(&device));
+    SYSTEM.into_iter().find(is_on)
+}
+
+/// The device that is mounted there last, by the kernel's table. What a file system with several devices says of its files is no device.
+fn mounted_from(mounts: &str, mount: &str) -> Option<PathBuf> {
+    mounts.lines().rev().find_map(|line| {
+        let (fields, rest) = line.split_once(" - ")?;
+        let source = rest.split(' ').nth(1)?;
+        (fields.split(' ').nth(4) == Some(mount) && source.starts_with("/dev/")).then(|| source.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_on_it_what_is_on_its_partitions_and_on_what_is_made_of_them() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = root.path().join("sys/devices/pci0/block/sda");
+        for part in ["sda2", "sda3"] {
+            fs::create_dir_all(disk.join(part)).unwrap();
+            fs::write(disk.join(part).join("partition"), "").unwrap();
+        }
+        let mapped = root.path().join("sys/devices/virtual/block/dm-0");
+        fs::create_dir_all(mapped.join("slaves")).unwrap();
+        std::os::unix::fs::symlink(disk.join("sda2"), mapped.join("slaves/sda2")).unwrap();
+        let by_number = root.path().join("sys/dev/block");
+        fs::create_dir_all(&by_number).unwrap();
+        for (number, folder) in
+            [("8:0", disk.clone()), ("8:2", disk.join("sda2")), ("8:3", disk.join("sda3")), ("253:0", mapped)]
+        {
+            std::os::unix::fs::symlink(folder, by_number.join(number)).unwrap();
+        }
+        let carried_by = |number| {
+            carried(root.path(), number, |mount| match mount {
+                "/usr" => Some(253 << 8),
+                "/boot" => Some(8 << 8 | 3),
+                _ => Some(9),
+            })
+        };
+        assert_eq!(carried_by(8 << 8), Some("/usr"), "the disk");
+        assert_eq!(carried_by(8 << 8 | 2), Some("/usr"), "a partition below the mapped device");
+        assert_eq!(carried_by(253 << 8), Some("/usr"));
+        assert_eq!(carried_by(8 << 8 | 3), Some("/boot"), "another partition has only its own");
+        assert_eq!(carried_by(8 << 8 | 4), None);
+    }
+
+    #[test]
+    fn the_kernel_tells_where_a_mount_comes_from() {
+        let mounts = "22 1 0:30 / / rw - btrfs /dev/sda2 rw\n23 22 0:5 / /boot rw,x shared:1 - ext4 /dev/old rw\n\
+                      24 23 8:1 / /boot rw,x shared:1 - ext4 /dev/sdb1 rw\n25 22 0:6 / /var rw - tmpfs none rw\n";
+        for (mount, from) in
+            [("/", Some("/dev/sda2")), ("/boot", Some("/dev/sdb1")), ("/var", None), ("/usr", None)]
+        {
+            assert_eq!(mounted_from(mounts, mount), from.map(PathBuf::from), "{mount}");
+        }
+    }
+}
