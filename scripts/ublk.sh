@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# ublk under Debian's 6.12 kernel in qemu: the device and its limits, ext4 on it, a server that is killed and restarted under load, killed
-# inside its recovery, and upgraded, and devices without servers. ublk/guest.sh has the tests, one function each.
+# Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
+# and restarted under load, killed inside its recovery, and upgraded, and devices without servers. The kernel's NBD client: what "dcd attach"
+# makes, and the same kills and upgrades. ublk/guest.sh has the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
 #   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 SECONDS_MAX=600, SUCCESSOR=DCD (what upgrades start; default: a copy of DCD)
@@ -33,7 +34,7 @@ cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
 truncate -s 512M "$work/data.img"
 truncate -s 64M "$work/log.img"
 cat > "$work/run" << RUN
-PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades}"
+PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades}"
 KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv

@@ -160,6 +160,21 @@ pause() { # FROM TO, in thousandths of a second
     sleep "$(awk -v from="$1" -v to="$2" -v seed="$(od -An -N4 -tu4 /dev/urandom)" 'BEGIN { srand(seed); printf "%.3f", (from + rand() * (to - from)) / 1000 }')"
 }
 
+# Has the kernel's NBD client make the device, which outlives its server.
+attach_nbd() {
+    stack nbd 'nbd = "unix:/tmp/nbd.socket"' 'nbd-recovery = true'
+    serve nbd
+    node=$("$dcd" attach /tmp/nbd.toml 2> /tmp/attach.log) || die "attach: $(cat /tmp/attach.log)"
+    [ -b "$node" ] || die "there is no $node"
+}
+
+release_nbd() {
+    "$dcd" attach --release /tmp/nbd.toml > /tmp/attach.log 2>&1 || die "release: $(cat /tmp/attach.log)"
+    is "the size of what was released" 0 "$(cat "/sys/block/${node#/dev/}/size")"
+    stop_server
+    node=/dev/ublkb0
+}
+
 # ---------------------------------------------------------------- parts
 
 part_node() {
@@ -289,19 +304,84 @@ part_listed() {
     is "the list" "" "$("$dcd" ublk list)"
 }
 
+# One command for each way to a device, again and again, and what takes it away.
+part_attach() {
+    serve any
+    is "the device of ublk" $node "$("$dcd" attach /tmp/any.toml)"
+    stop_server
+    refused 1 "nobody listens" "$dcd" attach /tmp/any.toml
+    attach_nbd
+    is "the device of a second attach" "$node" "$("$dcd" attach /tmp/nbd.toml)"
+    is "the size" "$(cat /sys/block/vda/size)" "$(cat "/sys/block/${node#/dev/}/size")"
+    fresh_ext4
+    echo before > /tmp/fs/file
+    refused 3 "as for an upgrade" "$dcd" stop /tmp/nbd.toml
+    refused 3 "mounted on /tmp/fs" "$dcd" attach --release /tmp/nbd.toml
+    # A write while there is no server waits, and the next server gets it.
+    stop_server
+    grep -q "Its requests wait for the next server" /tmp/server.log || die "nothing is said of what waits: $(cat /tmp/server.log)"
+    (echo meanwhile > /tmp/fs/waits && sync -f /tmp/fs) &
+    writer=$!
+    sleep 0.3
+    kill -0 $writer || die "a write did not wait for a server"
+    serve nbd
+    wait $writer || die "a write that waited failed"
+    is "a file" before "$(cat /tmp/fs/file)"
+    is "the device after a restart" "$node" "$("$dcd" attach /tmp/nbd.toml)"
+    check_ext4
+    # A device whose server does not come back.
+    kill_server
+    dd if="$node" of=/dev/null bs=4096 count=1 iflag=direct 2> /dev/null &
+    reader=$!
+    sleep 0.3
+    refused 3 "open in process" "$dcd" attach --release /tmp/nbd.toml
+    "$dcd" attach --release --force /tmp/nbd.toml || die "release --force fails"
+    wait $reader && die "a request without a server did not fail"
+    "$dcd" attach --release /tmp/nbd.toml 2> /tmp/attach.log || die "a second release fails"
+    grep -q "is not attached" /tmp/attach.log || die "release says: $(cat /tmp/attach.log)"
+    dmesg -c > /dev/null
+    # Without nbd-recovery the device ends with its server, and the next attach makes another one.
+    stack nbd 'nbd = "unix:/tmp/nbd.socket"'
+    serve nbd
+    node=$("$dcd" attach /tmp/nbd.toml) || die "attach without recovery fails"
+    is "the device of a second attach" "$node" "$("$dcd" attach /tmp/nbd.toml)"
+    kill_server
+    dd if="$node" of=/dev/null bs=4096 count=1 iflag=direct 2> /dev/null && die "a device without recovery outlives its server"
+    serve nbd
+    grep -q "$node is left from an earlier server" /tmp/server.log || die "nothing is said of what is left: $(cat /tmp/server.log)"
+    node=$("$dcd" attach /tmp/nbd.toml) || die "attach after a kill fails"
+    dmesg -c > /dev/null
+    fresh_ext4
+    check_ext4
+    release_nbd
+}
+
 part_kills() {
     serve any
+    kill_below_ext4 any 1500
+    stop_server
+}
+
+# The same for the kernel's NBD client, whose device goes on with each new server.
+part_nbd_kills() {
+    attach_nbd
+    # What was on its way is sent again after 5 s at most; some kills shall come before that, and some after it.
+    kill_below_ext4 nbd 9000
+    release_nbd
+}
+
+kill_below_ext4() { # STACK, thousandths of a second between two kills at most
     fresh_ext4
     begin_load
     longest=0
     i=0
     while [ $i -lt "$KILLS" ]; do
-        pause 200 1500
+        pause 200 "$2"
         kill_server
         # Whoever reads the device waits now, as nothing of it is in memory.
         echo 1 > /proc/sys/vm/drop_caches
         restart=$(now)
-        serve any
+        serve "$1"
         took=$(since "$restart")
         longest=$(awk "BEGIN { print ($took > $longest) ? $took : $longest }")
         load_goes_on
@@ -311,7 +391,6 @@ part_kills() {
     end_load
     check_ext4
     say "kills: $i, the longest restart took $longest s; $(grep -m 1 -oE 'read: IOPS[^(]*' /tmp/fio.log), $(grep -m 1 -oE 'write: IOPS[^(]*' /tmp/fio.log)"
-    stop_server
 }
 
 # Killed before it is ready: from its first look at the device until after it has it.
@@ -349,6 +428,17 @@ part_recoveries() {
 
 part_upgrades() {
     serve any
+    upgrade_below_ext4 any
+    stop_server
+}
+
+part_nbd_upgrades() {
+    attach_nbd
+    upgrade_below_ext4 nbd
+    release_nbd
+}
+
+upgrade_below_ext4() { # STACK
     fresh_ext4
     begin_load
     i=0
@@ -356,14 +446,13 @@ part_upgrades() {
         pause 200 1000
         stop_server
         if [ "$dcd" = /tmp/bin/dcd ]; then dcd=/tmp/bin/successor; else dcd=/tmp/bin/dcd; fi
-        serve any
+        serve "$1"
         load_goes_on
         i=$((i + 1))
     done
     end_load
     check_ext4
     say "upgrades in place: $i"
-    stop_server
 }
 
 # ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor time of the whole machine for each. Reads are of

@@ -11,6 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   dcd format --log /dev/nvme0n1p3 --data /dev/sdb --stack disk.toml
   dcd serve disk.toml
+  dcd attach disk.toml
   dcd status disk.toml
   dcd detach disk.toml
 
@@ -38,6 +39,7 @@ pub enum Command {
     Format(Format),
     Array(crate::cli_array::Array),
     Serve(Serve),
+    Attach(Attach),
     Stop(Stop),
     Status(Status),
     Top(Top),
@@ -104,9 +106,8 @@ Examples:
   dcd serve disk.toml
   dcd serve disk.toml --record /var/tmp/week.dcd
       dcd tune /var/tmp/week.dcd then says which cache suits
-  nbd-client -unix disk.sock /dev/nbd0      use it as a block device
-  losetup --direct-io=on -f --show mnt/disk.img
-      the same over FUSE; with ublk = true in the stack file there is /dev/ublkbN without either")]
+  dcd attach disk.toml
+      makes a block device of it, and prints its name")]
 pub struct Serve {
     /// Stack file
     #[arg(value_name = "STACK")]
@@ -134,6 +135,32 @@ pub struct Serve {
     /// Print only a line when clients can connect
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// Make a block device of a served stack, and print its name
+///
+/// It is the server's ublk device, if it has one; else a device of the kernel's NBD client, and without that a loop device over the image that
+/// fuse shows. A stack that is attached keeps its device: the command prints the same name again. With nbd-recovery = true in [serve], an
+/// NBD device outlives its server: requests wait for the next "dcd serve" of the stack, which goes on with them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd attach disk.toml
+  mount $(dcd attach disk.toml) /srv
+  umount /srv && dcd attach --release disk.toml")]
+pub struct Attach {
+    /// Stack file
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
+    /// Print the commands of other programs that make such a device, and do nothing
+    #[arg(long, conflicts_with = "release")]
+    pub print: bool,
+    /// Take the device away that this command has made; refused while it is in use
+    #[arg(long)]
+    pub release: bool,
+    /// Release it although it is in use: its requests fail, and a file system on it loses what it has not written
+    #[arg(long, requires = "release")]
+    pub force: bool,
 }
 
 /// Stop the server of a stack, unless a client has its device

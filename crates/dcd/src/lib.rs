@@ -26,6 +26,7 @@ mod commands;
 mod control;
 mod failure;
 pub mod memory;
+mod nbd_device;
 pub mod output;
 mod progress;
 mod session;

@@ -14,3 +14,4 @@ mod outlives;
 pub mod ublk;
 
 pub use outlives::Outlives;
+pub use ublk::disk_user;

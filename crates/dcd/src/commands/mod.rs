@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod array;
+mod attach;
 mod calibrate;
 mod check;
 mod completions;
@@ -48,6 +49,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Ublk(args) => ublk::run(&args),
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
+        Command::Attach(args) => attach::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),

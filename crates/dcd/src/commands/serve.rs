@@ -15,7 +15,7 @@ use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_serve::ublk::{self, Owner, UblkDevice};
+use dcd_serve::ublk::{self, UblkDevice};
 use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, StackFile, UblkNumber};
 
 use crate::advice::Advised;
@@ -23,6 +23,7 @@ use crate::cli::Serve;
 use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
+use crate::nbd_device;
 use crate::session::absent;
 use crate::session::devices::{Opener, Purpose, patiently};
 use crate::session::open::reserve_space;
@@ -78,6 +79,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     let places = listen(&file, &stack, &mut driver)?;
+    nbd_device::go_on(&file);
     served.stop_at_once = watch.end();
     served.announce(announcement(&file, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -181,7 +183,7 @@ fn build(
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
     host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
-    host.nbd_recovery = file.serve.nbd_recovery;
+    host.nbd_backend = (!file.serve.nbd.is_empty()).then(|| nbd_device::backend(file).text().to_owned());
     let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
 }
@@ -225,8 +227,7 @@ fn make_ublk(
         UblkNumber::Any => None,
         UblkNumber::Is(number) => Some(number),
     };
-    let owner =
-        Owner::new(&file.path, &file.export, file.data_path(&file.export)).named(stack_name(&file.path));
+    let owner = nbd_device::owner(file).named(stack_name(&file.path));
     let off = (!file.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
     let lost = off.or_else(|| lost_with_server(file));
     let outlives = outlives(file, lost.is_none());

@@ -36,16 +36,16 @@ fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     let reason = format!("{stack} is not stopped: {has} its device: {}", clients.join("; "));
     if wait {
         let action = format!(
-            "unmount what is on it, and stop it again; or leave the device: after \"dcd stop --force {stack}\" its requests wait until \
-             \"dcd serve {stack}\" goes on with them, as for an upgrade"
+            "unmount what is on it, release it (\"dcd attach --release {stack}\"; a ublk device needs no release), and stop it again; or leave the \
+             device: after \"dcd stop --force {stack}\" its requests wait until \"dcd serve {stack}\" goes on with them, as for an upgrade"
         );
         return Refusal::new(reason, action);
     }
     Refusal::new(
         reason,
         format!(
-            "unmount what is on it and disconnect it (umount, then \"nbd-client -d /dev/nbdN\" or \"losetup -d /dev/loopN\"), and stop \
-             it again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and what was written and not flushed may be \
+            "unmount what is on it and release it (umount, then \"dcd attach --release {stack}\", or what has connected it), and stop it \
+             again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and what was written and not flushed may be \
              lost"
         ),
     )

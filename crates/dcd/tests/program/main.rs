@@ -6,6 +6,7 @@ mod array_cache;
 mod array_life;
 mod array_mistakes;
 mod array_over_dcd;
+mod attach;
 mod behind;
 mod calibrate;
 mod common;

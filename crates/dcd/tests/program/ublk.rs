@@ -1,4 +1,4 @@
-//! ublk: under a kernel that has it, and what is said under one that has not.
+//! ublk, and the kernel's NBD client: under a kernel that has them, and what is said under one that has no ublk.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,15 @@ use crate::common::{Place, dcd, expect, skip};
 /// What the control device is called.
 const CONTROL: &str = "/dev/ublk-control";
 
-/// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery.
+/// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery; what
+/// `dcd attach` makes of NBD, and kills below that.
 #[test]
-fn ublk_under_a_kernel_that_has_it() {
+fn ublk_and_nbd_under_a_kernel_that_has_them() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
     let run = std::process::Command::new(script)
         .arg(dcd().get_program())
-        .env("PARTS", "limits stops kills recoveries")
-        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("SECONDS_MAX", "400")])
+        .env("PARTS", "limits stops kills recoveries attach nbd_kills")
+        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("SECONDS_MAX", "500")])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stdout);
@@ -23,7 +24,7 @@ fn ublk_under_a_kernel_that_has_it() {
         return skip(reason);
     }
     assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
-    for part in ["limits", "stops", "kills", "recoveries"] {
+    for part in ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: good"))), "{part}: {said}");
     }
 }

@@ -7,9 +7,13 @@
 //! simple replies; READ, WRITE, FLUSH, FUA, TRIM, WRITE_ZEROES with NO_HOLE and FAST_ZERO, DISC; any number of
 //! connections to one export. Refused in a way that keeps the stream in step: TLS, structured replies, metadata
 //! contexts, extended headers.
+//!
+//! [`client`] and [`kernel`] are the other side: they give a connection to the kernel, whose device it serves.
 
+pub mod client;
 mod exports;
 mod flight;
+pub mod kernel;
 mod negotiation;
 pub mod protocol;
 mod session;

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::control::{self, Claimed, Kernel, flag_names};
 use super::owner::{self, Owner};
 use super::uapi as u;
-use super::{UblkError, UblkStatus, node};
+use super::{UblkError, UblkStatus, name, node};
 use crate::Outlives;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,7 +328,7 @@ impl CommandSource for UblkDevice {
     }
 
     fn user(&self) -> Option<String> {
-        owner::user(self.number())
+        owner::user(&name(self.number()))
     }
 
     fn outlives_server(&self) -> bool {
@@ -359,7 +359,7 @@ impl CommandSource for UblkDevice {
             _ if unanswered + self.held.len() > 0 => {
                 Some(format!("requests wait: {}", unanswered + self.held.len()))
             }
-            _ => owner::user(self.number()),
+            _ => owner::user(&name(self.number())),
         };
         match why {
             Some(why) if self.outlives_server() => return Ending::Leave(stays(self.number(), &why)),
@@ -370,7 +370,7 @@ impl CommandSource for UblkDevice {
         let (kernel, number) = (Arc::clone(&self.kernel), self.number());
         Ending::Remove(Box::new(move || {
             // Nobody can mount it between this and the end.
-            let _held = owner::hold(number)?;
+            let _held = owner::hold(&name(number))?;
             control::stop(kernel.as_ref(), number)
         }))
     }

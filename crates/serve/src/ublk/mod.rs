@@ -14,7 +14,7 @@
 
 mod control;
 mod device;
-mod owner;
+pub(crate) mod owner;
 pub mod uapi;
 
 use std::io;
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use control::{Kernel, System, available, features, flag_names, missing as missing_flags};
 pub use device::UblkDevice;
-pub use owner::Owner;
+pub use owner::{Owner, user as disk_user};
 use uapi as u;
 
 /// Queues of a device, where there are as many processors. One thread serves them all; they keep processors from waiting for each other
@@ -104,8 +104,12 @@ impl UblkError {
     }
 }
 
+fn name(number: u32) -> String {
+    format!("ublkb{number}")
+}
+
 fn node(number: u32) -> String {
-    if number == u::ANY_NUMBER { "a new ublk device".to_owned() } else { format!("/dev/ublkb{number}") }
+    if number == u::ANY_NUMBER { "a new ublk device".to_owned() } else { format!("/dev/{}", name(number)) }
 }
 
 /// What a server tells of its device.
@@ -156,7 +160,7 @@ impl Listed {
             process: (info.state == u::STATE_LIVE).then_some(info.ublksrv_pid),
             is_dcd: owner::is_ours(mark),
             stack: owner::stack_of(number, mark),
-            user: owner::user(number),
+            user: owner::user(&name(number)),
             flags: control::flag_names(info.flags),
         }
     }
@@ -203,7 +207,7 @@ pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkE
         if let Some(user) = listed.user {
             return kept(in_use(user));
         }
-        match owner::hold(number) {
+        match owner::hold(&name(number)) {
             Ok(held) => hold = held,
             Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
                 return kept(in_use("somebody has it".to_owned()));

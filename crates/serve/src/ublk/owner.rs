@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::node;
-
 /// Not the directory of the unit, which goes away when it stops.
 const RUN_DIR: &str = "/run/dcd-ublk";
 /// The upper 16 bits of every mark.
@@ -49,6 +47,11 @@ impl Owner {
 
     pub fn mark(&self) -> u64 {
         self.mark
+    }
+
+    /// The stack file.
+    pub fn stack(&self) -> &Path {
+        &self.stack
     }
 
     /// Notes the name of the stack, for [`stack_of`] and for the udev rule that links /dev/dcd/NAME. The device is not there yet.
@@ -110,21 +113,19 @@ fn stack_in(note: &str, mark: u64) -> Option<PathBuf> {
     lines.next().filter(|_| noted == Some(mark)).map(PathBuf::from)
 }
 
-/// Who uses a device, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
-pub fn user(number: u32) -> Option<String> {
-    let name = format!("ublkb{number}");
+/// Who uses a device of this name, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
+pub fn user(name: &str) -> Option<String> {
     let holders = |of: &Path| {
         let holder = fs::read_dir(of.join("holders")).ok()?.flatten().next()?;
-        Some(format!("{}, part of {}", node(number), holder.file_name().to_string_lossy()))
+        Some(format!("/dev/{name}, part of {}", holder.file_name().to_string_lossy()))
     };
-    let disk = Path::new("/sys/block").join(&name);
+    let disk = Path::new("/sys/block").join(name);
     if let Some(user) = holders(&disk) {
         return Some(user);
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if let Some(line) = swaps.lines().find(|line| is_of(line.split_whitespace().next().unwrap_or(""), &name))
-    {
-        return Some(format!("{}, used for swapping", line.split_whitespace().next().unwrap_or(&name)));
+    if let Some(line) = swaps.lines().find(|line| is_of(line.split_whitespace().next().unwrap_or(""), name)) {
+        return Some(format!("{}, used for swapping", line.split_whitespace().next().unwrap_or(name)));
     }
     let mut seen = BTreeSet::new();
     let processes = || {
@@ -136,11 +137,11 @@ pub fn user(number: u32) -> Option<String> {
     let mounted = processes().find_map(|process| {
         // Each mount namespace once.
         let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
-        seen.insert(namespace).then(|| mount_of(&process, &name)).flatten()
+        seen.insert(namespace).then(|| mount_of(&process, name)).flatten()
     });
     let own = PathBuf::from(format!("/proc/{}", std::process::id()));
     mounted
-        .or_else(|| processes().filter(|process| *process != own).find_map(|process| opener(&process, &name)))
+        .or_else(|| processes().filter(|process| *process != own).find_map(|process| opener(&process, name)))
 }
 
 /// Whether a path is the node of the disk, or of one of its partitions.
@@ -175,12 +176,13 @@ fn opener(process: &Path, name: &str) -> Option<String> {
 ///
 /// # Errors
 /// ResourceBusy where somebody has it, or does not answer.
-pub fn hold(number: u32) -> io::Result<Option<rustix::fd::OwnedFd>> {
+pub fn hold(name: &str) -> io::Result<Option<rustix::fd::OwnedFd>> {
     let (opened, open) = mpsc::sync_channel(1);
+    let node = format!("/dev/{name}");
     let opens = move || {
         // The open of a device may wait for its requests. Nobody waits any more where this fails.
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        let _ = opened.send(rustix::fs::open(node(number), flags, Mode::empty()));
+        let _ = opened.send(rustix::fs::open(node, flags, Mode::empty()));
     };
     thread::Builder::new().name("dcd-open".to_owned()).spawn(opens)?;
     match open.recv_timeout(OPEN_PATIENCE) {

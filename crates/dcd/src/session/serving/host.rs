@@ -149,8 +149,8 @@ pub struct Host {
     pub stack_file: PathBuf,
     /// The device of the kernel, as the driver knows it.
     pub ublk: Option<UblkStatus>,
-    /// NBD clients may outlive the server.
-    pub nbd_recovery: bool,
+    /// What a device of the kernel's NBD client keeps of this server.
+    pub nbd_backend: Option<String>,
 }
 
 /// The state of what nothing is wrong with.
@@ -217,7 +217,7 @@ impl Host {
             trends: Trends::default(),
             stack_file: PathBuf::new(),
             ublk: None,
-            nbd_recovery: false,
+            nbd_backend: None,
         }
     }
 
@@ -629,7 +629,7 @@ impl Host {
             devices_not_answering: self.silent.clone(),
             devices: self.devices.clone(),
             ublk: self.ublk.clone(),
-            nbd_recovery: self.nbd_recovery,
+            nbd_backend: self.nbd_backend.clone(),
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {

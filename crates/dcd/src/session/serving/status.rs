@@ -35,8 +35,8 @@ pub struct ServerStatus {
     pub devices_not_answering: Vec<SilentDevice>,
     /// Its device of the kernel, where it has one.
     pub ublk: Option<UblkStatus>,
-    /// NBD clients may outlive it.
-    pub nbd_recovery: bool,
+    /// What a device of the kernel's NBD client keeps of this server.
+    pub nbd_backend: Option<String>,
     pub devices: Vec<DeviceStatus>,
     /// Where each cache and array is heading, by its name.
     pub trends: BTreeMap<String, Trend>,

@@ -1,0 +1,240 @@
+//! `dcd attach`: a block device for a served stack, by the best of the ways that its server and the kernel have.
+//!
+//! | way | the device | made by |
+//! |---|---|---|
+//! | ublk | is there already | the server |
+//! | NBD | keeps whose it is, and outlives the server with nbd-recovery | this command, over netlink |
+//! | FUSE | loses its server, and its requests fail then | this command, with losetup |
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dcd_serve::disk_user;
+use dcd_serve::fuse::IMAGE_NAME;
+use dcd_serve::nbd::kernel::{Backend, Kernel, KernelError, NbdDevice, devices_of};
+use dcd_stack::{Address, StackFile};
+
+use crate::cli::Attach;
+use crate::control;
+use crate::failure::Failure;
+use crate::nbd_device::{address, dial};
+use crate::session::serving::status::ServerStatus;
+
+pub fn run(args: &Attach) -> Result<(), Failure> {
+    let file = StackFile::load(&args.file)?;
+    if args.print {
+        return commands(&file).map(|lines| println!("{}", lines.join("\n")));
+    }
+    if args.release {
+        return release(&file, args.force);
+    }
+    println!("{}", attach(&file)?);
+    Ok(())
+}
+
+fn attach(file: &StackFile) -> Result<String, Failure> {
+    let status = ServerStatus::ask(&mut control::connect(&file.path)?)?;
+    if let Some(ublk) = status.ublk {
+        return match ublk.is_ready {
+            true => Ok(ublk.device),
+            false => Err(Failure::Failed(format!("{} is not ready yet: try again in a moment", ublk.device))),
+        };
+    }
+    match (address(&file.serve), &file.serve.fuse) {
+        (Some(address), fuse) => {
+            let backend = status.nbd_backend.as_deref().and_then(Backend::read).ok_or_else(|| {
+                Failure::Failed(format!(
+                    "the server of {} does not tell of its NBD export: it was started before [serve] had nbd, or is older than this \
+                     program; start it again",
+                    file.path.display()
+                ))
+            })?;
+            match attach_nbd(file, address, &backend) {
+                Ok(device) => Ok(device.node()),
+                Err(Trouble::Kernel(why @ KernelError::NoNbd(_))) => match fuse {
+                    Some(fuse) => attach_loop(fuse),
+                    None => Err(Failure::Failed(format!(
+                        "{why}; or add fuse = \"DIR\" to [serve], and start the server again"
+                    ))),
+                },
+                Err(Trouble::Kernel(why)) => Err(failure(file, why)),
+                Err(Trouble::Server(why)) => Err(Failure::Failed(why)),
+            }
+        }
+        (None, Some(fuse)) => attach_loop(fuse),
+        (None, None) => Err(nothing(file)),
+    }
+}
+
+fn nothing(file: &StackFile) -> Failure {
+    Failure::Failed(format!(
+        "{}: nothing here becomes a block device: add ublk = true, nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve], and start the server again",
+        file.path.display()
+    ))
+}
+
+enum Trouble {
+    Kernel(KernelError),
+    Server(String),
+}
+
+impl From<KernelError> for Trouble {
+    fn from(error: KernelError) -> Trouble {
+        Trouble::Kernel(error)
+    }
+}
+
+fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<NbdDevice, Trouble> {
+    let kernel = Kernel::open()?;
+    let attached =
+        || devices_of(&file.path).into_iter().filter(|device| device.backend == *backend).collect::<Vec<_>>();
+    for device in attached() {
+        // One that does not outlive its server may have lost it.
+        if backend.recovery || device.answers() {
+            return Ok(device);
+        }
+        kernel.release(&device, false)?;
+    }
+    let dialled = dial(address, &file.serve.nbd_name);
+    let (socket, offer) = dialled.map_err(|error| Trouble::Server(format!("{address}: {error}")))?;
+    let made = kernel.connect(&socket, &offer, backend)?;
+    // Of two commands at the same time, both keep the first device.
+    match attached().into_iter().next() {
+        Some(first) if first != made => {
+            kernel.release(&made, false)?;
+            Ok(first)
+        }
+        _ => Ok(made),
+    }
+}
+
+fn failure(file: &StackFile, error: KernelError) -> Failure {
+    let stack = file.path.display();
+    match error {
+        KernelError::InUse { .. } => Failure::refused(
+            error.to_string(),
+            format!(
+                "unmount what is on it, and try again. \"dcd attach --release --force {stack}\" has its requests fail, and a file system on it \
+                 loses what it has not written"
+            ),
+        ),
+        KernelError::NoBackend(_) => Failure::Failed(format!(
+            "{error}; use nbd-client, whose devices end with the server: \"dcd attach --print {stack}\""
+        )),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// The image that a server shows in a directory.
+fn image(directory: &Path) -> PathBuf {
+    // Where its server is gone, the directory itself cannot be looked at.
+    let parent = directory.parent().and_then(|parent| fs::canonicalize(parent).ok());
+    let full = parent.zip(directory.file_name()).map(|(parent, name)| parent.join(name));
+    full.unwrap_or_else(|| directory.to_owned()).join(IMAGE_NAME)
+}
+
+fn attach_loop(directory: &Path) -> Result<String, Failure> {
+    let image = image(directory);
+    if !image.exists() {
+        return Err(Failure::Failed(format!(
+            "{}: it is not there: was the server started before [serve] had fuse? Start it again",
+            image.display()
+        )));
+    }
+    // By the file itself: one of a server that is gone has the same path.
+    let attached = losetup(&["--noheadings", "--output", "NAME", "--associated"], &image)?;
+    match attached.lines().next() {
+        Some(node) => Ok(node.trim().to_owned()),
+        None => Ok(losetup(&["--direct-io=on", "--find", "--show"], &image)?.trim().to_owned()),
+    }
+}
+
+fn losetup(arguments: &[&str], of: &Path) -> Result<String, Failure> {
+    let output = Command::new("losetup").args(arguments).arg(of).output();
+    let output = output.map_err(|error| Failure::io("losetup (of util-linux)", error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::Failed(format!("losetup {} {}: {}", arguments.join(" "), of.display(), said.trim())))
+}
+
+/// The loop devices over an image, also where its server is gone.
+fn loops_over(image: &Path) -> Vec<String> {
+    let names = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let over = |name: &String| {
+        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        backing.is_ok_and(|path| Path::new(path.trim_end_matches('\n')) == image)
+    };
+    names.filter_map(|name| name.into_string().ok()).filter(over).collect()
+}
+
+fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
+    let stack = file.path.display();
+    let mut released = false;
+    let devices = devices_of(&file.path);
+    if !devices.is_empty() {
+        let kernel = Kernel::open().map_err(|error| failure(file, error))?;
+        for device in devices {
+            kernel.release(&device, force).map_err(|error| failure(file, error))?;
+            released = true;
+        }
+    }
+    for name in file.serve.fuse.iter().flat_map(|directory| loops_over(&image(directory))) {
+        if let Some(user) = disk_user(&name).filter(|_| !force) {
+            let node = format!("/dev/{name}");
+            return Err(failure(file, KernelError::InUse { node, user }));
+        }
+        losetup(&["--detach"], &Path::new("/dev").join(name))?;
+        released = true;
+    }
+    if !released {
+        let more = match file.serve.ublk {
+            Some(_) => "; its ublk device ends with its server (\"dcd stop\")",
+            None => "",
+        };
+        eprintln!("dcd: {stack} is not attached{more}");
+    }
+    Ok(())
+}
+
+/// What other programs do the same with.
+fn commands(file: &StackFile) -> Result<Vec<String>, Failure> {
+    if file.serve.ublk.is_some() {
+        return Ok(vec![
+            "modprobe ublk_drv".to_owned(),
+            format!("dcd serve {}      # makes the device itself", quoted(&file.path.display())),
+        ]);
+    }
+    let name = match file.serve.nbd_name.as_str() {
+        "" => String::new(),
+        name => format!(" -name {}", quoted(&name)),
+    };
+    match (address(&file.serve), &file.serve.fuse) {
+        (Some(address), _) => {
+            let server = match address {
+                Address::Unix(path) => format!("-unix {}", quoted(&path.display())),
+                Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
+            };
+            let ends =
+                "# this device ends with its server: \"dcd attach\" makes one that outlives it".to_owned();
+            let lines = ["modprobe nbd".to_owned(), format!("nbd-client {server}{name} /dev/nbd0")];
+            Ok(lines.into_iter().chain(file.serve.nbd_recovery.then_some(ends)).collect())
+        }
+        (None, Some(directory)) => {
+            Ok(vec![format!("losetup --direct-io=on --find --show {}", quoted(&image(directory).display()))])
+        }
+        (None, None) => Err(nothing(file)),
+    }
+}
+
+/// As a shell reads it.
+fn quoted(text: &dyn std::fmt::Display) -> String {
+    let text = text.to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}

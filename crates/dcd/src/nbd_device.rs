@@ -1,0 +1,112 @@
+//! The kernel's NBD device of a stack: how a connection for it is made, and how it goes on when its server starts again.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use dcd_serve::nbd::client::{Offer, handshake};
+use dcd_serve::nbd::kernel::{Backend, Kernel, NbdDevice, devices_of};
+use dcd_serve::ublk::Owner;
+use dcd_stack::{Address, Serve, StackFile};
+
+/// How long a server may take for a handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// When a device is given a new connection, each after the one before. The kernel takes one only after it has seen that the last one is dead,
+/// and does not say whether it has; one too many does no harm.
+const PAUSES: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+];
+
+/// Who owns the devices of the kernel that a stack is served by.
+pub fn owner(file: &StackFile) -> Owner {
+    Owner::new(&file.path, &file.export, file.data_path(&file.export))
+}
+
+/// What such a device keeps of its server.
+pub fn backend(file: &StackFile) -> Backend {
+    Backend::new(&owner(file), file.serve.nbd_recovery)
+}
+
+/// Where the kernel is connected: a unix socket costs less, and nothing is left in it when its server has ended.
+pub fn address(serve: &Serve) -> Option<&Address> {
+    let unix = serve.nbd.iter().find(|address| matches!(address, Address::Unix(_)));
+    unix.or(serve.nbd.first())
+}
+
+/// A connection in the transmission phase.
+///
+/// # Errors
+/// Where nobody answers, or not as a server does.
+pub fn dial(address: &Address, name: &str) -> io::Result<(OwnedFd, Offer)> {
+    match address {
+        Address::Unix(path) => {
+            let mut stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let offer = handshake(&mut stream, name)?;
+            // The kernel would take a silent server for a dead one.
+            stream.set_read_timeout(None)?;
+            Ok((stream.into(), offer))
+        }
+        Address::Tcp(address) => {
+            let mut stream = TcpStream::connect_timeout(address, PATIENCE)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let offer = handshake(&mut stream, name)?;
+            stream.set_read_timeout(None)?;
+            Ok((stream.into(), offer))
+        }
+    }
+}
+
+/// Has devices that waited for a server go on with this one, once it answers.
+pub fn go_on(file: &StackFile) {
+    let Some(address) = address(&file.serve) else { return };
+    let backend = backend(file);
+    let mut waiting = Vec::new();
+    for device in devices_of(&file.path) {
+        if device.backend == backend && backend.recovery {
+            waiting.push(device);
+        } else {
+            eprintln!(
+                "dcd: {} is left from an earlier server, and what is on it may be older than what this one has: it gets no connection. \
+                 Unmount what is on it, then \"dcd attach --release {}\"",
+                device.node(),
+                file.path.display()
+            );
+        }
+    }
+    if waiting.is_empty() {
+        return;
+    }
+    let (address, name) = (address.clone(), file.serve.nbd_name.clone());
+    // The server answers its handshake, so it cannot make it itself.
+    let spawned = thread::Builder::new().name("dcd-nbd".to_owned()).spawn(move || {
+        for pause in PAUSES {
+            thread::sleep(pause);
+            waiting.retain(|device| match give(device, &address, &name) {
+                Ok(()) => true,
+                Err(why) => {
+                    eprintln!("dcd: {} waits, and does not go on with this server: {why}", device.node());
+                    false
+                }
+            });
+        }
+    });
+    if let Err(error) = spawned {
+        eprintln!("dcd: devices of the kernel's NBD client wait, and there is no thread for them: {error}");
+    }
+}
+
+fn give(device: &NbdDevice, address: &Address, name: &str) -> Result<(), String> {
+    let (socket, offer) = dial(address, name).map_err(|error| format!("{address}: {error}"))?;
+    let given = Kernel::open().and_then(|kernel| kernel.reconnect(device, &socket, &offer));
+    given.map_err(|error| error.to_string())
+}

@@ -1,0 +1,383 @@
+//! The kernel's NBD client, /dev/nbdN, over its generic netlink interface (linux/nbd-netlink.h; drivers/block/nbd.c says what it does).
+//!
+//! A device keeps the text that [`Backend`] writes, and takes a new connection only from somebody who knows it. It says whose device it is,
+//! and is the way in which a server finds it again.
+//!
+//! The device outlives its server with a *dead-connection timeout*: a request that has no connection waits for one. A request that was on its
+//! way when the server ended is looked at when its own time is over, and sent again then if there is a new connection; else its time begins
+//! anew. That time is the queue's, and no timeout of the device is set: with one, the kernel would close the connection of a server whose
+//! disk is slow, and send again what that server still has before it.
+
+mod netlink;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::client::Offer;
+use crate::ublk::{Owner, owner};
+use netlink::{Attributes, Family, find};
+
+const FAMILY: &str = "nbd";
+const VERSION: u8 = 1;
+const CONNECT: u8 = 1;
+const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
+
+const INDEX: u16 = 1;
+const SIZE_BYTES: u16 = 2;
+const BLOCK_SIZE_BYTES: u16 = 3;
+const TIMEOUT: u16 = 4;
+const SERVER_FLAGS: u16 = 5;
+const SOCKETS: u16 = 7;
+const DEAD_CONN_TIMEOUT: u16 = 8;
+const BACKEND_IDENTIFIER: u16 = 10;
+/// Within SOCKETS, and within that.
+const SOCKET_ITEM: u16 = 1;
+const SOCKET_FD: u16 = 1;
+
+/// How long requests wait for the next server, in seconds. Somebody who does not want to wait releases the device.
+const DEAD_CONN_SECONDS: u64 = 7 * 24 * 3600;
+/// A request's time in milliseconds: what a server had when it was killed is sent again after so long at most. The kernel notes each request
+/// that takes longer, which does no harm.
+const REQUEST_MILLISECONDS: u32 = 5000;
+/// The kernel's own.
+const REQUEST_MILLISECONDS_DEFAULT: u32 = 30_000;
+/// Of a stack's path: sysfs shows a page at most.
+const PATH_CHARS_MAX: usize = 900;
+
+/// What is read to see whether a server answers, and how long it may take: a disk that sleeps needs some seconds.
+const READ_BYTES: usize = 4096;
+const READ_PATIENCE: Duration = Duration::from_secs(30);
+
+const DISKS: &str = "/sys/block";
+
+/// Why a device is not connected, or not released.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    #[error("the kernel has no NBD client ({0}): load the module (modprobe nbd)")]
+    NoNbd(io::Error),
+    #[error("the kernel's NBD client needs root, or CAP_SYS_ADMIN: run this as root")]
+    NotPermitted,
+    #[error("{node}: {doing}: {source}; the kernel's messages (dmesg) may say more")]
+    Failed { node: String, doing: &'static str, source: io::Error },
+    #[error(
+        "{0}: this kernel's NBD client does not keep whose device it is (Linux 5.14 and later do), so nothing would find it again"
+    )]
+    NoBackend(String),
+    #[error(
+        "{node} has {has} bytes and the server {offers}: unmount what is on it, release it, and attach it again"
+    )]
+    Differs { node: String, has: u64, offers: u64 },
+    #[error("{node} is not released: it is in use: {user}")]
+    InUse { node: String, user: String },
+}
+
+/// What a device keeps: the mark of its stack, how it was attached, and the path of the stack file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    text: String,
+    /// Its requests wait for the next server.
+    pub recovery: bool,
+}
+
+impl Backend {
+    pub fn new(owner: &Owner, recovery: bool) -> Backend {
+        let way = if recovery { "recovery" } else { "once" };
+        Backend { text: format!("dcd-{:x}-{way} {}", owner.mark(), path_text(owner.stack())), recovery }
+    }
+
+    /// As a server tells it.
+    pub fn read(text: &str) -> Option<Backend> {
+        let (mark, way) = text.split_once(' ')?.0.strip_prefix("dcd-")?.split_once('-')?;
+        let recovery = match way {
+            "recovery" => true,
+            "once" => false,
+            _ => return None,
+        };
+        u64::from_str_radix(mark, 16).ok()?;
+        Some(Backend { text: text.to_owned(), recovery })
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn stack(&self) -> &str {
+        self.text.split_once(' ').map_or("", |(_, path)| path)
+    }
+}
+
+fn path_text(path: &Path) -> String {
+    path.to_string_lossy().chars().take(PATH_CHARS_MAX).collect()
+}
+
+/// A device that has a connection, or had one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdDevice {
+    number: u32,
+    pub backend: Backend,
+}
+
+impl NbdDevice {
+    pub fn node(&self) -> String {
+        format!("/dev/{}", name(self.number))
+    }
+
+    /// Who uses it.
+    pub fn user(&self) -> Option<String> {
+        owner::user(&name(self.number))
+    }
+
+    /// Whether its server answers: one block is read, from there and not from memory.
+    pub fn answers(&self) -> bool {
+        let node = self.node();
+        let reads = move || -> io::Result<()> {
+            let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+            let file = rustix::fs::open(node, flags, Mode::empty())?;
+            let mut memory = vec![0; 2 * READ_BYTES];
+            let start = memory.as_ptr().align_offset(READ_BYTES);
+            match rustix::io::pread(&file, &mut memory[start..start + READ_BYTES], 0)? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(()),
+            }
+        };
+        let (answered, answer) = mpsc::sync_channel(1);
+        // It may wait for a server, and nobody waits any more where this fails.
+        let asks = thread::Builder::new().spawn(move || {
+            let _ = answered.send(reads().is_ok());
+        });
+        asks.is_ok() && answer.recv_timeout(READ_PATIENCE) == Ok(true)
+    }
+
+    fn failed(&self, doing: &'static str) -> impl FnOnce(io::Error) -> KernelError {
+        failed(self.node(), doing)
+    }
+}
+
+fn name(number: u32) -> String {
+    format!("nbd{number}")
+}
+
+fn failed(node: String, doing: &'static str) -> impl FnOnce(io::Error) -> KernelError {
+    move |source| match source.kind() {
+        io::ErrorKind::PermissionDenied => KernelError::NotPermitted,
+        _ => KernelError::Failed { node, doing, source },
+    }
+}
+
+/// The devices of a stack file, by their numbers.
+pub fn devices_of(stack: &Path) -> Vec<NbdDevice> {
+    devices_in(Path::new(DISKS), stack)
+}
+
+fn devices_in(disks: &Path, stack: &Path) -> Vec<NbdDevice> {
+    let stack = fs::canonicalize(stack).unwrap_or_else(|_| stack.to_owned());
+    let stack = path_text(&stack);
+    let names = fs::read_dir(disks).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let device = |name: &str| {
+        let number = name.strip_prefix("nbd")?.parse().ok()?;
+        Some(NbdDevice { number, backend: backend_in(disks, number)? })
+    };
+    let mut devices: Vec<NbdDevice> = names
+        .filter_map(|name| device(name.to_str()?))
+        .filter(|device| device.backend.stack() == stack)
+        .collect();
+    devices.sort_by_key(|device| device.number);
+    devices
+}
+
+fn backend_in(disks: &Path, number: u32) -> Option<Backend> {
+    let text = fs::read_to_string(disks.join(name(number)).join("backend")).ok()?;
+    Backend::read(text.strip_suffix('\n').unwrap_or(&text))
+}
+
+/// The kernel's client.
+#[derive(Debug)]
+pub struct Kernel(Family);
+
+impl Kernel {
+    /// # Errors
+    /// Where the kernel has none, or does not let us.
+    pub fn open() -> Result<Kernel, KernelError> {
+        Family::open(FAMILY, VERSION).map(Kernel).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => KernelError::NotPermitted,
+            _ => KernelError::NoNbd(error),
+        })
+    }
+
+    /// Makes a device of a connection that is in the transmission phase.
+    ///
+    /// # Errors
+    /// Where it is not made.
+    pub fn connect(
+        &self,
+        socket: &OwnedFd,
+        offer: &Offer,
+        backend: &Backend,
+    ) -> Result<NbdDevice, KernelError> {
+        let node = || "a new NBD device".to_owned();
+        let made = self.0.call(CONNECT, &to_connect(socket, offer, backend));
+        let answer = made.map_err(failed(node(), "connecting it"))?;
+        let number = find(&answer, INDEX).and_then(|value| Some(u32::from_ne_bytes(value.try_into().ok()?)));
+        let none = || io::Error::other("the kernel does not say its number");
+        let number = number.ok_or_else(|| failed(node(), "connecting it")(none()))?;
+        let device = NbdDevice { number, backend: backend.clone() };
+        if backend_in(Path::new(DISKS), number).as_ref() != Some(backend) {
+            self.disconnect(&device)?;
+            return Err(KernelError::NoBackend(device.node()));
+        }
+        if backend.recovery
+            && let Err(error) = set_request_time(number, REQUEST_MILLISECONDS)
+        {
+            self.disconnect(&device)?;
+            return Err(device.failed("setting the time after which a request is sent again")(error));
+        }
+        Ok(device)
+    }
+
+    /// Gives a device a new connection in the place of one that is dead. Where none is, the kernel lets go of the new one without a word.
+    ///
+    /// # Errors
+    /// Where the device is another one by now, or the server's is.
+    pub fn reconnect(&self, device: &NbdDevice, socket: &OwnedFd, offer: &Offer) -> Result<(), KernelError> {
+        let has = size_of(device).map_err(device.failed("reading its size"))?;
+        if has != offer.bytes {
+            return Err(KernelError::Differs { node: device.node(), has, offers: offer.bytes });
+        }
+        let attributes = Attributes::default()
+            .number(INDEX, device.number)
+            .text(BACKEND_IDENTIFIER, &device.backend.text)
+            .nested(SOCKETS, socket_list(socket));
+        self.0.call(RECONFIGURE, &attributes).map(drop).map_err(device.failed("giving it a new connection"))
+    }
+
+    /// Ends a device: requests that wait fail. It must be held, or used by nobody.
+    fn disconnect(&self, device: &NbdDevice) -> Result<(), KernelError> {
+        let attributes = Attributes::default().number(INDEX, device.number);
+        self.0.call(DISCONNECT, &attributes).map_err(device.failed("disconnecting it"))?;
+        // The next user of the number expects the kernel's own; where it is not set, the kernel's messages are longer.
+        let _ = set_request_time(device.number, REQUEST_MILLISECONDS_DEFAULT);
+        Ok(())
+    }
+
+    /// Ends a device that nobody has. `force`: also one that is in use; its requests fail then.
+    ///
+    /// # Errors
+    /// Where somebody has it.
+    pub fn release(&self, device: &NbdDevice, force: bool) -> Result<(), KernelError> {
+        let in_use = |user: String| Err(KernelError::InUse { node: device.node(), user });
+        let mut held = None;
+        if !force {
+            if let Some(user) = device.user() {
+                return in_use(user);
+            }
+            held = match owner::hold(&name(device.number)) {
+                Ok(held) => held,
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    return in_use("somebody has it, or it does not answer".to_owned());
+                }
+                Err(error) => return Err(device.failed("opening it")(error)),
+            };
+        }
+        self.disconnect(device)?;
+        drop(held);
+        Ok(())
+    }
+}
+
+fn to_connect(socket: &impl AsRawFd, offer: &Offer, backend: &Backend) -> Attributes {
+    let mut attributes = Attributes::default()
+        .long(SIZE_BYTES, offer.bytes)
+        .long(BLOCK_SIZE_BYTES, u64::from(offer.block_bytes_min))
+        // None: a server whose disk is slow keeps its connection.
+        .long(TIMEOUT, 0)
+        .long(SERVER_FLAGS, u64::from(offer.flags));
+    if backend.recovery {
+        attributes = attributes.long(DEAD_CONN_TIMEOUT, DEAD_CONN_SECONDS);
+    }
+    attributes.nested(SOCKETS, socket_list(socket)).text(BACKEND_IDENTIFIER, &backend.text)
+}
+
+fn socket_list(socket: &impl AsRawFd) -> Attributes {
+    let fd = u32::try_from(socket.as_raw_fd()).expect("an open descriptor is not negative");
+    Attributes::default().nested(SOCKET_ITEM, Attributes::default().number(SOCKET_FD, fd))
+}
+
+fn set_request_time(number: u32, milliseconds: u32) -> io::Result<()> {
+    let path: PathBuf = [DISKS, &name(number), "queue/io_timeout"].iter().collect();
+    fs::write(path, milliseconds.to_string())
+}
+
+fn size_of(device: &NbdDevice) -> io::Result<u64> {
+    let path: PathBuf = [DISKS, &name(device.number), "size"].iter().collect();
+    let sectors: u64 = fs::read_to_string(path)?.trim().parse().map_err(io::Error::other)?;
+    Ok(sectors * dcd_engine::SECTOR_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(stack: &str) -> Owner {
+        Owner::new(Path::new(stack), "cache", None)
+    }
+
+    #[test]
+    fn a_backend_is_read_as_it_was_written_and_others_are_not_ours() {
+        for recovery in [true, false] {
+            let backend = Backend::new(&owner("/nowhere/a b-c.toml"), recovery);
+            assert_eq!(Backend::read(backend.text()), Some(backend.clone()));
+            assert_eq!(backend.stack(), "/nowhere/a b-c.toml");
+        }
+        assert_ne!(Backend::new(&owner("/a"), true), Backend::new(&owner("/a"), false));
+        for text in ["", "dcd", "dcd-1f-twice /a", "dcd-x-once /a", "rbd-1f-once /a"] {
+            assert_eq!(Backend::read(text), None, "{text}");
+        }
+        let long = Backend::new(&owner(&format!("/{}", "ü".repeat(2000))), true);
+        assert!(long.text().len() < 4096);
+    }
+
+    #[test]
+    fn the_devices_of_a_stack_are_those_that_name_it() {
+        let disks = tempfile::tempdir().unwrap();
+        let make = |name: &str, backend: Option<&str>| {
+            fs::create_dir(disks.path().join(name)).unwrap();
+            if let Some(backend) = backend {
+                fs::write(disks.path().join(name).join("backend"), format!("{backend}\n")).unwrap();
+            }
+        };
+        let ours = Backend::new(&owner("/nowhere/a.toml"), true);
+        make("nbd11", Some(ours.text()));
+        make("nbd2", Some(Backend::new(&owner("/nowhere/a.toml"), false).text()));
+        make("nbd3", Some(Backend::new(&owner("/nowhere/b.toml"), true).text()));
+        make("nbd4", Some("somebody's"));
+        make("nbd5", None);
+        make("sda", Some(ours.text()));
+        let found = devices_in(disks.path(), Path::new("/nowhere/a.toml"));
+        assert_eq!(found.iter().map(NbdDevice::node).collect::<Vec<_>>(), ["/dev/nbd2", "/dev/nbd11"]);
+        assert_eq!(found[1].backend, ours);
+    }
+
+    #[test]
+    fn only_a_device_that_outlives_its_server_has_a_dead_connection_timeout() {
+        let offer = Offer { bytes: 1 << 20, flags: 5, block_bytes_min: 512 };
+        for recovery in [true, false] {
+            let backend = Backend::new(&owner("/nowhere/a.toml"), recovery);
+            let asked = to_connect(&std::io::stdin(), &offer, &backend);
+            let asked = asked.bytes();
+            let long = |kind| find(asked, kind).map(|value| u64::from_ne_bytes(value.try_into().unwrap()));
+            assert_eq!(long(DEAD_CONN_TIMEOUT), recovery.then_some(DEAD_CONN_SECONDS));
+            assert_eq!((long(TIMEOUT), long(SIZE_BYTES)), (Some(0), Some(1 << 20)));
+            assert_eq!(find(asked, INDEX), None, "the kernel chooses");
+            let fd = find(find(find(asked, SOCKETS).unwrap(), SOCKET_ITEM).unwrap(), SOCKET_FD).unwrap();
+            assert_eq!(fd, 0u32.to_ne_bytes());
+        }
+    }
+}
