@@ -3,11 +3,13 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
+# Where the programs are that are installed.
+BUILT ?= target/release
 
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers ublk boot soak clean
+.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers ublk boot deb test-deb soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -23,6 +25,7 @@ help:
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
 	@echo 'make install-dcd   dcd alone'
+	@echo 'make deb       Debian packages of both, in target/debian; make test-deb tries them in a new Debian'
 
 build:
 	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-sim
@@ -79,16 +82,23 @@ install-lab:
 	$(CARGO) build --release --locked -p dcd-lab
 	$(call install_program,dcd-lab)
 
+deb:
+	$(CARGO) build --release --locked -p dcd -p dcd-lab
+	./scripts/deb.sh target/release target/debian dcd dcd-lab
+
+test-deb: deb
+	./scripts/deb-chroot.sh target/debian/*.deb
+
 # A program with its manual pages and completions.
 define install_program
-	install -D -m 755 target/release/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
-	target/release/$(1) man target/man/$(1)
+	install -D -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
+	$(BUILT)/$(1) man target/man/$(1)
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
 	install -m 644 target/man/$(1)/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 target/man/$(1)/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	target/release/$(1) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$(1)
-	target/release/$(1) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$(1)
+	$(BUILT)/$(1) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$(1)
+	$(BUILT)/$(1) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$(1)
 endef
 
 # Installs what is missing, where that is possible: as root, on Debian and its kin. Never fails.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A machine with a stack, in qemu, with systemd and udev as on Debian: its file system comes at boot, goes before the server at shutdown, and
-# is there after a power cut. boot/machine.sh has what the machine does, one function each start.
+# is there after a power cut. It has dcd as a package, which is removed, purged, and upgraded below the file system. boot/machine.sh has what
+# the machine does, one function each start.
 #
 # usage: boot.sh DCD      the program
 #   SECONDS_MAX=300: for each start of the machine
@@ -16,8 +17,8 @@ seconds_max=${SECONDS_MAX:-300}
 # shellcheck source=scripts/guest-kernel/qemu.sh
 . "$here/guest-kernel/qemu.sh"
 
-"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod e2fsprogs systemd >&2
-mapfile -t missing < <(missing_things 500 modprobe depmod mkfs.ext4 e2fsck qemu-system-x86_64 busybox cpio xz)
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod e2fsprogs systemd dpkg-dev >&2
+mapfile -t missing < <(missing_things 500 dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip modprobe depmod mkfs.ext4 e2fsck qemu-system-x86_64 busybox cpio xz)
 [ -x /usr/lib/systemd/systemd ] || missing+=(systemd)
 release=
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
@@ -29,8 +30,11 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 begin_work boot
-mkdir "$work/bin"
-cp "$dcd" "$work/bin/dcd"
+# Of the same program; the second one is an upgrade.
+VERSION=0.1 "$here/deb.sh" "$(dirname "$dcd")" "$work" dcd > "$work/debs" 2>&1 || fail "no package: $(cat "$work/debs")"
+VERSION=0.2 "$here/deb.sh" "$(dirname "$dcd")" "$work" dcd >> "$work/debs" 2>&1 || fail "no package: $(cat "$work/debs")"
+# What the package depends on, as this machine has it.
+dpkg-query -s libc6 libgcc-s1 > "$work/dpkg-status"
 truncate -s 256M "$work/data.img" "$work/root.img"
 truncate -s 64M "$work/log.img"
 mkfs.ext4 -q -F "$work/root.img"

@@ -34,12 +34,9 @@ if [ "$START" = 1 ]; then
     echo 0123456789abcdef0123456789abcdef > etc/machine-id
     : > etc/fstab
 
-    # What "make install-dcd" does.
-    packaging=.$HERE/../packaging
-    install -D /mnt/bin/dcd usr/local/bin/dcd
-    install -D -m 644 "$packaging/dcd@.service" usr/local/lib/systemd/system/dcd@.service
-    install -D -m 644 "$packaging/dev-dcd-.device.conf" usr/local/lib/systemd/system/dev-dcd-.device.d/dcd.conf
-    install -D -m 644 "$packaging/61-dcd.rules" usr/local/lib/udev/rules.d/61-dcd.rules
+    # A database of packages that is small, and the machine's own.
+    mkdir -p /tmp/disk/dpkg/info /tmp/disk/dpkg/updates
+    cp /mnt/dpkg-status /tmp/disk/dpkg/status
     # The console is kept where the machine's journal is not.
     mkdir -p etc/systemd/system/dcd@.service.d
     printf '[Service]\nStandardError=journal+console\n' > etc/systemd/system/dcd@.service.d/test.conf
@@ -52,6 +49,7 @@ Environment=HERE=$HERE START=$START SECONDS_MAX=$SECONDS_MAX
 StandardOutput=journal+console
 StandardError=journal+console
 UNIT
+mount --bind /tmp/disk/dpkg var/lib/dpkg || die "no database of packages"
 ln -sf ../test.service etc/systemd/system/multi-user.target.wants/test.service
 
 for directory in proc sys dev mnt; do mount --move "/$directory" "$directory" || die "/$directory cannot be moved"; done

@@ -26,6 +26,12 @@ wait_until() { # COMMAND...
     done
 }
 
+install_deb() { # VERSION
+    dpkg -i /mnt/dcd_"$1"_*.deb > /tmp/dpkg.log 2>&1 || die "dpkg -i: $(cat /tmp/dpkg.log)"
+}
+
+server_of() { systemctl show -P MainPID "dcd@$1"; }
+
 refused() { # PATTERN COMMAND...
     pattern=$1
     shift
@@ -62,6 +68,7 @@ done_so_far() {
 # A new stack, by names that stay.
 start_1() {
     wait_until test -e $data -a -e $log
+    install_deb 0.1
     # What the machine is started from gets no cache.
     mount /dev/vdc /boot
     refused "/dev/disk/by-id/virtio-root has /boot of this machine on it. dcd is started from there" \
@@ -71,6 +78,7 @@ start_1() {
     refused "/ is on /dev/dcd/disk: dcd is started from there" dcd doctor
 
     dcd format --log $log --data $data --stack /etc/dcd/disk.toml || die "dcd format fails"
+    part_package
     # Nothing is destaged before the log is nearly full.
     sed -i 's/^nbd = .*/ublk = true/; s/^promise = .*/&\nwhen = "high-low"/' /etc/dcd/disk.toml
     systemctl enable dcd@disk || die "the unit cannot be enabled"
@@ -80,12 +88,8 @@ start_1() {
     [ "$(readlink -f /dev/dcd/disk)" = /dev/ublkb0 ] || die "there is no name: $(report)"
     systemctl show -p StatusText dcd@disk | grep -q 'ublk /dev/ublkb0' || die "no status: $(systemctl show -p StatusText dcd@disk)"
     # The directory of all sockets does not go with one of them.
-    sed 's/disk/other/g; s/^ublk.*/nbd = "unix:other.sock"/; /^.device.log/,$d; s/"cache"/"data"/' /etc/dcd/disk.toml > /etc/dcd/other.toml
-    truncate -s 1M /root/other.img
-    printf '[device.data]\npath = "/root/other.img"\n' >> /etc/dcd/other.toml
-    systemctl start dcd@other || die "another server does not start: $(systemctl status dcd@other)"
+    start_other
     systemctl stop dcd@other
-    rm /etc/dcd/other.toml
     dcd status /etc/dcd/disk.toml > /dev/null || die "the first one is not reached any more"
 
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/dcd/disk || die "no file system"
@@ -96,6 +100,45 @@ start_1() {
     is_dirty || die "nothing is dirty: $(dcd status /etc/dcd/disk.toml)"
     done_so_far
     systemctl poweroff
+}
+
+# The package goes and comes, and the log stays. It does not go while a stack is served.
+part_package() {
+    systemctl start dcd@disk || die "the server does not start: $(report)"
+    refused "dcd is not removed: it serves these stacks" dpkg -r dcd
+    dcd status /etc/dcd/disk.toml > /dev/null || die "the server has gone with a package that was not removed"
+    dcd flush /etc/dcd/disk.toml || die "dcd flush fails"
+    dcd stop /etc/dcd/disk.toml || die "dcd stop fails"
+    sha256sum $log /etc/dcd/disk.toml /var/lib/dcd/*.dcd > /tmp/before || die "there is no record"
+    dpkg -r dcd > /tmp/dpkg.log 2>&1 || die "dpkg -r: $(cat /tmp/dpkg.log)"
+    grep -q '/var/lib/dcd/.*virtio-data.*.dcd' /tmp/dpkg.log || die "the disk with a cache is not named: $(cat /tmp/dpkg.log)"
+    grep -q 'run: dcd detach /etc/dcd/disk.toml' /tmp/dpkg.log || die "the way to a plain disk is not told: $(cat /tmp/dpkg.log)"
+    systemctl enable dcd@disk > /dev/null 2>&1 && die "the unit is left"
+    dpkg -P dcd > /tmp/dpkg.log 2>&1 || die "dpkg -P: $(cat /tmp/dpkg.log)"
+    for kept in /etc/dcd /var/lib/dcd; do
+        grep -q "$kept is kept" /tmp/dpkg.log || die "that $kept is kept is not told: $(cat /tmp/dpkg.log)"
+    done
+    [ -z "$(find /usr/bin/dcd /usr/lib/systemd/system /usr/lib/udev/rules.d /usr/share/doc/dcd -name '*dcd*' 2> /dev/null)" ] || die "something is left"
+    sha256sum --quiet -c /tmp/before || die "a purge has changed a log, a stack file or a record"
+    install_deb 0.1
+    dcd check /etc/dcd/disk.toml > /dev/null || die "dcd check fails"
+}
+
+# A stack whose device ends with its server.
+start_other() {
+    truncate -s 1M /root/other.img
+    cat > /etc/dcd/other.toml << 'OTHER'
+export = "data"
+[serve]
+ublk = true
+ublk-recovery = false
+control = "/run/dcd/other.control"
+[device.data]
+path = "/root/other.img"
+OTHER
+    systemctl start dcd@other || die "another server does not start: $(systemctl status dcd@other)"
+    # udev opens a new device, too.
+    udevadm settle
 }
 
 # It came with the machine. A server that is restarted or killed takes no file system with it.
@@ -110,6 +153,7 @@ start_2() {
     echo 3 > /proc/sys/vm/drop_caches
     check_files
     systemctl is-active -q dcd@disk || die "not started again: $(report)"
+    part_upgrade
     # The server is waited for at shutdown, too, where the line says so; see boot.sh.
     fstab "x-systemd.requires=dcd@disk.service,nofail"
     write_files second
@@ -117,6 +161,25 @@ start_2() {
     sleep 1
     : > /mnt/done
     wait
+}
+
+# Below a file system that waits, and not below one that would fail.
+part_upgrade() {
+    start_other
+    tail -f /dev/null < /dev/dcd/other &
+    sleep 0.5
+    disk=$(server_of disk)
+    other=$(server_of other)
+    install_deb 0.2
+    [ "$(server_of disk)" != "$disk" ] || die "the server goes on with the old version: $(cat /tmp/dpkg.log)"
+    [ "$(server_of other)" = "$other" ] || die "a server was restarted whose device does not outlive it"
+    grep -q 'dcd@other.service goes on with the version' /tmp/dpkg.log || die "that it goes on is not told: $(cat /tmp/dpkg.log)"
+    systemctl is-active -q dcd@disk || die "no server: $(report)"
+    mountpoint -q /srv || die "an upgrade took the file system away"
+    echo 3 > /proc/sys/vm/drop_caches
+    check_files
+    kill $!
+    systemctl stop dcd@other
 }
 
 start_3() {

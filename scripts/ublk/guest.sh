@@ -254,7 +254,8 @@ part_stops() {
     echo before > /tmp/fs/file
     refused 3 "mounted on /tmp/fs" "$dcd" stop /tmp/any.toml
     grep -q "as for an upgrade" /tmp/refused || die "stop does not say how to leave the device: $(cat /tmp/refused)"
-    stop_server
+    "$dcd" stop --for-restart /tmp/any.toml || die "stop --for-restart fails, and the file system could wait"
+    wait $server || die "dcd serve ended with $?: $(cat /tmp/server.log)"
     grep -q "stays, and its requests wait" /tmp/server.log || die "nothing is said of a device that stays: $(cat /tmp/server.log)"
     "$dcd" ublk list > /tmp/list
     grep -q "waiting for its next server, of /tmp/any.toml, in use: $node, mounted on /tmp/fs" /tmp/list || die "list: $(cat /tmp/list)"

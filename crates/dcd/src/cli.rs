@@ -169,13 +169,17 @@ pub struct Attach {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd stop disk.toml")]
+  dcd stop disk.toml
+  dcd stop --for-restart disk.toml && dcd serve disk.toml")]
 pub struct Stop {
     /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// Stop while clients have the device: a file system on it fails, and writes that were not flushed may be lost
+    /// Stop although clients have the device, if all of them wait for the next server, as those of ublk with recovery do
     #[arg(long)]
+    pub for_restart: bool,
+    /// Stop while clients have the device: a file system on it fails, and writes that were not flushed may be lost
+    #[arg(long, conflicts_with = "for_restart")]
     pub force: bool,
 }
 

@@ -11,12 +11,13 @@ use crate::session::record::Refusal;
 
 pub fn run(args: &Stop) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
-    let ended = client.call("stop", json!({ "force": args.force }), |seen| {
-        if let Some(why) = seen["waiting"].as_str() {
-            eprintln!("dcd: {why}");
-        }
-        ControlFlow::Continue(())
-    })?;
+    let ended =
+        client.call("stop", json!({ "force": args.force, "for-restart": args.for_restart }), |seen| {
+            if let Some(why) = seen["waiting"].as_str() {
+                eprintln!("dcd: {why}");
+            }
+            ControlFlow::Continue(())
+        })?;
     if ended["stopped"] != true {
         return Err(Failure::Refused(refusal(args, &ended["clients"], ended["wait"] == true)));
     }

@@ -189,6 +189,7 @@ fn a_stop_is_refused_while_a_client_has_the_device() {
     let refused = place.run("stop", &[]);
     expect(&refused, 3, &who);
     expect(&refused, 3, "idle for 0 s");
+    expect(&place.run("stop", &["--for-restart"]), 3, &who);
     nbd.write(8192, &[8; 4096]).unwrap();
     nbd.flush().unwrap();
     nbd.disconnect().unwrap();

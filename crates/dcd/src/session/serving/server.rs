@@ -117,9 +117,10 @@ impl Served {
     /// Stops, where nobody has the device or that does not matter.
     fn stop_call(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) {
         let peers = context.peers();
-        if self.asked.is_none() && args["force"] != true && !peers.is_empty() {
+        let wait = peers.iter().all(|peer| peer.waits);
+        let may = peers.is_empty() || args["force"] == true || (wait && args["for-restart"] == true);
+        if self.asked.is_none() && !may {
             let clients: Vec<String> = peers.iter().map(describe).collect();
-            let wait = peers.iter().all(|peer| peer.waits);
             context.answer(call, json!({ "stopped": false, "clients": clients, "wait": wait }), true);
             return;
         }
