@@ -328,6 +328,7 @@ part_attach() {
     serve nbd
     wait $writer || die "a write that waited failed"
     is "a file" before "$(cat /tmp/fs/file)"
+    refused 3 "the kernel" "$dcd" stop /tmp/nbd.toml
     is "the device after a restart" "$node" "$("$dcd" attach /tmp/nbd.toml)"
     check_ext4
     # A device whose server does not come back.
@@ -341,6 +342,21 @@ part_attach() {
     "$dcd" attach --release /tmp/nbd.toml 2> /tmp/attach.log || die "a second release fails"
     grep -q "is not attached" /tmp/attach.log || die "release says: $(cat /tmp/attach.log)"
     dmesg -c > /dev/null
+    # TCP, where the kernel learns of the server's end in another way.
+    ip link set lo up || die "there is no loopback"
+    stack nbd 'nbd = "tcp:10809"' 'nbd-recovery = true'
+    serve nbd
+    node=$("$dcd" attach /tmp/nbd.toml) || die "attach over TCP fails"
+    fresh_ext4
+    kill_server
+    (echo meanwhile > /tmp/fs/waits && sync -f /tmp/fs) &
+    writer=$!
+    sleep 0.3
+    kill -0 $writer || die "a write over TCP did not wait for a server"
+    serve nbd
+    wait $writer || die "a write over TCP that waited failed"
+    check_ext4
+    release_nbd
     # Without nbd-recovery the device ends with its server, and the next attach makes another one.
     stack nbd 'nbd = "unix:/tmp/nbd.socket"'
     serve nbd

@@ -68,25 +68,19 @@ pub fn dial(address: &Address, name: &str) -> io::Result<(OwnedFd, Offer)> {
 
 /// Has devices that waited for a server go on with this one, once it answers.
 pub fn go_on(file: &StackFile) {
-    let Some(address) = address(&file.serve) else { return };
     let backend = backend(file);
-    let mut waiting = Vec::new();
-    for device in devices_of(&file.path) {
-        if device.backend == backend && backend.recovery {
-            waiting.push(device);
-        } else {
-            eprintln!(
-                "dcd: {} is left from an earlier server, and what is on it may be older than what this one has: it gets no connection. \
-                 Unmount what is on it, then \"dcd attach --release {}\"",
-                device.node(),
-                file.path.display()
-            );
-        }
+    let goes_on = |device: &NbdDevice| device.backend == backend && backend.recovery;
+    let (mut waiting, left): (Vec<_>, Vec<_>) = devices_of(&file.path).into_iter().partition(goes_on);
+    for device in left {
+        eprintln!(
+            "dcd: {} is left from an earlier server, which was started with other settings or without nbd-recovery: it gets no connection from \
+             this one. Start the server as it was, or unmount what is on the device, and \"dcd attach --release {}\"",
+            device.node(),
+            file.path.display()
+        );
     }
-    if waiting.is_empty() {
-        return;
-    }
-    let (address, name) = (address.clone(), file.serve.nbd_name.clone());
+    let Some(address) = address(&file.serve).cloned().filter(|_| !waiting.is_empty()) else { return };
+    let name = file.serve.nbd_name.clone();
     // The server answers its handshake, so it cannot make it itself.
     let spawned = thread::Builder::new().name("dcd-nbd".to_owned()).spawn(move || {
         for pause in PAUSES {

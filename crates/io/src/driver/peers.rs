@@ -74,6 +74,10 @@ fn local(fd: BorrowedFd<'_>) -> Option<String> {
         let who = (&raw mut who).cast();
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, who, &mut size)
     };
+    if done == 0 && who.pid == std::process::id() as libc::pid_t {
+        // A device of the kernel that goes on with this server has its connection from it.
+        return Some("the kernel".to_owned());
+    }
     (done == 0 && who.pid != 0).then(|| match std::fs::read_to_string(format!("/proc/{}/comm", who.pid)) {
         Ok(name) => format!("process {} ({})", who.pid, name.trim()),
         Err(_) => format!("the kernel, for process {}, which is gone", who.pid),
