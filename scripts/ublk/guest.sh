@@ -330,6 +330,15 @@ part_attach() {
     is "a file" before "$(cat /tmp/fs/file)"
     refused 3 "the kernel" "$dcd" stop /tmp/nbd.toml
     is "the device after a restart" "$node" "$("$dcd" attach /tmp/nbd.toml)"
+    # A client that does not say that it goes on is harmed by a stop.
+    nbd-client -unix /tmp/nbd.socket /dev/nbd9 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
+    refused 3 "is not stopped" "$dcd" stop --for-restart /tmp/nbd.toml
+    nbd-client -d /dev/nbd9 > /dev/null 2>&1
+    until [ "$(cat /sys/block/nbd9/size)" -eq 0 ]; do sleep 0.1; done
+    sleep 0.5
+    "$dcd" stop --for-restart /tmp/nbd.toml || die "a stop for a restart is refused"
+    wait $server
+    serve nbd
     check_ext4
     # A device whose server does not come back.
     kill_server

@@ -175,7 +175,7 @@ pub struct Stop {
     /// Stack file, or the control socket itself
     #[arg(value_name = "STACK")]
     pub file: PathBuf,
-    /// Stop although clients have the device, if all of them wait for the next server, as those of ublk with recovery do
+    /// Stop although clients have the device, if all of them wait for the next server, as devices of ublk and dcd attach with recovery do
     #[arg(long)]
     pub for_restart: bool,
     /// Stop while clients have the device: a file system on it fails, and writes that were not flushed may be lost

@@ -41,16 +41,16 @@ pub fn address(serve: &Serve) -> Option<&Address> {
     unix.or(serve.nbd.first())
 }
 
-/// A connection in the transmission phase.
+/// A connection in the transmission phase. `goes_on`: it is for a device that outlives the server.
 ///
 /// # Errors
 /// Where nobody answers, or not as a server does.
-pub fn dial(address: &Address, name: &str) -> io::Result<(OwnedFd, Offer)> {
+pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd, Offer)> {
     match address {
         Address::Unix(path) => {
             let mut stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            let offer = handshake(&mut stream, name)?;
+            let offer = handshake(&mut stream, name, goes_on)?;
             // The kernel would take a silent server for a dead one.
             stream.set_read_timeout(None)?;
             Ok((stream.into(), offer))
@@ -59,7 +59,7 @@ pub fn dial(address: &Address, name: &str) -> io::Result<(OwnedFd, Offer)> {
             let mut stream = TcpStream::connect_timeout(address, PATIENCE)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            let offer = handshake(&mut stream, name)?;
+            let offer = handshake(&mut stream, name, goes_on)?;
             stream.set_read_timeout(None)?;
             Ok((stream.into(), offer))
         }
@@ -100,7 +100,7 @@ pub fn go_on(file: &StackFile) {
 }
 
 fn give(device: &NbdDevice, address: &Address, name: &str) -> Result<(), String> {
-    let (socket, offer) = dial(address, name).map_err(|error| format!("{address}: {error}"))?;
+    let (socket, offer) = dial(address, name, true).map_err(|error| format!("{address}: {error}"))?;
     let given = Kernel::open().and_then(|kernel| kernel.reconnect(device, &socket, &offer));
     given.map_err(|error| error.to_string())
 }

@@ -69,7 +69,12 @@ pub trait Session {
         false
     }
 
-    /// True where the client asks the next server what this one has not answered: requests that come while it stops stay unanswered.
+    /// True where requests that come while the server stops stay unanswered: the client may ask the next one.
+    fn holds_requests(&self) -> bool {
+        false
+    }
+
+    /// True where the client goes on with the next server, and is not harmed by the end of this one.
     fn outlives_server(&self) -> bool {
         false
     }

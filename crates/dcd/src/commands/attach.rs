@@ -96,7 +96,7 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
         }
         kernel.release(&device, false)?;
     }
-    let dialled = dial(address, &file.serve.nbd_name);
+    let dialled = dial(address, &file.serve.nbd_name, backend.recovery);
     let (socket, offer) = dialled.map_err(|error| Trouble::Server(format!("{address}: {error}")))?;
     let made = kernel.connect(&socket, &offer, backend)?;
     // Of two commands at the same time, both keep the first device.

@@ -212,8 +212,9 @@ impl Driver {
         let client = connection.client;
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
         connection.unanswered += actions.requests.len() + actions.calls.len();
-        if self.stopping.is_some() && connection.outlives_server() {
-            // They stay unanswered, and the client asks the next server.
+        if self.stopping.is_some()
+            && connection.session.as_ref().is_some_and(|session| session.holds_requests())
+        {
             actions.requests.clear();
         }
         if std::mem::take(&mut actions.close) && !connection.closing {

@@ -17,11 +17,11 @@ pub struct Offer {
     pub block_bytes_min: u32,
 }
 
-/// Goes through the handshake; the connection is in the transmission phase then.
+/// Goes through the handshake; the connection is in the transmission phase then. `goes_on`: the client outlives the server, which is told so.
 ///
 /// # Errors
 /// Those of the connection, and in words, what the server has answered.
-pub fn handshake(stream: &mut (impl Read + Write), name: &str) -> io::Result<Offer> {
+pub fn handshake(stream: &mut (impl Read + Write), name: &str, goes_on: bool) -> io::Result<Offer> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
     let is_nbd = p::u64_at(&greeting, 0) == p::INIT_MAGIC && p::u64_at(&greeting, 8) == p::OPTION_MAGIC;
@@ -31,18 +31,16 @@ pub fn handshake(stream: &mut (impl Read + Write), name: &str) -> io::Result<Off
     let no_zeroes = p::u16_at(&greeting, 16) & p::FLAG_NO_ZEROES != 0;
     let flags = p::FLAG_C_FIXED_NEWSTYLE | if no_zeroes { p::FLAG_C_NO_ZEROES } else { 0 };
     stream.write_all(&flags.to_be_bytes())?;
+    if goes_on {
+        stream.write_all(&option(p::OPT_GOES_ON, &[]))?;
+        // A server that does not know it says so, and takes the client for any other.
+        read_reply(stream)?;
+    }
     stream.write_all(&go(name))?;
     let mut offer = Offer { bytes: 0, flags: 0, block_bytes_min: 512 };
     loop {
-        let mut header = [0; OPTION_REPLY_BYTES];
-        stream.read_exact(&mut header)?;
-        let length = p::u32_at(&header, 16);
-        if p::u64_at(&header, 0) != p::OPTION_REPLY_MAGIC || length > REPLY_BYTES_MAX {
-            return Err(io::Error::other("the server's answer is none of the NBD protocol"));
-        }
-        let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data)?;
-        match p::u32_at(&header, 12) {
+        let (kind, data) = read_reply(stream)?;
+        match kind {
             p::REP_ACK if offer.bytes > 0 => return Ok(offer),
             p::REP_ACK => return Err(io::Error::other("the server does not say how large the export is")),
             p::REP_INFO => offer.take(&data),
@@ -53,17 +51,34 @@ pub fn handshake(stream: &mut (impl Read + Write), name: &str) -> io::Result<Off
     }
 }
 
+/// The kind of a reply to an option, and its data.
+fn read_reply(stream: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
+    let mut header = [0; OPTION_REPLY_BYTES];
+    stream.read_exact(&mut header)?;
+    let length = p::u32_at(&header, 16);
+    if p::u64_at(&header, 0) != p::OPTION_REPLY_MAGIC || length > REPLY_BYTES_MAX {
+        return Err(io::Error::other("the server's answer is none of the NBD protocol"));
+    }
+    let mut data = vec![0; length as usize];
+    stream.read_exact(&mut data)?;
+    Ok((p::u32_at(&header, 12), data))
+}
+
+fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = p::OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&option.to_be_bytes());
+    bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
 /// GO, and the one item that is wanted besides the export's size.
 fn go(name: &str) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend_from_slice(name.as_bytes());
     data.extend_from_slice(&1u16.to_be_bytes());
     data.extend_from_slice(&p::INFO_BLOCK_SIZE.to_be_bytes());
-    let mut option = p::OPTION_MAGIC.to_be_bytes().to_vec();
-    option.extend_from_slice(&p::OPT_GO.to_be_bytes());
-    option.extend_from_slice(&(data.len() as u32).to_be_bytes());
-    option.extend_from_slice(&data);
-    option
+    option(p::OPT_GO, &data)
 }
 
 impl Offer {
@@ -86,6 +101,7 @@ mod tests {
     use dcd_io::{Actions, Piece, Session};
 
     use super::*;
+    use crate::Outlives;
     use crate::nbd::{NbdExports, NbdSession};
 
     /// A connection to a session, without a socket.
@@ -135,18 +151,24 @@ mod tests {
         let geometry = Geometry { logical_block_bytes: 4096, ..Geometry::plain(2048) };
         let exports = NbdExports::single("disk", geometry, false);
         let flags = exports.find("disk").unwrap().flags();
-        let mut wire = Wire::to(exports);
-        let offer = handshake(&mut wire, "disk").unwrap();
-        assert_eq!(offer, Offer { bytes: 1 << 20, flags, block_bytes_min: 4096 });
-        assert!(wire.session.has_device() && wire.sent.is_empty());
+        for (outlives, goes_on) in
+            [(Outlives::No, true), (Outlives::Answered, false), (Outlives::Answered, true)]
+        {
+            let mut wire = Wire::to(exports.clone().outliving(outlives));
+            let offer = handshake(&mut wire, "disk", goes_on).unwrap();
+            assert_eq!(offer, Offer { bytes: 1 << 20, flags, block_bytes_min: 4096 });
+            assert!(wire.session.has_device() && wire.sent.is_empty());
+            assert_eq!(wire.session.holds_requests(), outlives != Outlives::No);
+            assert_eq!(wire.session.outlives_server(), goes_on && outlives != Outlives::No);
+        }
     }
 
     #[test]
     fn the_server_s_refusal_is_passed_on() {
         let mut wire = Wire::to(NbdExports::single("disk", Geometry::plain(2048), false));
-        let refused = handshake(&mut wire, "other").unwrap_err().to_string();
+        let refused = handshake(&mut wire, "other", false).unwrap_err().to_string();
         assert!(refused.contains("no export has this name"), "{refused}");
         let mut other = io::Cursor::new([0; 64].to_vec());
-        assert!(handshake(&mut other, "").unwrap_err().to_string().contains("no NBD server"));
+        assert!(handshake(&mut other, "", false).unwrap_err().to_string().contains("no NBD server"));
     }
 }

@@ -14,6 +14,8 @@ use super::protocol as p;
 pub enum Outcome {
     /// The next option.
     Continue,
+    /// The same, of a client that goes on with the next server.
+    GoesOn,
     /// The transmission phase on this export.
     Transmit(Export),
     /// The end of the connection, once what was sent has gone out.
@@ -75,6 +77,10 @@ pub fn answer(
             say(p::REP_ERR_UNSUP, b"this server has no TLS; use a unix socket, or a tunnel such as ssh");
         }
         p::OPT_STARTTLS => say(p::REP_ERR_INVALID, b"STARTTLS takes no data"),
+        p::OPT_GOES_ON if data.is_empty() => {
+            say(p::REP_ACK, &[]);
+            return Outcome::GoesOn;
+        }
         p::OPT_INFO | p::OPT_GO => return info(exports, option, data, actions),
         _ => say(p::REP_ERR_UNSUP, b"unknown option"),
     }

@@ -61,6 +61,8 @@ pub struct NbdSession {
     exports: Arc<NbdExports>,
     phase: Phase,
     flags: ClientFlags,
+    /// The client has said that it goes on with the next server.
+    goes_on: bool,
     options: u32,
     /// The export of the transmission phase.
     transmission: Option<Transmission>,
@@ -146,8 +148,12 @@ impl Session for NbdSession {
         self.transmission.is_some()
     }
 
-    fn outlives_server(&self) -> bool {
+    fn holds_requests(&self) -> bool {
         self.exports.outlives() != Outlives::No
+    }
+
+    fn outlives_server(&self) -> bool {
+        self.goes_on && self.holds_requests()
     }
 }
 
@@ -157,6 +163,7 @@ impl NbdSession {
             exports,
             phase: Phase::ClientFlags,
             flags: ClientFlags { fixed_newstyle: false, no_zeroes: false },
+            goes_on: false,
             options: 0,
             transmission: None,
             partial: Vec::new(),
@@ -273,6 +280,10 @@ impl NbdSession {
         let data = std::mem::take(&mut self.partial);
         match negotiation::answer(&self.exports, self.flags, option, &data, actions) {
             Outcome::Continue => self.phase = Phase::OptionHeader,
+            Outcome::GoesOn => {
+                self.goes_on = true;
+                self.phase = Phase::OptionHeader;
+            }
             Outcome::Close => self.end(actions),
             Outcome::Transmit(export) => {
                 self.transmission = Some(Transmission::new(&export, self.exports.outlives()));

@@ -42,7 +42,7 @@ pub fn header(verb: u8, sectors: u8, at: u32, id: u64) -> [u8; HEADER] {
 pub struct Toy {
     unread: Vec<u8>,
     needs_hello: bool,
-    outlives_server: bool,
+    holds_requests: bool,
     /// Requests that are not answered, and buffers that have not gone out.
     held: usize,
     held_max: Option<usize>,
@@ -85,8 +85,8 @@ impl Session for Toy {
         !self.needs_hello
     }
 
-    fn outlives_server(&self) -> bool {
-        self.outlives_server
+    fn holds_requests(&self) -> bool {
+        self.holds_requests
     }
 }
 
@@ -126,14 +126,14 @@ impl Toy {
 #[derive(Clone, Copy, Default)]
 pub struct ToyFactory {
     pub needs_hello: bool,
-    pub outlives_server: bool,
+    pub holds_requests: bool,
     pub held_max: Option<usize>,
 }
 
 impl SessionFactory for ToyFactory {
     fn connect(&mut self) -> Box<dyn Session> {
-        let ToyFactory { needs_hello, outlives_server, held_max } = *self;
-        Box::new(Toy { needs_hello, outlives_server, held_max, ..Toy::default() })
+        let ToyFactory { needs_hello, holds_requests, held_max } = *self;
+        Box::new(Toy { needs_hello, holds_requests, held_max, ..Toy::default() })
     }
 }
 

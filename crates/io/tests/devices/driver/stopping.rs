@@ -105,8 +105,8 @@ fn requests_in_flight_end_and_later_ones_are_refused() {
 }
 
 #[test]
-fn a_client_that_outlives_the_server_gets_no_refusals() {
-    let server = slow_server(ToyFactory { outlives_server: true, ..ToyFactory::default() });
+fn a_session_that_holds_requests_gets_no_refusals() {
+    let server = slow_server(ToyFactory { holds_requests: true, ..ToyFactory::default() });
     let mut client = server.client();
     client.send(&header(READ, 8, 0, 1));
     std::thread::sleep(std::time::Duration::from_millis(100));

@@ -63,7 +63,7 @@ fn writes_of_clients_that_outlive_the_server_are_durable_where_the_stack_answers
     ] {
         let mut peer =
             Peer::transmitting_to(NbdExports::single("disk", geometry(), false).outliving(outlives));
-        assert_eq!(peer.session.outlives_server(), waits);
+        assert_eq!(peer.session.holds_requests(), waits);
         assert_eq!(peer.ask(0, p::CMD_WRITE, 0, 512, &[1; 512]).0, 0);
         assert_eq!(peer.ask(0, p::CMD_WRITE_ZEROES, 0, 1024, &[]).0, 0);
         assert_eq!(peer.log, words);
