@@ -73,7 +73,9 @@ install-dcd:
 	$(CARGO) build --release --locked -p dcd
 	$(call install_program,dcd)
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/dcd@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/dcd@.service
+	for unit in dcd@.service dcd-attach@.service; do \
+		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; \
+	done
 	install -D -m 644 packaging/dev-dcd-.device.conf $(DESTDIR)$(PREFIX)/lib/systemd/system/dev-dcd-.device.d/dcd.conf
 	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/grafana/dcd.json

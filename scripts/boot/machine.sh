@@ -154,8 +154,10 @@ start_2() {
     check_files
     systemctl is-active -q dcd@disk || die "not started again: $(report)"
     part_upgrade
-    # The server is waited for at shutdown, too, where the line says so; see boot.sh.
-    fstab "x-systemd.requires=dcd@disk.service,nofail"
+    # The next start is by NBD, and without the file system the machine does not come up.
+    fstab defaults
+    sed -i 's|^ublk = true|nbd = "unix:/run/dcd/disk.sock"\nnbd-recovery = true|' /etc/dcd/disk.toml
+    systemctl enable dcd-attach@disk || die "the unit of the NBD device cannot be enabled"
     write_files second
     (while :; do head -c 20000 /dev/urandom > /srv/torn; done) &
     sleep 1
@@ -184,6 +186,12 @@ part_upgrade() {
 
 start_3() {
     wait_until mountpoint -q /srv
+    [ "$(findmnt -n -o SOURCE /srv)" = /dev/nbd0 ] || die "no NBD device is mounted: $(report)"
+    check_files
+    # A device that waits for its server does not go with it.
+    systemctl kill -s KILL dcd@disk
+    wait_until systemctl is-active -q dcd@disk
+    echo 3 > /proc/sys/vm/drop_caches
     check_files
     grep -q second /root/sums || die "the second files were not written"
     write_files third

@@ -328,16 +328,19 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
     fs::set_permissions(dir.path(), open).unwrap();
     let unit = include_str!("../../../../packaging/dcd@.service").replace("/usr/local/bin/dcd", "/bin/true");
     fs::write(dir.path().join("dcd@.service"), unit).unwrap();
+    let unit =
+        include_str!("../../../../packaging/dcd-attach@.service").replace("/usr/local/bin/dcd", "/bin/true");
+    fs::write(dir.path().join("dcd-attach@.service"), unit).unwrap();
     fs::write(dir.path().join("mnt-disk.mount"), MOUNT).unwrap();
     fs::write(dir.path().join("mnt-nbd.mount"), NBD_MOUNT).unwrap();
-    let all = "[Unit]\nWants=dcd@disk.service mnt-disk.mount mnt-nbd.mount\n";
+    let all = "[Unit]\nWants=dcd@disk.service dcd-attach@disk.service mnt-disk.mount mnt-nbd.mount\n";
     fs::write(dir.path().join("all.target"), all).unwrap();
     fs::create_dir(dir.path().join("dev-dcd-.device.d")).unwrap();
     let drop_in = include_str!("../../../../packaging/dev-dcd-.device.conf");
     fs::write(dir.path().join("dev-dcd-.device.d/dcd.conf"), drop_in).unwrap();
     let path = format!("{}:", dir.path().display());
     let verified = Command::new(analyze)
-        .args(["--man=no", "verify", "dcd@disk.service"])
+        .args(["--man=no", "verify", "dcd@disk.service", "dcd-attach@disk.service"])
         .env("SYSTEMD_UNIT_PATH", &path)
         .output()
         .unwrap();
@@ -371,6 +374,8 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
     for target in ["blockdev@dev-dcd-disk.target", "remote-fs-pre.target"] {
         has("dcd@disk.service", &format!("Wants: {target}"));
     }
+    has("dcd-attach@disk.service", "After: dcd@disk.service");
+    has("dcd-attach@disk.service", "Before: blockdev@dev-dcd-disk.target");
     has("mnt-disk.mount", "After: blockdev@dev-dcd-disk.target");
     has("mnt-nbd.mount", "After: remote-fs-pre.target");
     // A mount has the server of its device started.

@@ -15,6 +15,7 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
 fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     let mut fields = line.split_whitespace();
     let (source, mount) = (fields.next()?, fields.next()?);
+    let options = fields.nth(1).unwrap_or_default();
     let device = device(machine, source)?;
     let name = device.strip_prefix("/dev/dcd/");
     if name.is_none() && !device.starts_with("/dev/ublkb") {
@@ -27,6 +28,14 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
             "dcd is started from there, and cannot serve it before; this machine will not start".to_owned();
         return about(Level::Bad, found).map(|found| {
             found.with("mount it from a disk without a cache; put the cache before a disk of data")
+        });
+    }
+    if let Some(option) = options.split(',').find(|option| option.starts_with("x-systemd.requires=dcd@")) {
+        let found = format!(
+            "with {option} a server that is restarted after a crash waits for an unmount, which waits for the server"
+        );
+        return about(Level::Bad, found).map(|found| {
+            found.with(format!("take {option} out: the mount waits for its server without it"))
         });
     }
     let Some(name) = name else {
@@ -74,7 +83,7 @@ mod tests {
                 FSTAB,
                 "# /dev/dcd/x / ext4\n\n/dev/dcd/disk /srv ext4 nofail 0 2\n/dev/dcd/disk-part1 /home ext4 nofail 0 2\n\
                  UUID=12 / ext4 defaults 0 1\nUUID=34 /opt ext4 defaults 0 2\n/dev/dcd/gone /a ext4\n/dev/dcd/disk /usr ext4\n\
-                 tmpfs /tmp tmpfs\nLABEL=none /b ext4\n",
+                 /dev/dcd/disk /opt ext4 x-systemd.requires=dcd@disk.service,nofail 0 2\ntmpfs /tmp tmpfs\nLABEL=none /b ext4\n",
             ),
         ]);
         made.link("/dev/disk/by-uuid/12", "/dev/ublkb3");
@@ -83,13 +92,17 @@ mod tests {
             .into_iter()
             .map(|finding| format!("{} {}", finding.level.word(), finding.found))
             .collect();
-        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[0].starts_with("BAD / is on UUID=12: dcd is started from there"), "{told:?}");
         assert!(
             told[1].starts_with("BAD /a is on /dev/dcd/gone: there is no /etc/dcd/gone.toml"),
             "{told:?}"
         );
         assert!(told[2].starts_with("BAD /usr is on /dev/dcd/disk"), "{told:?}");
+        assert!(
+            told[3].starts_with("BAD /opt is on /dev/dcd/disk: with x-systemd.requires=dcd@"),
+            "{told:?}"
+        );
         made.write(FSTAB, "/dev/ublkb0 /srv ext4\n");
         assert_eq!(findings(&made.machine)[0].level, Level::Note);
     }
