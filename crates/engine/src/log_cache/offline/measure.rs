@@ -19,8 +19,8 @@ use crate::log_cache::spindle::{
 };
 use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
-/// What takes longer is given up: a disk of 3600 rpm needs 2.5 s.
-const TIME_MAX: Nanos = Nanos::from_secs(5);
+/// What takes longer is given up: a disk of 3600 rpm needs 2.5 s, and the slowest that is followed 6 s, for an attempt.
+const TIME_MAX: Nanos = Nanos::from_secs(15);
 /// Revolutions that are timed, and how many of them must be alike.
 const TURNS: usize = 16;
 const TURNS_ALIKE: usize = 12;
@@ -50,12 +50,12 @@ enum Stop {
 pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spindle, LogError> {
     let geometry = log.geometry();
     let Some(now) = log.now().filter(|_| geometry.rotational) else { return Ok(Spindle::NotMeasured) };
-    let grain = u64::from(geometry.logical_block_bytes.max(geometry.physical_block_bytes)) / SECTOR_BYTES;
-    let block = (u64::from(superblock.log_block_bytes) / SECTOR_BYTES).max(grain);
+    let physical = geometry.logical_block_bytes.max(geometry.physical_block_bytes);
+    let block = u64::from(superblock.log_block_bytes.max(physical)) / SECTOR_BYTES;
     let durable = if geometry.volatile_cache { Durability::Durable } else { Durability::Volatile };
     let area = FIRST_SEGMENT_SECTOR..superblock.end_sector();
     let until = now + TIME_MAX;
-    let mut bench = Bench { log, block, grain, area, durable, until, ended: now, at: 0, first: 0 };
+    let mut bench = Bench { log, block, area, durable, until, ended: now, at: 0, first: 0 };
     let mut found = bench.spin(geometry.volatile_cache);
     for _ in 1..ATTEMPTS {
         if !matches!(found, Err(Stop::NotShown)) {
@@ -73,9 +73,9 @@ pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spi
 
 struct Bench<'a> {
     log: &'a mut dyn BlockDevice,
-    /// Sectors of each write, and the alignment of its place.
+    /// Sectors of each write, and of the steps between them, as in the log. (A virtual disk may not say that the physical blocks below
+    /// it are longer than its own: a part of one costs it a turn more.)
     block: u64,
-    grain: u64,
     area: Range<u64>,
     durable: Durability,
     until: Nanos,
@@ -209,35 +209,38 @@ impl Bench<'_> {
     /// The shortest lead with which a write is in time, doubled until it is, and then halved in between.
     fn lead(&mut self, revolution: Nanos, track: u64) -> Result<Nanos, Stop> {
         let least = revolution.0 / 64;
-        let (mut late, mut in_time) = (0, least);
-        while !self.is_in_time(in_time, revolution, track)? {
-            (late, in_time) = (in_time, in_time * 2);
-            if in_time >= revolution.0 {
+        let (mut late, mut next) = (0, least);
+        let mut in_time = loop {
+            if let Some(lead) = self.in_time(next, revolution, track)? {
+                break lead;
+            }
+            (late, next) = (next, next * 2);
+            if next >= revolution.0 {
                 return Ok(Nanos(revolution.0 - least));
             }
-        }
-        while late > 0 && in_time - late > least / 2 {
+        };
+        while late > 0 && in_time.saturating_sub(late) > least / 2 {
             let between = late.midpoint(in_time);
-            match self.is_in_time(between, revolution, track)? {
-                true => in_time = between,
-                false => late = between,
+            match self.in_time(between, revolution, track)? {
+                Some(lead) => in_time = lead,
+                None => late = between,
             }
         }
         // A little more, as times vary.
         Ok(Nanos((in_time + least / 2).min(revolution.0 - least)))
     }
 
-    fn is_in_time(&mut self, lead: u64, revolution: Nanos, track: u64) -> Result<bool, Stop> {
-        let gap = u128::from(lead) * u128::from(track) / u128::from(revolution.0);
-        // Rounded down: a gap that is in time shows that a longer one is.
-        let gap = gap as u64 / self.grain * self.grain;
-        let wait = revolution.0 * gap / track;
+    /// Whether writes are in time with a lead of whole blocks, and no more than this: that lead.
+    fn in_time(&mut self, most: u64, revolution: Nanos, track: u64) -> Result<Option<u64>, Stop> {
+        let gap = u128::from(most) * u128::from(track) / u128::from(revolution.0);
+        let gap = gap as u64 / self.block * self.block;
+        let lead = revolution.0 * gap / track;
         for _ in 0..IN_TIME {
-            if self.step(self.block + gap)?.0 > wait + revolution.0 / 2 {
-                return Ok(false);
+            if self.step(self.block + gap)?.0 > lead + revolution.0 / 2 {
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(lead))
     }
 
     /// Steps that are short and long by turns: none takes less than the head needs for it. (A cache that holds one write back answers
@@ -247,7 +250,7 @@ impl Bench<'_> {
         for round in 0..VERIFIED {
             let part = if round % 2 == 0 { 8 } else { 2 };
             let gap = (lead.0 + revolution.0 / part) % revolution.0 * track / revolution.0;
-            let step = self.block + gap.next_multiple_of(self.grain);
+            let step = self.block + gap.next_multiple_of(self.block);
             let least = (step * revolution.0 / track).saturating_sub(revolution.0 / 16);
             early += usize::from(self.step(step)?.0 < least);
         }
