@@ -10,7 +10,8 @@
 //!
 //! With `sustained` it writes four times the log's size of 4 KiB blocks at random places, 32 in flight, with default settings, and then
 //! destages what is left. The sorted rate is that of the same blocks, in the order of their arrival, written by logfuls: each logful is
-//! one sorted sweep, with as many writes in flight, and a flush. A cache with this log can sort no more than that at a time.
+//! one sorted sweep, with as many writes in flight, and a flush. A cache with this log can sort no more than that at a time. The share is
+//! that of the rate after the first logful, while the log stays full.
 //!
 //! `cargo run --release -p dcd-sim --example destage [gaps|sustained]`
 
@@ -261,11 +262,12 @@ const LOGFUL: usize = (256 * MIB / 8) as usize;
 const LOGFULS: usize = 4;
 const IN_FLIGHT: usize = 32;
 
-/// Writes the blocks in their order: how long each took until its answer, and all of them.
-fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos) {
+/// Writes the blocks in their order: how long each took until its answer, and when the first logful and all of them were answered.
+fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos, Nanos) {
     let mut begun = vec![Nanos::ZERO; blocks.len()];
     let mut times = Vec::with_capacity(blocks.len());
     let mut next = 0;
+    let mut first_logful = Nanos::ZERO;
     while times.len() < blocks.len() {
         while next < blocks.len() && next - times.len() < IN_FLIGHT {
             begun[next] = bench.driver.now();
@@ -277,19 +279,32 @@ fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos) {
         while let Some((id, result)) = bench.driver.take_reply() {
             result.status.expect("good disks");
             times.push(bench.driver.now().since(begun[id.0 as usize]));
+            if times.len() == LOGFUL {
+                first_logful = bench.driver.now();
+            }
         }
         if next - times.len() == IN_FLIGHT || next == blocks.len() && times.len() < next {
             assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle);
         }
     }
     times.sort_unstable();
-    (times, bench.driver.now())
+    (times, first_logful, bench.driver.now())
 }
 
 fn sustained() {
     println!(
-        "{:<17} {:<18} {:>8} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
-        "drive", "log", "RAM", "answered", "destaged", "sorted", "share", "p50 ms", "p99 ms", "max ms"
+        "{:<17} {:<18} {:>8} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
+        "drive",
+        "log",
+        "RAM",
+        "answered",
+        "full",
+        "destaged",
+        "sorted",
+        "share",
+        "p50 ms",
+        "p99 ms",
+        "max ms"
     );
     let mut rng = SimRng::new(11);
     let blocks: Vec<u64> = (0..LOGFUL * LOGFULS).map(|_| rng.below(DATA_SECTORS / 8)).collect();
@@ -298,7 +313,7 @@ fn sustained() {
         let (drive, note) = drive_for(DRIVES[0], (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
         let config = LogCacheConfig { destage_memory: mib << 20, ..LogCacheConfig::default() };
         let mut bench = cached_as(&drive, own_device, None, config);
-        let (times, answered) = write_all(&mut bench, &blocks);
+        let (times, first_logful, answered) = write_all(&mut bench, &blocks);
         let destaged = answered + drain(&mut bench).0;
         let first = if own_device { 0 } else { LOG_SECTORS };
         let sweeps = blocks.chunks(LOGFUL).map(|part| {
@@ -307,15 +322,17 @@ fn sustained() {
         });
         let floor: f64 = sweeps.sum();
         let rate = |seconds: f64| blocks.len() as f64 / seconds;
+        let while_full = (blocks.len() - LOGFUL) as f64 / answered.since(first_logful).as_secs_f64();
         let at = |part: usize| times[(times.len() - 1) * part / 1000].0 as f64 / 1e6;
         println!(
-            "{:<17} {:<18} {mib:>4} MiB {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>6.1}% {:>9.2} {:>9.1} {:>9.1}{note}",
+            "{:<17} {:<18} {mib:>4} MiB {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>6.1}% {:>9.2} {:>9.1} {:>9.1}{note}",
             DRIVES[0],
             if own_device { "on its own device" } else { "on the same disk" },
             rate(answered.as_secs_f64()),
+            while_full,
             rate(destaged.as_secs_f64()),
             rate(floor),
-            100.0 * floor / destaged.as_secs_f64(),
+            100.0 * while_full / rate(floor),
             at(500),
             at(990),
             at(1000),

@@ -299,7 +299,7 @@ fn begin(
     });
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
-    let destager = Destager::new(&config, &superblock, kept, ordered, log.rotational, data.rotational);
+    let destager = Destager::new(&config, &superblock, kept, ordered, &log, &data);
     Core {
         now: Nanos::ZERO,
         destager,

@@ -52,6 +52,8 @@ pub struct SegmentBuffer {
     pub first_seq: u64,
     pub last_seq: u64,
     pub since: Nanos,
+    /// When its write was sent.
+    pub sent: Nanos,
     pub state: State,
     /// Written with FUA.
     pub through: bool,
@@ -259,6 +261,7 @@ impl Buffers {
             first_seq: 0,
             last_seq: 0,
             since: now,
+            sent: Nanos::ZERO,
             state: State::Filling,
             through: false,
         };

@@ -111,7 +111,7 @@ impl Core {
         let due = self.log.flush_at().is_some_and(|at| at <= now);
         if waited || short || due || self.hurries() {
             self.statistics.log_flushes += 1;
-            let seq = self.log.begin_flush();
+            let seq = self.log.begin_flush(now);
             self.submit(LOG, Op::LogFlush(seq), Io::Flush, out);
         }
     }

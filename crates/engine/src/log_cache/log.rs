@@ -66,7 +66,8 @@ pub struct Log {
     /// The request that is being split right now.
     chain: Option<Chain>,
     flush_epoch: u64,
-    is_flushing: bool,
+    /// When the flush was sent that is on its way.
+    flushing_since: Option<Nanos>,
     /// When a record was last sent.
     written_at: Nanos,
     flush_at: Option<Nanos>,
@@ -111,7 +112,7 @@ impl Log {
             needed_seq: walked.next_seq - 1,
             chains: VecDeque::new(),
             chain: None,
-            is_flushing: false,
+            flushing_since: None,
             written_at: Nanos::ZERO,
             flush_at: None,
             release: None,
@@ -424,6 +425,12 @@ impl Log {
         self.buffers.live.iter().any(|buffer| buffer.state == State::Writing)
     }
 
+    /// When the oldest write or flush was sent that is on its way.
+    pub fn busy_since(&self) -> Option<Nanos> {
+        let writing = self.buffers.live.iter().find(|buffer| buffer.state == State::Writing);
+        writing.map(|buffer| buffer.sent).into_iter().chain(self.flushing_since).min()
+    }
+
     fn unsent(&self) -> Option<&SegmentBuffer> {
         self.buffers.filling.as_ref().filter(|filling| !filling.is_empty())
     }
@@ -465,6 +472,7 @@ impl Log {
         let (at, buf) = filling.image();
         let first = filling.first_seq;
         filling.state = State::Writing;
+        filling.sent = now;
         let alone = self.durable_seq + 1 == first;
         let waiting = waiting(first);
         filling.through = alone && waiting > 0 && self.geometry.volatile_cache;
@@ -508,7 +516,7 @@ impl Log {
 
     /// Records are written that no flush covers, and none is in flight.
     pub const fn may_flush(&self) -> bool {
-        !self.is_flushing && self.written_seq > self.durable_seq
+        self.flushing_since.is_none() && self.written_seq > self.durable_seq
     }
 
     /// When a flush is sent although nobody waits.
@@ -522,13 +530,13 @@ impl Log {
     }
 
     /// A flush is sent: the newest record that it covers.
-    pub const fn begin_flush(&mut self) -> u64 {
-        self.is_flushing = true;
+    pub const fn begin_flush(&mut self, now: Nanos) -> u64 {
+        self.flushing_since = Some(now);
         self.written_seq
     }
 
     pub const fn end_flush(&mut self) {
-        self.is_flushing = false;
+        self.flushing_since = None;
     }
 
     pub fn made_durable(&mut self, now: Nanos, seq: u64) {

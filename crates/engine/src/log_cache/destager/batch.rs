@@ -12,8 +12,13 @@ const READS_FIRST: u64 = 127;
 /// A client that has read nothing for so long does not wait for the disk now; and it does not come back soon.
 const READER_RESTS: Nanos = Nanos::from_millis(20);
 const READER_GONE: Nanos = Nanos::from_secs(1);
+/// Beside destaging, a write to the log that a client waits for may take so long.
+const LOG_WRITE_WAITS: Nanos = Nanos::from_millis(50);
 /// A client that has written nothing for so long needs no space soon.
 const WRITER_GONE: Nanos = Nanos::from_secs(1);
+
+/// A batch of so many sectors counts as much as all before it, when the time for a sector is learnt.
+const TIMED_SECTORS: f64 = 8192.0;
 
 /// Lines whose slots of the table are brought from memory side by side.
 const TOUCHED_AT_ONCE: usize = 32;
@@ -78,6 +83,9 @@ impl Core {
     /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
     /// disk for their and the readers' requests each time, and the log would be full.
     pub(super) fn destage_depth(&self, port: Port) -> usize {
+        if self.log_is_held_up() {
+            return 0;
+        }
         let spins =
             if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
         match self.readers_quiet() {
@@ -90,6 +98,17 @@ impl Core {
         }
     }
 
+    /// A client waits for a write to a log that spins, and has waited for long: it may be behind destaging, on the same disk. (A disk
+    /// that takes what is nearest first can leave it there for seconds.)
+    fn log_is_held_up(&self) -> bool {
+        let somebody_waits = self.queue.has_pending() || !self.queue.waiters().is_empty();
+        self.log.geometry().rotational
+            && self.mode == Mode::Serving
+            && somebody_waits
+            && !self.queue.wants_space()
+            && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
+    }
+
     /// How long those clients have been quiet that destaging gives way to.
     fn readers_quiet(&self) -> Option<Nanos> {
         let gives_way = self.config.when == WhenPolicy::Idle
@@ -100,7 +119,7 @@ impl Core {
         self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
     }
 
-    fn has_writers(&self) -> bool {
+    pub(super) fn has_writers(&self) -> bool {
         self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE)
     }
 
@@ -296,7 +315,8 @@ impl Core {
         let destager = &mut self.destager;
         if !destager.suspended && destager.batch_sectors > 0 {
             let measured = now.since(destager.started).0 as f64 / destager.batch_sectors as f64;
-            destager.per_sector += (measured - destager.per_sector) / 4.0;
+            let batch = destager.batch_sectors as f64;
+            destager.per_sector += (measured - destager.per_sector) * batch / (batch + TIMED_SECTORS);
         }
     }
 

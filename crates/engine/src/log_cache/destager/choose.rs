@@ -1,6 +1,7 @@
 //! Choosing a batch: which discards and zeroes are destaged, which segments, and what of them.
 
 use super::room::{Item, Room};
+use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
 use crate::log_cache::core::Core;
@@ -75,9 +76,8 @@ impl Core {
         }
     }
 
-    /// Chooses the segments of the batch, by the policy.
-    fn choose_segments(&mut self, failed: bool) {
-        let limit = Room::batch_lines(&self.config, self.log.geometry().rotational) as u64 * LINE_SECTORS;
+    /// Chooses the segments of the batch, or of the lap, by the policy: so many lines of them, or one segment. The sectors in them.
+    fn choose_segments(&mut self, failed: bool, lines: u64) -> u64 {
         // While a request over several records is not durable as a whole, nothing of it is destaged.
         let last =
             if failed { None } else { self.log.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
@@ -102,12 +102,13 @@ impl Core {
         chosen.fill(false);
         let mut sum = 0;
         for part in parts {
-            if sum > 0 && sum + part.dirty_sectors > limit {
+            if sum > 0 && sum + part.dirty_sectors > lines * LINE_SECTORS {
                 break;
             }
             sum += part.dirty_sectors;
             chosen[self.log.ring().index(part.number) as usize] = true;
         }
+        sum
     }
 
     pub(super) fn choose_items(&mut self, failed: bool) {
@@ -118,7 +119,6 @@ impl Core {
             self.choose_full_stripes(&rule, &mut items);
         }
         if items.is_empty() {
-            self.choose_segments(failed);
             self.choose_pieces(&rule, &mut items);
             self.complete_stripes(&rule, &mut items);
         }
@@ -126,15 +126,84 @@ impl Core {
         self.sort_items();
     }
 
-    /// Everything in the segments of the batch that may be destaged.
+    /// Everything in the segments of the batch that may be destaged; in a sweep, what is next of it.
     fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
+        if !self.sweeps(rule.failed) {
+            let lines = Room::batch_lines(&self.config, self.log.geometry().rotational) as u64;
+            let lap_lines = self.lap_lines();
+            let sectors = self.choose_segments(rule.failed, lines.min(lap_lines));
+            let max = self.destager.room.items_max;
+            self.scan_pieces(rule, |item, _| {
+                if items.len() < max {
+                    items.push(item)
+                }
+            });
+            return self.destager.sweep.plan_alone(sectors, self.free_sectors());
+        }
+        self.choose_ahead(rule, items);
+        if items.is_empty() && self.destager.sweep.begin_lap(self.dirty_lines()) {
+            self.choose_ahead(rule, items);
+        }
+        self.destager.sweep.pass(items);
+    }
+
+    /// Where the data disk seeks and the log does not, what is sorted further costs less, and may be read from anywhere.
+    fn sweeps(&self, failed: bool) -> bool {
+        let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
+        !failed && spins == (false, true) && self.config.how == HowPolicy::Sorted
+    }
+
+    fn lap_lines(&mut self) -> u64 {
+        let short = self.is_short() && self.has_writers();
+        self.destager.sweep.lap_lines(self.dirty_lines(), short)
+    }
+
+    fn dirty_lines(&self) -> u64 {
+        self.index.table().counts().dirty_sectors / LINE_SECTORS
+    }
+
+    /// What the log can take before the tail moves.
+    fn free_sectors(&self) -> u64 {
+        let ring = self.log.ring();
+        (ring.count() - ring.live()) * self.log.superblock().segment_sectors()
+    }
+
+    /// What is next ahead of the sweep's hand.
+    fn choose_ahead(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
+        let lap_lines = self.lap_lines();
+        let lap_sectors = self.choose_segments(rule.failed, lap_lines);
+        let max = sweep::batch_lines(lap_sectors / LINE_SECTORS, self.destager.room.items_max / 2);
+        let mut sweep = std::mem::take(&mut self.destager.sweep);
+        let mut first = First::new(max);
+        sweep.begin_batch();
+        self.scan_pieces(rule, |item, segment| {
+            if sweep.see(&item, segment) {
+                first.add(item, items);
+            }
+        });
+        first.cut(items);
+        let (ring, chosen) = (self.log.ring(), &self.destager.room.chosen);
+        let segments = (ring.tail()..=ring.head()).map(|number| ring.index(number));
+        sweep.plan(
+            max as u64 * LINE_SECTORS,
+            self.free_sectors(),
+            self.log.superblock().segment_sectors(),
+            segments.map(|index| (index, chosen[index as usize] || self.index.dirty_sectors_of(index) == 0)),
+        );
+        self.destager.sweep = sweep;
+    }
+
+    /// The pieces of the chosen segments that may be destaged, and the segment of each.
+    fn scan_pieces(&mut self, rule: &Eligible, mut take: impl FnMut(Item, u32)) {
         let mut behind_around = false;
         self.index.table().scan(|line, piece| {
-            let eligible = self.is_in_chosen(&piece) && self.may_be_destaged(line, &piece, rule);
-            if eligible && self.waits_for_others(line) {
+            if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece, rule) {
+                return;
+            }
+            if self.waits_for_others(line) {
                 behind_around = true;
-            } else if eligible && items.len() < self.destager.room.items_max {
-                items.push(Item { line, piece, failed: false });
+            } else {
+                take(Item { line, piece, failed: false }, self.index.segment_of(piece.place));
             }
         });
         self.destager.behind_around |= behind_around;

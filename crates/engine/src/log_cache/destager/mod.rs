@@ -10,7 +10,7 @@
 //! | blocks | window by window: read from the log, check, write in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! `choose` chooses a batch (`stripes`: whole stripes of an array), and this file begins it and notes what is clean; `plan` says what is
+//! `choose` chooses a batch (`stripes`: whole stripes of an array; `sweep`: the next part of a sweep over the disk), and this file begins it and notes what is clean; `plan` says what is
 //! read and written for a part of it (`gaps`: also what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log is destaged, so the data disk is never ahead of what a crash leaves of the log.
@@ -28,6 +28,9 @@ mod room;
 mod stripes;
 #[cfg(test)]
 mod stripes_tests;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 #[cfg(test)]
 mod tests;
 
@@ -37,11 +40,13 @@ use super::config::LogCacheConfig;
 use super::fingerprint::Kept;
 use super::format::Superblock;
 use super::table::{Line, LookupTable, Place, RangeKind};
+use crate::layer::Geometry;
 use crate::slab::Slab;
-use crate::{Extent, Nanos};
+use crate::{Extent, LINE_SECTORS, Nanos};
 use lost::LostPieces;
 use ordered::Ordered;
 use room::{Flight, Room};
+use sweep::Sweep;
 
 /// How long to wait after a failed batch; doubles up to the second value.
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
@@ -71,6 +76,7 @@ pub struct Destager {
     /// The next item that is not in a window yet.
     next: usize,
     next_run: usize,
+    sweep: Sweep,
     next_block: usize,
     range_ids: Vec<u64>,
     range_parts: VecDeque<(Extent, RangeKind)>,
@@ -98,22 +104,22 @@ pub struct Destager {
 }
 
 impl Destager {
-    /// `spins`: the devices of the log and of the data.
     pub fn new(
         config: &LogCacheConfig,
         superblock: &Superblock,
         kept: Kept,
         ordered: Option<Ordered>,
-        log_spins: bool,
-        data_spins: bool,
+        log: &Geometry,
+        data: &Geometry,
     ) -> Destager {
         Destager {
             phase: Phase::Idle,
             spoiled: false,
             kept,
-            room: Room::new(config, superblock, log_spins),
+            room: Room::new(config, superblock, log.rotational),
             next: 0,
             next_run: 0,
+            sweep: Sweep::new(data.sectors.div_ceil(LINE_SECTORS), superblock.segments as usize),
             next_block: 0,
             range_ids: Vec::new(),
             range_parts: VecDeque::new(),
@@ -129,8 +135,8 @@ impl Destager {
             triggered: false,
             started: Nanos::ZERO,
             suspended: false,
-            // Until the first batch has been timed: 4 ms, or 20 us, for a line.
-            per_sector: if data_spins { 500_000.0 } else { 2_500.0 },
+            // Until the first batch has been timed: 1 ms, or 20 us, for a line.
+            per_sector: if data.rotational { 125_000.0 } else { 2_500.0 },
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: ordered.map(Box::new),
@@ -140,6 +146,11 @@ impl Destager {
 
     pub const fn nanos_per_sector(&self) -> f64 {
         self.per_sector
+    }
+
+    /// How many sectors are destaged while writers may write one.
+    pub const fn slowdown(&self) -> f64 {
+        self.sweep.slowdown()
     }
 
     pub const fn wants_durable(&self) -> bool {
