@@ -134,7 +134,9 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
     }
     writer.write(9 * MIB, &[8; 4096]).unwrap();
     writer.flush().unwrap();
-    signal(&server.child, "TERM");
+    // Two signals at once are one wish.
+    let both = format!("kill -TERM {0}; kill -INT {0}", server.child.id());
+    assert!(Command::new("sh").args(["-c", &both]).status().unwrap().success());
     let told = wait_for(&mut said, "still stopping");
     assert!(told.contains("device \"data\"") && told.contains("another SIGTERM"), "{told}");
     signal(&server.child, "TERM");
