@@ -92,7 +92,10 @@ pub fn check(
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
-    let comparison = data.map(|data| Comparison::new(&superblock, data)).transpose();
+    // The disk of a cache that is out of use is written without it.
+    let is_out_of_use = matches!(superblock.state, State::GivenUp | State::Detached);
+    let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, data));
+    let comparison = comparison.transpose();
     let mut watched = Watched {
         comparison: comparison.map_err(LogError::io("reading the data disk"))?,
         newest: Newest::new(superblock.log_block_sectors()),
