@@ -34,7 +34,7 @@ cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
 truncate -s 512M "$work/data.img"
 truncate -s 64M "$work/log.img"
 cat > "$work/run" << RUN
-PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades}"
+PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow}"
 KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv

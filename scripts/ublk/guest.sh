@@ -23,7 +23,7 @@ stack() { # NAME FIELDS-OF-SERVE...
     {
         printf 'export = "cache"\n[serve]\ncontrol = "%s.control"\n' "$name"
         printf '%s\n' "$@"
-        printf '[device.data]\npath = "/dev/vda"\n[device.log]\npath = "/dev/vdb"\n'
+        printf '[device.data]\npath = "%s"\n[device.log]\npath = "%s"\n' "${data:-/dev/vda}" "${log:-/dev/vdb}"
         printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "data"\n'
     } > "/tmp/$name.toml"
 }
@@ -479,6 +479,82 @@ upgrade_below_ext4() { # STACK
     end_load
     check_ext4
     say "upgrades in place: $i"
+}
+
+# Below a mounted file system that is written to, the data disk becomes larger, and a larger log takes the place of the first.
+part_grow() {
+    data=/tmp/data.img
+    for kind in nbd any; do
+        rm -f $data /tmp/old.img /tmp/log.img
+        truncate -s 64M $data
+        truncate -s 16M /tmp/old.img
+        truncate -s 24M /tmp/log.img
+        set -- 'nbd = "unix:/tmp/nbd.socket"' 'nbd-recovery = true'
+        [ $kind = nbd ] || set -- 'ublk = true'
+        log=/tmp/old.img
+        stack $kind "$@"
+        cp "/tmp/$kind.toml" /tmp/old.toml
+        "$dcd" format "/tmp/$kind.toml" > /tmp/format.log 2>&1 || die "dcd format: $(cat /tmp/format.log)"
+        serve $kind
+        node=$("$dcd" attach "/tmp/$kind.toml" 2> /tmp/attach.log) || die "attach: $(cat /tmp/attach.log)"
+        fresh_ext4
+        begin_load
+        truncate -s 96M $data
+        stop_for_restart $kind
+        log=/tmp/log.img
+        stack $kind "$@"
+        "$dcd" format --replace /tmp/old.toml "/tmp/$kind.toml" > /tmp/format.log 2>&1 || die "dcd format --replace: $(cat /tmp/format.log)"
+        serve $kind
+        load_goes_on
+        # The new log was made for the larger disk.
+        grown_node
+        truncate -s 128M $data
+        stop_for_restart $kind
+        serve $kind
+        grep -q "is served with its old size" /tmp/server.log || die "nothing is said of a larger disk: $(cat /tmp/server.log)"
+        load_goes_on
+        stop_for_restart $kind
+        "$dcd" grow "/tmp/$kind.toml" > /tmp/format.log 2>&1 || die "dcd grow: $(cat /tmp/format.log)"
+        serve $kind
+        load_goes_on
+        grown_node
+        end_load
+        check_ext4
+        if [ $kind = nbd ]; then
+            release_nbd
+        else
+            stop_server
+            serve any
+            is "the size of a new device" 262144 "$(cat "$size")"
+            stop_server
+        fi
+        "$dcd" detach --quiet "/tmp/$kind.toml" > /tmp/detach.log 2>&1 || die "dcd detach: $(cat /tmp/detach.log)"
+        say "grown below ext4: $kind"
+    done
+    data= log=
+    stack any "ublk = true"
+}
+
+stop_for_restart() { # STACK
+    "$dcd" stop --for-restart "/tmp/$1.toml" || die "dcd stop --for-restart: $(cat /tmp/server.log)"
+    wait $server || die "dcd serve ended with $?: $(cat /tmp/server.log)"
+}
+
+# The device has the size of the data disk, or its server says why not.
+grown_node() {
+    size=/sys/block/${node#/dev/}/size
+    if [ $kind = nbd ]; then
+        is "the device of an attached stack" "$node" "$("$dcd" attach "/tmp/$kind.toml" 2> /tmp/attach.log)"
+        is "the size of $node" "$(($(stat -c %s $data) / 512))" "$(cat "$size")"
+        resize2fs "$node" > /tmp/resize.log 2>&1 || die "resize2fs: $(cat /tmp/resize.log)"
+        return
+    fi
+    looks=0
+    until grep -q "keeps its size" /tmp/server.log || [ "$(cat "$size")" -eq "$(($(stat -c %s $data) / 512))" ]; do
+        looks=$((looks + 1))
+        [ $looks -lt 600 ] || die "nothing is said of a device that keeps its size: $(report)"
+        sleep 0.05
+    done
 }
 
 # ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor time of the whole machine for each. Reads are of

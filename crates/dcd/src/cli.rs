@@ -47,6 +47,7 @@ pub enum Command {
     Doctor(Doctor),
     Flush(Flush),
     Ublk(Ublk),
+    Grow(Grow),
     Detach(Detach),
     Check(Check),
     Dump(Dump),
@@ -94,6 +95,9 @@ pub struct Format {
     /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_size: Option<u64>,
+    /// Write back what the log of the stack file OLD has for the same data disk, and take it out of use, before this one takes its place
+    #[arg(long, value_name = "OLD", requires = "file")]
+    pub replace: Option<PathBuf>,
     /// Overwrite what is on the log device, and discard the cache that the data disk has
     #[arg(long)]
     pub force: bool,
@@ -311,6 +315,21 @@ pub struct UblkRemove {
     /// Remove it although it is in use, has a server, or is not dcd's
     #[arg(long)]
     pub force: bool,
+}
+
+/// Serve all of a data disk that has grown
+///
+/// The stack must not be served: stop its server first. Clients of a device that outlives the server wait meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd grow disk.toml
+  dcd stop --for-restart disk.toml && dcd grow disk.toml && dcd serve disk.toml
+      beneath a mounted file system")]
+pub struct Grow {
+    /// Stack file
+    #[arg(value_name = "STACK")]
+    pub file: PathBuf,
 }
 
 /// Write all dirty data back to the data disk and detach the cache: the data disk is plain again

@@ -67,7 +67,8 @@ pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd
 }
 
 /// Has devices that waited for a server go on with this one, once it answers.
-pub fn go_on(file: &StackFile) {
+/// `bytes`: its size.
+pub fn go_on(file: &StackFile, bytes: u64) {
     let backend = backend(file);
     let goes_on = |device: &NbdDevice| device.backend == backend && backend.recovery;
     let (mut waiting, left): (Vec<_>, Vec<_>) = devices_of(&file.path).into_iter().partition(goes_on);
@@ -80,7 +81,7 @@ pub fn go_on(file: &StackFile) {
         );
     }
     let Some(address) = address(&file.serve).cloned().filter(|_| !waiting.is_empty()) else { return };
-    let name = file.serve.nbd_name.clone();
+    let (name, stack) = (file.serve.nbd_name.clone(), file.path.display().to_string());
     // The server answers its handshake, so it cannot make it itself.
     let spawned = thread::Builder::new().name("dcd-nbd".to_owned()).spawn(move || {
         for pause in PAUSES {
@@ -92,6 +93,12 @@ pub fn go_on(file: &StackFile) {
                     false
                 }
             });
+        }
+        for device in waiting.iter().filter(|device| device.bytes().is_ok_and(|has| has < bytes)) {
+            eprintln!(
+                "dcd: {} has its old size still: \"dcd attach {stack}\" gives it the new one",
+                device.node()
+            );
         }
     });
     if let Err(error) = spawned {

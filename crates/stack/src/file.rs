@@ -295,6 +295,20 @@ impl StackFile {
         }
     }
 
+    /// Has every log cache take over what its data disk has grown by.
+    pub fn grow(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerKind::LogCache { config, .. } = &mut layer.kind {
+                config.grow = true;
+            }
+        }
+    }
+
+    pub fn grows(&self) -> bool {
+        self.log_caches()
+            .any(|layer| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.grow))
+    }
+
     /// The layers that declare their RAM non-volatile, bottom first: they answer a flush from it.
     pub fn non_volatile_layers(&self) -> Vec<&str> {
         let declares = |layer: &&LayerSpec| match &layer.kind {

@@ -5,13 +5,16 @@
 use std::rc::Rc;
 
 use dcd_engine::layers::slice::Slice;
+use dcd_engine::log_cache::fingerprint::Fingerprint;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
     Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Reads, Strides, WhatPolicy, WhenPolicy,
 };
-use dcd_engine::{Discards, Extent, Geometry, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
+use dcd_engine::{
+    Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
+};
 
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, disk, prefill};
 use crate::{MemDisk, SimRng, mix};
@@ -67,6 +70,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         // states were counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
         accept_damage: false,
+        grow: false,
         canary,
     };
     (config, spindle)
@@ -79,6 +83,16 @@ pub(crate) fn store_spindle(log: &mut MemDisk, spindle: Spindle) {
         superblock.spindle = spindle;
         write_superblock(log, &mut superblock).expect("good disks are written");
     }
+}
+
+/// Has the superblock say that the data disk was smaller when it was formatted: the first start takes over what it has grown by.
+fn make_smaller(log: &mut MemDisk, data: &mut MemDisk, seed: u64) {
+    let mut superblock = read_superblock(log).expect("it is formatted");
+    let lines = DATA_SECTORS / LINE_SECTORS;
+    superblock.data_sectors = SimRng::new(mix(seed, 0x961)).range(1, lines - 1) * LINE_SECTORS;
+    superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
+        .expect("good disks are read");
+    write_superblock(log, &mut superblock).expect("good disks are written");
 }
 
 fn data_geometry(rng: &mut SimRng) -> Geometry {
@@ -271,6 +285,11 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
     let base = prefill(&mut data, DATA_SECTORS, seed);
     let (mut log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
     store_spindle(&mut log, spindle);
+    // With numbers of its own, and not with planted bugs.
+    config.grow = canary.is_none() && SimRng::new(mix(seed, 0x960)).chance(200);
+    if config.grow {
+        make_smaller(&mut log, &mut data, seed);
+    }
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200);
     let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };

@@ -7,11 +7,13 @@
 //! | FUSE | loses its server, and its requests fail then | this command, with losetup |
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dcd_serve::disk_user;
 use dcd_serve::fuse::IMAGE_NAME;
+use dcd_serve::nbd::client::Offer;
 use dcd_serve::nbd::kernel::{Backend, Kernel, KernelError, NbdDevice, devices_of};
 use dcd_stack::{Address, StackFile};
 
@@ -58,8 +60,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
                         "{why}; or add fuse = \"DIR\" to [serve], and start the server again"
                     ))),
                 },
-                Err(Trouble::Kernel(why)) => Err(failure(file, why)),
-                Err(Trouble::Server(why)) => Err(Failure::Failed(why)),
+                Err(trouble) => Err(trouble.told(file)),
             }
         }
         (None, Some(fuse)) => attach_loop(fuse),
@@ -79,6 +80,15 @@ enum Trouble {
     Server(String),
 }
 
+impl Trouble {
+    fn told(self, file: &StackFile) -> Failure {
+        match self {
+            Trouble::Kernel(why) => failure(file, why),
+            Trouble::Server(why) => Failure::Failed(why),
+        }
+    }
+}
+
 impl From<KernelError> for Trouble {
     fn from(error: KernelError) -> Trouble {
         Trouble::Kernel(error)
@@ -92,12 +102,12 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
     for device in attached() {
         // One that does not outlive its server may have lost it.
         if backend.recovery || device.answers() {
+            grow(file, &kernel, &device)?;
             return Ok(device);
         }
         kernel.release(&device, false)?;
     }
-    let dialled = dial(address, &file.serve.nbd_name, backend.recovery);
-    let (socket, offer) = dialled.map_err(|error| Trouble::Server(format!("{address}: {error}")))?;
+    let (socket, offer) = dial_of(file, address, backend.recovery)?;
     let made = kernel.connect(&socket, &offer, backend)?;
     // Of two commands at the same time, both keep the first device.
     match attached().into_iter().next() {
@@ -107,6 +117,18 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
         }
         _ => Ok(made),
     }
+}
+
+/// Gives a device the size of a stack that has grown.
+fn grow(file: &StackFile, kernel: &Kernel, device: &NbdDevice) -> Result<(), Trouble> {
+    let Some(address) = address(&file.serve) else { return Ok(()) };
+    let (_, offer) = dial_of(file, address, device.backend.recovery)?;
+    Ok(kernel.grow(device, &offer)?)
+}
+
+fn dial_of(file: &StackFile, address: &Address, goes_on: bool) -> Result<(OwnedFd, Offer), Trouble> {
+    let dialled = dial(address, &file.serve.nbd_name, goes_on);
+    dialled.map_err(|error| Trouble::Server(format!("{address}: {error}")))
 }
 
 fn failure(file: &StackFile, error: KernelError) -> Failure {

@@ -11,7 +11,8 @@ use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
-use crate::cli::Format;
+use crate::cli::{Detach, Format};
+use crate::commands::detach;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
@@ -29,6 +30,9 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         (Some(file), _) => CacheChoice::load(file, args.layer.as_deref())?,
         (None, written) => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
+    if let Some(old) = &args.replace {
+        take_off(old, &choice)?;
+    }
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
     for device in &choice.file.devices {
@@ -82,6 +86,28 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         println!("stack file: {0}; serve it with: dcd serve {0}", path.display());
     }
     Ok(())
+}
+
+/// Takes the cache of another stack file off the same data disk. A crash after that leaves a plain disk, and a format for which there is nothing
+/// to replace.
+fn take_off(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
+    let before = CacheChoice::load(old, None)?;
+    let path = |choice: &CacheChoice| choice.file.data_path(&choice.data).map(Path::to_owned);
+    if path(&before) != path(choice) {
+        return Err(Failure::Failed(format!(
+            "{} and {} have different data disks: nothing is replaced, and nothing was changed",
+            old.display(),
+            choice.file.path.display()
+        )));
+    }
+    if before.log_name() == choice.log_name() {
+        return Err(Failure::Failed(format!(
+            "{} has the same log, {}: name the new one in the other file. Nothing was changed",
+            old.display(),
+            choice.log_name().display()
+        )));
+    }
+    detach::run(&Detach { file: old.to_owned(), layer: None, quiet: false })
 }
 
 /// Files that go when this is dropped, unless they are kept: so that what was refused can be tried again.

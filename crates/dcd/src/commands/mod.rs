@@ -10,6 +10,7 @@ mod doctor;
 mod dump;
 mod flush;
 mod format;
+mod grow;
 mod man;
 mod metrics;
 mod rescue;
@@ -41,6 +42,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
     match command {
         Command::Array(args) => array::run(&args),
         Command::Format(args) => format::run(&args),
+        Command::Grow(args) => grow::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Geometry, Nanos, Stack};
+use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
@@ -16,7 +16,9 @@ use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk::{self, UblkDevice};
-use dcd_stack::{Address, ForClients, LayerKind, LayerSpec, Overrun, Recording, StackFile, UblkNumber};
+use dcd_stack::{
+    Address, ForClients, HumanBytes, LayerKind, LayerSpec, Overrun, Parts, Recording, StackFile, UblkNumber,
+};
 
 use crate::advice::Advised;
 use crate::cli::Serve;
@@ -78,8 +80,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return Err(Failure::Refused(error.refusal()));
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
+    tell_larger(&file, &stack, &served.host.parts);
     let places = listen(&file, &stack, &mut driver)?;
-    nbd_device::go_on(&file);
+    nbd_device::go_on(&file, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
     served.announce(announcement(&file, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -96,6 +99,24 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     match served.not_clean(&outcome, &driver).or(ended.err()) {
         Some(why) => Err(Failure::Failed(why)),
         None => Ok(()),
+    }
+}
+
+/// Says of disks that have grown that their caches serve what they were made for.
+fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
+    for layer in file.log_caches() {
+        let LayerKind::LogCache { data, .. } = &layer.kind else { continue };
+        let sectors = |name: &str| parts.target(name).map_or(0, |target| stack.geometry(target).sectors);
+        let (cache, disk) = (sectors(&layer.name), sectors(&data.text));
+        if disk > cache {
+            eprintln!(
+                "dcd: the data disk of \"{}\" has become {} larger, and is served with its old size: stop the server, \"dcd grow {}\" has \
+                 all of it served, and start it again",
+                layer.name,
+                HumanBytes((disk - cache) * SECTOR_BYTES),
+                file.path.display()
+            );
+        }
     }
 }
 

@@ -168,6 +168,9 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
     file.to_mut().without_non_volatile();
     let mut opener = Opener::new(&file, purpose);
     let built = file.build_parts(parts, &mut opener).map_err(|error| opener.failure(error))?;
+    if file.grows() {
+        caches.grow()?;
+    }
     let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
     Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))

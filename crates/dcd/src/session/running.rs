@@ -34,6 +34,11 @@ impl RunningCaches {
         RunningCaches(running.collect())
     }
 
+    /// Those whose disks have grown are to serve all of them.
+    pub fn grow(&mut self) -> Result<(), RecordError> {
+        self.0.iter_mut().try_for_each(|cache| cache.record.grow())
+    }
+
     /// With their devices open, and before any of them is started: they, or what starts on them, write to their logs.
     pub fn note_start(&mut self) -> Result<(), RecordError> {
         for cache in &mut self.0 {

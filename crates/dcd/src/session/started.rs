@@ -121,6 +121,10 @@ impl Started {
         stack.layer(layer).status(pump.now())
     }
 
+    pub fn geometry(&self, target: Target) -> Geometry {
+        self.shared.borrow().stack.geometry(target)
+    }
+
     pub fn part(&self, target: Target) -> PartDevice {
         PartDevice { shared: Rc::clone(&self.shared), target }
     }

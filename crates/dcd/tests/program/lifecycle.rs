@@ -136,6 +136,38 @@ fn a_full_log_before_a_disk_that_takes_no_write_keeps_what_was_flushed() {
 }
 
 #[test]
+fn another_log_takes_the_place_of_one_and_nothing_of_that_is_lost() {
+    let place = Place::new();
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
+    place.format();
+    let server = place.serve();
+    let blocks = write_blocks(&place, 0x44);
+    server.kill();
+    let old = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.path("old.toml"), &old).unwrap();
+    let file = fs::File::create(place.path("larger.img")).unwrap();
+    file.set_len(12 * MIB).unwrap();
+    fs::write(place.path("other.toml"), old.replace("data.img", "larger.img")).unwrap();
+    let replace = |with: &str| place.run("format", &["--replace", place.path(with).to_str().unwrap()]);
+    expect(&replace("old.toml"), 1, "has the same log");
+    fs::write(place.stack(), old.replace("log.img", "larger.img")).unwrap();
+    expect(&replace("other.toml"), 1, "different data disks");
+    expect(&place.run("format", &[]), 3, "dcd format --replace OLD NEW");
+    assert!(place.bare() == original(16 * MIB), "nothing was changed");
+    let new = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), &old).unwrap();
+    let server = place.serve();
+    fs::write(place.stack(), new).unwrap();
+    expect(&replace("old.toml"), 1, "in use");
+    expect(&server.stop(), 0, "");
+    expect(&replace("old.toml"), 0, "a log of");
+    assert!(place.bare() == with_blocks(&blocks));
+    let server = place.serve();
+    assert_eq!(place.nbd().read(blocks[0].0, 4096).unwrap(), blocks[0].1);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
 fn rescue_brings_the_log_home_without_a_server() {
     let place = Place::new();
     place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");

@@ -39,11 +39,7 @@ fn format_refuses_what_is_worth_something() {
     place.format();
     expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
     // The whole way to another log is named.
-    expect(
-        &place.run("format", &[]),
-        3,
-        "to replace the log, stop the server, write everything back with \"dcd detach\"",
-    );
+    expect(&place.run("format", &[]), 3, "to replace the log, stop the server: everything is written back");
     expect(&place.run("format", &["--force"]), 0, "");
     let place = Place::new();
     let log = fs::OpenOptions::new().write(true).open(place.path("log.img")).unwrap();

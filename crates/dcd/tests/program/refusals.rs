@@ -372,7 +372,7 @@ fn smaller_disks_are_refused_before_any_write() {
 }
 
 #[test]
-fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_the_cache_is_made_anew() {
+fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_that_is_asked_for() {
     let place = dirty();
     let bytes = place.bare().len() as u64;
     let grow = || {
@@ -398,15 +398,46 @@ fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_the_cache_is_mad
     refused(&place, &[], "the log is missing");
     fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
     expect(&place.serve().stop(), 0, "8 MiB larger");
+    let all = bytes + 8 * MIB;
+    expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB from now on, 8 MiB more");
+    expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB, all of its data disk");
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    assert_eq!(nbd.bytes, all);
+    nbd.write(all - 4096, &[0xe6; 4096]).unwrap();
+    nbd.flush().unwrap();
+    server.kill();
+    // That is for good.
     expect(&place.run("check", &[]), 0, "");
+    let server = place.serve();
+    assert_eq!(place.nbd().bytes, all);
+    expect(&server.stop(), 0, "");
     expect(&place.run("detach", &[]), 0, "detached");
     assert!(!place.record().exists());
     let after = fs::read(place.path("data.img")).unwrap();
-    assert!(after[bytes as usize - 4096..bytes as usize] == [0xe5; 4096]);
+    for (end, tag) in [(bytes, 0xe5), (all, 0xe6)] {
+        assert!(after[end as usize - 4096..end as usize] == [tag; 4096], "{tag:x}");
+    }
     assert!(after[bytes as usize..before.len()] == before[bytes as usize..]);
-    place.format();
+}
+
+/// The record is written first: a crash before the log knows leaves it as it was, and others are kept off.
+#[test]
+fn a_disk_that_has_grown_and_is_another_one_is_refused_and_the_cache_stays_as_it_was() {
+    let place = dirty();
+    let data = OpenOptions::new().write(true).open(place.path("data.img")).unwrap();
+    let bytes = data.metadata().unwrap().len();
+    data.set_len(bytes + 4 * MIB).unwrap();
+    poke(&place, "data.img", 4096, &[0x77; 4096]);
+    expect(&place.run("grow", &[]), 3, "was changed without this cache, or is another disk");
+    poke(&place, "data.img", 4096, &original(16 * MIB)[4096..8192]);
     let server = place.serve();
-    assert_eq!(place.nbd().bytes, bytes + 8 * MIB);
+    assert_eq!(place.nbd().bytes, bytes);
+    expect(&place.run("grow", &[]), 1, "in use");
+    expect(&server.stop(), 0, "4 MiB larger");
+    expect(&place.run("grow", &[]), 0, "4 MiB more");
+    let server = place.serve();
+    assert_eq!(place.nbd().bytes, bytes + 4 * MIB);
     expect(&server.stop(), 0, "");
 }
 

@@ -9,13 +9,13 @@ use crate::common::{Place, dcd, expect, skip};
 const CONTROL: &str = "/dev/ublk-control";
 
 /// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery; what
-/// `dcd attach` makes of NBD, and kills below that.
+/// `dcd attach` makes of NBD, and kills below that; a data disk that grows below both.
 #[test]
 fn ublk_and_nbd_under_a_kernel_that_has_them() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
     let run = std::process::Command::new(script)
         .arg(dcd().get_program())
-        .env("PARTS", "limits stops kills recoveries attach nbd_kills")
+        .env("PARTS", "limits stops kills recoveries attach nbd_kills grow")
         .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("SECONDS_MAX", "500")])
         .output()
         .unwrap();
@@ -24,7 +24,7 @@ fn ublk_and_nbd_under_a_kernel_that_has_them() {
         return skip(reason);
     }
     assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
-    for part in ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills"] {
+    for part in ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: good"))), "{part}: {said}");
     }
 }

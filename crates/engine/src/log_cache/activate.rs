@@ -119,7 +119,10 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     replay.purge_before(&superblock, &walked, from.is_none());
     let Replay { index, segments, .. } = replay;
     check_blocks(data, &index)?;
-    let kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
+    let mut kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
+    if config.grow && data.sectors > superblock.data_sectors {
+        kept = grow(&mut superblock, &mut PortDevice { ports: below, port: DATA })?;
+    }
     let ring = ring_of(&superblock, from, &walked, &segments);
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
@@ -247,6 +250,13 @@ fn check_identity(
     let mut data = PortDevice { ports: below, port: DATA };
     let kept = Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid);
     kept.map_err(LogError::io("reading the data disk"))
+}
+
+/// The cache serves all of the data disk from now on, which has grown. Its fingerprint covers other lines then.
+fn grow(superblock: &mut Superblock, data: &mut dyn BlockDevice) -> Result<Kept, LogError> {
+    superblock.data_sectors = data.geometry().sectors;
+    Kept::read(data, superblock.data_sectors, &superblock.cache_uuid)
+        .map_err(LogError::io("reading the data disk"))
 }
 
 /// `from`: the segment that is kept from, where that is not the tail's.

@@ -3,6 +3,8 @@
 use super::*;
 use crate::layer::{Geometry, Io, IoResult, Port, Stripes};
 use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
+use crate::log_cache::fingerprint::Fingerprint;
+use crate::log_cache::format::SUPERBLOCK_BYTES;
 use crate::log_cache::offline::read_superblock;
 use crate::log_cache::table::Line;
 use crate::log_cache::testing::{Log, Part, Ram};
@@ -168,4 +170,65 @@ fn a_clean_entry_counts_unless_a_later_record_is_lost() {
     assert_eq!(core.accepted_damage.len(), 1);
     assert!(pieces(&core).is_empty());
     assert_eq!(core.log.superblock().kept_seq, core.log.next_seq());
+}
+
+/// The log has a dirty block, and the data disk has become twice as large since it was formatted.
+fn grown() -> Two {
+    let mut log = Log::new(4, 512);
+    let before = log.superblock.data_sectors;
+    let mut data = Ram::new(2 * before);
+    log.superblock.fingerprint = Fingerprint::read(&mut data, before, &log.superblock.cache_uuid).unwrap();
+    log.superblock.generation += 1;
+    log.store_superblock();
+    log.append(&[Part::Data(8, 8, 1)]);
+    Two([log.device, data])
+}
+
+#[test]
+fn what_the_data_disk_has_grown_by_is_taken_over_where_that_is_asked_for() {
+    let (keep, grow) =
+        (LogCacheConfig::default(), LogCacheConfig { grow: true, ..LogCacheConfig::default() });
+    let sectors = |disks: &mut Two| read_superblock(&mut disks.0[0]).unwrap().data_sectors;
+    let mut disks = grown();
+    let before = sectors(&mut disks);
+    let start = |config: &LogCacheConfig, disks: &mut Two| activate(config.clone(), disks);
+    assert_eq!(start(&keep, &mut disks).unwrap().log.superblock().data_sectors, before);
+    for config in [&grow, &grow, &keep] {
+        let core = start(config, &mut disks).unwrap();
+        assert_eq!((core.index.table().counts().dirty_sectors, sectors(&mut disks)), (8, 2 * before));
+        core.check();
+    }
+    // The fingerprint covers the new end.
+    *disks.0[1].bytes.last_mut().unwrap() ^= 1;
+    assert!(matches!(start(&keep, &mut disks), Err(LogError::OtherData(_))));
+    // A disk that is another one does not become this cache's by being larger.
+    let mut disks = grown();
+    disks.0[1].bytes[0] ^= 1;
+    let log = disks.0[0].bytes.clone();
+    assert!(matches!(start(&grow, &mut disks), Err(LogError::OtherData(_))));
+    assert!(disks.0[0].bytes == log, "nothing was changed");
+}
+
+#[test]
+fn a_superblock_that_is_torn_while_the_disk_grows_leaves_the_cache_as_it_was() {
+    let grow = LogCacheConfig { grow: true, ..LogCacheConfig::default() };
+    let mut disks = grown();
+    let old = disks.0[0].bytes.clone();
+    activate(grow.clone(), &mut disks).unwrap();
+    let new = disks.0[0].bytes.clone();
+    let changed: Vec<usize> = (0..new.len()).filter(|at| new[*at] != old[*at]).collect();
+    // The second page has sums of its own, and is not needed for the first to count.
+    let page = changed[0] - changed[0] % SUPERBLOCK_BYTES + SUPERBLOCK_BYTES;
+    let first = changed.iter().filter(|at| **at < page).count();
+    for keep in [0, 1, first / 2, first - 1, first, (first + changed.len()) / 2] {
+        let sectors = if keep < first { 1 << 12 } else { 2 << 12 };
+        let mut torn = grown();
+        changed[..keep].iter().for_each(|at| torn.0[0].bytes[*at] = new[*at]);
+        let core = activate(LogCacheConfig::default(), &mut torn).unwrap();
+        assert_eq!(
+            (core.log.superblock().data_sectors, core.index.table().counts().dirty_sectors),
+            (sectors, 8),
+        );
+        assert_eq!(activate(grow.clone(), &mut torn).unwrap().log.superblock().data_sectors, 2 << 12);
+    }
 }

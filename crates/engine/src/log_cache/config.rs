@@ -112,6 +112,8 @@ pub struct LogCacheConfig {
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
     pub accept_damage: bool,
+    /// Takes over what the data disk has grown by since it was formatted.
+    pub grow: bool,
     #[serde(skip)]
     pub canary: Option<Canary>,
 }
@@ -142,6 +144,7 @@ impl Default for LogCacheConfig {
             read_clean: true,
             compact: false,
             accept_damage: false,
+            grow: false,
             canary: None,
         }
     }

@@ -101,11 +101,13 @@ pub fn available() -> Result<(), UblkError> {
 }
 
 /// A device that this server has, and that does not serve yet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub info: u::DevInfo,
     /// It was there, and its requests wait.
     pub recovered: bool,
+    /// The stack has become larger than the device is: it has so many sectors now.
+    pub grown_to: Option<u64>,
 }
 
 /// The flags to ask for. `outlives`: a server that is killed loses nothing that it has answered.
@@ -167,7 +169,7 @@ fn add(
         let _ = call(kernel, u::DEL_DEV, info.dev_id, 0, Vec::new());
         return Err(error);
     }
-    Ok(Claimed { info, recovered: false })
+    Ok(Claimed { info, recovered: false, grown_to: None })
 }
 
 /// Takes a device over whose server has ended, or is ending.
@@ -177,8 +179,9 @@ fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result
     let asked = u::Params { len: size_of::<u::Params>() as u32, ..u::Params::default() };
     let has = named(kernel, ("GET_PARAMS", u::GET_PARAMS), number, 0, asked.as_bytes().to_vec())?;
     let has: u::Params = read(&has).map_err(|source| UblkError::control("GET_PARAMS", number, source))?;
-    let size = |params: &u::Params| (params.basic.dev_sectors, params.basic.logical_bs_shift);
-    if size(&has) != size(&wanted) {
+    let has_grown = wanted.basic.dev_sectors > has.basic.dev_sectors;
+    let is_smaller = wanted.basic.dev_sectors < has.basic.dev_sectors;
+    if is_smaller || wanted.basic.logical_bs_shift != has.basic.logical_bs_shift {
         let bytes = |params: &u::Params| params.basic.dev_sectors.saturating_mul(dcd_engine::SECTOR_BYTES);
         return Err(UblkError::Differs { number, has: bytes(&has), stack: bytes(&wanted) });
     }
@@ -196,7 +199,7 @@ fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result
             _ => return Err(UblkError::control("START_USER_RECOVERY", number, error)),
         }
     }
-    Ok(Claimed { info, recovered: true })
+    Ok(Claimed { info, recovered: true, grown_to: has_grown.then_some(wanted.basic.dev_sectors) })
 }
 
 fn is_quiesced(kernel: &dyn Kernel, number: u32) -> Result<bool, UblkError> {
@@ -208,6 +211,17 @@ fn is_quiesced(kernel: &dyn Kernel, number: u32) -> Result<bool, UblkError> {
 pub fn start(kernel: &dyn Kernel, claimed: &Claimed) -> io::Result<()> {
     let op = if claimed.recovered { u::END_USER_RECOVERY } else { u::START_DEV };
     call(kernel, op, claimed.info.dev_id, u64::from(std::process::id()), Vec::new()).map(|_| ())
+}
+
+/// Gives a device that is served the size of a stack that has grown; without it, the device goes on with its own.
+pub fn resize(kernel: &dyn Kernel, claimed: &Claimed) -> Result<(), UblkError> {
+    let Some(sectors) = claimed.grown_to else { return Ok(()) };
+    let number = claimed.info.dev_id;
+    let known = features(kernel).unwrap_or_default();
+    match known & u::F_UPDATE_SIZE {
+        0 => Err(UblkError::NotLarger { number }),
+        _ => named(kernel, ("UPDATE_SIZE", u::UPDATE_SIZE), number, sectors, Vec::new()).map(drop),
+    }
 }
 
 /// Ends a device: its requests fail from now on.

@@ -60,6 +60,9 @@ impl Kernel for Fake {
                 device.info.state = u::STATE_LIVE;
                 device.info.ublksrv_pid = command.data as i32;
             }
+            u::UPDATE_SIZE if self.lacks & u::F_UPDATE_SIZE == 0 && device.info.state == u::STATE_LIVE => {
+                device.params.basic.dev_sectors = command.data;
+            }
             u::STOP_DEV => device.info.state = u::STATE_DEAD,
             u::DEL_DEV | u::DEL_DEV_ASYNC => {
                 devices.remove(&number);
@@ -146,14 +149,39 @@ fn a_recovery_waits_for_the_last_server_and_goes_on_after_one_that_was_killed_in
 }
 
 #[test]
-fn a_stack_of_another_size_does_not_get_the_device() {
+fn a_stack_that_is_smaller_or_has_other_blocks_does_not_get_the_device() {
     let kernel = Fake::default();
     start(&kernel, &claimed(&kernel, None, "/a.toml").unwrap()).unwrap();
     kernel.set_state(0, u::STATE_QUIESCED);
-    let refused =
-        claim(&kernel, None, &owner("/a.toml"), &Geometry::plain(4096), WANTED).unwrap_err().to_string();
-    assert!(refused.contains("has 1048576 bytes and the stack 2097152"), "{refused}");
+    let other_blocks = Geometry { logical_block_bytes: 4096, ..Geometry::plain(4096) };
+    for (geometry, says) in [
+        (Geometry::plain(1024), "has 1048576 bytes and the stack 524288"),
+        (other_blocks, "has 1048576 bytes and the stack 2097152"),
+    ] {
+        let refused = claim(&kernel, None, &owner("/a.toml"), &geometry, WANTED).unwrap_err().to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
     assert!(!kernel.has_been_asked(u::START_USER_RECOVERY), "nothing was begun");
+}
+
+#[test]
+fn a_stack_that_has_grown_has_its_device_grow_where_the_kernel_can() {
+    for (lacks, grows) in [(0, true), (u::F_UPDATE_SIZE, false)] {
+        let kernel = Fake { lacks, ..Fake::default() };
+        start(&kernel, &claimed(&kernel, None, "/a.toml").unwrap()).unwrap();
+        kernel.set_state(0, u::STATE_QUIESCED);
+        let again = claim(&kernel, None, &owner("/a.toml"), &Geometry::plain(4096), WANTED).unwrap();
+        assert!(again.recovered);
+        start(&kernel, &again).unwrap();
+        let told = resize(&kernel, &again).map_err(|error| error.to_string());
+        assert_eq!(kernel.has_been_asked(u::UPDATE_SIZE), grows);
+        let sectors = kernel.devices.lock().unwrap()[&0].params.basic.dev_sectors;
+        assert_eq!(sectors, if grows { 4096 } else { 2048 });
+        match told {
+            Ok(()) => assert!(grows),
+            Err(why) => assert!(!grows && why.contains("/dev/ublkb0 keeps its size"), "{why}"),
+        }
+    }
 }
 
 #[test]

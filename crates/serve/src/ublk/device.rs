@@ -252,8 +252,14 @@ impl CommandSource for UblkDevice {
             self.descriptors.push(KernelMemory::map(self.file.as_fd(), offset, len)?);
         }
         let kernel = Arc::clone(&self.kernel);
-        let claimed = Claimed { info: self.claimed.info, recovered: self.claimed.recovered };
-        Ok(Box::new(move || control::start(kernel.as_ref(), &claimed)))
+        let claimed = self.claimed;
+        Ok(Box::new(move || {
+            control::start(kernel.as_ref(), &claimed)?;
+            if let Err(why) = control::resize(kernel.as_ref(), &claimed) {
+                eprintln!("dcd: {why}");
+            }
+            Ok(())
+        }))
     }
 
     fn task_ended(&mut self, ended: io::Result<()>) {

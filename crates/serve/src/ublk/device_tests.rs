@@ -17,7 +17,7 @@ fn device_with(flags: u64, outlives: Outlives) -> UblkDevice {
         ..u::DevInfo::default()
     };
     let file = File::open("/dev/null").unwrap();
-    let claimed = Claimed { info, recovered: false };
+    let claimed = Claimed { info, recovered: false, grown_to: None };
     let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file, outlives);
     device.phase = Phase::Live;
     device

@@ -70,7 +70,13 @@ pub enum UblkError {
     #[error("{} is served by process {process}, which does not end: stop it first", node(*number))]
     Served { number: u32, process: i32 },
     #[error(
-        "{} has {has} bytes and the stack {stack}: a device in use cannot change its size or its blocks; unmount what is on it, \
+        "{} keeps its size, although the stack has become larger: this kernel cannot change that of a device that is served (Linux 6.16 \
+         can). To use the rest, unmount what is on it, stop the server, and start it again",
+        node(*number)
+    )]
+    NotLarger { number: u32 },
+    #[error(
+        "{} has {has} bytes and the stack {stack}: a device in use cannot become smaller or change its blocks; unmount what is on it, \
          remove it with \"dcd ublk remove {number}\", and start again",
         node(*number)
     )]

@@ -27,6 +27,8 @@ pub const END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
 pub const GET_FEATURES: u32 = control(READ, 0x13);
 /// As DEL_DEV, without waiting for those who have the device open.
 pub const DEL_DEV_ASYNC: u32 = control(READ, 0x14);
+/// A new size for a device that is served, since Linux 6.16; the word has it in sectors.
+pub const UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
 
 const fn io(number: u32) -> u32 {
     READ_WRITE | (size_of::<IoCmd>() as u32) << 16 | (b'u' as u32) << 8 | number
@@ -41,6 +43,7 @@ pub const RES_ABORT: i32 = -19;
 pub const F_USER_RECOVERY: u64 = 1 << 3;
 pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
+pub const F_UPDATE_SIZE: u64 = 1 << 10;
 
 /// All flags that have a name, for people.
 pub const FLAGS: [(u64, &str); 20] = [
@@ -54,7 +57,7 @@ pub const FLAGS: [(u64, &str); 20] = [
     (1 << 7, "user-copy"),
     (1 << 8, "zoned"),
     (1 << 9, "recovery-fail-io"),
-    (1 << 10, "update-size"),
+    (F_UPDATE_SIZE, "update-size"),
     (1 << 11, "auto-buf-reg"),
     (1 << 12, "quiesce"),
     (1 << 13, "per-io-daemon"),

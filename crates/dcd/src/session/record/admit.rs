@@ -119,8 +119,8 @@ pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has tha
 /// The whole way to another log for a disk whose log is this one.
 pub fn way_to_a_new_log(log: &Path) -> String {
     format!(
-        "to replace the log, stop the server, write everything back with \"dcd detach\" and a stack file that names {}, and then \
-         \"dcd format\" the new one",
+        "to replace the log, stop the server: everything is written back, and the new one is made, by \"dcd format --replace OLD NEW\", where \
+         the stack file OLD names {}, and NEW the new log",
         log.display()
     )
 }

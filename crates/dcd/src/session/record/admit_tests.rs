@@ -154,7 +154,8 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let shrunk = Extent::new(Lba(0), 2040);
     let shifted = Extent::new(Lba(1024), 2048);
     let lost = || Some("0123-...".to_owned());
-    let (rescue, detach, original) = ("dcd rescue --list", "dcd detach", "use the original log");
+    let (rescue, replace, original) =
+        ("dcd rescue --list", "everything is written back", "use the original log");
     let cases: [(&str, Result<(), Refusal>, &str); 21] = [
         ("failed log", start(&failed, &seen(99, State::Active, false)), rescue),
         ("given up", start(&dirty, &seen(7, State::GivenUp, false)), rescue),
@@ -195,7 +196,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
         ("array tells of another", admit_told(&[1], log, "right"), "name the right log"),
         ("plain", admit_plain(&dirty, EXTENT), "serve the stack that has the cache"),
         ("rescue of a failed log", admit_rescue(&failed, EXTENT, log, &present("right", 99), false), rescue),
-        ("attach", admit_attach(&dirty, EXTENT, false), detach),
+        ("attach", admit_attach(&dirty, EXTENT, false), replace),
         ("attach after a failure", admit_attach(&failed, EXTENT, false), rescue),
     ];
     let at = |text: &str, part: &str| text.find(part).unwrap_or(usize::MAX);

@@ -195,9 +195,16 @@ impl Record {
         }
     }
 
-    /// The sectors behind the part that a cache is attached to.
-    pub const fn grown_sectors(&self) -> u64 {
-        self.grown_sectors
+    /// Has the attachment cover what the disk has grown by. Its cache is told afterwards: until it knows, the record keeps others off.
+    pub fn grow(&mut self) -> Result<(), RecordError> {
+        let mut all = self.load()?;
+        let whole = Extent { sectors: self.extent.sectors + self.grown_sectors, ..self.extent };
+        if let Some(attachment) = all.0.iter_mut().find(|attachment| attachment.extent() == self.extent) {
+            attachment.sectors = whole.sectors;
+            self.file.store(&all)?;
+        }
+        (self.extent, self.grown_sectors) = (whole, 0);
+        Ok(())
     }
 
     pub const fn extent(&self) -> Extent {

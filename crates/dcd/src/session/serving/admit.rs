@@ -1,10 +1,9 @@
 //! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
 
-use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::read_superblock;
-use dcd_stack::{DeviceSource, HumanBytes, LayerKind, Parts, StackFile};
+use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::failure::Failure;
 use crate::session::admit::{admit_one, of_unknown_content};
@@ -38,18 +37,10 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
         })
     };
     let admitted = choices.iter().map(by_name).collect::<Result<Vec<Admitted>, Failure>>()?;
-    for (choice, Admitted { layer, record, unrecorded }) in choices.iter().zip(&admitted) {
+    for (choice, Admitted { record, unrecorded, .. }) in choices.iter().zip(&admitted) {
         if let (Some(record), None) = (record, unrecorded) {
             // A format that was killed had not come as far as that.
             tell_members(file, &choice.data, record, &[])?;
-        }
-        let grown = record.as_ref().map_or(0, Record::grown_sectors);
-        if grown > 0 {
-            eprintln!(
-                "dcd: the data disk of \"{layer}\" is {} larger than when the cache was made, and is served with its old size: to use \
-                 all of it, \"dcd detach\" the cache and \"dcd format\" it again",
-                HumanBytes(grown * SECTOR_BYTES)
-            );
         }
     }
     Ok(admitted)

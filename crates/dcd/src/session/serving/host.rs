@@ -119,7 +119,7 @@ struct Flushing {
 /// See the module's documentation.
 pub struct Host {
     export: String,
-    parts: Parts,
+    pub parts: Parts,
     /// The upper ones first.
     caches: Vec<Cache>,
     pub records: RunningCaches,

@@ -13,7 +13,7 @@
 //! | before a clean stop | what is unknown is read | - |
 
 use super::{
-    Content, Fingerprint, LINE, LineSum, SECTOR, SECTORS, choose, line_sum, mask, part_of, places,
+    Content, Fingerprint, LINE, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,
     sector_sums, sum,
 };
 use crate::log_cache::table::RangeKind;
@@ -39,6 +39,17 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// The same, with nothing read yet.
+    pub fn read(
+        data: &mut dyn BlockDevice,
+        data_sectors: u64,
+        cache_uuid: &[u8; 16],
+    ) -> Result<Kept, IoError> {
+        let mut content = Content::default();
+        content.read(data, ends(data_sectors))?;
+        Kept::new(content, data, data_sectors, cache_uuid)
+    }
+
     /// Chooses what to cover by what is on the disk, and reads what of it was not read yet. `content` has the ends.
     pub fn new(
         mut content: Content,

@@ -72,9 +72,7 @@ impl Fingerprint {
         data_sectors: u64,
         cache_uuid: &[u8; 16],
     ) -> Result<Fingerprint, IoError> {
-        let mut content = Content::default();
-        content.read(data, ends(data_sectors))?;
-        Ok(Kept::new(content, data, data_sectors, cache_uuid)?.fingerprint())
+        Ok(Kept::read(data, data_sectors, cache_uuid)?.fingerprint())
     }
 }
 

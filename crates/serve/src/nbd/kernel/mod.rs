@@ -75,6 +75,10 @@ pub enum KernelError {
         "{node} has {has} bytes and the server {offers}: unmount what is on it, release it, and attach it again"
     )]
     Differs { node: String, has: u64, offers: u64 },
+    #[error(
+        "{0} does not answer, so it keeps its size: it may be given a new connection still; try again in some seconds"
+    )]
+    Silent(String),
     #[error("{node} is not released: it is in use: {user}")]
     InUse { node: String, user: String },
 }
@@ -128,6 +132,10 @@ pub struct NbdDevice {
 impl NbdDevice {
     pub fn node(&self) -> String {
         format!("/dev/{}", name(self.number))
+    }
+
+    pub fn bytes(&self) -> Result<u64, KernelError> {
+        size_of(self).map_err(self.failed("reading its size"))
     }
 
     /// Who uses it.
@@ -247,8 +255,8 @@ impl Kernel {
     /// # Errors
     /// Where the device is another one by now, or the server's is.
     pub fn reconnect(&self, device: &NbdDevice, socket: &OwnedFd, offer: &Offer) -> Result<(), KernelError> {
-        let has = size_of(device).map_err(device.failed("reading its size"))?;
-        if has != offer.bytes {
+        let has = device.bytes()?;
+        if has > offer.bytes {
             return Err(KernelError::Differs { node: device.node(), has, offers: offer.bytes });
         }
         let attributes = Attributes::default()
@@ -256,6 +264,25 @@ impl Kernel {
             .text(BACKEND_IDENTIFIER, &device.backend.text)
             .nested(SOCKETS, socket_list(socket));
         self.0.call(RECONFIGURE, &attributes).map(drop).map_err(device.failed("giving it a new connection"))
+    }
+
+    /// Gives a device the size of a server that has grown. The kernel waits for its requests with that, and for a new connection with its wait,
+    /// so it is not done before the device answers.
+    ///
+    /// # Errors
+    /// Where it does not answer, or keeps its size.
+    pub fn grow(&self, device: &NbdDevice, offer: &Offer) -> Result<(), KernelError> {
+        if device.bytes()? >= offer.bytes {
+            return Ok(());
+        }
+        if !device.answers() {
+            return Err(KernelError::Silent(device.node()));
+        }
+        let attributes = Attributes::default()
+            .number(INDEX, device.number)
+            .text(BACKEND_IDENTIFIER, &device.backend.text)
+            .long(SIZE_BYTES, offer.bytes);
+        self.0.call(RECONFIGURE, &attributes).map(drop).map_err(device.failed("giving it a new size"))
     }
 
     /// Ends a device: requests that wait fail. It must be held, or used by nobody.

@@ -1,0 +1,34 @@
+//! `dcd grow`: has a cache serve what its data disk has grown by. That is done at a start, so the stack is started for it, and left.
+
+use dcd_engine::SECTOR_BYTES;
+use dcd_stack::{HumanBytes, StackFile};
+
+use crate::cli::Grow;
+use crate::failure::Failure;
+use crate::session::devices::Purpose;
+use crate::session::open::{Inspection, inspect, start, target};
+use crate::session::serving::admit::choices;
+
+pub fn run(args: &Grow) -> Result<(), Failure> {
+    let mut file = StackFile::load(&args.file)?;
+    file.grow();
+    let mut before = Vec::new();
+    for choice in choices(&file)? {
+        let Inspection { superblock, .. } = inspect(&choice)?;
+        before.push((choice.layer, superblock.map_or(0, |superblock| superblock.data_sectors)));
+    }
+    let export = file.export.clone();
+    let (started, parts) = start(&file, &[&export], Purpose::Change)?;
+    for (layer, before) in before {
+        let sectors = started.geometry(target(&parts, &layer)).sectors;
+        let size = HumanBytes(sectors * SECTOR_BYTES);
+        match sectors > before {
+            true => println!(
+                "\"{layer}\" has {size} from now on, {} more",
+                HumanBytes((sectors - before) * SECTOR_BYTES)
+            ),
+            false => println!("\"{layer}\" has {size}, all of its data disk"),
+        }
+    }
+    Ok(())
+}
