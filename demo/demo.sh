@@ -2,13 +2,14 @@
 # A file system on a modelled 7200 rpm disk: plain, and behind dcd with a log on the same disk.
 #
 # Each disk is the same model, paced in real time, over a sparse file. Its first 64 MiB are the log (unused on the plain
-# disk), the rest is the data disk: an ext2 for the tree of files and an ext4 for SQLite. The kernel reaches them through
-# FUSE and loop. The ext2 is mounted with dirsync: metadata is written synchronously, as in the DCD paper.
+# disk), the rest is the data disk: an ext2 for the tree of files and an ext4 for SQLite. The kernel reaches them through the
+# best front-end that it has: ublk, its NBD client, or FUSE; and loop, for the two parts. The ext2 is mounted with dirsync: metadata is written synchronously, as in the DCD paper.
 #
 # usage: demo.sh PROGRAM
 #   USERS=4       that many users at once, each with a tree of its own
 #   DISKS="..."   which disks, of: plain flush always
 #   DRIVE=...     which drive (barracuda-1996, nearline-2018, a drive file)
+#   FRONT_END=... which front-end: ublk, nbd or fuse (default: the first of them that the kernel has)
 #   REPORT=FILE   where the report goes
 set -euo pipefail
 
@@ -29,9 +30,21 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 # ---------------------------------------------------------------- where it cannot run for real
 
+find_front_end() {
+    modprobe -q ublk_drv 2> /dev/null || true
+    [ ! -w /dev/ublk-control ] || { echo ublk; return; }
+    modprobe -q nbd 2> /dev/null || true
+    [ ! -b /dev/nbd0 ] || { echo nbd; return; }
+    [ ! -w /dev/fuse ] || echo fuse
+}
+
 missing=()
-[ "$(id -u)" -eq 0 ] || missing+=("root")
-[ -w /dev/fuse ] || missing+=("/dev/fuse")
+if [ "$(id -u)" -eq 0 ]; then
+    front_end=${FRONT_END:-$(find_front_end)}
+    [ -n "$front_end" ] || missing+=("ublk, NBD or /dev/fuse")
+else
+    missing+=("root")
+fi
 [ -w /dev/loop-control ] || missing+=("/dev/loop-control")
 for tool in losetup mkfs.ext2 mkfs.ext4 sqlite3 tar; do
     command -v $tool > /dev/null || missing+=("$tool")
@@ -57,6 +70,7 @@ stop_disk() {
     for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" 2> /dev/null || true; done
     loops=()
     if [ -n "$server" ]; then
+        [ "$front_end" != nbd ] || "$dcd" attach --release "$stack" || true
         kill -TERM "$server" 2> /dev/null || true
         wait "$server" || true
         server=
@@ -82,12 +96,20 @@ trap 'exit 143' TERM HUP
 
 now() { date +%s.%N; }
 
+front_end_place() {
+    case $front_end in
+        ublk) echo true ;;
+        nbd) echo '"unix:nbd"' ;;
+        fuse) echo '"fuse"' ;;
+    esac
+}
+
 describe_disk() { # NAME: its stack file
     cat << STACK
 export = "$([ "$1" = plain ] && echo data || echo cache)"
 
 [serve]
-fuse = "fuse"
+$front_end = $(front_end_place)
 control = "control"
 
 [device.image]
@@ -138,13 +160,17 @@ loop_device() { # FILE OFFSET_MIB SIZE_MIB: sets $loop
 
 start_disk() { # NAME
     mkdir -p "$work/fuse" "$work/tree" "$work/sql"
-    "$dcd" serve --quiet "$work/$1.toml" > "$work/$1.ready" &
+    stack=$work/$1.toml
+    "$dcd" serve --quiet "$stack" > "$work/$1.ready" &
     server=$!
     while [ ! -s "$work/$1.ready" ]; do
         kill -0 "$server" 2> /dev/null || { echo "the server of $1 ended" >&2; exit 1; }
         sleep 0.02
     done
-    image=$(find "$work/fuse" -type f | head -n 1)
+    case $front_end in
+        fuse) image=$(find "$work/fuse" -type f | head -n 1) ;;
+        *) image=$("$dcd" attach "$stack") ;;
+    esac
     loop_device "$image" 0 $tree_mib
     tree_loop=$loop
     loop_device "$image" $tree_mib $sql_mib
@@ -257,6 +283,7 @@ run_disk() { # NAME
 mkdir -p "$work/original" "$(dirname "$report")"
 "$dcd" demo tree "$work/original"
 tar -cf "$work/tree.tar" -C "$work/original" tree
+echo "front-end: $front_end"
 for disk in $disks; do run_disk "$disk"; done
 echo
 "$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive"
