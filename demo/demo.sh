@@ -286,4 +286,4 @@ tar -cf "$work/tree.tar" -C "$work/original" tree
 echo "front-end: $front_end"
 for disk in $disks; do run_disk "$disk"; done
 echo
-"$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive"
+"$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive" --front-end "$front_end"

@@ -174,6 +174,9 @@ pub enum DemoPart {
         /// The drive that was modelled
         #[arg(long)]
         drive: String,
+        /// The way to the kernel: ublk, nbd or fuse
+        #[arg(long)]
+        front_end: String,
     },
     /// The comparison in virtual time, over generated requests
     Virtual {

@@ -17,14 +17,14 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
         DemoPart::Tree { directory } => {
             tree::write(directory, SEED).map_err(|e| Failure::io(directory.display(), e))
         }
-        DemoPart::Report { results, report, users, drive } => {
+        DemoPart::Report { results, report, users, drive, front_end } => {
             let text = std::fs::read_to_string(results).map_err(|e| Failure::io(results.display(), e))?;
             let parsed =
                 Results::parse(&text).map_err(|e| Failure::Failed(format!("{}: {e}", results.display())))?;
             let who = if *users == 1 { "one user".to_owned() } else { format!("{users} users at once") };
             let setting = format!(
-                "A 7200 rpm disk ({drive}), modelled and paced in real time; ext2 with dirsync and ext4 through FUSE \
-                 and loop, {who}. Log of 64 MiB on the same disk."
+                "A 7200 rpm disk ({drive}), modelled and paced in real time; ext2 with dirsync and ext4 through \
+                 {front_end} and loop, {who}. Log of 64 MiB on the same disk."
             );
             show(&parsed, &setting, report, &Inputs::new([results]))
         }
