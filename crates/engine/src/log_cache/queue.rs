@@ -12,6 +12,9 @@ use super::format::Kind;
 use crate::layer::{Durability, Io, IoResult, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
+/// No answer is held back for longer, whatever is planned: plans are made of rates that change.
+const HELD_MAX: Nanos = Nanos::from_secs(1);
+
 /// A request that changes data, and how far it has come.
 pub struct PendingWrite {
     pub id: RequestId,
@@ -177,7 +180,8 @@ impl Queue {
 
     /// When a write may be answered: `nanos` after the one before, or now, whatever was before.
     pub fn pace(&mut self, now: Nanos, nanos: Option<u64>) -> Nanos {
-        self.pace = nanos.map_or(now, |nanos| self.pace.max(now) + Nanos(nanos));
+        let paced = |nanos| (self.pace.max(now) + Nanos(nanos)).min(now + HELD_MAX);
+        self.pace = nanos.map_or(now, paced);
         self.pace
     }
 

@@ -653,6 +653,28 @@ fn a_log_of_four_segments_takes_many_times_its_size() {
     }
 }
 
+/// How long an answer is held back is planned by the speed of the data disk, which may be another one by then.
+#[test]
+fn a_data_disk_that_was_slow_holds_nobody_back_once_it_is_fast() {
+    let mut steps = Steps::new(8, LogCacheConfig { high_mark: 50, low_mark: 5, ..quiet() });
+    steps.hold = Box::new(|port, _| port == DATA);
+    let mut ids = Vec::new();
+    for i in 0..100 {
+        ids.push(steps.write(i * 16, 8, 1));
+        if !steps.held.is_empty() {
+            steps.now += crate::Nanos::from_secs(100);
+            steps.carry_out(0);
+            steps.settle();
+        }
+    }
+    let waiting = |steps: &Steps| ids.iter().filter(|id| steps.status(**id).is_none()).count();
+    assert!(waiting(&steps) > 0, "the log is full");
+    steps.let_go();
+    // What had been planned by then, and what came into the log after that.
+    steps.wait(2);
+    assert_eq!(waiting(&steps), 0);
+}
+
 /// A data disk that hangs: writes go on at the speed of the log while it has space, reads of what is cached are served, and all is
 /// destaged when the disk comes back.
 #[test]

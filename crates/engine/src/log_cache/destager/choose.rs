@@ -138,7 +138,8 @@ impl Core {
                     items.push(item)
                 }
             });
-            return self.destager.sweep.plan_alone(sectors, self.free_sectors());
+            let segment_sectors = self.log.superblock().segment_sectors();
+            return self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
         }
         self.choose_ahead(rule, items);
         if items.is_empty() && self.destager.sweep.begin_lap(self.dirty_lines()) {

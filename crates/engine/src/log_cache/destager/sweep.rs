@@ -92,7 +92,7 @@ impl Sweep {
             sum += *ahead;
             *ahead = sum;
         }
-        let (mut free, mut needed) = (free_sectors.max(1), batch_sectors);
+        let (mut free, mut needed) = (free_sectors.max(segment_sectors), batch_sectors);
         self.slowdown = 0.0;
         for (segment, is_of_lap) in segments {
             let needs =
@@ -107,8 +107,8 @@ impl Sweep {
     }
 
     /// A batch that is no part of a sweep frees the tail when it ends.
-    pub fn plan_alone(&mut self, batch_sectors: u64, free_sectors: u64) {
-        self.slowdown = batch_sectors as f64 / free_sectors.max(1) as f64;
+    pub fn plan_alone(&mut self, batch_sectors: u64, free_sectors: u64, segment_sectors: u64) {
+        self.slowdown = batch_sectors as f64 / free_sectors.max(segment_sectors) as f64;
     }
 
     /// How many sectors are destaged while one may be written.

@@ -79,13 +79,15 @@ fn writers_may_go_as_fast_as_the_tail_moves() {
     };
     let all = [true; 3];
     assert_eq!(plan(1000, [1, 2, 3], all), 0.8, "1600 for 2000 free, then, and 2400 for 3000");
-    assert_eq!(plan(400, [1, 2, 3], all), 2.0, "the first segment must be free before 400 are full");
+    assert_eq!(plan(0, [1, 2, 3], all), 0.8, "a segment is written to while nothing is free");
     assert_eq!(plan(1000, [3, 2, 1], all), 2.4, "nothing is free before the last part of the disk has come");
     assert_eq!(plan(1000, [1, 2, 3], [false; 3]), 2.4, "nothing before the lap ends");
     assert_eq!(plan(1000, [1, 2, 3], [true, false, true]), 1.2, "the second is free then, 2400 for 2000");
     let mut alone = sweep_at(0);
-    alone.plan_alone(3000, 1000);
-    assert_eq!(alone.slowdown(), 3.0, "a batch that is no part of a sweep");
+    for free in [0, 1000] {
+        alone.plan_alone(3000, free, 1000);
+        assert_eq!(alone.slowdown(), 3.0, "a batch that is no part of a sweep");
+    }
 }
 
 fn spinning_data(config: LogCacheConfig) -> Steps {
