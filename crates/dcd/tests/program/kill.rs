@@ -139,7 +139,14 @@ fn with_nbd_recovery_answered_writes_survive_a_kill_and_without_it_they_do_not()
         let place = Place::new();
         place.add_to_serve(&format!("nbd-recovery = {recovery}\n"));
         place.format();
-        let wrong = rounds_with_oracle(&place, true, ROUNDS / 2, seed);
+        let wrong = match recovery {
+            true => rounds_with_oracle(&place, true, ROUNDS / 2, seed),
+            // A kill may come when nothing is in RAM alone, on a busy machine most of the time.
+            false => (0..ROUNDS * 5)
+                .map(|more| rounds_with_oracle(&place, true, 1, seed + more))
+                .find(|wrong| *wrong > 0)
+                .unwrap_or(0),
+        };
         assert_eq!(wrong == 0, recovery, "{wrong} blocks are wrong, seed {seed}");
     }
 }
@@ -153,7 +160,10 @@ fn a_server_that_lies_about_flushes_is_caught() {
         "[layer.liar]\nkind = \"fault\"\nof = \"cache\"\nignore-flush = true\n",
     );
     place.format();
-    assert!(rounds_with_oracle(&place, false, ROUNDS / 2, 3) > 0, "the checks see what a liar loses");
+    assert!(
+        (0..ROUNDS * 5).any(|more| rounds_with_oracle(&place, false, 1, 3 + more) > 0),
+        "the checks see what a liar loses"
+    );
 }
 
 /// fio that writes blocks with checksums and numbers, and notes how far it came.
