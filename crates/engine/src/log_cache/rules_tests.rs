@@ -653,7 +653,7 @@ fn a_log_of_four_segments_takes_many_times_its_size() {
     }
 }
 
-/// How long an answer is held back is planned by the speed of the data disk, which may be another one by then.
+/// The speed of the data disk says how long an answer is held back, and the disk may become faster meanwhile.
 #[test]
 fn a_data_disk_that_was_slow_holds_nobody_back_once_it_is_fast() {
     let mut steps = Steps::new(8, LogCacheConfig { high_mark: 50, low_mark: 5, ..quiet() });
@@ -670,7 +670,7 @@ fn a_data_disk_that_was_slow_holds_nobody_back_once_it_is_fast() {
     let waiting = |steps: &Steps| ids.iter().filter(|id| steps.status(**id).is_none()).count();
     assert!(waiting(&steps) > 0, "the log is full");
     steps.let_go();
-    // What had been planned by then, and what came into the log after that.
+    // One second for the answers that were held back by then, and one for those of writes that had waited for space.
     steps.wait(2);
     assert_eq!(waiting(&steps), 0);
 }

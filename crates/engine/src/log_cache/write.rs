@@ -303,19 +303,14 @@ impl Core {
     /// When a write may be answered: from the high mark on it is held back, ever longer, so that the client comes down to
     /// the speed of destaging before the log is full, and what is free lasts until the tail moves: it never meets a wall.
     fn pace(&mut self, now: Nanos, sectors: u64) -> Nanos {
-        let over = self.over_high_mark();
+        let high = f64::from(self.config.high_mark.min(99)) / 100.0;
+        let over = (self.log.ring().utilisation() - high) / (1.0 - high);
         if over <= 0.0 {
             return self.queue.pace(now, None);
         }
         let nanos =
             self.destager.nanos_per_sector() * sectors as f64 * self.destager.slowdown().max(over * 1.1);
         self.queue.pace(now, Some(nanos as u64))
-    }
-
-    /// How much of what lies above the high mark is in use; less than 0 below it.
-    fn over_high_mark(&self) -> f64 {
-        let high = f64::from(self.config.high_mark.min(99)) / 100.0;
-        (self.log.ring().utilisation() - high) / (1.0 - high)
     }
 
     /// Makes sure that a record with so much can be appended to the filling buffer.

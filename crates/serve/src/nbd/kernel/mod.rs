@@ -270,7 +270,7 @@ impl Kernel {
     /// so it is not done before the device answers.
     ///
     /// # Errors
-    /// Where it does not answer, or keeps its size.
+    /// Where the device does not answer, or the kernel refuses the new size.
     pub fn grow(&self, device: &NbdDevice, offer: &Offer) -> Result<(), KernelError> {
         if device.bytes()? >= offer.bytes {
             return Ok(());
