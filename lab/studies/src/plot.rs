@@ -73,11 +73,29 @@ pub enum Style {
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
+    /// Which colour it has, the same in all plots of a page; by its place among the series if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colour: Option<usize>,
+    /// Points that are guesses: (x, low, high). They are drawn hollow, with their interval.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<(f64, f64, f64)>,
 }
 
 impl Series {
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), points }
+        Series { name: name.into(), points, colour: None, intervals: Vec::new() }
+    }
+
+    pub fn coloured(self, colour: usize) -> Series {
+        Series { colour: Some(colour), ..self }
+    }
+
+    pub fn guessed(self, intervals: Vec<(f64, f64, f64)>) -> Series {
+        Series { intervals, ..self }
+    }
+
+    fn colour(&self, place: usize) -> RGBColor {
+        COLOURS[self.colour.unwrap_or(place) % COLOURS.len()]
     }
 
     /// Bars at the places 0, 1, 2…
@@ -139,8 +157,11 @@ impl Plot {
     }
 
     fn places(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let all = self.series.iter().flat_map(|series| series.points.iter());
-        all.map(|&(x, y)| (self.x.place(x), self.y.place(y))).filter(|(x, y)| x.is_finite() && y.is_finite())
+        let ends = |&(x, low, high): &(f64, f64, f64)| [(x, low), (x, high)];
+        let all = self.series.iter().flat_map(move |series| {
+            series.points.iter().copied().chain(series.intervals.iter().flat_map(ends))
+        });
+        all.map(|(x, y)| (self.x.place(x), self.y.place(y))).filter(|(x, y)| x.is_finite() && y.is_finite())
     }
 
     fn ranges(&self) -> ((f64, f64), (f64, f64)) {
@@ -200,15 +221,24 @@ impl Plot {
         let step = self.bar_step();
         let width = step * 0.8 / self.series.len().max(1) as f64;
         for (index, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
+            let colour = series.colour(index);
             let places: Vec<(f64, f64)> =
                 series.points.iter().map(|&(x, y)| (self.x.place(x), self.y.place(y))).collect();
             match self.style {
                 Style::Line => {
                     chart.draw_series(LineSeries::new(places.clone(), colour.stroke_width(2)))?;
-                    chart.draw_series(
-                        places.into_iter().map(|place| Circle::new(place, 3, colour.filled())),
-                    )?;
+                    let is_guess = |x: f64| series.intervals.iter().any(|guess| self.x.place(guess.0) == x);
+                    chart.draw_series(places.into_iter().map(|place| match is_guess(place.0) {
+                        true => Circle::new(place, 4, WHITE.filled()),
+                        false => Circle::new(place, 3, colour.filled()),
+                    }))?;
+                    for &(x, low, high) in &series.intervals {
+                        let [x, low, high] = [self.x.place(x), self.y.place(low), self.y.place(high)];
+                        let line = PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1));
+                        chart.draw_series([line])?;
+                        let at = |y| Circle::new((x, y), 2, colour.stroke_width(1));
+                        chart.draw_series([at(low), at(high)])?;
+                    }
                 }
                 Style::Bars => {
                     let left = |x: f64| x - step * 0.4 + width * index as f64;
@@ -230,7 +260,7 @@ impl Plot {
         const CHARACTER_WIDTH: i32 = 7;
         let mut x = 78;
         for (index, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
+            let colour = series.colour(index);
             area.draw(&Rectangle::new([(x, 36), (x + 10, 46)], colour.filled()))?;
             area.draw(&Text::new(series.name.clone(), (x + 14, 34), ("sans-serif", 13)))?;
             x += 30 + CHARACTER_WIDTH * series.name.chars().count() as i32;
@@ -257,6 +287,17 @@ mod tests {
         assert_eq!(svg, line.svg());
         let bars = plot(Axis::names("kind", ["a", "b"]), Style::Bars).svg();
         assert_eq!(bars.matches("#B4452C").count(), 4, "a bar for each point, and the legend");
+    }
+
+    #[test]
+    fn a_series_keeps_its_colour_and_a_guess_has_its_interval() {
+        let mut line = plot(Axis::log("units"), Style::Line);
+        let before = line.svg();
+        line.series[0] = line.series[0].clone().coloured(1).guessed(vec![(10.0, 3.0, 9.5)]);
+        let svg = line.svg();
+        assert!(!svg.contains("#B4452C") && svg.contains("#2C6FB4"), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), before.matches("<circle").count() + 2);
+        assert_eq!(svg.matches("<polyline").count(), before.matches("<polyline").count() + 1);
     }
 
     #[test]

@@ -80,6 +80,27 @@ pub const LOG_POLICIES: [Policy; 2] = [
     Policy { name: "between marks", fields: "when = \"high-low\"\n", idle: false },
 ];
 
+/// What goes around the log, how much is destaged at a time, and whether what is read is kept: fields of a stack file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    pub name: &'static str,
+    fields: &'static str,
+    /// A log that spins is refused with it.
+    ssd_only: bool,
+}
+
+impl Tuning {
+    const DEFAULT: Tuning = Tuning { name: "", fields: "", ssd_only: false };
+}
+
+pub const LOG_TUNINGS: [Tuning; 5] = [
+    Tuning::DEFAULT,
+    Tuning { name: "nothing around", fields: "bypass = 0\n", ssd_only: false },
+    Tuning { name: "depth 4", fields: "destage-depth = 4\n", ssd_only: false },
+    Tuning { name: "reads kept", fields: "reads = \"keep\"\n", ssd_only: true },
+    Tuning { name: "nothing around, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
+];
+
 const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
 
 /// One way to set a cache up.
@@ -88,10 +109,12 @@ pub struct Candidate {
     pub medium: Medium,
     pub bytes: u64,
     pub policy: Policy,
+    pub tuning: Tuning,
 }
 
 impl Candidate {
-    pub const NONE: Candidate = Candidate { medium: Medium::None, bytes: 0, policy: NO_POLICY };
+    pub const NONE: Candidate =
+        Candidate { medium: Medium::None, bytes: 0, policy: NO_POLICY, tuning: Tuning::DEFAULT };
 
     /// What it takes: cheaper ones are less.
     pub const fn cost(&self) -> (Medium, u64) {
@@ -101,8 +124,14 @@ impl Candidate {
     pub fn words(&self) -> String {
         match self.medium {
             Medium::None => self.medium.words().to_owned(),
-            _ => format!("{}, {}, {}", self.medium.words(), HumanBytes(self.bytes), self.policy.name),
+            _ => format!("{}, {}, {}", self.medium.words(), HumanBytes(self.bytes), self.settings()),
         }
+    }
+
+    /// Its policy, and what differs from the defaults.
+    pub fn settings(&self) -> String {
+        let words = [self.policy.name, self.tuning.name];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -117,17 +146,22 @@ pub struct Sizes {
 /// of larger sizes one is kept; a log is not bounded by that, as it keeps what was overwritten until its tail comes by.
 pub fn grid(media: &[Medium], sizes: &Sizes, written_bytes: u64) -> Vec<Candidate> {
     let mut candidates = vec![Candidate::NONE];
-    let mut add = |medium: Medium, sizes: &[u64], policies: &[Policy]| {
-        if media.contains(&medium) {
-            let of_size =
-                |&bytes: &u64| policies.iter().map(move |&policy| Candidate { medium, bytes, policy });
-            candidates.extend(sizes.iter().flat_map(of_size));
+    let mut add = |medium: Medium, sizes: &[u64], policies: &[Policy], tunings: &[Tuning]| {
+        if !media.contains(&medium) {
+            return;
+        }
+        for &bytes in sizes {
+            for &policy in policies {
+                let fits = |tuning: &&Tuning| medium == Medium::Ssd || !tuning.ssd_only;
+                let one = |&tuning: &Tuning| Candidate { medium, bytes, policy, tuning };
+                candidates.extend(tunings.iter().filter(fits).map(one));
+            }
         }
     };
     let useful = sizes.ram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
-    add(Medium::Ram, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES);
+    add(Medium::Ram, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES, &[Tuning::DEFAULT]);
     for medium in [Medium::SameDisk, Medium::OtherDisk, Medium::Ssd] {
-        add(medium, &sizes.log, &LOG_POLICIES);
+        add(medium, &sizes.log, &LOG_POLICIES, &LOG_TUNINGS);
     }
     candidates
 }
@@ -165,7 +199,7 @@ impl Setting {
 
     /// The cache's layer, over "log" and "disk".
     fn layer(&self, candidate: &Candidate, bytes: u64, data: &str) -> String {
-        let fields = candidate.policy.fields;
+        let fields = format!("{}{}", candidate.policy.fields, candidate.tuning.fields);
         match candidate.medium {
             Medium::None => String::new(),
             Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => {
@@ -344,7 +378,7 @@ mod tests {
     fn every_candidate_is_a_stack_file_to_simulate_and_to_serve() {
         let sizes = Sizes { log: vec![64 << 20, 1 << 30], ram: vec![1 << 20, 4 << 20] };
         let all = grid(&MEDIA, &sizes, u64::MAX);
-        assert_eq!(all.len(), 1 + 3 * 2 * 2 + 2 * 5);
+        assert_eq!(all.len(), 1 + 2 * 2 * (3 + 3 + 5) + 2 * 5);
         assert!(all.is_sorted_by_key(Candidate::cost));
         let log = Path::new("/dev/nvme0n1p3");
         let to_be_made = Places { disk: Path::new("disk.img"), log, log_bytes: None };
@@ -369,7 +403,12 @@ mod tests {
 
     #[test]
     fn the_caches_of_every_drive_can_be_scaled() {
-        let candidate = Candidate { medium: Medium::Ram, bytes: 1 << 20, policy: RAM_POLICIES[1] };
+        let candidate = Candidate {
+            medium: Medium::Ram,
+            bytes: 1 << 20,
+            policy: RAM_POLICIES[1],
+            tuning: Tuning::DEFAULT,
+        };
         for drive in dcd_model::drive::names() {
             let text = setting(drive).scaled(&candidate, 3);
             let file = made(&text).unwrap();

@@ -18,6 +18,11 @@ const SEED: u64 = 1;
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
+/// A disk that is busy for this share of the time cannot keep up.
+pub const SATURATED: f64 = 0.95;
+/// A log before which this share of the requests wait for room is too small for the load.
+const STALLED: f64 = 0.01;
+
 /// What a run shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
@@ -36,6 +41,9 @@ pub struct Measured {
     pub disk_busy_s: f64,
     /// Requests that had to wait: reads for the disk and writes for room in RAM; or writes for room in a log.
     pub stalls: u64,
+    /// The disk had no rest, or clients waited for room again and again: the times say how long the trace is, and a longer one
+    /// would have longer times.
+    pub saturated: bool,
 }
 
 /// Runs a candidate. `sampled`: the cache is smaller by two to this power, as the requests are fewer.
@@ -54,7 +62,8 @@ pub fn measure(
     let ios = requests.iter().map(|request| (request.at, request.io()));
     run.replay(ios, |number, time| times.add(&requests[number], time))?;
     run.drain()?;
-    Ok(times.measured(candidate, &run.report()["layers"]))
+    let span = requests.last().map_or(Nanos::ZERO, |last| last.at);
+    Ok(times.measured(candidate, &run.report()["layers"], span))
 }
 
 /// Response times so far.
@@ -83,7 +92,7 @@ impl Times {
         }
     }
 
-    fn measured(&self, candidate: &Candidate, layers: &Value) -> Measured {
+    fn measured(&self, candidate: &Candidate, layers: &Value, span: Nanos) -> Measured {
         let mean = |(sum, count): (u128, u64)| (count > 0).then(|| sum as f64 / count as f64 / 1e6);
         let quantile = |share: f64| self.all.value_at_quantile(share) as f64 / 1e6;
         let (disk, cache) = (&layers["disk"], &layers["cache"]);
@@ -93,7 +102,12 @@ impl Times {
             Medium::Ram => cache["counts"]["stalls"].as_u64(),
         };
         let count = |field: &str| disk["requests"][field].as_u64().expect("a disk counts its requests");
+        let stalls = stalls.expect("a cache counts its stalls");
+        let disk_busy_s = disk["busy_ms"].as_f64().expect("a disk counts its time") / 1e3;
+        // A write cache in RAM counts reads that wait for the disk, too.
+        let waited = candidate.medium.has_log() && stalls as f64 > STALLED * self.all.len() as f64;
         Measured {
+            saturated: waited || disk_busy_s > SATURATED * span.as_secs_f64(),
             requests: self.all.len(),
             mean_ms: mean((self.sum, self.all.len())).unwrap_or(0.0),
             p50_ms: quantile(0.5),
@@ -103,8 +117,8 @@ impl Times {
             write_mean_ms: mean(self.writes),
             disk_reads: count("read"),
             disk_writes: count("write") + count("write_zeroes"),
-            disk_busy_s: disk["busy_ms"].as_f64().expect("a disk counts its time") / 1e3,
-            stalls: stalls.expect("a cache counts its stalls"),
+            disk_busy_s,
+            stalls,
         }
     }
 }

@@ -7,16 +7,31 @@ use super::report::Report;
 use super::search::{Objective, Tried};
 use crate::page::escaped;
 
+/// Of what is no cache, after those of the media.
+const COLOUR_PLAIN: usize = 5;
 const MIB: f64 = (1 << 20) as f64;
 const CACHES: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
 
 /// The page; `stack` is the stack file to serve.
 pub fn page(report: &Report<'_>, stack: &str) -> String {
-    let mut body = format!("<pre>{}</pre>\n", escaped(&report.text()));
-    for plot in plots(report) {
-        body.push_str(&plot.svg());
-        body.push('\n');
+    let plots = plots(report);
+    let mut body = format!(
+        "<p class=\"first\">Recommended: {}</p>\n<p>{}</p>\n",
+        escaped(&report.recommended_words()),
+        escaped(&report.reasons())
+    );
+    let (headline, others) = plots.split_first().expect("the first plot is always there");
+    body += &format!("{}\n<p>A hollow point is a guess, with its interval.</p>\n", headline.svg());
+    body += &report.html_table();
+    body += &format!("<p>{}</p>\n", escaped(&report.certainty()));
+    for plot in others {
+        body += &format!("{}\n", plot.svg());
     }
+    body += "<h2>Assumed</h2>\n<ul>\n";
+    for assumption in report.assumptions() {
+        body += &format!("<li>{}</li>\n", escaped(&assumption));
+    }
+    body += "</ul>\n";
     body += &format!("<h2>Stack file</h2>\n<pre>{}</pre>\n", escaped(stack));
     crate::page::page(&format!("dcd tune {}", report.trace), &body)
 }
@@ -36,33 +51,36 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
         Objective::Busy => "s",
     };
     let title = |of: &str| format!("{of}: {} ({unit})", report.objective.words());
-    let plain = |value: f64| Series::new("no cache", vec![(least, value), (most, value)]);
+    let plain =
+        |value: f64| Series::new("no cache", vec![(least, value), (most, value)]).coloured(COLOUR_PLAIN);
     let mut trade_off = vec![plain(tried[0].value)];
     let (mut saved, mut stalled) = (Vec::new(), Vec::new());
-    for medium in CACHES {
+    for (colour, medium) in CACHES.into_iter().enumerate() {
         let best = best_of_each_size(tried, medium);
         if best.is_empty() {
             continue;
         }
-        trade_off
-            .push(Series::new(medium.words(), best.iter().map(|tried| (mib(tried), tried.value)).collect()));
+        let series = |points| Series::new(medium.words(), points).coloured(colour);
+        let guess = |tried: &&Tried| tried.interval.map(|(low, high)| (mib(tried), low, high));
+        let points = best.iter().map(|tried| (mib(tried), tried.value)).collect();
+        trade_off.push(series(points).guessed(best.iter().filter_map(guess).collect()));
         let plain = tried[0].full.as_ref().map_or(0, |plain| plain.disk_writes);
         let writes = |tried: &&Tried| {
             let writes = tried.full.as_ref()?.disk_writes;
             Some((mib(tried), 100.0 * (1.0 - writes as f64 / plain as f64)))
         };
-        saved.push(Series::new(medium.words(), best.iter().filter_map(writes).collect()));
+        saved.push(series(best.iter().filter_map(writes).collect()));
         let stalls = |tried: &&Tried| {
-            let measured = tried.full.as_ref().or(tried.sampled.as_ref())?;
+            let measured = tried.full.as_ref()?;
             Some((mib(tried), 100.0 * measured.stalls as f64 / measured.requests.max(1) as f64))
         };
-        stalled.push(Series::new(medium.words(), best.iter().filter_map(stalls).collect()));
+        stalled.push(series(best.iter().filter_map(stalls).collect()));
     }
     let absorbed = report.overwrites.iter().filter(|point| point.0 <= most * MIB);
-    saved.push(Series::new(
-        "LRU, one pass",
-        absorbed.map(|&(bytes, share)| (bytes / MIB, 100.0 * share)).collect(),
-    ));
+    saved.push(
+        Series::new("LRU, one pass", absorbed.map(|&(bytes, share)| (bytes / MIB, 100.0 * share)).collect())
+            .coloured(COLOUR_PLAIN),
+    );
     let plot = |title: String, y, series: Vec<Series>| Plot::lines(title, Axis::log("size (MiB)"), y, series);
     let mut plots = vec![
         plot(title("Best policy of each size"), Axis::log(unit), trade_off),
@@ -72,7 +90,8 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             saved,
         ),
         plot(
-            "Requests that stall: for the disk or for room in RAM, or for room in a log (%)".to_owned(),
+            "Requests that stall, run in full: for the disk or for room in RAM, or for room in a log (%)"
+                .to_owned(),
             Axis::linear("%"),
             stalled,
         ),
@@ -92,7 +111,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
 
 fn best_of_each_size(tried: &[Tried], medium: Medium) -> Vec<&Tried> {
     let mut best: Vec<&Tried> = Vec::new();
-    for tried in tried.iter().filter(|tried| tried.candidate.medium == medium) {
+    for tried in tried.iter().filter(|tried| tried.candidate.medium == medium && tried.value.is_finite()) {
         match best.last_mut().filter(|last| last.candidate.bytes == tried.candidate.bytes) {
             Some(last) if tried.value < last.value => *last = tried,
             Some(_) => {}

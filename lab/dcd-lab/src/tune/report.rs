@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 
 use super::candidates::{Candidate, Medium, Setting};
 use super::load::{DISTANCE_BLOCK_BYTES, Workload};
+use super::measure::SATURATED;
 use super::search::{Found, Objective, Tried};
-
-/// A disk that is busy for this share of the time cannot keep up.
-const SATURATED: f64 = 0.95;
 
 /// A time in milliseconds, where there is one.
 fn or_dash(ms: Option<f64>) -> String {
@@ -74,7 +72,7 @@ impl<'a> Report<'a> {
     /// The candidates that are better than everything cheaper of the same medium, the cheapest first.
     pub fn front(&self) -> Vec<&Tried> {
         let mut front: Vec<&Tried> = Vec::new();
-        for tried in &self.found.tried {
+        for tried in self.found.tried.iter().filter(|tried| tried.value.is_finite()) {
             let rivals = front.iter().position(|other| other.candidate.cost() == tried.candidate.cost());
             let cheaper = front.iter().filter(|other| {
                 other.candidate.medium == tried.candidate.medium
@@ -131,10 +129,11 @@ impl<'a> Report<'a> {
             "cache", "size", "policy", "mean ms", "95 % ms", "reads ms", "writes ms", "writes", "busy"
         );
         for tried in self.front() {
-            let Candidate { medium, bytes, policy } = tried.candidate;
+            let Candidate { medium, bytes, .. } = tried.candidate;
             let mark = if tried.candidate == self.recommended().candidate { '*' } else { ' ' };
             let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
-            let _ = write!(text, "{mark} {:<22} {size:>8}  {:<38}", medium.words(), policy.name);
+            let _ =
+                write!(text, "{mark} {:<22} {size:>8}  {:<38}", medium.words(), tried.candidate.settings());
             let _ = match &tried.full {
                 Some(full) => writeln!(
                     text,
@@ -146,12 +145,55 @@ impl<'a> Report<'a> {
                     self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64),
                     self.share(full.disk_busy_s, |plain| plain.disk_busy_s),
                 ),
-                None => writeln!(text, " about {}, from the sample", self.objective.text(tried.value)),
+                None => writeln!(text, " {}", self.guess(tried)),
             };
         }
         text += "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy,\n\
                  where it is better than everything smaller.\n";
         text
+    }
+
+    /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
+    pub fn html_table(&self) -> String {
+        let mut html = String::from("<div class=\"table\"><table>\n<tr><th>cache<th>size<th>policy");
+        for column in ["mean ms", "95 % ms", "reads ms", "writes ms", "writes", "busy"] {
+            let _ = write!(html, "<th class=\"number\">{column}");
+        }
+        html += "</tr>\n";
+        for tried in self.front() {
+            let Candidate { medium, bytes, .. } = tried.candidate;
+            let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
+            let settings = tried.candidate.settings();
+            let _ = write!(html, "<tr><td>{}<td class=\"number\">{size}<td>{settings}", medium.words());
+            let _ = match &tried.full {
+                Some(full) => [
+                    format!("{:.3}", full.mean_ms),
+                    format!("{:.3}", full.p95_ms),
+                    or_dash(full.read_mean_ms),
+                    or_dash(full.write_mean_ms),
+                    format!("{:.1} %", self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64)),
+                    format!("{:.1} %", self.share(full.disk_busy_s, |plain| plain.disk_busy_s)),
+                ]
+                .iter()
+                .try_for_each(|number| write!(html, "<td class=\"number\">{number}")),
+                None => write!(html, "<td colspan=\"6\">{}", self.guess(tried)),
+            };
+            html += "</tr>\n";
+        }
+        html += "</table></div>\n<p>Writes at the disk and its busy time are percentages of those without a cache. Of each size the \
+                 best policy, where it is better than everything smaller.</p>\n";
+        html
+    }
+
+    /// What is not known but guessed, as a guess.
+    pub fn guess(&self, tried: &Tried) -> String {
+        match tried.interval {
+            Some((low, high)) => {
+                let [low, high] = [low, high].map(|value| self.objective.text(value));
+                format!("guess: {}, between {low} and {high}", self.objective.text(tried.value))
+            }
+            None => "not known: the sample saturated it, so nothing was scaled up".to_owned(),
+        }
     }
 
     /// Percent of what it is without a cache.
@@ -234,6 +276,13 @@ impl<'a> Report<'a> {
                     found.sampled_one_in,
                     found.tried.len()
                 );
+                let unknown = found.tried.iter().filter(|tried| !tried.value.is_finite()).count();
+                if unknown > 0 {
+                    let _ = write!(
+                        text,
+                        " The sample saturated {unknown} that were not run with the whole trace: nothing is known of them."
+                    );
+                }
                 text += &match found.left_open {
                     0 => format!(
                         " Another one can be better by more than {} % only if the sample is wrong about it by more than it was \
@@ -252,10 +301,16 @@ impl<'a> Report<'a> {
         if let Some(verified) = &found.verified {
             let _ = write!(
                 text,
-                " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse. The worst guess \
-                 from the sample was off by {:.0} %.",
-                verified.best, verified.worse_percent, verified.guess_off_percent_max
+                " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse.",
+                verified.best, verified.worse_percent
             );
+            if verified.guesses > 0 {
+                let _ = write!(
+                    text,
+                    " Of {} guesses from the sample {} were right within their interval; the worst was off by {:.0} %.",
+                    verified.guesses, verified.intervals_held, verified.guess_off_percent_max
+                );
+            }
         }
         text
     }
@@ -295,8 +350,9 @@ impl<'a> Report<'a> {
             json!({
                 "medium": tried.candidate.medium,
                 "bytes": tried.candidate.bytes,
-                "policy": tried.candidate.policy.name,
+                "policy": tried.candidate.settings(),
                 "value": tried.value,
+                "interval": tried.interval,
                 "in_full": tried.full,
                 "sampled": tried.sampled,
             })

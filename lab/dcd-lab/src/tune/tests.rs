@@ -68,9 +68,30 @@ fn a_recommendation_from_a_sample_is_near_the_best_of_the_grid() {
     let verified = found.verified.expect("it was asked for");
     assert_eq!(found.sampled_one_in, 8);
     assert!(verified.worse_percent <= 5.0, "{text}");
+    assert!(verified.guesses > 0 && verified.intervals_held * 10 >= verified.guesses * 9, "{text}");
     assert!(found.tried.iter().all(|tried| tried.full.is_some()));
     // Somebody who writes that much over what he wrote gains by a cache.
     assert!(found.tried[found.recommended].value * 2.0 < found.tried[0].value, "{text}");
+}
+
+#[test]
+fn what_saturates_under_the_sample_is_not_scaled_up() {
+    // A hundred times as many requests a second as a disk can do.
+    let mut records = office(8_000);
+    records.iter_mut().for_each(|record| record.at = Nanos(record.at.0 / 2_000));
+    let sampling = Sampling { exact_requests: 0, requests_min: 500 };
+    let (found, text) = find(records, sampling, 2, false);
+    let guessed = found.tried.iter().filter(|tried| tried.full.is_none());
+    let saturated: Vec<_> =
+        guessed.filter(|tried| tried.sampled.as_ref().is_some_and(|sampled| sampled.saturated)).collect();
+    assert!(!saturated.is_empty(), "{text}");
+    assert!(saturated.iter().all(|tried| tried.value.is_nan() && tried.interval.is_none()));
+    assert!(text.contains("nothing is known of them"), "{text}");
+    // The best few of each medium are run all the same.
+    for medium in [Medium::Ram, Medium::SameDisk, Medium::Ssd] {
+        let run = found.tried.iter().filter(|tried| tried.candidate.medium == medium && tried.full.is_some());
+        assert!(run.count() >= 2, "{text}");
+    }
 }
 
 #[test]
@@ -95,7 +116,7 @@ fn a_short_trace_is_not_sampled() {
 }
 
 #[test]
-fn reads_alone_of_a_cold_disk_need_no_cache() {
+fn for_reads_alone_only_a_log_that_keeps_them_is_of_use() {
     let mut records = office(6_000);
     // One write, so that there is something to tune for.
     for record in records.iter_mut().skip(1) {
@@ -103,7 +124,11 @@ fn reads_alone_of_a_cold_disk_need_no_cache() {
     }
     records[0].op = Op::Write;
     let (found, text) = find(records, Sampling::default(), 2, false);
-    assert_eq!(found.tried[found.recommended].candidate, Candidate::NONE, "{text}");
+    let keeps = |candidate: &Candidate| candidate.settings().contains("reads kept");
+    assert!(keeps(&found.tried[found.recommended].candidate), "{text}");
+    for tried in found.tried.iter().filter(|tried| !keeps(&tried.candidate)) {
+        assert!(tried.value * 1.02 > found.tried[0].value, "{}", tried.candidate.words());
+    }
 }
 
 #[test]
