@@ -23,6 +23,9 @@ pub const SATURATED: f64 = 0.95;
 /// A log before which this share of the requests wait for room is too small for the load.
 const STALLED: f64 = 0.01;
 
+/// The trace is cut into so many parts of as many requests: how they differ from each other shows what is chance.
+pub const PARTS: usize = 16;
+
 /// What a run shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
@@ -44,6 +47,9 @@ pub struct Measured {
     /// The disk had no rest, or clients waited for room again and again: the times say how long the trace is, and a longer one
     /// would have longer times.
     pub saturated: bool,
+    /// Mean response times of the parts of the trace.
+    #[serde(skip)]
+    pub parts_ms: [f64; PARTS],
 }
 
 /// Runs a candidate. `sampled`: the cache is smaller by two to this power, as the requests are fewer.
@@ -58,9 +64,9 @@ pub fn measure(
     let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
     let mut run =
         VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
-    let mut times = Times::default();
+    let mut times = Times::of(requests.len());
     let ios = requests.iter().map(|request| (request.at, request.io()));
-    run.replay(ios, |number, time| times.add(&requests[number], time))?;
+    run.replay(ios, |number, time| times.add(number, &requests[number], time))?;
     run.drain()?;
     let span = requests.last().map_or(Nanos::ZERO, |last| last.at);
     Ok(times.measured(candidate, &run.report()["layers"], span))
@@ -73,17 +79,20 @@ struct Times {
     reads: (u128, u64),
     writes: (u128, u64),
     sum: u128,
-}
-
-impl Default for Times {
-    fn default() -> Times {
-        let all = Histogram::new_with_bounds(100, TIME_MAX.0, 3).expect("the bounds are sound");
-        Times { all, reads: (0, 0), writes: (0, 0), sum: 0 }
-    }
+    /// How many requests there are, and the sum and count of each part of them.
+    requests: usize,
+    parts: [(u128, u64); PARTS],
 }
 
 impl Times {
-    fn add(&mut self, request: &Request, time: Nanos) {
+    fn of(requests: usize) -> Times {
+        let all = Histogram::new_with_bounds(100, TIME_MAX.0, 3).expect("the bounds are sound");
+        Times { all, reads: (0, 0), writes: (0, 0), sum: 0, requests, parts: [(0, 0); PARTS] }
+    }
+
+    fn add(&mut self, number: usize, request: &Request, time: Nanos) {
+        let part = &mut self.parts[number * PARTS / self.requests];
+        *part = (part.0 + u128::from(time.0), part.1 + 1);
         self.all.saturating_record(time.0);
         self.sum += u128::from(time.0);
         let kind = if request.writes { &mut self.writes } else { &mut self.reads };
@@ -119,6 +128,7 @@ impl Times {
             disk_writes: count("write") + count("write_zeroes"),
             disk_busy_s,
             stalls,
+            parts_ms: self.parts.map(|part| mean(part).unwrap_or(0.0)),
         }
     }
 }

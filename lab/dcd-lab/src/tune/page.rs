@@ -16,8 +16,9 @@ const CACHES: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, M
 pub fn page(report: &Report<'_>, stack: &str) -> String {
     let plots = plots(report);
     let mut body = format!(
-        "<p class=\"first\">Recommended: {}</p>\n<p>{}</p>\n",
+        "<p class=\"first\">Recommended: {}</p>\n{}<p>{}</p>\n",
         escaped(&report.recommended_words()),
+        report.either().map_or(String::new(), |either| format!("<p>{}</p>\n", escaped(&either))),
         escaped(&report.reasons())
     );
     let (headline, others) = plots.split_first().expect("the first plot is always there");

@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 use super::candidates::{Candidate, Medium, Setting};
 use super::load::{DISTANCE_BLOCK_BYTES, Workload};
 use super::measure::SATURATED;
-use super::search::{Found, Objective, Tried};
+use super::search::{ALIKE, Found, Objective, Tried};
 
 /// A time in milliseconds, where there is one.
 fn or_dash(ms: Option<f64>) -> String {
     ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))
 }
+
+/// So many are named that would do as well.
+const EITHER_SHOWN: usize = 5;
 
 /// Everything that is told.
 pub struct Report<'a> {
@@ -60,6 +63,42 @@ impl<'a> Report<'a> {
         self.recommended().candidate.words()
     }
 
+    /// What would do as well, as the trace cannot tell it from the recommendation; none where that stands alone.
+    pub fn either(&self) -> Option<String> {
+        let others: Vec<String> = self.either_words();
+        if others.is_empty() && self.found.either_guessed == 0 {
+            return None;
+        }
+        let mut text = String::new();
+        if !others.is_empty() {
+            let shown = others.len().min(EITHER_SHOWN);
+            text = format!("Either that, or: {}", others[..shown].join("; or "));
+            if others.len() > shown {
+                let _ = write!(text, "; or {} more", others.len() - shown);
+            }
+            let _ = write!(
+                text,
+                ". They are within {:.0} % of the best, or differ from it by no more than parts of the trace differ from each other; the \
+                 cheaper and simpler come first.",
+                100.0 * ALIKE
+            );
+        }
+        if self.found.either_guessed > 0 {
+            let space = if text.is_empty() { "" } else { " " };
+            let _ = write!(
+                text,
+                "{space}The interval of {} guesses overlaps with the best, too.",
+                self.found.either_guessed
+            );
+        }
+        Some(text)
+    }
+
+    fn either_words(&self) -> Vec<String> {
+        let others = self.found.either.iter().filter(|index| **index != self.found.recommended);
+        others.map(|&index| self.found.tried[index].candidate.words()).collect()
+    }
+
     fn recommended(&self) -> &Tried {
         &self.found.tried[self.found.recommended]
     }
@@ -97,6 +136,9 @@ impl<'a> Report<'a> {
         let mut text = self.heading() + "\n\n";
         text += &self.table();
         let _ = write!(text, "\nRecommended: {}\n", self.recommended().candidate.words());
+        if let Some(either) = self.either() {
+            let _ = writeln!(text, "{either}");
+        }
         for paragraph in [self.reasons(), self.certainty()] {
             let _ = write!(text, "\n{paragraph}\n");
         }
@@ -365,6 +407,8 @@ impl<'a> Report<'a> {
             "written_bytes": self.written_bytes,
             "recommended": of(self.recommended()),
             "best": of(&self.found.tried[self.found.best]),
+            "either": self.found.either.iter().map(|&index| of(&self.found.tried[index])).collect::<Vec<_>>(),
+            "either_guessed": self.found.either_guessed,
             "reasons": self.reasons(),
             "certainty": self.certainty(),
             "assumptions": self.assumptions(),

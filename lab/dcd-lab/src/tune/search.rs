@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::candidates::{Candidate, Medium, Setting};
 use super::load::Workload;
-use super::measure::{Measured, measure};
+use super::measure::{Measured, PARTS, measure};
 use super::sample::sample;
 use crate::failure::Failure;
 
@@ -34,6 +34,13 @@ const DOUBT_MIN: f64 = 0.05;
 /// Over the square root of the requests in the sample, the least doubt. It was fitted to one synthetic trace of bursts (the test of
 /// intervals), where with 5 % alone 25 of 33 guesses were within theirs: no proof for other traces.
 const DOUBT_OF_CHANCE: f64 = 6.0;
+/// Worse than the best by this share at most: another week, or half of this one, may put them in the other order.
+pub const ALIKE: f64 = 0.05;
+/// Worse by more is told apart even where the parts of the trace differ by as much: somebody would wait for it.
+const ALIKE_MAX: f64 = 0.25;
+/// Student's t for 95 %, with one degree of freedom less than there are parts.
+const STUDENT: f64 = 2.131;
+const _: () = assert!(PARTS == 16);
 /// Times below a microsecond are all the same.
 const TIME_FLOOR_MS: f64 = 1e-3;
 
@@ -128,6 +135,11 @@ pub struct Found {
     pub tried: Vec<Tried>,
     pub recommended: usize,
     pub best: usize,
+    /// Run in full, and not to be told from the best: within 5 % of it, or within what parts of the trace differ by. The cheaper
+    /// and simpler ones first.
+    pub either: Vec<usize>,
+    /// Guesses whose interval overlaps with what is as good as the best.
+    pub either_guessed: usize,
     /// Requests in the sample; none where all was run in full.
     pub sample: Option<usize>,
     /// One unit in so many was sampled.
@@ -235,6 +247,7 @@ pub fn search(
         left_open = search.race()?;
     }
     let (recommended, best) = search.decide();
+    let (either, either_guessed) = search.either(best);
     let (doubts, runs) = (search.doubts(), search.tried.iter().filter(|tried| tried.full.is_some()).count());
     let guesses: Vec<(usize, Guess)> =
         all.iter().filter_map(|&index| Some((index, search.guess(index)?))).collect();
@@ -256,6 +269,8 @@ pub fn search(
         tried: search.tried,
         recommended,
         best,
+        either,
+        either_guessed,
         sample: sample_requests,
         sampled_one_in: 1 << bits,
         left_open,
@@ -400,13 +415,38 @@ impl Search<'_> {
         let (best, best_index) =
             run().min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).expect("something was run");
         let good = run().filter(|(value, _)| *value <= best * (1.0 + self.options.within));
-        // Of several policies at one cost, the best.
-        let by_cost = |a: &(f64, usize), b: &(f64, usize)| {
-            let cost = |index: usize| self.tried[index].candidate.cost();
-            cost(a.1).cmp(&cost(b.1)).then(a.0.total_cmp(&b.0)).then(a.1.cmp(&b.1))
-        };
-        let recommended = good.min_by(by_cost).expect("the best is one of them").1;
+        // The grid has the cheaper ones first, and of one cost the simpler ones.
+        let recommended = good.map(|(_, index)| index).min().expect("the best is one of them");
         (recommended, best_index)
+    }
+
+    /// What cannot be told from the best, and how many guesses could be as good.
+    fn either(&self, best: usize) -> (Vec<usize>, usize) {
+        let value = self.full(best).expect("the best was run");
+        let alike = |&index: &usize| {
+            self.full(index).is_some_and(|full| {
+                full <= value * (1.0 + ALIKE)
+                    || (full <= value * (1.0 + ALIKE_MAX) && self.differs_by_chance(index, best))
+            })
+        };
+        let guessed =
+            |&index: &usize| self.guess(index).is_some_and(|guess| guess.low <= value * (1.0 + ALIKE));
+        let all = 0..self.tried.len();
+        (all.clone().filter(alike).collect(), all.filter(guessed).count())
+    }
+
+    /// Whether the difference of two mean response times, over the parts of the trace, is within its interval of 95 %.
+    fn differs_by_chance(&self, one: usize, other: usize) -> bool {
+        let parts = |index: usize| self.tried[index].full.as_ref().map(|measured| measured.parts_ms);
+        let (Objective::Mean, Some(one), Some(other)) = (self.options.objective, parts(one), parts(other))
+        else {
+            return false;
+        };
+        let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
+        let count = PARTS as f64;
+        let mean = differences.iter().sum::<f64>() / count;
+        let variance = differences.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        mean.abs() <= STUDENT * (variance / count).sqrt()
     }
 
     /// What the objective would be in full; none where it is known, or the sample saturated it.

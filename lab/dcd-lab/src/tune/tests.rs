@@ -23,7 +23,11 @@ impl ReadTrace for Given {
 
 /// An office's disk: bursts of small requests, two of three of them writes, most of them to a few hot places.
 fn office(requests: u64) -> Vec<Record> {
-    let mut rng = SimRng::new(7);
+    office_of(7, requests)
+}
+
+fn office_of(seed: u64, requests: u64) -> Vec<Record> {
+    let mut rng = SimRng::new(seed);
     let mut at = Nanos::ZERO;
     let mut one = |_| {
         at +=
@@ -92,6 +96,49 @@ fn what_saturates_under_the_sample_is_not_scaled_up() {
         let run = found.tried.iter().filter(|tried| tried.candidate.medium == medium && tried.full.is_some());
         assert!(run.count() >= 2, "{text}");
     }
+}
+
+/// The recommendation, and what would do as well.
+fn advice(records: Vec<Record>) -> (String, Vec<String>, String) {
+    let (found, text) = find(records, Sampling::default(), 2, false);
+    let words = |index: usize| found.tried[index].candidate.words();
+    assert!(found.either.contains(&found.best) && found.either.is_sorted());
+    let best = found.tried[found.best].value;
+    for (index, tried) in found.tried.iter().enumerate() {
+        assert!(
+            tried.value > best * 1.05 || found.either.contains(&index),
+            "{}\n{text}",
+            tried.candidate.words()
+        );
+        assert!(
+            tried.value < best * 1.25 || !found.either.contains(&index),
+            "{}\n{text}",
+            tried.candidate.words()
+        );
+    }
+    (words(found.recommended), found.either.iter().map(|&index| words(index)).collect(), text)
+}
+
+#[test]
+fn half_the_trace_or_another_seed_gives_the_same_recommendation_or_says_either() {
+    let whole = office_of(7, 6_000);
+    let (recommended, either, text) = advice(whole.clone());
+    for (other, records) in [
+        ("the first half", whole[..3_000].to_vec()),
+        ("the second half", whole[3_000..].to_vec()),
+        ("another seed", office_of(11, 6_000)),
+        ("a third seed", office_of(12, 6_000)),
+    ] {
+        let (theirs, their_either, their_text) = advice(records);
+        assert!(
+            theirs == recommended
+                || (their_either.contains(&recommended) && their_text.contains("Either that, or: ")),
+            "{other}\n{text}\n{their_text}"
+        );
+    }
+    // What is far from the best is not named: no cache, and a cache that is too small.
+    assert!(!either.iter().any(|words| words == "no cache"), "{text}");
+    assert!(either.len() < 20, "{text}");
 }
 
 #[test]
