@@ -18,9 +18,11 @@ use dcd_cli::cli::size;
 #[command(after_help = "\
 Examples:
   dcd tune week.dcd
-  dcd tune hm_0.csv.gz --drive barracuda-1996 --media same-disk,ssd --out hm_0
+  dcd tune hm_0.csv.gz --drive barracuda-1996 --same-disk --ssd --out hm_0
       a page with plots, and stack files to serve and to simulate, in the directory hm_0
   dcd tune disk.dcd --objective p95 --disk /dev/sdb --log /dev/nvme0n1p3 --out disk
+  dcd tune week.dcd --same-disk 0.02 --ssd 0.10
+      with what a gigabyte of each costs: what the cheapest good one costs, and what the money saves
   dcd tune short.dcd --verify --json")]
 pub struct Tune {
     /// The trace; "-" is standard input
@@ -34,9 +36,8 @@ pub struct Tune {
     /// The disk: a drive that comes with the program, or the path of a drive file
     #[arg(long, value_name = "DRIVE", default_value = "nearline-2018")]
     pub drive: String,
-    /// Where a cache could be; what --log is, or same-disk,ssd without it
-    #[arg(long, value_name = "MEDIUM", value_delimiter = ',')]
-    pub media: Vec<Medium>,
+    #[command(flatten)]
+    pub media: MediaArgs,
     /// Sizes of logs to try, as far as they fit --log
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "64MiB,256MiB,1GiB")]
     pub log_sizes: Vec<u64>,
@@ -73,6 +74,63 @@ pub struct Tune {
     /// The result as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which media there are for a cache, each with an optional price.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Media, each with the price of a gigabyte if given; what --log is, or --same-disk and --ssd without any"
+)]
+pub struct MediaArgs {
+    /// A log on a slice of the disk itself
+    #[arg(long, value_name = "PRICE", num_args = 0..=1, default_missing_value = "0", value_parser = price)]
+    pub same_disk: Option<f64>,
+    /// A log on another disk of the same model
+    #[arg(long, value_name = "PRICE", num_args = 0..=1, default_missing_value = "0", value_parser = price)]
+    pub other_disk: Option<f64>,
+    /// A log on an SSD
+    #[arg(long, value_name = "PRICE", num_args = 0..=1, default_missing_value = "0", value_parser = price)]
+    pub ssd: Option<f64>,
+    /// A write cache in the server's RAM: a flush destages it
+    #[arg(long, value_name = "PRICE", num_args = 0..=1, default_missing_value = "0", value_parser = price)]
+    pub ram: Option<f64>,
+    /// A write cache in RAM that survives a power cut
+    #[arg(long, value_name = "PRICE", num_args = 0..=1, default_missing_value = "0", value_parser = price)]
+    pub nvram: Option<f64>,
+}
+
+impl Tune {
+    /// The price of a gigabyte where a cache may be; none where it may not.
+    pub fn price(&self, medium: Medium) -> Option<f64> {
+        let media = &self.media;
+        match medium {
+            Medium::None => None,
+            Medium::Ram => media.ram,
+            Medium::SameDisk => media.same_disk,
+            Medium::OtherDisk => media.other_disk,
+            Medium::Ssd => media.ssd,
+            Medium::Nvram => media.nvram,
+        }
+    }
+}
+
+/// The flag that names a medium.
+pub const fn flag(medium: Medium) -> &'static str {
+    match medium {
+        Medium::None => "",
+        Medium::Ram => "--ram",
+        Medium::SameDisk => "--same-disk",
+        Medium::OtherDisk => "--other-disk",
+        Medium::Ssd => "--ssd",
+        Medium::Nvram => "--nvram",
+    }
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(price) if (0.0..1e9).contains(&price) => Ok(price),
+        _ => Err("the price of a gigabyte is a number, as 0.10; the trace comes before such a flag, or after another one".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,10 +10,11 @@ use dcd_trace::{Inputs, inputs_of_trace};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace::{opened, tell_note};
-use crate::cli_tune::Tune;
+use crate::cli_tune::{Tune, flag};
 use crate::failure::Failure;
 use crate::tune::{
-    LogPlace, Medium, Places, Report, Sampling, SearchOptions, Setting, Sizes, Workload, grid, page, search,
+    LogPlace, MEDIA, Medium, Places, Priced, Report, Sampling, SearchOptions, Setting, Sizes, Workload, grid,
+    page, search,
 };
 
 /// What the trace uses of the drive is taken to be a multiple of this, and not less: disks smaller than this can hardly be cached.
@@ -36,7 +37,8 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
     let mut workload = workload?;
     let place = args.log.as_deref().map(|log| LogPlace::find(log, &args.disk));
     let sizes = sizes(args, place.as_ref())?;
-    let media = media(args, place.as_ref())?;
+    let priced = media(args, place.as_ref())?;
+    let media: Vec<Medium> = priced.iter().map(|(medium, _)| *medium).collect();
     admit_room(&media, &drive, &workload, &sizes)?;
     if let (Some(log), Some(place)) = (&args.log, &place) {
         workload.notes.push(about_log(log, place, &media));
@@ -64,7 +66,7 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         sampling: Sampling::default(),
     };
     let written_bytes = workload.overwrites().footprint() * crate::tune::DISTANCE_BLOCK_BYTES;
-    let found = search(&setting, &workload, grid(&media, &sizes, written_bytes), options, &bar)?;
+    let found = search(&setting, &workload, grid(&priced, &sizes, written_bytes), options, &bar)?;
     bar.finish_and_clear();
     let trace = args.input.display().to_string();
     let report = Report::new(trace, &setting, &workload, (args.objective, options.within), &found);
@@ -172,16 +174,17 @@ fn sizes(args: &Tune, place: Option<&LogPlace>) -> Result<Sizes, Failure> {
 }
 
 /// Where caches can be. A log that is named is in one place.
-fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Medium>, Failure> {
-    let media = match (args.media.as_slice(), place) {
-        ([], None) => vec![Medium::SameDisk, Medium::Ssd],
-        ([], Some(place)) => vec![place.medium],
-        (media, _) => media.to_vec(),
-    };
-    if place.is_some() && media.iter().filter(|medium| medium.has_log()).count() != 1 {
+fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Priced>, Failure> {
+    let named = |medium: Medium| Some((medium, args.price(medium)?));
+    let mut media: Vec<Priced> = MEDIA.into_iter().filter_map(named).collect();
+    if media.is_empty() {
+        let without = place.map_or(vec![Medium::SameDisk, Medium::Ssd], |place| vec![place.medium]);
+        media = without.into_iter().map(|medium| (medium, 0.0)).collect();
+    }
+    if place.is_some() && media.iter().filter(|(medium, _)| medium.has_log()).count() != 1 {
         return Err(Failure::Failed(
-            "--log names one place for a log, and --media not one: leave --media out, or name what the log is on \
-             (same-disk, other-disk or ssd)"
+            "--log names one place for a log, and the flags for media not one: leave them out, or say what the log is on (one of \
+             --same-disk, --other-disk, --ssd)"
                 .to_owned(),
         ));
     }
@@ -191,7 +194,8 @@ fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Medium>, Failure> 
 /// What the log that was named is taken for.
 fn about_log(log: &Path, place: &LogPlace, media: &[Medium]) -> String {
     let taken = media.iter().find(|medium| medium.has_log()).map_or("", |medium| medium.words());
-    let why = if media.contains(&place.medium) { place.why } else { "--media says so" };
+    let said = media.iter().find(|medium| medium.has_log()).map_or("", |medium| flag(*medium));
+    let why = if media.contains(&place.medium) { place.why.to_owned() } else { format!("{said} says so") };
     let bytes = place.bytes.map(|bytes| format!(", of {}", HumanBytes(bytes))).unwrap_or_default();
     format!("--log {}{bytes}: a {taken}, as {why}", log.display())
 }
@@ -214,12 +218,12 @@ fn admit_room(media: &[Medium], drive: &Drive, workload: &Workload, sizes: &Size
     let room = |medium| match medium {
         Medium::SameDisk => (drive.sectors() - workload.end) * SECTOR_BYTES,
         Medium::OtherDisk => drive.sectors() * SECTOR_BYTES,
-        Medium::None | Medium::Ram | Medium::Ssd => u64::MAX,
+        Medium::None | Medium::Ram | Medium::Ssd | Medium::Nvram => u64::MAX,
     };
     match media.iter().map(|medium| room(*medium)).find(|room| *room < largest) {
         Some(room) => Err(Failure::Failed(format!(
             "beside the {} that the trace uses, the drive {} has room for a log of {}: give smaller --log-sizes, a larger --drive, \
-             or leave same-disk out of --media",
+             or leave --same-disk out and name another medium (--ssd)",
             HumanBytes(workload.end * SECTOR_BYTES),
             drive.name(),
             HumanBytes(room)
@@ -244,7 +248,7 @@ fn promise(args: &Tune, workload: &Workload, media: &[Medium]) -> Result<Promise
     if promise == Promise::Always && media.contains(&Medium::Ram) {
         let flushes = if args.promise.is_some() { "" } else { ", the default for a trace without flushes" };
         return Err(Failure::Failed(format!(
-            "--media ram: RAM is lost with the server, and cannot keep the promise \"always\"{flushes}: leave ram out, or \
+            "--ram: RAM is lost with the server, and cannot keep the promise \"always\"{flushes}: leave it out, or \
              take --promise flush"
         )));
     }

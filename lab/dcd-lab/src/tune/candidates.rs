@@ -5,7 +5,6 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use clap::ValueEnum;
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::Promise;
 use dcd_model::Drive;
@@ -13,11 +12,10 @@ use dcd_stack::{HumanBytes, toml_text};
 use serde::Serialize;
 
 /// What holds the cache. The order is that of what has to be bought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
     /// No cache
-    #[value(skip)]
     None,
     /// A write cache in the server's RAM: a flush destages it
     Ram,
@@ -27,6 +25,8 @@ pub enum Medium {
     OtherDisk,
     /// A log on an SSD
     Ssd,
+    /// A write cache in RAM that survives: a flush is answered from it
+    Nvram,
 }
 
 impl Medium {
@@ -37,12 +37,17 @@ impl Medium {
             Medium::SameDisk => "log on the same disk",
             Medium::OtherDisk => "log on another disk",
             Medium::Ssd => "log on an SSD",
+            Medium::Nvram => "write cache in NVRAM",
         }
+    }
+
+    pub const fn in_ram(self) -> bool {
+        matches!(self, Medium::Ram | Medium::Nvram)
     }
 
     pub const fn has_log(self) -> bool {
         match self {
-            Medium::None | Medium::Ram => false,
+            Medium::None | Medium::Ram | Medium::Nvram => false,
             Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => true,
         }
     }
@@ -101,6 +106,10 @@ pub const LOG_TUNINGS: [Tuning; 5] = [
     Tuning { name: "nothing around, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
 ];
 
+const MILLION: f64 = 1e6;
+/// What prices are for.
+const GIGABYTE: f64 = 1e9;
+
 const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
 
 /// One way to set a cache up.
@@ -110,15 +119,26 @@ pub struct Candidate {
     pub bytes: u64,
     pub policy: Policy,
     pub tuning: Tuning,
+    /// What it costs, in millionths; 0 where no price was given.
+    pub price_millionths: u64,
 }
 
 impl Candidate {
-    pub const NONE: Candidate =
-        Candidate { medium: Medium::None, bytes: 0, policy: NO_POLICY, tuning: Tuning::DEFAULT };
+    pub const NONE: Candidate = Candidate {
+        medium: Medium::None,
+        bytes: 0,
+        policy: NO_POLICY,
+        tuning: Tuning::DEFAULT,
+        price_millionths: 0,
+    };
 
     /// What it takes: cheaper ones are less.
-    pub const fn cost(&self) -> (Medium, u64) {
-        (self.medium, self.bytes)
+    pub const fn cost(&self) -> (u64, Medium, u64) {
+        (self.price_millionths, self.medium, self.bytes)
+    }
+
+    pub fn price(&self) -> f64 {
+        self.price_millionths as f64 / MILLION
     }
 
     pub fn words(&self) -> String {
@@ -135,6 +155,12 @@ impl Candidate {
     }
 }
 
+/// A place for a cache, and the price of a gigabyte there; 0 where that plays no part.
+pub type Priced = (Medium, f64);
+
+/// All places for a cache.
+pub const MEDIA: [Medium; 5] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd, Medium::Nvram];
+
 /// Which sizes are tried.
 #[derive(Clone, Debug)]
 pub struct Sizes {
@@ -144,25 +170,29 @@ pub struct Sizes {
 
 /// All candidates, the cheapest first. A cache in RAM that holds all that is ever written is as large as one can be of use, so
 /// of larger sizes one is kept; a log is not bounded by that, as it keeps what was overwritten until its tail comes by.
-pub fn grid(media: &[Medium], sizes: &Sizes, written_bytes: u64) -> Vec<Candidate> {
+pub fn grid(media: &[Priced], sizes: &Sizes, written_bytes: u64) -> Vec<Candidate> {
     let mut candidates = vec![Candidate::NONE];
     let mut add = |medium: Medium, sizes: &[u64], policies: &[Policy], tunings: &[Tuning]| {
-        if !media.contains(&medium) {
-            return;
-        }
+        let Some(&(_, gigabyte)) = media.iter().find(|(named, _)| *named == medium) else { return };
         for &bytes in sizes {
             for &policy in policies {
                 let fits = |tuning: &&Tuning| medium == Medium::Ssd || !tuning.ssd_only;
-                let one = |&tuning: &Tuning| Candidate { medium, bytes, policy, tuning };
+                let price_millionths = (gigabyte * MILLION * bytes as f64 / GIGABYTE).round() as u64;
+                let one = |&tuning: &Tuning| Candidate { medium, bytes, policy, tuning, price_millionths };
                 candidates.extend(tunings.iter().filter(fits).map(one));
             }
         }
     };
     let useful = sizes.ram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
-    add(Medium::Ram, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES, &[Tuning::DEFAULT]);
-    for medium in [Medium::SameDisk, Medium::OtherDisk, Medium::Ssd] {
-        add(medium, &sizes.log, &LOG_POLICIES, &LOG_TUNINGS);
+    for medium in MEDIA {
+        match medium.has_log() {
+            true => add(medium, &sizes.log, &LOG_POLICIES, &LOG_TUNINGS),
+            false => {
+                add(medium, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES, &[Tuning::DEFAULT])
+            }
+        }
     }
+    candidates.sort_by_key(Candidate::cost);
     candidates
 }
 
@@ -208,11 +238,12 @@ impl Setting {
                     "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"{data}\"\npromise = \"{promise}\"\n{fields}"
                 )
             }
-            Medium::Ram => {
+            Medium::Ram | Medium::Nvram => {
+                let survives = if candidate.medium == Medium::Nvram { "non-volatile = true\n" } else { "" };
                 let depth = self.drive.queue_depth();
                 format!(
                     "[layer.cache]\nkind = \"write-cache\"\nof = \"{data}\"\nwrite-size = {}\n\
-                     read-size = 0\nblock = {}\ndepth = {depth}\n{fields}",
+                     read-size = 0\nblock = {}\ndepth = {depth}\n{survives}{fields}",
                     size(bytes),
                     self.block_bytes
                 )
@@ -232,7 +263,7 @@ impl Setting {
         let (export, data) = match candidate.medium {
             Medium::None => ("disk", "disk"),
             Medium::SameDisk => ("cache", "data"),
-            Medium::Ram | Medium::OtherDisk | Medium::Ssd => ("cache", "disk"),
+            Medium::Ram | Medium::OtherDisk | Medium::Ssd | Medium::Nvram => ("cache", "disk"),
         };
         // No more than is used: memory that stands for terabytes takes time to set up.
         let medium_bytes = self.data_bytes + if candidate.medium == Medium::SameDisk { bytes } else { 0 };
@@ -244,7 +275,7 @@ impl Setting {
         );
         text += &self.drive_buffer(sampled);
         match candidate.medium {
-            Medium::None | Medium::Ram => {}
+            Medium::None | Medium::Ram | Medium::Nvram => {}
             Medium::SameDisk => {
                 let _ = write!(
                     text,
@@ -270,7 +301,7 @@ impl Setting {
             if sampled > 0 && candidate.policy.idle {
                 // The disk is idle for longer where fewer requests come.
                 let _ = writeln!(text, "idle-empty = \"{}ms\"", 1_000u64 << sampled);
-                if candidate.medium == Medium::Ram {
+                if candidate.medium.in_ram() {
                     let _ = writeln!(text, "idle-full = \"{}ms\"", 1u64 << sampled);
                 }
             }
@@ -325,7 +356,7 @@ impl Setting {
         }
         text += &self.layer(candidate, candidate.bytes, "disk");
         match candidate.medium {
-            Medium::Ram => {
+            Medium::Ram | Medium::Nvram => {
                 let _ = write!(
                     text,
                     "# What lies together where tracks cannot be seen: as much as on the modelled drive.\nregion = {}\n",
@@ -362,8 +393,6 @@ mod tests {
     use super::*;
     use crate::virtual_run::{RunOptions, VirtualRun, made};
 
-    const MEDIA: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
-
     fn setting(drive: &str) -> Setting {
         Setting {
             drive_name: drive.to_owned(),
@@ -377,8 +406,8 @@ mod tests {
     #[test]
     fn every_candidate_is_a_stack_file_to_simulate_and_to_serve() {
         let sizes = Sizes { log: vec![64 << 20, 1 << 30], ram: vec![1 << 20, 4 << 20] };
-        let all = grid(&MEDIA, &sizes, u64::MAX);
-        assert_eq!(all.len(), 1 + 2 * 2 * (3 + 3 + 5) + 2 * 5);
+        let all = grid(&MEDIA.map(|medium| (medium, 0.0)), &sizes, u64::MAX);
+        assert_eq!(all.len(), 1 + 2 * 2 * (3 + 3 + 5) + 2 * 2 * 5);
         assert!(all.is_sorted_by_key(Candidate::cost));
         let log = Path::new("/dev/nvme0n1p3");
         let to_be_made = Places { disk: Path::new("disk.img"), log, log_bytes: None };
@@ -395,7 +424,11 @@ mod tests {
                 for text in texts {
                     let parsed = made(&text);
                     let file = parsed.unwrap_or_else(|error| panic!("{error}\n{text}"));
-                    assert!(file.non_volatile_layers().is_empty(), "{text}");
+                    assert_eq!(
+                        !file.non_volatile_layers().is_empty(),
+                        candidate.medium == Medium::Nvram,
+                        "{text}"
+                    );
                 }
             }
         }
@@ -408,6 +441,7 @@ mod tests {
             bytes: 1 << 20,
             policy: RAM_POLICIES[1],
             tuning: Tuning::DEFAULT,
+            price_millionths: 0,
         };
         for drive in dcd_model::drive::names() {
             let text = setting(drive).scaled(&candidate, 3);
@@ -418,10 +452,19 @@ mod tests {
     }
 
     #[test]
+    fn prices_decide_what_is_cheaper() {
+        let sizes = Sizes { log: vec![1 << 30], ram: vec![1 << 20] };
+        let first = |media: &[Priced]| grid(media, &sizes, u64::MAX)[1];
+        assert_eq!(first(&[(Medium::SameDisk, 0.0), (Medium::Ssd, 0.0)]).medium, Medium::SameDisk);
+        let ssd = first(&[(Medium::SameDisk, 0.5), (Medium::Ssd, 0.1)]);
+        assert_eq!((ssd.medium, ssd.price_millionths), (Medium::Ssd, 107_374));
+    }
+
+    #[test]
     fn a_cache_in_ram_is_not_larger_than_what_is_written() {
         let sizes = Sizes { log: vec![64 << 20], ram: vec![1 << 20, 4 << 20, 16 << 20] };
         let largest = |written| {
-            let all = grid(&[Medium::Ram], &sizes, written);
+            let all = grid(&[(Medium::Ram, 0.0)], &sizes, written);
             all.iter().map(|candidate| candidate.bytes).max().unwrap()
         };
         assert_eq!(

@@ -108,7 +108,7 @@ impl Times {
         let stalls = match candidate.medium {
             Medium::None => Some(0),
             Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => cache["statistics"]["throttled"].as_u64(),
-            Medium::Ram => cache["counts"]["stalls"].as_u64(),
+            Medium::Ram | Medium::Nvram => cache["counts"]["stalls"].as_u64(),
         };
         let count = |field: &str| disk["requests"][field].as_u64().expect("a disk counts its requests");
         let stalls = stalls.expect("a cache counts its stalls");
@@ -138,7 +138,7 @@ mod tests {
     use dcd_engine::log_cache::Promise;
 
     use super::*;
-    use crate::tune::{Medium, Sizes, grid};
+    use crate::tune::{MEDIA, Sizes, grid};
 
     const GIB: u64 = 1 << 30;
 
@@ -164,9 +164,7 @@ mod tests {
             block_bytes: 4096,
         };
         let sizes = Sizes { log: vec![64 << 20], ram: vec![16 << 20] };
-        for candidate in
-            grid(&[Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd], &sizes, u64::MAX)
-        {
+        for candidate in grid(&MEDIA.map(|medium| (medium, 0.0)), &sizes, u64::MAX) {
             let text = setting.simulated(&candidate);
             let file = made(&text).unwrap();
             let events = |zeroed_bytes: u64| {

@@ -19,7 +19,7 @@ mod report;
 mod sample;
 mod search;
 
-pub use candidates::{Medium, Places, Setting, Sizes, grid};
+pub use candidates::{MEDIA, Medium, Places, Priced, Setting, Sizes, grid};
 pub use load::{DISTANCE_BLOCK_BYTES, Workload};
 pub use page::page;
 pub use place::LogPlace;

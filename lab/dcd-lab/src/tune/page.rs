@@ -2,7 +2,7 @@
 
 use dcd_studies::{Axis, Plot, Series};
 
-use super::candidates::{Medium, RAM_POLICIES};
+use super::candidates::{MEDIA, Medium, RAM_POLICIES};
 use super::report::Report;
 use super::search::{Objective, Tried};
 use crate::page::escaped;
@@ -10,7 +10,6 @@ use crate::page::escaped;
 /// Of what is no cache, after those of the media.
 const COLOUR_PLAIN: usize = 5;
 const MIB: f64 = (1 << 20) as f64;
-const CACHES: [Medium; 4] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd];
 
 /// The page; `stack` is the stack file to serve.
 pub fn page(report: &Report<'_>, stack: &str) -> String {
@@ -56,7 +55,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
         |value: f64| Series::new("no cache", vec![(least, value), (most, value)]).coloured(COLOUR_PLAIN);
     let mut trade_off = vec![plain(tried[0].value)];
     let (mut saved, mut stalled) = (Vec::new(), Vec::new());
-    for (colour, medium) in CACHES.into_iter().enumerate() {
+    for (colour, medium) in MEDIA.into_iter().enumerate() {
         let best = best_of_each_size(tried, medium);
         if best.is_empty() {
             continue;
@@ -97,15 +96,17 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             stalled,
         ),
     ];
-    let of_policy = |name: &'static str| {
+    let of_policy = |medium: Medium, name: &'static str| {
         let of = tried
             .iter()
-            .filter(|tried| tried.candidate.medium == Medium::Ram && tried.candidate.policy.name == name);
+            .filter(|tried| tried.candidate.medium == medium && tried.candidate.policy.name == name);
         Series::new(name.replace("two thresholds, ", ""), of.map(|tried| (mib(tried), tried.value)).collect())
     };
-    if tried.iter().any(|tried| tried.candidate.medium == Medium::Ram) {
-        let series = RAM_POLICIES.iter().map(|policy| of_policy(policy.name)).collect();
-        plots.push(plot(title("Write cache in RAM, each policy"), Axis::log(unit), series));
+    for medium in MEDIA.into_iter().filter(|medium| medium.in_ram()) {
+        if tried.iter().any(|tried| tried.candidate.medium == medium) {
+            let series = RAM_POLICIES.iter().map(|policy| of_policy(medium, policy.name)).collect();
+            plots.push(plot(title(&format!("{}, each policy", medium.words())), Axis::log(unit), series));
+        }
     }
     plots
 }

@@ -94,9 +94,23 @@ impl<'a> Report<'a> {
         Some(text)
     }
 
+    /// Of each cache the simplest settings; of the recommended one, how many others there are.
     fn either_words(&self) -> Vec<String> {
-        let others = self.found.either.iter().filter(|index| **index != self.found.recommended);
-        others.map(|&index| self.found.tried[index].candidate.words()).collect()
+        let found = self.found;
+        let candidate = |index: &usize| &found.tried[*index].candidate;
+        let own = self.recommended().candidate.cost();
+        let mut words: Vec<String> = Vec::new();
+        for alike in found.either.chunk_by(|a, b| candidate(a).cost() == candidate(b).cost()) {
+            let others = alike.len() - usize::from(alike.contains(&found.recommended));
+            match candidate(&alike[0]) {
+                _ if others == 0 => {}
+                first if first.cost() == own => {
+                    words.push(format!("the same cache with {others} other settings"))
+                }
+                first => words.push(first.words()),
+            }
+        }
+        words
     }
 
     fn recommended(&self) -> &Tried {
@@ -165,41 +179,92 @@ impl<'a> Report<'a> {
         )
     }
 
-    fn table(&self) -> String {
-        let mut text = format!(
-            "  {:<22} {:>8}  {:<38} {:>10} {:>10} {:>10} {:>10} {:>7} {:>7}\n",
-            "cache", "size", "policy", "mean ms", "95 % ms", "reads ms", "writes ms", "writes", "busy"
+    /// The columns of numbers, and how wide they are.
+    fn columns(&self) -> Vec<(&'static str, usize)> {
+        let mut columns = Vec::new();
+        if self.priced() {
+            columns.extend([("cost", 9), ("saves/1", 12)]);
+        }
+        columns.extend([
+            ("mean ms", 10),
+            ("95 % ms", 10),
+            ("reads ms", 10),
+            ("writes ms", 10),
+            ("writes", 8),
+            ("busy", 8),
+        ]);
+        columns
+    }
+
+    fn priced(&self) -> bool {
+        self.found.tried.iter().any(|tried| tried.candidate.price_millionths > 0)
+    }
+
+    /// What a row has in the columns: its price and what is known in full; or its price and a guess.
+    fn numbers(&self, tried: &Tried) -> (Vec<String>, Option<String>) {
+        let mut numbers = Vec::new();
+        if self.priced() {
+            let price = tried.candidate.price();
+            let saved = self.plain().value - tried.value;
+            numbers.push(format!("{price:.4}"));
+            numbers.push(if price > 0.0 { self.objective.text(saved / price) } else { "-".to_owned() });
+        }
+        let Some(full) = &tried.full else { return (numbers, Some(self.guess(tried))) };
+        numbers.extend([
+            format!("{:.3}", full.mean_ms),
+            format!("{:.3}", full.p95_ms),
+            or_dash(full.read_mean_ms),
+            or_dash(full.write_mean_ms),
+            format!("{:.1} %", self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64)),
+            format!("{:.1} %", self.share(full.disk_busy_s, |plain| plain.disk_busy_s)),
+        ]);
+        (numbers, None)
+    }
+
+    /// What the columns mean.
+    fn legend(&self) -> String {
+        let mut text = String::from(
+            "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy, where it \
+             is better than everything smaller.",
         );
+        if self.priced() {
+            let _ = write!(
+                text,
+                " The cost is that of the bytes of the cache, in the currency of the prices; saves/1 is what one unit of it saves of the {}.",
+                self.objective.words()
+            );
+        }
+        text
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!("  {:<22} {:>8}  {:<38}", "cache", "size", "policy");
+        let columns = self.columns();
+        for (name, width) in &columns {
+            let _ = write!(text, " {name:>width$}");
+        }
+        text.push('\n');
         for tried in self.front() {
             let Candidate { medium, bytes, .. } = tried.candidate;
             let mark = if tried.candidate == self.recommended().candidate { '*' } else { ' ' };
             let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
             let _ =
                 write!(text, "{mark} {:<22} {size:>8}  {:<38}", medium.words(), tried.candidate.settings());
-            let _ = match &tried.full {
-                Some(full) => writeln!(
-                    text,
-                    " {:>10.3} {:>10.3} {:>10} {:>10} {:>6.1}% {:>6.1}%",
-                    full.mean_ms,
-                    full.p95_ms,
-                    or_dash(full.read_mean_ms),
-                    or_dash(full.write_mean_ms),
-                    self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64),
-                    self.share(full.disk_busy_s, |plain| plain.disk_busy_s),
-                ),
-                None => writeln!(text, " {}", self.guess(tried)),
-            };
+            let (numbers, guess) = self.numbers(tried);
+            for (number, (_, width)) in numbers.iter().zip(&columns) {
+                let _ = write!(text, " {number:>width$}");
+            }
+            let _ = writeln!(text, "{}", guess.map_or(String::new(), |guess| format!(" {guess}")));
         }
-        text += "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy,\n\
-                 where it is better than everything smaller.\n";
-        text
+        text + &self.legend() + "\n"
     }
 
     /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
     pub fn html_table(&self) -> String {
         let mut html = String::from("<div class=\"table\"><table>\n<tr><th>cache<th>size<th>policy");
-        for column in ["mean ms", "95 % ms", "reads ms", "writes ms", "writes", "busy"] {
-            let _ = write!(html, "<th class=\"number\">{column}");
+        let columns = self.columns();
+        for (name, _) in &columns {
+            let _ = write!(html, "<th class=\"number\">{name}");
         }
         html += "</tr>\n";
         for tried in self.front() {
@@ -207,23 +272,16 @@ impl<'a> Report<'a> {
             let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
             let settings = tried.candidate.settings();
             let _ = write!(html, "<tr><td>{}<td class=\"number\">{size}<td>{settings}", medium.words());
-            let _ = match &tried.full {
-                Some(full) => [
-                    format!("{:.3}", full.mean_ms),
-                    format!("{:.3}", full.p95_ms),
-                    or_dash(full.read_mean_ms),
-                    or_dash(full.write_mean_ms),
-                    format!("{:.1} %", self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64)),
-                    format!("{:.1} %", self.share(full.disk_busy_s, |plain| plain.disk_busy_s)),
-                ]
-                .iter()
-                .try_for_each(|number| write!(html, "<td class=\"number\">{number}")),
-                None => write!(html, "<td colspan=\"6\">{}", self.guess(tried)),
-            };
+            let (numbers, guess) = self.numbers(tried);
+            for number in &numbers {
+                let _ = write!(html, "<td class=\"number\">{number}");
+            }
+            if let Some(guess) = guess {
+                let _ = write!(html, "<td colspan=\"{}\">{guess}", columns.len() - numbers.len());
+            }
             html += "</tr>\n";
         }
-        html += "</table></div>\n<p>Writes at the disk and its busy time are percentages of those without a cache. Of each size the \
-                 best policy, where it is better than everything smaller.</p>\n";
+        let _ = writeln!(html, "</table></div>\n<p>{}</p>", self.legend());
         html
     }
 
@@ -372,8 +430,19 @@ impl<'a> Report<'a> {
             "an SSD takes 80 us for an operation, however many it has, another disk for a log is like the first; RAM takes no time".to_owned(),
             promise.to_owned(),
             "caches are empty at first, and what they hold at the end is destaged and counted".to_owned(),
-            "nothing to buy is cheaper than another disk, another disk than an SSD; then the smaller is cheaper".to_owned(),
+            match self.priced() {
+                true => "the cheaper is what costs less for its bytes; of equals, nothing to buy, then another disk, an SSD, NVRAM",
+                false => "nothing to buy is cheaper than another disk, another disk than an SSD; then the smaller is cheaper",
+            }
+            .to_owned(),
         ];
+        if self.found.tried.iter().any(|tried| tried.candidate.medium == Medium::Nvram) {
+            all.push(
+                "NVRAM survives a power cut and the server's end: the server's own RAM does not, and dcd serves RAM as NVRAM only with \
+                 --i-have-nvram"
+                    .to_owned(),
+            );
+        }
         let seconds = self.workload.requests.last().map_or(0.0, |last| last.at.as_secs_f64());
         if self.plain_measured().disk_busy_s > SATURATED * seconds {
             all.push(
@@ -392,6 +461,7 @@ impl<'a> Report<'a> {
             json!({
                 "medium": tried.candidate.medium,
                 "bytes": tried.candidate.bytes,
+                "price": tried.candidate.price(),
                 "policy": tried.candidate.settings(),
                 "value": tried.value,
                 "interval": tried.interval,

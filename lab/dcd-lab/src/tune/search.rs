@@ -172,7 +172,7 @@ fn sampling_bits(workload: &Workload, candidates: &[Candidate], sampling: Sampli
     if requests * candidates.len() <= sampling.exact_requests {
         return 0;
     }
-    let in_ram = candidates.iter().filter(|candidate| candidate.medium == Medium::Ram);
+    let in_ram = candidates.iter().filter(|candidate| candidate.medium.in_ram());
     let smallest = in_ram.map(|candidate| candidate.bytes).min();
     let fits = |bits: &u32| {
         requests >> bits >= sampling.requests_min

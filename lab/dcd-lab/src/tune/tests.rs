@@ -57,7 +57,8 @@ fn find(records: Vec<Record>, sampling: Sampling, jobs: usize, verify: bool) -> 
         block_bytes: workload.block_bytes,
     };
     let sizes = Sizes { log: vec![64 * MIB, 256 * MIB], ram: vec![MIB, 4 * MIB, 16 * MIB] };
-    let candidates = grid(&[Medium::Ram, Medium::SameDisk, Medium::Ssd], &sizes, u64::MAX);
+    let media = [Medium::Ram, Medium::SameDisk, Medium::Ssd].map(|medium| (medium, 0.0));
+    let candidates = grid(&media, &sizes, u64::MAX);
     let options =
         SearchOptions { objective: Objective::Mean, within: 0.02, full_max: 16, jobs, verify, sampling };
     let found = search(&setting, &workload, candidates, options, &ProgressBar::hidden()).unwrap();
@@ -138,7 +139,7 @@ fn half_the_trace_or_another_seed_gives_the_same_recommendation_or_says_either()
     }
     // What is far from the best is not named: no cache, and a cache that is too small.
     assert!(!either.iter().any(|words| words == "no cache"), "{text}");
-    assert!(either.len() < 20, "{text}");
+    assert!(either.iter().all(|words| !words.contains("1 MiB")), "{text}");
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_recording_is_a_trace_of_what_clients_asked() {
     );
     assert_eq!((&all["writes"]["bytes"], &all["out_of_order"]), (&(20 * 4096).into(), &0.into()));
     assert!(all["reads"]["response_ns"]["max"].as_u64().unwrap() > 0, "{all}");
-    let tuned = trace(&["tune", "--media", "ssd", "--log-sizes", "16MiB"]);
+    let tuned = trace(&["tune", "--ssd", "--log-sizes", "16MiB"]);
     assert_eq!(tuned["requests"], 23);
     // Only a recording is overwritten.
     fs::write(&recording, "dear diary").unwrap();

@@ -36,7 +36,8 @@ fn what_is_recommended_can_be_simulated_formatted_and_served() {
         }
         let logs = "--log-sizes=16MiB";
         let promise = if medium == "ram" { "flush" } else { "always" };
-        let more = ["--media", medium, "--out", "out", logs, "--promise", promise, "--verify", "--json"];
+        let flag = format!("--{medium}");
+        let more = [&flag, "--out", "out", logs, "--promise", promise, "--verify", "--json"];
         let output = tune(&place, &more);
         expect(&output, 0, "");
         let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -92,7 +93,7 @@ fn disks_that_are_there_are_named_as_seen_from_the_stack_file() {
     let place = Place::new();
     trace(&place);
     fs::File::create(place.path("log.img")).unwrap().set_len(64 * MIB).unwrap();
-    let places = ["--disk=data.img", "--log=log.img", "--media=ssd", "--log-sizes=16MiB", "--out=out"];
+    let places = ["--disk=data.img", "--log=log.img", "--ssd", "--log-sizes=16MiB", "--out=out"];
     expect(&tune(&place, &places), 0, "--log log.img, of 64 MiB: a log on an SSD, as");
     // As much of the log is used as was measured.
     let served = fs::read_to_string(place.path("out/serve.toml")).unwrap();
@@ -144,12 +145,48 @@ fn a_log_that_is_named_leads_to_candidates_on_it() {
     assert!(served.contains(&format!("path = \"{ssd}\"")) && !served.contains("non-volatile"), "{served}");
     // A log that is there is not taken for larger than it is.
     fs::File::create(place.path("log.img")).unwrap().set_len(20 * MIB).unwrap();
-    let output = tune(&place, &["--log", "log.img", "--media", "ssd", "--log-sizes", "16MiB,1GiB", "--json"]);
+    let output = tune(&place, &["--log", "log.img", "--ssd", "--log-sizes", "16MiB,1GiB", "--json"]);
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let mut sizes: Vec<u64> =
         result["candidates"].as_array().unwrap().iter().map(|c| c["bytes"].as_u64().unwrap()).collect();
     sizes.dedup();
     assert_eq!(sizes, [0, 16 * MIB, 20 * MIB]);
+}
+
+#[test]
+fn with_prices_the_table_has_what_a_cache_costs_and_saves() {
+    let place = Place::new();
+    trace(&place);
+    let sizes = ["--log-sizes", "16MiB,64MiB", "--ram-sizes", "1MiB"];
+    let output = tune(
+        &place,
+        &[&["--same-disk", "0.02", "--ssd", "0.10", "--nvram=5", "--out", "out", "--json"][..], &sizes]
+            .concat(),
+    );
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let price = |medium: &str, bytes: u64| {
+        let all = result["candidates"].as_array().unwrap().iter();
+        let mut of = all.filter(|one| one["medium"] == medium && one["bytes"] == bytes);
+        of.next().unwrap_or_else(|| panic!("{medium}"))["price"].as_f64().unwrap()
+    };
+    let near = |price: f64, wanted: f64| assert!((price - wanted).abs() < 1e-6, "{price} for {wanted}");
+    near(price("same-disk", 64 * MIB), 0.02 * 67.108_864e-3);
+    near(price("ssd", 16 * MIB), 0.1 * 16.777_216e-3);
+    near(price("nvram", MIB), 5.0 * 1.048_576e-3);
+    let page = fs::read_to_string(place.path("out/tune.html")).unwrap();
+    assert!(page.contains(">cost") && page.contains("saves/1") && page.contains("--i-have-nvram"), "{page}");
+    // Of what is as good, the cheapest in money is recommended.
+    let good = result["best"]["value"].as_f64().unwrap() * 1.02;
+    let recommended = result["recommended"]["price"].as_f64().unwrap();
+    for one in result["candidates"].as_array().unwrap() {
+        assert!(
+            one["value"].as_f64().unwrap() > good || one["price"].as_f64().unwrap() >= recommended,
+            "{one}"
+        );
+    }
+    // Without prices there is no such column.
+    let output = tune(&place, &[&["--ssd"][..], &sizes].concat());
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("saves/1"));
 }
 
 #[test]
@@ -162,7 +199,7 @@ fn large_writes_are_zeroes_and_do_not_cost_what_they_would_as_data() {
             .unwrap();
     }
     fs::write(place.path("trace.csv"), text).unwrap();
-    let output = tune(&place, &["--media", "ssd", "--log-sizes", "16MiB"]);
+    let output = tune(&place, &["--ssd", "--log-sizes", "16MiB"]);
     expect(&output, 0, "6 writes of more than 32 MiB, 18 GiB together, are zeroes");
     // There is no read whose time could be told.
     expect(&output, 0, " - ");
@@ -193,7 +230,7 @@ fn a_simulation_without_a_modelled_disk_says_how_to_model_it() {
 fn the_text_has_the_table_the_reasons_and_the_stack_file() {
     let place = Place::new();
     trace(&place);
-    let output = tune(&place, &["--media", "same-disk,ssd", "--log-sizes", "16MiB"]);
+    let output = tune(&place, &["--same-disk", "--ssd", "--log-sizes", "16MiB"]);
     for said in ["no cache", "Recommended: ", "How sure: ", "Assumed:", "always durable", "[layer.cache]"] {
         let said = if said == "always durable" { "makes each write durable before it answers" } else { said };
         expect(&output, 0, said);
@@ -209,13 +246,14 @@ fn what_cannot_be_tuned_is_refused_with_advice() {
         (&["--device", "7"], "no device 7; it has 0"),
         (&["--log-sizes", "1KiB"], "at least 16 MiB"),
         (&["--ram-sizes", "1000001"], "multiples of 4096"),
-        (&["--media", "ram"], "cannot keep the promise \"always\""),
-        (&["--media", "same-disk,ssd", "--log", "/dev/nvme77n1"], "leave --media out"),
+        (&["--ram"], "cannot keep the promise \"always\""),
+        (&["--same-disk", "--ssd", "--log", "/dev/nvme77n1"], "leave them out, or say what the log is on"),
         (&["--log", "log.img"], "it has 8 MiB, and a log needs at least 16 MiB"),
         (&["--drive", "ra81", "--log-sizes", "1GiB"], "smaller --log-sizes"),
     ] {
         expect(&tune(&place, more), 1, said);
     }
+    expect(&tune(&place, &["--ssd", "trace.csv"]), 2, "the price of a gigabyte is a number");
     let far =
         "128166372000000000,host,0,Write,900000000000,4096,0\n128166372000000001,host,0,Write,0,512,0\n";
     fs::write(place.path("trace.csv"), far).unwrap();
