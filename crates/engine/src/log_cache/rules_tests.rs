@@ -238,6 +238,26 @@ fn rule_07_a_clean_copy_that_recovery_would_bring_back_is_invalidated_first() {
     assert_eq!((steps.on_data_disk(MIDDLE), steps.on_data_disk(0)), (2, 9));
 }
 
+/// A server that is killed leaves what it has written, and a client that outlives it relies on every answer.
+#[test]
+fn rule_07_a_write_over_a_clean_copy_is_answered_once_the_log_calls_that_old() {
+    let outlives = || LogCacheConfig { outlives_server: true, ..quiet() };
+    let mut steps = Steps::new(8, outlives());
+    steps.write_as(0, 8, 9, Durability::Durable);
+    fill(&mut steps, 1, MIDDLE, 1);
+    steps.log().unreadable.extend(33..41);
+    steps.drain();
+    steps.log().unreadable.clear();
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    let id = steps.write(MIDDLE, 128, 2);
+    assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 1));
+    assert_eq!(steps.on_data_disk(MIDDLE), 2);
+    assert_eq!(steps.status(id), None, "a kill would bring the copy back");
+    steps.let_go();
+    assert!(steps.is_ok(id));
+    assert_eq!(steps.restart(outlives()).read(MIDDLE), Some(2));
+}
+
 #[test]
 fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     let mut steps = Steps::new(8, quiet());

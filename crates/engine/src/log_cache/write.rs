@@ -120,7 +120,7 @@ impl Core {
         let around = Around {
             id: pending.id,
             extent,
-            seq: if through { seq } else { 0 },
+            seq: if through || self.answers_when_written() { seq } else { 0 },
             durable: durability == Durability::Durable,
         };
         self.queue.touch(now);
@@ -138,7 +138,9 @@ impl Core {
             self.forget_extent(around.extent, 0);
         }
         if result.status.is_ok() && around.seq > self.log.durable_seq() {
-            self.wait_for(around.id, around.seq, 0, result);
+            // Before the record is written, an older copy in the log would be destaged over this after a kill.
+            let (id, seq, written) = (around.id, around.seq, !around.durable);
+            self.queue.wait(DurableWaiter { id, seq, written, around: 0, result });
         } else {
             self.finish(now, around.id, result, out);
         }
@@ -256,6 +258,13 @@ impl Core {
         self.destager.overwritten(extent, self.index.table());
     }
 
+    /// A client may outlive the server, and rely on every answer.
+    fn answers_when_written(&self) -> bool {
+        self.config.outlives_server
+            && self.config.promise == Promise::Flush
+            && self.config.canary != Some(Canary::EarlyAnswer)
+    }
+
     /// A request is in the log: answers it, now, a little later, or when it is durable.
     fn logged(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
         self.data.written_again(pending.extent);
@@ -273,10 +282,7 @@ impl Core {
             // Ordered destage keeps the order around it, although nobody waits.
             self.end_flush_epoch();
         }
-        if self.config.outlives_server
-            && self.config.promise == Promise::Flush
-            && self.config.canary != Some(Canary::EarlyAnswer)
-        {
+        if self.answers_when_written() {
             return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, around: 0, result });
         }
         self.answer_paced(now, pending.id, pending.extent.sectors, result, out);
