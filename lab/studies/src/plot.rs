@@ -293,7 +293,7 @@ mod tests {
     fn a_series_keeps_its_colour_and_a_guess_has_its_interval() {
         let mut line = plot(Axis::log("units"), Style::Line);
         let before = line.svg();
-        line.series[0] = line.series[0].clone().coloured(1).guessed(vec![(10.0, 3.0, 9.5)]);
+        line.series[0] = line.series[0].clone().coloured(1).guessed(vec![(10.0, 3.0, 7.5)]);
         let svg = line.svg();
         assert!(!svg.contains("#B4452C") && svg.contains("#2C6FB4"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), before.matches("<circle").count() + 2);
