@@ -258,6 +258,26 @@ fn rule_07_a_write_over_a_clean_copy_is_answered_once_the_log_calls_that_old() {
     assert_eq!(steps.restart(outlives()).read(MIDDLE), Some(2));
 }
 
+/// Nobody flushes the log for it.
+#[test]
+fn rule_07_a_write_over_a_clean_copy_waits_for_no_flush_where_the_log_has_said_so() {
+    let mut steps = Steps::new(8, LogCacheConfig { outlives_server: true, ..quiet() });
+    steps.write_as(0, 8, 9, Durability::Durable);
+    fill(&mut steps, 1, MIDDLE, 1);
+    steps.log().unreadable.extend(33..41);
+    steps.drain();
+    steps.log().unreadable.clear();
+    let log_flush = |port, io: &Io| port == LOG && matches!(io, Io::Flush);
+    steps.hold = Box::new(move |port, io| port == DATA && io.modifies() || log_flush(port, io));
+    let id = steps.write(MIDDLE, 128, 2);
+    let small = steps.write(64, 8, 3);
+    assert!(steps.is_ok(small), "its record is written, and the one before it");
+    assert_eq!(steps.status(id), None);
+    steps.hold = Box::new(log_flush);
+    steps.settle();
+    assert!(steps.is_ok(id));
+}
+
 #[test]
 fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     let mut steps = Steps::new(8, quiet());

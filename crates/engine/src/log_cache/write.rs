@@ -137,12 +137,13 @@ impl Core {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);
         }
-        if result.status.is_ok() && around.seq > self.log.durable_seq() {
-            // Before the record is written, an older copy in the log would be destaged over this after a kill.
-            let (id, seq, written) = (around.id, around.seq, !around.durable);
+        // Before the record is written, an older copy in the log would be destaged over this after a kill.
+        let (id, seq, written) = (around.id, around.seq, !around.durable);
+        let reached = if written { self.log.written_seq() } else { 0 }.max(self.log.durable_seq());
+        if result.status.is_ok() && seq > reached {
             self.queue.wait(DurableWaiter { id, seq, written, around: 0, result });
         } else {
-            self.finish(now, around.id, result, out);
+            self.finish(now, id, result, out);
         }
         self.retry_pending(now, out);
     }

@@ -85,7 +85,7 @@ pub const LOG_POLICIES: [Policy; 2] = [
     Policy { name: "between marks", fields: "when = \"high-low\"\n", idle: false },
 ];
 
-/// What goes around the log, how much is destaged at a time, and whether what is read is kept: fields of a stack file.
+/// Fields of a stack file: which writes go around the log, how many are destaged at a time, and whether reads are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     pub name: &'static str,
@@ -107,7 +107,7 @@ pub const LOG_TUNINGS: [Tuning; 5] = [
 ];
 
 const MILLION: f64 = 1e6;
-/// What prices are for.
+/// A price is for so many bytes.
 const GIGABYTE: f64 = 1e9;
 
 const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
@@ -119,7 +119,7 @@ pub struct Candidate {
     pub bytes: u64,
     pub policy: Policy,
     pub tuning: Tuning,
-    /// What it costs, in millionths; 0 where no price was given.
+    /// The price in millionths; 0 where none was given.
     pub price_millionths: u64,
 }
 
