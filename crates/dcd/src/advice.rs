@@ -220,8 +220,12 @@ impl Advised for CommandError {
                 "copy away what can be read; after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
             }
             CommandError::MemberMissing => "rebuild it first",
+            CommandError::LastLeg => "add another one first, and wait until it is whole",
+            CommandError::TooManyLegs(_) => "remove one first",
             CommandError::NoMember { .. }
             | CommandError::NoWrites
+            | CommandError::OfMirror
+            | CommandError::NoLeg
             | CommandError::ReadOnly
             | CommandError::TooSmall { .. }
             | CommandError::NotFailed(_)

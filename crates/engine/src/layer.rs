@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layers::slice::SliceError;
 use crate::log_cache::LogError;
+use crate::mirror::MirrorError;
 use crate::raid::stride::StrideError;
 use crate::raid::{AssembleError, CommandError};
 use crate::write_cache::WriteCacheError;
@@ -30,6 +31,12 @@ pub enum Io {
     Read {
         at: Lba,
         buf: Buf,
+    },
+    /// The same from one copy of what is below, for who knows that another is wrong. Only layers with [`Geometry::copies`] get it.
+    ReadCopy {
+        at: Lba,
+        buf: Buf,
+        copy: u8,
     },
     Write {
         at: Lba,
@@ -79,7 +86,9 @@ impl Io {
     pub fn extent(&self) -> Option<Extent> {
         let of = |at: Lba, buf: &Buf| Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES);
         match self {
-            Io::Read { at, buf } | Io::Write { at, buf, .. } => Some(of(*at, buf)),
+            Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } | Io::Write { at, buf, .. } => {
+                Some(of(*at, buf))
+            }
             Io::Flush => None,
             Io::Discard { extent } | Io::WriteZeroes { extent, .. } => Some(*extent),
         }
@@ -87,7 +96,7 @@ impl Io {
 
     pub const fn kind(&self) -> IoKind {
         match self {
-            Io::Read { .. } => IoKind::Read,
+            Io::Read { .. } | Io::ReadCopy { .. } => IoKind::Read,
             Io::Write { .. } => IoKind::Write,
             Io::Flush => IoKind::Flush,
             Io::Discard { .. } => IoKind::Discard,
@@ -107,7 +116,7 @@ impl Io {
     /// Takes the buffer out, to send it back with a result.
     pub fn take_buf(self) -> Buf {
         match self {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => buf,
+            Io::Read { buf, .. } | Io::ReadCopy { buf, .. } | Io::Write { buf, .. } => buf,
             Io::Flush | Io::Discard { .. } | Io::WriteZeroes { .. } => Buf::none(),
         }
     }
@@ -391,6 +400,8 @@ pub struct Geometry {
     pub read_only: bool,
     /// The stripes of an array; none for a disk.
     pub stripes: Option<Stripes>,
+    /// How often everything is there, where it can be asked for by [`Io::ReadCopy`]; 1 where it cannot.
+    pub copies: u8,
 }
 
 /// The stripes of an array: one that is written as a whole costs no reads for its parity.
@@ -434,6 +445,7 @@ impl Geometry {
             rotational: false,
             read_only: false,
             stripes: None,
+            copies: 1,
         }
     }
 
@@ -449,7 +461,7 @@ impl Geometry {
     pub fn validate(&self, io: &Io) -> Result<(), IoError> {
         let Some(extent) = io.extent() else { return Ok(()) };
         let whole = match io {
-            Io::Read { buf, .. } | Io::Write { buf, .. } => {
+            Io::Read { buf, .. } | Io::ReadCopy { buf, .. } | Io::Write { buf, .. } => {
                 (buf.len() as u64).is_multiple_of(crate::SECTOR_BYTES)
             }
             _ => true,
@@ -483,6 +495,15 @@ pub trait BlockDevice {
 
     fn read(&mut self, at: Lba, bytes: usize) -> Result<Buf, IoError> {
         let result = self.run(Io::Read { at, buf: Buf::zeroed(bytes) });
+        result.status.map(|()| result.buf)
+    }
+
+    /// What one copy has, of a device that has several; see [`Geometry::copies`].
+    fn read_copy(&mut self, at: Lba, bytes: usize, copy: u8) -> Result<Buf, IoError> {
+        if self.geometry().copies == 1 {
+            return self.read(at, bytes);
+        }
+        let result = self.run(Io::ReadCopy { at, buf: Buf::zeroed(bytes), copy });
         result.status.map(|()| result.buf)
     }
 
@@ -524,6 +545,8 @@ pub enum ActivateError {
     Log(#[from] LogError),
     #[error(transparent)]
     Array(#[from] AssembleError),
+    #[error(transparent)]
+    Mirror(#[from] MirrorError),
     #[error(transparent)]
     WriteCache(#[from] WriteCacheError),
     #[error(transparent)]

@@ -14,6 +14,7 @@ mod units;
 pub mod destage;
 pub mod layers;
 pub mod log_cache;
+pub mod mirror;
 pub mod raid;
 #[cfg(feature = "testing")]
 pub mod testing;

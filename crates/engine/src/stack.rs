@@ -269,7 +269,12 @@ impl Stack {
         Ok(())
     }
 
-    fn enter(&mut self, target: Target, origin: Origin, io: Io) {
+    fn enter(&mut self, target: Target, origin: Origin, mut io: Io) {
+        if let Io::ReadCopy { at, buf, .. } = &mut io
+            && self.geometry(target).copies == 1
+        {
+            io = Io::Read { at: *at, buf: std::mem::take(buf) };
+        }
         let key = self.origins.insert(origin);
         match target {
             Target::Layer(layer) => {

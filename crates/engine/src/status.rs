@@ -10,6 +10,7 @@ use crate::layers::fault::FaultStatus;
 use crate::layers::read_ahead::ReadAheadStatus;
 use crate::layers::trace::TraceStatus;
 use crate::log_cache::{Contiguity, Promise, Statistics};
+use crate::mirror::MirrorStatus;
 use crate::raid::ArrayStatus;
 use crate::write_cache::WriteCacheStatus;
 
@@ -19,6 +20,7 @@ use crate::write_cache::WriteCacheStatus;
 pub enum LayerStatus {
     LogCache(Box<LogCacheStatus>),
     Raid(Box<ArrayStatus>),
+    Mirror(Box<MirrorStatus>),
     WriteCache(Box<WriteCacheStatus>),
     ReadAhead(ReadAheadStatus),
     Fault(FaultStatus),
@@ -53,6 +55,13 @@ impl LayerStatus {
     pub fn log_cache(&self) -> Option<&LogCacheStatus> {
         match self {
             LayerStatus::LogCache(cache) => Some(cache),
+            _ => None,
+        }
+    }
+
+    pub fn mirror(&self) -> Option<&MirrorStatus> {
+        match self {
+            LayerStatus::Mirror(mirror) => Some(mirror),
             _ => None,
         }
     }

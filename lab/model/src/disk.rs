@@ -269,7 +269,7 @@ impl Disk {
         let access = match io {
             Io::Flush => return Ok(Work::Flush),
             Io::Discard { .. } => unreachable!("a drive offers none"),
-            Io::Read { .. } => Access::Read,
+            Io::Read { .. } | Io::ReadCopy { .. } => Access::Read,
             Io::Write { durability, .. } => self.write_access(*durability),
             Io::WriteZeroes { .. } => Access::WriteZeroes,
         };
@@ -382,6 +382,7 @@ impl Layer for Disk {
             rotational: true,
             read_only: below.read_only,
             stripes: None,
+            copies: 1,
         });
         Ok(())
     }

@@ -12,11 +12,13 @@ use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
     Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Reads, Strides, WhatPolicy, WhenPolicy,
 };
+use dcd_engine::mirror::MirrorConfig;
 use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, disk, prefill};
+use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
 /// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there go around the log.
@@ -163,7 +165,16 @@ pub(crate) fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk
 }
 
 /// The parts of the stack below the cache: the log and the data.
-fn ports(builder: &mut StackBuilder, geometries: &[Geometry], log_sectors: u64) -> [Target; 2] {
+fn ports(
+    builder: &mut StackBuilder,
+    geometries: &[Geometry],
+    log_sectors: u64,
+    legs: Option<&MirrorConfig>,
+) -> [Target; 2] {
+    if let Some(config) = legs {
+        let (data, legs) = geometries.split_last().expect("legs and a data disk");
+        return [mirror::add(builder, config, legs), builder.device(*data)];
+    }
     let devices: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
     if let [log, data] = devices[..] {
         return [log, data];
@@ -178,16 +189,22 @@ pub(crate) fn slices(builder: &mut StackBuilder, below: Target, data: Extent) ->
     [slice("log", log), slice("data", data)]
 }
 
-fn builds(make: MakeCache, config: LogCacheConfig, log_sectors: u64) -> (Build, Build) {
+fn builds(
+    make: MakeCache,
+    config: LogCacheConfig,
+    log_sectors: u64,
+    legs: Option<MirrorConfig>,
+) -> (Build, Build) {
+    let legs_without = legs.clone();
     let with_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
-        let ports = ports(&mut builder, geometries, log_sectors);
+        let ports = ports(&mut builder, geometries, log_sectors, legs.as_ref());
         let root = builder.layer("cache", make(config.clone()), &ports);
         builder.finish(root)
     };
     let without_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
-        let [_, data] = ports(&mut builder, geometries, log_sectors);
+        let [_, data] = ports(&mut builder, geometries, log_sectors, legs_without.as_ref());
         let whole = Slice::new(Extent::new(Lba(0), DATA_SECTORS));
         let root = builder.layer("bare", Box::new(whole), &[data]);
         builder.finish(root)
@@ -207,7 +224,7 @@ pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
         let told = LogCacheConfig { ordered_destage: !plain, bypass_bytes: 0, ..config };
         Box::new(LogCache::new(told))
     });
-    rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make)
+    rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make, None)
 }
 
 /// The log cache whose log is damaged at rest, one block at a time. Most of the time nothing is destaged before space runs short,
@@ -220,7 +237,7 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
             (config.when, config.high_mark) = (WhenPolicy::Idle, 90);
         }
     };
-    let rig = rig_of(seed, promise, canary, &lazy, &make);
+    let rig = rig_of(seed, promise, canary, &lazy, &make, None);
     Rig { data_alone: None, rots: true, ..rig }
 }
 
@@ -239,18 +256,31 @@ pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: O
         config.destage_depth = rng.pick(&[1, 1, 4]);
         config.ordered_destage = ordered_destage;
     };
-    rig_of(seed, promise, canary, &fill, &make)
+    rig_of(seed, promise, canary, &fill, &make, None)
 }
 
 /// The log cache as `make` makes it, with settings from the seed.
 pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &MakeCache) -> Rig {
-    rig_of(seed, promise, canary, &|_, _| {}, make)
+    rig_of(seed, promise, canary, &|_, _| {}, make, None)
+}
+
+/// The log cache with its log on legs: see [`mirror::mirrored_rig`].
+pub(crate) fn rig_on_legs(seed: u64, promise: Promise, canary: Option<Canary>, legs: &Legs) -> Rig {
+    let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
+    rig_of(seed, promise, canary, &|_, _| {}, &make, Some(legs))
 }
 
 /// Changes what was drawn, with numbers of its own.
 type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 
-fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, make: &MakeCache) -> Rig {
+fn rig_of(
+    seed: u64,
+    promise: Promise,
+    canary: Option<Canary>,
+    change: Change,
+    make: &MakeCache,
+    legs: Option<&Legs>,
+) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let (mut config, spindle) = draw_config(&mut rng, promise, canary);
     // With numbers of its own, and not with other planted bugs, as the states until they show were counted without it.
@@ -291,14 +321,19 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<Canary>, change: Change, m
         make_smaller(&mut log, &mut data, seed);
     }
     let log_sectors = log.current().sectors();
-    let logical = rng.chance(200);
-    let disks = if logical { vec![joined(&mut rng, &log, &data)] } else { vec![log, data] };
+    let logical = rng.chance(200) && legs.is_none();
+    let disks = match legs {
+        Some(legs) => legs.of(&mut rng, &log).into_iter().chain([data]).collect(),
+        None if logical => vec![joined(&mut rng, &log, &data)],
+        None => vec![log, data],
+    };
+    let data_device = disks.len() - 1;
     let about = format!("{config:?}, {spindle:?}");
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
-    let (build, bare) = builds(Rc::clone(make), config, log_sectors);
-    let data_place = if logical { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
+    let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs.map(|legs| legs.config.clone()));
+    let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
     Rig {
         build_after_log_failure: Some(bare),
         data_alone: ordered_destage.then_some(data_place),

@@ -17,6 +17,7 @@ mod workload;
 
 pub mod cache;
 pub mod explore;
+pub mod mirror;
 pub mod raid;
 pub mod stamp;
 pub mod workloads;

@@ -337,7 +337,7 @@ impl MemDisk {
             return self.fail(io, kind, covers);
         }
         match io {
-            Io::Read { at, mut buf } => {
+            Io::Read { at, mut buf } | Io::ReadCopy { at, mut buf, .. } => {
                 if !buf.is_blank() {
                     self.current.read(at, buf.bytes_mut());
                 }

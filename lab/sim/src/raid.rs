@@ -148,7 +148,7 @@ pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
 }
 
 /// A disk as it is now, for a look.
-struct Now<'a>(&'a MemDisk);
+pub(crate) struct Now<'a>(pub &'a MemDisk);
 
 impl BlockDevice for Now<'_> {
     fn geometry(&self) -> Geometry {

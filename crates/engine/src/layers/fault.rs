@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, OpId, Outbox, Request};
+use crate::layer::{Durability, ErrorKind, Io, IoError, IoKind, IoResult, OpId, Outbox, Request};
 use crate::layers::filter::{Filter, Seen};
 use crate::{Buf, LayerStatus, Nanos};
 
@@ -67,7 +67,7 @@ impl Fault {
     fn fails(&mut self, io: &Io) -> bool {
         let hit = match self.plan.hits {
             Hits::All => true,
-            Hits::Reads => matches!(io, Io::Read { .. }),
+            Hits::Reads => io.kind() == IoKind::Read,
             Hits::Writes => io.modifies(),
             Hits::Flushes => matches!(io, Io::Flush),
         };
@@ -98,7 +98,7 @@ impl Filter for Fault {
                 Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
                     *durability = Durability::Volatile;
                 }
-                Io::Read { .. } | Io::Discard { .. } => {}
+                Io::Read { .. } | Io::ReadCopy { .. } | Io::Discard { .. } => {}
             }
         }
         out.submit(Self::BELOW, OpId(id.0), io);

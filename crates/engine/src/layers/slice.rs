@@ -38,6 +38,7 @@ impl Slice {
         let up_extent = |e: Extent| Extent::new(e.start + base, e.sectors);
         Ok(match io {
             Io::Read { at, buf } => Io::Read { at: up(at), buf },
+            Io::ReadCopy { at, buf, copy } => Io::ReadCopy { at: up(at), buf, copy },
             Io::Write { at, buf, durability } => Io::Write { at: up(at), buf, durability },
             Io::Flush => Io::Flush,
             Io::Discard { extent } => Io::Discard { extent: up_extent(extent) },

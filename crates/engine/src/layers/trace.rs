@@ -94,7 +94,7 @@ impl Trace {
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
                 *durability == Durability::Durable
             }
-            Io::Read { .. } | Io::Flush | Io::Discard { .. } => false,
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush | Io::Discard { .. } => false,
         };
         let record = TraceRecord {
             at: now,

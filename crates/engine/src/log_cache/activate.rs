@@ -4,6 +4,7 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
+use super::copies;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
 use super::destager::Destager;
@@ -124,9 +125,13 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         kept = grow(&mut superblock, &mut PortDevice { ports: below, port: DATA })?;
     }
     let ring = ring_of(&superblock, from, &walked, &segments);
+    let before = superblock.clone();
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
+    if config.canary != Some(Canary::UnevenCopies) {
+        copies::level(&mut device, &before, &walked.to_level)?;
+    }
     write_superblock(&mut device, &mut superblock)?;
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
 }

@@ -58,6 +58,8 @@ pub enum Canary {
     NearProof,
     /// No superblock says how far the log is durable when it comes to rest (breaks rule 4).
     NoRestMark,
+    /// A start does not make the copies of a log the same that is on several legs.
+    UnevenCopies,
 }
 
 impl Canary {

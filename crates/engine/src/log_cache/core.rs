@@ -46,6 +46,8 @@ pub enum Op {
     Destage(u64),
     /// A part of a flush epoch, read from the log.
     Epoch,
+    /// A block that is written again in this segment, as a copy of it was bad.
+    Repair(u32),
     /// Lines of the fingerprint, read before a clean stop.
     Fingerprint(Extent),
 }
@@ -166,6 +168,8 @@ impl Core {
             Op::Destage(slot) => self.on_destage(now, slot, result, out),
             Op::Save(number) => self.on_saved(now, number, result, out),
             Op::Epoch => self.on_epoch(&result),
+            // Where it failed, the other copies are still good.
+            Op::Repair(segment) => self.log.unpin(segment),
             Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
     }

@@ -15,6 +15,7 @@
 //! | `destager` | destaging |
 //! | `keep` | reads that are copied to the log |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
+//! | `copies` | a log that is there more than once |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `spindle` | what was measured of the log's disk |
 //! | `offline` | format, check, dump, rescue |
@@ -23,6 +24,7 @@ mod activate;
 mod buffers;
 mod commit;
 mod config;
+mod copies;
 mod core;
 mod data_disk;
 mod destager;

@@ -41,7 +41,9 @@ impl PendingWrite {
                 (Change::Range(Kind::ZeroesUnmap), Buf::none(), durability)
             }
             Io::WriteZeroes { durability, .. } => (Change::Range(Kind::Zeroes), Buf::none(), durability),
-            Io::Read { .. } | Io::Flush => unreachable!("reads and flushes change nothing"),
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => {
+                unreachable!("reads and flushes change nothing")
+            }
         };
         PendingWrite { id, change, extent, buf, durability, done: 0 }
     }

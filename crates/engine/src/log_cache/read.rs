@@ -31,6 +31,8 @@ enum Part {
     /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are the request, byte by byte, so
     /// they are read into the client's own buffer.
     Log { start: u64, segment: u32, pieces: Few<FromLog>, whole: bool },
+    /// A piece of it from one copy of the log, as another was not what was written.
+    Copy { source: FromLog, segment: u32, copy: u8 },
 }
 
 /// A request that is being put together.
@@ -254,6 +256,10 @@ impl Core {
                 let extent = self.log_blocks(Extent::new(Lba(*start), end - *start));
                 (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
             }
+            Part::Copy { source: FromLog { piece, .. }, copy, .. } => {
+                let extent = self.log_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
+                (LOG, Core::log_read(extent.start, memory(extent.sectors), Some(*copy)))
+            }
         }
     }
 
@@ -295,10 +301,25 @@ impl Core {
                     None => self.take_pieces(key, start, pieces, &result.buf, *whole),
                     Some(_) => pieces.clone(),
                 };
-                error = self.bad_pieces(key, &bad);
                 if *whole {
                     self.readings.get_mut(key).buf = std::mem::take(&mut result.buf);
                 }
+                let bad = self.read_other_copies(key, bad, *segment, None, out);
+                error = self.bad_pieces(key, &bad);
+            }
+            Part::Copy { source, segment, copy } => {
+                let piece = source.piece;
+                let start = self.log_blocks(Extent::new(Lba(piece.place.0), 1)).start;
+                let bad = match error.take() {
+                    None => self.take_pieces(key, start, &[*source], &result.buf, false),
+                    Some(_) => smallvec![*source],
+                };
+                if bad.is_empty() {
+                    self.repair(&piece, *segment, std::mem::take(&mut result.buf), out);
+                }
+                self.log.unpin(*segment);
+                let bad = self.read_other_copies(key, bad, *segment, Some(*copy), out);
+                error = self.bad_pieces(key, &bad);
             }
         }
         let reading = self.readings.get_mut(key);
@@ -313,6 +334,30 @@ impl Core {
             self.finish(now, reading.id, IoResult { buf: reading.buf, status }, out);
             self.retry_pending(now, out);
         }
+    }
+
+    /// Reads pieces that are dirty from another copy of the log; the answer are those for which there is none, or no need.
+    fn read_other_copies(
+        &mut self,
+        key: u64,
+        bad: Few<FromLog>,
+        segment: u32,
+        tried: Option<u8>,
+        out: &mut Outbox,
+    ) -> Few<FromLog> {
+        let Some(copy) = self.next_copy(tried) else { return bad };
+        let (dirty, clean): (Few<FromLog>, _) = bad.into_iter().partition(|source| source.piece.dirty);
+        for source in dirty {
+            let part = Part::Copy { source, segment, copy };
+            let reading = self.readings.get_mut(key);
+            let (index, blank) = (reading.parts.len(), reading.buf.is_blank());
+            reading.left += 1;
+            let (port, io) = self.part_io(&part, blank, None);
+            self.readings.get_mut(key).parts.push(Some(part));
+            self.log.pin(segment);
+            self.submit(port, Op::Part { reading: key, part: index }, io, out);
+        }
+        clean
     }
 
     /// Pieces that could not be read, or are not what was written. The error where there is no other copy.

@@ -58,6 +58,8 @@ pub struct Statistics {
     pub gap_reads: u64,
     pub destage_errors: u64,
     pub log_read_errors: u64,
+    /// Reads of the log that were not what was written, where another copy of it was.
+    pub log_other_copy: u64,
     pub last_error: Option<IoError>,
 }
 
@@ -65,7 +67,7 @@ impl Statistics {
     pub fn count(&mut self, io: &Io) {
         let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);
         match io {
-            Io::Read { .. } => {
+            Io::Read { .. } | Io::ReadCopy { .. } => {
                 self.reads += 1;
                 self.read_bytes += bytes;
             }

@@ -20,6 +20,7 @@ impl Core {
             rotational: self.data.geometry().rotational,
             stripes: self.data.geometry().stripes,
             read_only: self.data.geometry().read_only,
+            copies: 1,
         }
     }
 

@@ -37,7 +37,7 @@ pub enum Kind {
 
 pub fn kind(io: &Io) -> Kind {
     match io {
-        Io::Read { .. } => Kind::Read,
+        Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
         Io::Write { durability: Durability::Durable, .. } => Kind::WriteThrough,
         Io::Write { .. } => Kind::Write,
         Io::Flush => Kind::Flush,

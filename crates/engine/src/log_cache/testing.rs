@@ -67,7 +67,7 @@ impl Ram {
             return Err(IoError::at(ErrorKind::Medium, extent));
         }
         match io {
-            Io::Read { buf, .. } => {
+            Io::Read { buf, .. } | Io::ReadCopy { buf, .. } => {
                 let bytes = self.slice(extent).to_vec();
                 buf.bytes_mut().copy_from_slice(&bytes);
             }

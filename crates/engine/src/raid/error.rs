@@ -143,6 +143,14 @@ pub enum CommandError {
     NoMember { role: usize, members: usize },
     #[error("the array takes no writes")]
     NoWrites,
+    #[error("the legs of a log can be added and removed, and nothing else")]
+    OfMirror,
+    #[error("it is no leg of this log")]
+    NoLeg,
+    #[error("it is the only leg that has all that was acknowledged")]
+    LastLeg,
+    #[error("the log has {0} legs, which is the most")]
+    TooManyLegs(usize),
     #[error("the device cannot be written")]
     ReadOnly,
     #[error("the device has {sectors} sectors, and each member has {needed}")]

@@ -258,7 +258,7 @@ impl Layer for WriteCache {
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let block_bytes = self.config.block_bytes;
         let mut geometry = below.geometry(Port(0));
-        geometry.sectors = 0;
+        (geometry.sectors, geometry.copies) = (0, 1);
         if self.maps.len() > 1 {
             geometry.stripes = None;
         }

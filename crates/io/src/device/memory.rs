@@ -27,6 +27,7 @@ impl MemoryDevice {
             rotational: false,
             read_only: false,
             stripes: None,
+            copies: 1,
         };
         MemoryDevice { geometry, chunks: BTreeMap::new() }
     }
@@ -102,7 +103,7 @@ impl BlockDevice for MemoryDevice {
             return IoResult::err(io.take_buf(), error);
         }
         match &mut io {
-            Io::Read { at, buf } => self.read_into(*at, buf.bytes_mut()),
+            Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => self.read_into(*at, buf.bytes_mut()),
             Io::Write { at, buf, .. } => self.write_from(*at, buf.bytes()),
             Io::Flush => {}
             Io::Discard { extent } | Io::WriteZeroes { extent, .. } => self.clear(*extent),

@@ -222,6 +222,7 @@ fn measure(
         rotational: found.rotational,
         read_only: spec.read_only,
         stripes: None,
+        copies: 1,
     };
     let calls_by = match () {
         () if in_memory => CallsBy::Itself,

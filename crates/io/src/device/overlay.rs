@@ -50,7 +50,7 @@ impl BlockDevice for Overlay {
             return IoResult::err(io.take_buf(), error);
         }
         match &io {
-            Io::Read { .. } => return self.run_read(io),
+            Io::Read { .. } | Io::ReadCopy { .. } => return self.run_read(io),
             Io::Write { at, buf, .. } => {
                 let sectors = buf.bytes().chunks_exact(SECTOR);
                 let numbered = (at.0..).zip(sectors.map(|bytes| bytes.try_into().expect("a whole sector")));

@@ -39,7 +39,7 @@ enum OpKind {
 impl OpKind {
     const fn of(io: &Io) -> OpKind {
         match io {
-            Io::Read { .. } => OpKind::Read,
+            Io::Read { .. } | Io::ReadCopy { .. } => OpKind::Read,
             Io::Flush => OpKind::Flush,
             Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => OpKind::Write,
         }

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use dcd_engine::log_cache::{Canary, Promise};
+use dcd_engine::mirror;
 use dcd_engine::raid::{self, Level};
 use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
+use dcd_sim::mirror::{MirrorCanary, mirrored_rig};
 use dcd_sim::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -56,6 +58,14 @@ enum CanaryName {
     NearProof,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
+    /// A leg of a log is believed that missed something (with --legs).
+    StaleLeg,
+    /// A write is acknowledged when one leg of the log has it (with --legs).
+    OneLeg,
+    /// Writes are acknowledged before the labels name a leg that missed one (with --legs).
+    LateLabel,
+    /// A start does not write again what only one leg of the log may have (with --legs).
+    UnevenCopies,
     /// An array without a journal, and crashes that take members (with --raid).
     WriteHole,
     /// An array writes to a region before its bit is durable (with --raid).
@@ -75,6 +85,17 @@ impl CanaryName {
 
     fn is_for_arrays(self) -> bool {
         self == CanaryName::WriteHole || self.of_array().is_some()
+    }
+
+    /// The bug that a log on legs gets.
+    const fn of_legs(self) -> Option<MirrorCanary> {
+        match self {
+            CanaryName::StaleLeg => Some(MirrorCanary::Mirror(mirror::Canary::StaleLeg)),
+            CanaryName::OneLeg => Some(MirrorCanary::Mirror(mirror::Canary::OneLeg)),
+            CanaryName::LateLabel => Some(MirrorCanary::Mirror(mirror::Canary::LateLabel)),
+            CanaryName::UnevenCopies => Some(MirrorCanary::UnevenCopies),
+            _ => None,
+        }
     }
 
     /// The bug that an array gets.
@@ -154,6 +175,9 @@ struct Arguments {
     /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
     #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
     log_cache: Option<LogPlaceName>,
+    /// The log is on two or three legs, which fail, come back, rot, and are lost for good.
+    #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot"])]
+    legs: bool,
     /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each
     /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
@@ -200,6 +224,12 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
                 ..RaidSubject::new(level)
             },
         );
+        lie(arguments, &mut rig);
+        return rig;
+    }
+    let of_legs = arguments.canary.and_then(CanaryName::of_legs);
+    if arguments.legs || of_legs.is_some() {
+        let mut rig = mirrored_rig(seed, arguments.promise.into(), of_legs);
         lie(arguments, &mut rig);
         return rig;
     }
@@ -251,9 +281,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let ordered = if arguments.ordered_destage { " --ordered-destage" } else { "" };
     let fill = if arguments.fill { " --fill" } else { "" };
     let rot = if arguments.rot { " --rot" } else { "" };
+    let legs = if arguments.legs { " --legs" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill}{rot} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs} --run {run:#x}",
             name(&arguments.promise)
         );
     };

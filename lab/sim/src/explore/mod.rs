@@ -58,6 +58,8 @@ pub struct Rig {
     pub upper_first: bool,
     /// Disks may be lost for good.
     pub losses: Option<Losses>,
+    /// Bits of this disk flip in crashes, among so many of its sectors.
+    pub spoils: Option<(usize, u64)>,
     /// Members of an array come and go while it runs.
     pub hot_add: Option<HotAdd>,
     /// Where the log of a log cache lies.

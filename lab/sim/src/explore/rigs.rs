@@ -47,6 +47,7 @@ impl Rig {
             reads_again: false,
             upper_first: false,
             losses: None,
+            spoils: None,
             hot_add: None,
             log: None,
             rots: false,

@@ -277,6 +277,17 @@ impl Run {
         }
     }
 
+    /// Flips bits at rest, of the disk that has copies elsewhere.
+    fn spoil(&mut self, cut: &mut Cut) {
+        let Some((disk, sectors)) = self.rig.spoils else { return };
+        for _ in 0..self.rng.below(4) {
+            let at = Lba(self.rng.below(sectors));
+            cut.disks[disk].flip_bit(at, self.rng.below(SECTOR_BYTES * 8));
+            cut.how.push_str(&format!(", a bit flips at {at} of disk {disk}"));
+            *self.counts.kinds.entry("bits flipped".into()).or_default() += 1;
+        }
+    }
+
     /// Takes a disk for good, if one may be lost.
     fn lose_disk(&mut self, disks: &mut [MemDisk]) -> Option<usize> {
         let losses = self.rig.losses.as_ref()?;
@@ -330,6 +341,7 @@ impl Run {
         }
         self.count(&cut, depth, place);
         self.lose_disks(&mut cut);
+        self.spoil(&mut cut);
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
@@ -531,7 +543,11 @@ impl Run {
         let mut buf = Buf::none();
         for start in (0..total).step_by(READ_SECTORS as usize) {
             let sectors = READ_SECTORS.min(total - start);
-            let first = read(driver, stack, start, sectors, buf)?;
+            let first = read(driver, stack, start, sectors, buf);
+            if first.is_err() {
+                self.tell_driver(driver);
+            }
+            let first = first?;
             if twice && read(driver, stack, start, sectors, Buf::none())?.bytes() != first.bytes() {
                 return Err(format!("two reads at {} differ", Lba(start)));
             }

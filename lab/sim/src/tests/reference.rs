@@ -168,7 +168,7 @@ impl Reference {
 
     fn request(&mut self, now: Nanos, id: RequestId, io: Io, out: &mut Outbox) {
         let durable = match &io {
-            Io::Read { at, buf } => {
+            Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => {
                 let over = self.newest(Extent::new(*at, buf.len() as u64 / SECTOR_BYTES));
                 let pending = Pending::Read { id, at: *at, over };
                 return self.submit(out, DATA, pending, io);

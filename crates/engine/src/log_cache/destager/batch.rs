@@ -3,7 +3,7 @@
 use super::room::Item;
 use super::{Phase, RETRY_FIRST, RETRY_MAX};
 use crate::destage::when::{self, WhenPolicy};
-use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, Port, Report, Unfinished};
+use crate::layer::{ErrorKind, IoError, IoResult, Outbox, Port, Report, Unfinished};
 use crate::log_cache::core::{Core, DATA, LOG, Mode, Op, Stop};
 use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
 
@@ -381,7 +381,8 @@ impl Core {
         let at = Lba(ordered.read.sector);
         let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
         log.pin(log.ring().index(ordered.read.segment));
-        self.submit(LOG, Op::Epoch, Io::Read { at, buf }, out);
+        let copy = (log.geometry().copies > 1).then_some(ordered.copy);
+        self.submit(LOG, Op::Epoch, Core::log_read(at, buf, copy), out);
         self.destager.epoch_flying = true;
     }
 
@@ -391,15 +392,35 @@ impl Core {
         let safe = log.safe_seq();
         let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
         log.unpin(log.ring().index(ordered.read.segment));
-        if let Err(error) = result.status {
+        let copies = log.geometry().copies;
+        let next_seq = ordered.read.seq;
+        match result.status {
+            Ok(()) => {
+                let start = ordered.read.sector;
+                ordered.take(result.buf.bytes(), start, log.superblock(), safe);
+            }
+            Err(error) => {
+                ordered.unreadable += 1;
+                self.statistics.last_error = Some(error);
+            }
+        }
+        if ordered.read.seq > next_seq {
+            (ordered.fruitless, ordered.unreadable) = (0, 0);
+        } else {
+            ordered.fruitless += 1;
+        }
+        if ordered.unreadable == copies {
+            (ordered.fruitless, ordered.unreadable) = (0, 0);
             self.statistics.log_read_errors += 1;
-            self.statistics.last_error = Some(error);
             self.destager.lost.epoch_failed();
             self.destager.fail();
             return;
         }
-        let start = ordered.read.sector;
-        ordered.take(result.buf.bytes(), start, log.superblock(), safe);
+        if !ordered.complete && copies > 1 && ordered.fruitless < copies {
+            // The other copies may have what comes next in this segment.
+            ordered.copy = (ordered.copy + 1) % copies;
+            return;
+        }
         if ordered.complete {
             self.destager.lost.epoch_read();
         } else {

@@ -45,7 +45,8 @@ impl Core {
             self.log.pin(group.segment);
             let extent = self.log_blocks(group.extent);
             let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
-            self.send(Flight::Read(group), Io::Read { at: extent.start, buf }, out);
+            let read = Core::log_read(extent.start, buf, group.copy);
+            self.send(Flight::Read(group), read, out);
         }
         while self.destager.room.groups.is_empty() && self.destager.flights.len() < self.destage_depth(DATA) {
             let Some(read) = self.destager.room.gap_reads.pop_front() else { break };
@@ -90,7 +91,7 @@ impl Core {
         let room = &self.destager.room;
         let piece = room.item(room.order[at]).piece;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-        Group { extent, segment: group.segment, first: at as u32, count: 1 }
+        Group { extent, segment: group.segment, first: at as u32, count: 1, copy: group.copy }
     }
 
     /// Puts what was read into the runs, piece by piece, each one checked.
@@ -100,7 +101,7 @@ impl Core {
             let index = room.order[at];
             let piece = room.item(index).piece;
             if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
-                self.lose_item(index);
+                self.read_other_copy(group, at);
                 continue;
             }
             let is_clean = index as usize >= room.items.len();
@@ -117,6 +118,19 @@ impl Core {
                 }
                 at += 1;
             }
+        }
+    }
+
+    /// A piece is not what was written, or cannot be read: another copy of the log may have it.
+    fn read_other_copy(&mut self, group: &Group, at: usize) {
+        let mut single = self.single(group, at);
+        match self.next_copy(group.copy) {
+            Some(copy) => {
+                single.copy = Some(copy);
+                self.statistics.log_other_copy += u64::from(group.copy.is_none());
+                self.destager.room.groups.push_back(single);
+            }
+            None => self.lose_item(self.destager.room.order[at]),
         }
     }
 
@@ -209,7 +223,7 @@ impl Core {
                             self.destager.room.groups.push_back(single);
                         }
                     }
-                    Err(_) => self.lose_item(self.destager.room.order[group.first as usize]),
+                    Err(_) => self.read_other_copy(&group, group.first as usize),
                 }
                 self.destager.room.give_back(result.buf);
             }

@@ -31,11 +31,16 @@ pub struct Ordered {
     epoch: Option<u64>,
     index: Index,
     pub complete: bool,
+    /// The copy of the log that is read, where it has several; how many have brought nothing since one did, and could not be read.
+    pub copy: u8,
+    pub fruitless: u8,
+    pub unreadable: u8,
 }
 
 impl Ordered {
     pub fn new(index: Index, start: Cursor) -> Ordered {
-        Ordered { destaged: start, read: start, epoch: None, index, complete: false }
+        let (epoch, complete) = (None, false);
+        Ordered { destaged: start, read: start, epoch, index, complete, copy: 0, fruitless: 0, unreadable: 0 }
     }
 
     /// The oldest segment that is still to be read.
@@ -80,6 +85,7 @@ impl Ordered {
     }
 
     pub fn next_segment(&mut self, log: &Log) {
+        (self.fruitless, self.unreadable) = (0, 0);
         self.read.segment += 1;
         self.read.sector = log.start_of(self.read.segment);
     }

@@ -117,6 +117,7 @@ impl Core {
                     segment,
                     first: at as u32,
                     count: 1,
+                    copy: None,
                 }),
             }
         }

@@ -48,6 +48,8 @@ pub struct Group {
     /// A stretch of the window's `order`.
     pub first: u32,
     pub count: u32,
+    /// The copy of the log that it is read from, after another was bad.
+    pub copy: Option<u8>,
 }
 
 impl Group {

@@ -220,15 +220,20 @@ pub(in crate::log_cache) fn read_payload(
     let block = u64::from(log.geometry().logical_block_bytes) / SECTOR_BYTES;
     let start = place / block * block;
     let end = (place + entry.sectors).next_multiple_of(block);
-    match log.read(Lba(start), ((end - start) * SECTOR_BYTES) as usize) {
-        Ok(buf) => {
-            let from = ((place - start) * SECTOR_BYTES) as usize;
-            let bytes = buf.bytes().get(from..from + (entry.sectors * SECTOR_BYTES) as usize);
-            Ok(bytes.filter(|bytes| crc32c::crc32c(bytes) == crc).map(<[u8]>::to_vec))
+    for copy in 0..log.geometry().copies {
+        match log.read_copy(Lba(start), ((end - start) * SECTOR_BYTES) as usize, copy) {
+            Ok(buf) => {
+                let from = ((place - start) * SECTOR_BYTES) as usize;
+                let bytes = buf.bytes().get(from..from + (entry.sectors * SECTOR_BYTES) as usize);
+                if let Some(bytes) = bytes.filter(|bytes| crc32c::crc32c(bytes) == crc) {
+                    return Ok(Some(bytes.to_vec()));
+                }
+            }
+            Err(error) if of_medium(&error) => {}
+            Err(source) => return Err(LogError::Io { what: "reading the log device", source }),
         }
-        Err(error) if of_medium(&error) => Ok(None),
-        Err(source) => Err(LogError::Io { what: "reading the log device", source }),
     }
+    Ok(None)
 }
 
 /// An error of the medium concerns its sectors alone; any other concerns the device.

@@ -12,28 +12,76 @@ use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 /// Both copies as they are on the device.
 pub type Copies = [Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good.
+/// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good. Where the log itself is there
+/// more than once, the newest that each place has.
 pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
     let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
     for (index, copy) in copies.iter_mut().enumerate() {
-        let mut block = log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES);
-        if block.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost)) {
-            // Without the block behind it, it is as good.
-            block = log.read(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES);
+        let mut of_legs = Vec::new();
+        for leg in 0..log.geometry().copies {
+            of_legs.push(read_copy(log, index, leg)?);
         }
-        *copy = match block {
-            Ok(block) => Superblock::decode(block.bytes()).and_then(|superblock| {
-                let here = superblock.generation % 2 == index as u64;
-                if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }
-            }),
-            Err(error) if error.kind == ErrorKind::OutOfRange => Err(SuperblockError::NoMagic),
-            Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => {
-                Err(SuperblockError::Checksum)
-            }
-            Err(source) => return Err(LogError::Io { what: "reading the superblock", source }),
-        };
+        *copy = newest_of(of_legs);
     }
     Ok(copies)
+}
+
+/// One of the two copies, as one leg of the log has it.
+fn read_copy(
+    log: &mut dyn BlockDevice,
+    index: usize,
+    leg: u8,
+) -> Result<Result<Superblock, SuperblockError>, LogError> {
+    let mut block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg);
+    if block.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost)) {
+        // Without the block behind it, it is as good.
+        block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES, leg);
+    }
+    match block {
+        Ok(block) => Ok(Superblock::decode(block.bytes()).and_then(|superblock| {
+            let here = superblock.generation % 2 == index as u64;
+            if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }
+        })),
+        Err(error) if error.kind == ErrorKind::OutOfRange => Ok(Err(SuperblockError::NoMagic)),
+        Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => {
+            Ok(Err(SuperblockError::Checksum))
+        }
+        Err(source) => Err(LogError::Io { what: "reading the superblock", source }),
+    }
+}
+
+/// One of another version wins: this program must not touch it.
+fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superblock, SuperblockError> {
+    let rank = |copy: &Result<Superblock, SuperblockError>| match copy {
+        Err(SuperblockError::Version(_)) => (3, 0),
+        Ok(superblock) => (2, superblock.generation),
+        Err(SuperblockError::NoMagic) => (0, 0),
+        Err(_) => (1, 0),
+    };
+    of_legs.into_iter().max_by_key(rank).expect("a log is there at least once")
+}
+
+/// A crash can leave one leg with a superblock that no other has. It counts by now, so the others get it before the next one goes over the
+/// one that they have in its place.
+fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
+    let index = (generation % 2) as usize;
+    let mut good = None;
+    let mut differs = false;
+    for leg in 0..log.geometry().copies {
+        let is_it = |block: &Buf| {
+            Superblock::decode(block.bytes()).is_ok_and(|superblock| superblock.generation == generation)
+        };
+        match log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg).ok().filter(is_it) {
+            Some(block) => good = good.or(Some(block)),
+            None => differs = true,
+        }
+    }
+    match good.filter(|_| differs) {
+        Some(block) => {
+            log.write(SUPERBLOCK_SECTORS[index], block).map_err(LogError::io("writing the superblock"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
@@ -67,6 +115,9 @@ pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) 
     let mut next = superblock.clone();
     next.generation += 1;
     let copy = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+    if log.geometry().copies > 1 {
+        level(log, superblock.generation)?;
+    }
     log.flush().map_err(LogError::io("flushing the log device"))?;
     log.write(copy, Buf::copy_of(next.encode().as_bytes()))
         .map_err(LogError::io("writing the superblock"))?;

@@ -172,6 +172,9 @@ pub struct Walked {
     /// What was lost, where that was accepted. At most [`LISTED_MAX`] are listed; `damages` counts all.
     pub damage: Vec<Damage>,
     pub damages: u64,
+    /// Records that a copy of the log may lack, where it has several: nothing says that they were durable, or one of them is not what was
+    /// written.
+    pub to_level: Vec<Believed>,
 }
 
 impl Walked {
@@ -179,6 +182,15 @@ impl Walked {
     pub const fn is_empty(&self) -> bool {
         self.tail_seq == self.next_seq
     }
+}
+
+/// A record that the walk has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Believed {
+    pub seq: u64,
+    /// A copy that was left behind may have another record of this number, of an earlier activation.
+    pub epoch: u64,
+    pub sector: u64,
 }
 
 /// A place between records.
@@ -232,6 +244,12 @@ struct Walk<'a> {
     torn_sector: Option<u64>,
     damage: Vec<Damage>,
     damages: u64,
+    /// The copy that had the last header that was found.
+    found_on: usize,
+    /// A header that was visited calls every record before this one durable.
+    durable_seq: u64,
+    /// See [`Walked::to_level`]; whether copies are known to differ.
+    to_level: VecDeque<(Believed, bool)>,
 }
 
 /// Walks the log from the superblock's tail to its end.
@@ -273,6 +291,9 @@ pub fn walk(
         torn_sector: None,
         damage: Vec::new(),
         damages: 0,
+        found_on: 0,
+        durable_seq: superblock.durable_seq,
+        to_level: VecDeque::new(),
     };
     while let Some(header) = walk.next()? {
         if let Some(summaries) = &mut walk.summaries
@@ -388,15 +409,16 @@ impl Walk<'_> {
 
     fn bad_entries(&mut self, header: &Header) -> Result<Vec<usize>, RecoverError> {
         let end = self.segment_end(self.superblock.segment_of(header.sector));
-        self.reader.get(header.sector, u64::from(header.sectors), end)?;
+        let _ = self.reader.get(0, header.sector, u64::from(header.sectors), end)?;
         let mut sector = header.sector + self.superblock.log_block_sectors();
         let mut bad = Vec::new();
         for (index, entry) in header.entries.iter().enumerate() {
             // A clean copy is checked when it is read: without it nothing is lost.
             if entry.kind == Kind::Data {
-                let payload = self.reader.get(sector, entry.extent.sectors, end)?;
-                if payload.is_none_or(|bytes| crc32c::crc32c(bytes) != entry.crc) {
-                    bad.push(index);
+                let is_whole = |bytes: &[u8]| (crc32c::crc32c(bytes) == entry.crc).then_some(());
+                match self.reader.find((sector, entry.extent.sectors, end), is_whole)? {
+                    Some((_, copy)) => self.found_on = self.found_on.max(copy),
+                    None => bad.push(index),
                 }
             }
             sector += entry.payload_sectors();
@@ -424,6 +446,7 @@ impl Walk<'_> {
         self.last_sectors = u64::from(header.sectors);
         self.flush_epoch = self.flush_epoch.max(header.flush_epoch);
         self.live.push_back((header.seq, header.sector));
+        self.note_level(&header);
         self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
         while self.live.front().is_some_and(|&(seq, _)| seq < self.oldest_live_seq) {
             self.live.pop_front();
@@ -437,6 +460,25 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes what may have to be made the same in all copies.
+    fn note_level(&mut self, header: &Header) {
+        if self.reader.copies() == 1 {
+            return;
+        }
+        let known =
+            self.summaries.as_ref().is_some_and(|summaries| summaries.is_durable(header.epoch, header.seq));
+        let differs = self.found_on > 0;
+        if differs || !known {
+            let Header { seq, epoch, sector, .. } = *header;
+            self.to_level.push_back((Believed { seq, epoch, sector }, differs));
+        }
+        self.durable_seq = self.durable_seq.max(header.durable_seq);
+        let durable_seq = self.durable_seq;
+        if self.to_level.front().is_some_and(|(record, _)| record.seq < durable_seq) {
+            self.to_level.retain(|(record, differs)| *differs || record.seq >= durable_seq);
+        }
     }
 
     /// The place of a record: it lies in the segment of the current place or in a later one.
@@ -460,6 +502,8 @@ impl Walk<'_> {
                 self.live.pop_back();
             }
         }
+        let next_seq = self.seq;
+        self.to_level.retain(|(record, _)| record.seq < next_seq);
         let end = self.place.sector;
         let ring_end = self.superblock.end_sector();
         let wrapped = if end == ring_end { self.superblock.segment_start(0) } else { end };
@@ -480,6 +524,7 @@ impl Walk<'_> {
             bytes_read: self.reader.bytes_read,
             damage: self.damage,
             damages: self.damages,
+            to_level: self.to_level.into_iter().map(|(record, _)| record).collect(),
         }
     }
 }

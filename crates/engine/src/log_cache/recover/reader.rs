@@ -1,4 +1,4 @@
-//! Reads the log through one window, and tells unreadable sectors from a device that is gone.
+//! Reads the log through one window for each copy of it, and tells unreadable sectors from a device that is gone.
 
 use super::RecoverError;
 use crate::log_cache::format::Superblock;
@@ -7,14 +7,20 @@ use crate::{BlockDevice, ErrorKind, IoError, Lba, SECTOR_BYTES};
 /// One request to the log device: large enough that a spinning disk streams.
 const READ_SECTORS_MAX: u64 = (1 << 20) / SECTOR_BYTES;
 
+#[derive(Clone, Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+    /// First sectors of the unreadable blocks in it, ascending.
+    unreadable: Vec<u64>,
+}
+
 pub struct Reader<'a> {
     log: &'a mut dyn BlockDevice,
     block_sectors: u64,
-    start: u64,
-    window: Vec<u8>,
-    /// First sectors of the unreadable blocks in the window, ascending.
-    unreadable: Vec<u64>,
-    /// The first unreadable sector that was asked for since this was last cleared.
+    /// Of each copy.
+    windows: Vec<Window>,
+    /// The first sector that was asked for since this was last cleared and that no copy has readable.
     pub first_unreadable: Option<u64>,
     pub reads: u64,
     pub bytes_read: u64,
@@ -23,74 +29,117 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub fn new(log: &'a mut dyn BlockDevice, superblock: &Superblock) -> Reader<'a> {
         Reader {
-            log,
             block_sectors: superblock.log_block_sectors(),
-            start: 0,
-            window: Vec::new(),
-            unreadable: Vec::new(),
+            windows: vec![Window::default(); usize::from(log.geometry().copies)],
+            log,
             first_unreadable: None,
             reads: 0,
             bytes_read: 0,
         }
     }
 
-    fn holds(&self, at: u64, sectors: u64) -> bool {
-        let end = self.start + self.window.len() as u64 / SECTOR_BYTES;
-        at >= self.start && at + sectors <= end
+    pub const fn copies(&self) -> usize {
+        self.windows.len()
     }
 
-    /// The bytes of some sectors, or `None` where a part cannot be read. What is not in the window is read up to sector
-    /// `until`, at most 1 MiB more than is needed.
-    pub fn get(&mut self, at: u64, sectors: u64, until: u64) -> Result<Option<&[u8]>, RecoverError> {
-        if !self.holds(at, sectors) {
+    /// The bytes of some sectors as one copy has them, or where a part of them cannot be read. What is not in the window is read up to
+    /// sector `until`, at most 1 MiB more than is needed.
+    pub fn get(
+        &mut self,
+        copy: usize,
+        at: u64,
+        sectors: u64,
+        until: u64,
+    ) -> Result<Result<&[u8], u64>, RecoverError> {
+        if !self.windows[copy].holds(at, sectors) {
             let wanted = sectors.next_multiple_of(self.block_sectors);
-            self.fill(at, wanted.max((until - at).min(READ_SECTORS_MAX)))?;
+            self.fill(copy, at, wanted.max((until - at).min(READ_SECTORS_MAX)))?;
         }
-        let bad = self.unreadable.iter().find(|&&bad| bad < at + sectors && at < bad + self.block_sectors);
+        let window = &self.windows[copy];
+        let bad = window.unreadable.iter().find(|&&bad| bad < at + sectors && at < bad + self.block_sectors);
         if let Some(&bad) = bad {
-            self.first_unreadable.get_or_insert(bad);
-            return Ok(None);
+            return Ok(Err(bad));
         }
-        let from = ((at - self.start) * SECTOR_BYTES) as usize;
-        Ok(Some(&self.window[from..from + (sectors * SECTOR_BYTES) as usize]))
+        let from = ((at - window.start) * SECTOR_BYTES) as usize;
+        Ok(Ok(&window.bytes[from..from + (sectors * SECTOR_BYTES) as usize]))
     }
 
-    fn fill(&mut self, at: u64, sectors: u64) -> Result<(), RecoverError> {
-        self.start = at;
-        self.window.clear();
-        self.unreadable.clear();
+    /// What the first copy makes of some sectors that makes anything of them, and its number; notes what no copy can read.
+    pub fn find<T>(
+        &mut self,
+        (at, sectors, until): (u64, u64, u64),
+        mut take: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Option<(T, usize)>, RecoverError> {
+        let mut unreadable = 0;
+        for copy in 0..self.copies() {
+            match self.get(copy, at, sectors, until)? {
+                Ok(bytes) => {
+                    if let Some(found) = take(bytes) {
+                        return Ok(Some((found, copy)));
+                    }
+                }
+                Err(bad) => {
+                    unreadable += 1;
+                    if unreadable == self.copies() {
+                        self.first_unreadable.get_or_insert(bad);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn fill(&mut self, copy: usize, at: u64, sectors: u64) -> Result<(), RecoverError> {
+        let mut window = std::mem::take(&mut self.windows[copy]);
+        window.start = at;
+        window.bytes.clear();
+        window.unreadable.clear();
         let mut done = 0;
         while done < sectors {
             let piece = (sectors - done).min(READ_SECTORS_MAX);
-            if !self.append(at + done, piece)? {
+            if !self.append(copy, &mut window, at + done, piece)? {
                 for block in (0..piece).step_by(self.block_sectors as usize) {
                     let sector = at + done + block;
-                    if !self.append(sector, self.block_sectors)? {
-                        self.unreadable.push(sector);
-                        let len = self.window.len() + (self.block_sectors * SECTOR_BYTES) as usize;
-                        self.window.resize(len, 0);
+                    if !self.append(copy, &mut window, sector, self.block_sectors)? {
+                        window.unreadable.push(sector);
+                        let len = window.bytes.len() + (self.block_sectors * SECTOR_BYTES) as usize;
+                        window.bytes.resize(len, 0);
                     }
                 }
             }
             done += piece;
         }
+        self.windows[copy] = window;
         Ok(())
     }
 
-    /// Reads into the end of the window; false where the medium cannot read it.
-    fn append(&mut self, at: u64, sectors: u64) -> Result<bool, RecoverError> {
+    /// Reads into the end of a window; false where the medium cannot read it.
+    fn append(
+        &mut self,
+        copy: usize,
+        window: &mut Window,
+        at: u64,
+        sectors: u64,
+    ) -> Result<bool, RecoverError> {
         let bytes = sectors * SECTOR_BYTES;
         self.reads += 1;
-        match self.log.read(Lba(at), bytes as usize) {
+        match self.log.read_copy(Lba(at), bytes as usize, copy as u8) {
             Ok(buf) => {
                 self.bytes_read += bytes;
-                self.window.extend_from_slice(buf.bytes());
+                window.bytes.extend_from_slice(buf.bytes());
                 // A blank buffer has a length and no bytes.
-                self.window.resize(((at - self.start) * SECTOR_BYTES + bytes) as usize, 0);
+                window.bytes.resize(((at - window.start) * SECTOR_BYTES + bytes) as usize, 0);
                 Ok(true)
             }
             Err(IoError { kind: ErrorKind::Medium | ErrorKind::Lost, .. }) => Ok(false),
             Err(source) => Err(RecoverError::Io { sector: at, source }),
         }
+    }
+}
+
+impl Window {
+    fn holds(&self, at: u64, sectors: u64) -> bool {
+        let end = self.start + self.bytes.len() as u64 / SECTOR_BYTES;
+        at >= self.start && at + sectors <= end
     }
 }

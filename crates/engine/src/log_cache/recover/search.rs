@@ -55,7 +55,7 @@ impl Walk<'_> {
         if self.last_sectors >= self.hop_sectors && sector < end {
             // Most likely the next record begins right here and is large, too: read no more than its header.
             let until = sector + self.superblock.log_block_sectors();
-            if let Some(header) = self.header_at(sector, until)?.filter(|h| self.is_expected(h)) {
+            if let Some(header) = self.header_at(sector, until, Walk::is_expected)? {
                 return Ok(Some(header));
             }
         }
@@ -73,7 +73,7 @@ impl Walk<'_> {
         }
         if self.last_sectors >= self.hop_sectors {
             let until = start + self.superblock.log_block_sectors();
-            if let Some(header) = self.header_at(start, until)?.filter(|h| self.is_expected(h)) {
+            if let Some(header) = self.header_at(start, until, Walk::is_expected)? {
                 return Ok(Some(header));
             }
         }
@@ -241,7 +241,7 @@ impl Walk<'_> {
         let (end, ring_end) = (start + sectors, self.superblock.end_sector());
         for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
             // Large reads, also where segments are small: the next segment is searched next.
-            if let Some(header) = self.header_at(sector, ring_end)? {
+            if let Some(header) = self.any_header_at(sector, ring_end)? {
                 f(header);
             }
         }
@@ -265,22 +265,65 @@ impl Walk<'_> {
         wanted: impl Fn(&Self, &Header) -> bool,
     ) -> Result<Option<Header>, RecoverError> {
         for sector in (from..end).step_by(self.superblock.log_block_sectors() as usize) {
-            if let Some(header) = self.header_at(sector, end)?.filter(|header| wanted(self, header)) {
+            if let Some(header) = self.header_at(sector, end, &wanted)? {
                 return Ok(Some(header));
             }
         }
         Ok(None)
     }
 
-    /// The header at a sector, if there is a sane one; reads ahead up to `until`.
-    fn header_at(&mut self, sector: u64, until: u64) -> Result<Option<Header>, RecoverError> {
-        let sectors = self.superblock.log_block_sectors();
-        let Some(block) = self.reader.get(sector, sectors, until)? else { return Ok(None) };
-        if block[..4] != RECORD_MAGIC {
-            return Ok(None);
+    /// The header at a sector that is wanted, from the first copy that has it there; reads ahead up to `until`.
+    fn header_at(
+        &mut self,
+        sector: u64,
+        until: u64,
+        wanted: impl Fn(&Self, &Header) -> bool,
+    ) -> Result<Option<Header>, RecoverError> {
+        let mut unreadable = 0;
+        for copy in 0..self.reader.copies() {
+            match self.header_of(copy, sector, until)? {
+                Ok(header) => {
+                    if let Some(header) = header.filter(|header| wanted(self, header)) {
+                        self.found_on = copy;
+                        return Ok(Some(header));
+                    }
+                }
+                Err(()) => unreadable += 1,
+            }
         }
-        Ok(decode_header(block, &self.superblock, sector)
-            .filter(|header| header.oldest_live_seq <= header.seq && header.durable_seq <= header.seq))
+        if unreadable == self.reader.copies() {
+            self.reader.first_unreadable.get_or_insert(sector);
+        }
+        Ok(None)
+    }
+
+    /// The header at a sector as the first copy has it that can be read. What another one has more was not durable in both.
+    fn any_header_at(&mut self, sector: u64, until: u64) -> Result<Option<Header>, RecoverError> {
+        for copy in 0..self.reader.copies() {
+            if let Ok(header) = self.header_of(copy, sector, until)? {
+                return Ok(header);
+            }
+        }
+        self.reader.first_unreadable.get_or_insert(sector);
+        Ok(None)
+    }
+
+    /// The header at a sector of a copy, if there is a sane one, unless the sector cannot be read.
+    fn header_of(
+        &mut self,
+        copy: usize,
+        sector: u64,
+        until: u64,
+    ) -> Result<Result<Option<Header>, ()>, RecoverError> {
+        let sectors = self.superblock.log_block_sectors();
+        let Ok(block) = self.reader.get(copy, sector, sectors, until)? else { return Ok(Err(())) };
+        if block[..4] != RECORD_MAGIC {
+            return Ok(Ok(None));
+        }
+        let header = decode_header(block, &self.superblock, sector);
+        Ok(Ok(
+            header.filter(|header| header.oldest_live_seq <= header.seq && header.durable_seq <= header.seq)
+        ))
     }
 
     pub(super) fn is_expected(&self, header: &Header) -> bool {

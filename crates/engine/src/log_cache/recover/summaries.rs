@@ -54,10 +54,11 @@ impl Summaries {
         for segment in 0..superblock.segments {
             let sector = superblock.segment_start((segment + 1) % superblock.segments);
             let sectors = superblock.log_block_sectors();
-            let block = reader.get(sector, sectors, sector + sectors)?;
-            let summary = block
-                .and_then(|block| Summary::decode(block, superblock, segment, sector))
-                .filter(|summary| believed.contains(&summary.epoch));
+            let summary = reader.find((sector, sectors, sector + sectors), |block| {
+                Summary::decode(block, superblock, segment, sector)
+                    .filter(|summary| believed.contains(&summary.epoch))
+            })?;
+            let summary = summary.map(|(summary, _)| summary);
             if let Some(summary) = &summary {
                 summaries.note_durable(summary.epoch, summary.durable_seq);
                 summaries.buffers = summaries.buffers.max(summary.segment_buffers.into());
@@ -129,16 +130,18 @@ impl Walk<'_> {
             let (sector, bytes) = (summary.sector, summary.bytes());
             let sectors = (bytes as u64).div_ceil(SECTOR_BYTES);
             let unreadable = self.reader.first_unreadable;
-            let read = self.reader.get(sector, sectors, sector + sectors)?;
-            let headers = read.and_then(|bytes| summary.headers(bytes, &self.superblock));
+            let headers = self.reader.find((sector, sectors, sector + sectors), |bytes| {
+                summary.headers(bytes, &self.superblock)
+            })?;
             self.reader.first_unreadable = unreadable;
-            let Some(headers) = headers else {
+            let Some((headers, _)) = headers else {
                 summaries.of[segment as usize] = None;
                 return Ok(None);
             };
             summaries.open = Some((segment, headers.into_iter().map(Some).collect()));
             summaries.is_newly_opened = true;
         }
+        self.found_on = 0;
         let header = summaries.open.as_mut().and_then(|(_, headers)| headers[index as usize].take());
         Ok(header.filter(|header| header.sector >= from && self.is_expected(header)))
     }

@@ -20,7 +20,7 @@ impl Array {
             return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
         }
         let action = match &request.io {
-            Io::Read { .. } | Io::Flush => Action::Read,
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => unreachable!("an array offers none"),
         };

@@ -17,7 +17,7 @@ impl WriteCache {
     pub(in crate::write_cache) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.last_activity = now;
         let action = match &request.io {
-            Io::Read { .. } | Io::Flush => Action::Read,
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => Action::Discard,
             Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },

@@ -1,0 +1,123 @@
+//! A log that is there more than once: on the legs of a mirror. Its checksums say which copy is right.
+//!
+//! - A start reads what one copy lacks from another, and takes every record that one of them has.
+//! - What it believes is then made the same in all copies, before anything new is written: one of them may be lost next.
+//! - A block that is not what was written is read from another copy, and written again where it was.
+
+use super::LogError;
+use super::core::{Core, LOG, Mode, Op};
+use super::format::{Header, Kind, Superblock, decode_header};
+use super::recover::Believed;
+use super::table::Piece;
+use crate::layer::{BlockDevice, Durability, Io, Outbox};
+use crate::{Buf, Extent, Lba, SECTOR_BYTES};
+
+/// Writes records again that a copy may lack. One of which no copy is whole stays as it is.
+pub fn level(
+    log: &mut dyn BlockDevice,
+    superblock: &Superblock,
+    records: &[Believed],
+) -> Result<(), LogError> {
+    for believed in records {
+        if let Some(record) = whole_record(log, superblock, *believed)? {
+            log.write(Lba(believed.sector), record).map_err(LogError::io("writing to the log device"))?;
+        }
+    }
+    match records.is_empty() {
+        true => Ok(()),
+        false => log.flush().map_err(LogError::io("flushing the log device")),
+    }
+}
+
+/// A record, put together from all copies.
+fn whole_record(
+    log: &mut dyn BlockDevice,
+    superblock: &Superblock,
+    Believed { seq, epoch, sector }: Believed,
+) -> Result<Option<Buf>, LogError> {
+    let block = superblock.log_block_bytes as usize;
+    let copies = log.geometry().copies;
+    let header_of = |bytes: &Buf| {
+        decode_header(&bytes.bytes()[..block], superblock, sector)
+            .filter(|header| header.seq == seq && header.epoch == epoch)
+    };
+    let mut found: Option<(Header, Buf)> = None;
+    for copy in 0..copies {
+        if let Ok(bytes) = log.read_copy(Lba(sector), block, copy)
+            && let Some(header) = header_of(&bytes)
+        {
+            found = Some((header, bytes));
+            break;
+        }
+    }
+    let Some((header, first)) = found else { return Ok(None) };
+    let bytes = header.sectors as usize * SECTOR_BYTES as usize;
+    let mut record = Buf::zeroed(bytes);
+    record.copy_from(0, &first, 0, block);
+    let mut missing: Vec<(usize, usize, u32)> = Vec::new();
+    let mut at = block;
+    for entry in &header.entries {
+        let len = (entry.payload_sectors() * SECTOR_BYTES) as usize;
+        if matches!(entry.kind, Kind::Data | Kind::Clean) {
+            missing.push((at, len, entry.crc));
+        }
+        at += len;
+    }
+    for copy in 0..copies {
+        if missing.is_empty() {
+            break;
+        }
+        // A part of it may be unreadable: the blocks that can be read are as good.
+        let one = read_what_can_be(log, sector, bytes, block, copy);
+        missing.retain(|&(at, len, crc)| {
+            let is_whole = crc32c::crc32c(&one.bytes()[at..at + len]) == crc;
+            if is_whole {
+                record.copy_from(at, &one, at, len);
+            }
+            !is_whole
+        });
+    }
+    Ok(missing.is_empty().then_some(record))
+}
+
+fn read_what_can_be(log: &mut dyn BlockDevice, sector: u64, bytes: usize, block: usize, copy: u8) -> Buf {
+    if let Ok(all) = log.read_copy(Lba(sector), bytes, copy) {
+        return all;
+    }
+    let mut all = Buf::zeroed(bytes);
+    for at in (0..bytes).step_by(block) {
+        if let Ok(one) = log.read_copy(Lba(sector + at as u64 / SECTOR_BYTES), block, copy) {
+            all.copy_from(at, &one, 0, block);
+        }
+    }
+    all
+}
+
+impl Core {
+    /// The copy to be tried after one, or after a read that did not say which; none where there is no other.
+    pub fn next_copy(&self, tried: Option<u8>) -> Option<u8> {
+        let copies = self.log.geometry().copies;
+        let next = tried.map_or(0, |tried| tried + 1);
+        (copies > 1 && next < copies).then_some(next)
+    }
+
+    pub const fn log_read(at: Lba, buf: Buf, copy: Option<u8>) -> Io {
+        match copy {
+            Some(copy) => Io::ReadCopy { at, buf, copy },
+            None => Io::Read { at, buf },
+        }
+    }
+
+    /// Another copy had what was written, and one had not. It is written again where it lies, if that is whole blocks: what is beside it has not been
+    /// looked at.
+    pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, out: &mut Outbox) {
+        self.statistics.log_other_copy += 1;
+        let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
+        if self.log_blocks(extent) != extent || self.mode != Mode::Serving || buf.is_blank() {
+            return;
+        }
+        self.log.pin(segment);
+        let io = Io::Write { at: extent.start, buf, durability: Durability::Volatile };
+        self.submit(LOG, Op::Repair(segment), io, out);
+    }
+}

@@ -1,0 +1,188 @@
+//! Which of the legs that are there may be believed: decided by their labels alone.
+
+use super::Canary;
+use super::label::{Label, LabelError, Standing};
+
+/// Why a mirror does not start. Nothing was written. The numbers are ports; their names are filled in by [`super::Mirror`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No device has a label.
+    NoLegs,
+    TwoMirrors(usize, usize),
+    /// Two devices are the same leg.
+    Twice(usize, usize),
+    /// Each was used without the other, and has what the other lacks.
+    Apart(usize, usize),
+    /// So many legs are not there, and nothing says that they failed.
+    Missing(usize),
+    /// None of those that are there has all that was acknowledged.
+    NoneWhole,
+}
+
+/// What is known of a mirror before its first write.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Assembled {
+    /// What is true from now on, to be written to the whole legs before anything else.
+    pub label: Label,
+    /// The legs on the ports; none where there is a device that is no leg.
+    pub on_port: Vec<Option<u64>>,
+}
+
+pub type Found = Result<(Label, u64), LabelError>;
+
+/// Decides. `degraded`: legs may be missing that are not known to have failed.
+pub fn assemble(found: &[Found], degraded: bool, canary: Option<Canary>) -> Result<Assembled, Refused> {
+    let labels: Vec<(usize, &Label, u64)> = found
+        .iter()
+        .enumerate()
+        .filter_map(|(port, found)| found.as_ref().ok().map(|(label, own)| (port, label, *own)))
+        .collect();
+    let Some(&(first, newest, _)) = labels.iter().max_by_key(|(_, label, _)| label.generation) else {
+        return Err(Refused::NoLegs);
+    };
+    if let Some((port, ..)) = labels.iter().find(|(_, label, _)| label.uuid != newest.uuid) {
+        return Err(Refused::TwoMirrors(first, *port));
+    }
+    for (index, (port, _, own)) in labels.iter().enumerate() {
+        if let Some((other, ..)) = labels[..index].iter().find(|(.., other)| other == own) {
+            return Err(Refused::Twice(*other, *port));
+        }
+    }
+    // An older content was put back where a generation is missing that all whole legs had.
+    let is_in_use = |label: &Label, own: u64| {
+        let is_whole = newest.standing(own) == Some(Standing::Whole) && label.generation >= newest.complete;
+        is_whole || canary == Some(Canary::StaleLeg)
+    };
+    for &(port, label, _) in labels.iter().filter(|(_, label, own)| !is_in_use(label, *own)) {
+        let went_on_without = |id: u64| label.standing(id) == Some(Standing::Failed);
+        if let Some(&(other, ..)) = labels
+            .iter()
+            .find(|(_, _, id)| newest.standing(*id) == Some(Standing::Whole) && went_on_without(*id))
+        {
+            return Err(Refused::Apart(other, port));
+        }
+        if newest.whole().any(went_on_without) {
+            return Err(Refused::Apart(first, port));
+        }
+    }
+    let in_use: Vec<u64> =
+        labels.iter().filter(|(_, label, own)| is_in_use(label, *own)).map(|(.., own)| *own).collect();
+    if in_use.is_empty() {
+        return Err(Refused::NoneWhole);
+    }
+    let is_there = |id: u64| labels.iter().any(|(.., own)| *own == id);
+    let missing = newest.whole().filter(|id| !is_there(*id)).count();
+    if missing > 0 && !degraded {
+        return Err(Refused::Missing(missing));
+    }
+    let mut label = newest.clone();
+    label.legs.retain(|leg| leg.standing != Standing::Filling || is_there(leg.id));
+    for leg in &mut label.legs {
+        leg.standing = match is_there(leg.id) {
+            _ if in_use.contains(&leg.id) => Standing::Whole,
+            true => Standing::Filling,
+            false => Standing::Failed,
+        };
+    }
+    // The missing leg may have one generation more than the others: that number stays its own.
+    label.generation += if missing > 0 { 2 } else { 1 };
+    let in_use_generations = labels.iter().filter(|(_, label, own)| is_in_use(label, *own));
+    label.complete = in_use_generations.map(|(_, label, _)| label.generation).min().unwrap_or(0);
+    let is_listed = |id: &u64| label.standing(*id).is_some();
+    let on_port =
+        found.iter().map(|found| found.as_ref().ok().map(|(_, own)| *own).filter(is_listed)).collect();
+    Ok(Assembled { label, on_port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::label::Leg;
+    use super::*;
+
+    const WHOLE: Standing = Standing::Whole;
+    const FILLING: Standing = Standing::Filling;
+    const FAILED: Standing = Standing::Failed;
+
+    /// The label of leg `own`; the legs are numbered from 1 on.
+    fn leg(own: u64, generation: u64, complete: u64, standings: &[Standing]) -> Found {
+        let legs = standings.iter().zip(1..).map(|(&standing, id)| Leg { id, standing }).collect();
+        Ok((Label { uuid: [7; 16], generation, complete, sectors: 100, legs }, own))
+    }
+
+    fn standings(found: &[Found], degraded: bool) -> Result<Vec<Standing>, Refused> {
+        assemble(found, degraded, None)
+            .map(|assembled| assembled.label.legs.iter().map(|leg| leg.standing).collect())
+    }
+
+    #[test]
+    fn legs_that_are_alike_are_whole() {
+        let found = [leg(1, 5, 4, &[WHOLE, WHOLE]), leg(2, 5, 4, &[WHOLE, WHOLE])];
+        let assembled = assemble(&found, false, None).expect("both are there");
+        assert_eq!(assembled.on_port, [Some(1), Some(2)]);
+        assert_eq!((assembled.label.generation, assembled.label.complete), (6, 5));
+    }
+
+    #[test]
+    fn a_leg_that_a_crash_left_an_update_behind_is_whole() {
+        let found = [leg(1, 6, 5, &[WHOLE, WHOLE]), leg(2, 5, 4, &[WHOLE, WHOLE])];
+        assert_eq!(standings(&found, false), Ok(vec![WHOLE, WHOLE]));
+        assert_eq!(assemble(&found, false, None).expect("both are there").label.complete, 5);
+    }
+
+    #[test]
+    fn a_leg_that_has_failed_is_filled() {
+        let found = [leg(1, 6, 5, &[WHOLE, FAILED]), leg(2, 5, 4, &[WHOLE, WHOLE])];
+        assert_eq!(standings(&found, false), Ok(vec![WHOLE, FILLING]));
+    }
+
+    #[test]
+    fn an_older_content_is_not_believed() {
+        let found = [leg(1, 9, 8, &[WHOLE, WHOLE]), leg(2, 5, 4, &[WHOLE, WHOLE])];
+        assert_eq!(standings(&found, false), Ok(vec![WHOLE, FILLING]));
+    }
+
+    #[test]
+    fn a_leg_that_is_not_there_must_be_known_to_have_failed() {
+        let none = || Err(LabelError::None);
+        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE])], false), Err(Refused::Missing(1)));
+        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), none()], false), Err(Refused::Missing(1)));
+        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, FAILED]), none()], false), Ok(vec![WHOLE, FAILED]));
+        let alone = assemble(&[leg(1, 5, 4, &[WHOLE, WHOLE])], true, None).expect("it may");
+        assert_eq!((alone.label.generation, alone.label.standing(2)), (7, Some(FAILED)));
+    }
+
+    #[test]
+    fn a_leg_that_was_never_filled_is_no_start() {
+        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FILLING])], true), Err(Refused::NoneWhole));
+        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FAILED])], true), Err(Refused::NoneWhole));
+    }
+
+    #[test]
+    fn one_that_was_to_be_filled_and_is_gone_is_forgotten() {
+        assert_eq!(standings(&[leg(1, 6, 5, &[WHOLE, FILLING])], false), Ok(vec![WHOLE]));
+    }
+
+    #[test]
+    fn legs_that_were_used_apart_are_refused() {
+        let found = [leg(1, 7, 5, &[WHOLE, FAILED]), leg(2, 7, 5, &[FAILED, WHOLE])];
+        assert!(matches!(standings(&found, true), Err(Refused::Apart(..))));
+        let found = [leg(1, 9, 7, &[WHOLE, FAILED]), leg(2, 7, 5, &[FAILED, WHOLE])];
+        assert!(matches!(standings(&found, true), Err(Refused::Apart(..))));
+        // One update of both was cut short, and then the second went on alone.
+        let found = [leg(1, 6, 5, &[WHOLE, WHOLE]), leg(2, 7, 5, &[FAILED, WHOLE])];
+        assert_eq!(standings(&found, false), Ok(vec![FILLING, WHOLE]));
+    }
+
+    #[test]
+    fn copies_and_strangers_are_refused() {
+        let found = [leg(1, 5, 4, &[WHOLE, WHOLE]), leg(1, 5, 4, &[WHOLE, WHOLE])];
+        assert_eq!(standings(&found, false), Err(Refused::Twice(0, 1)));
+        let mut other = leg(2, 5, 4, &[WHOLE, WHOLE]);
+        other.as_mut().expect("it is one").0.uuid = [8; 16];
+        assert!(matches!(
+            standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), other], false),
+            Err(Refused::TwoMirrors(..))
+        ));
+        assert_eq!(standings(&[Err(LabelError::None)], true), Err(Refused::NoLegs));
+    }
+}

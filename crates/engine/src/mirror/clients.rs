@@ -1,0 +1,260 @@
+//! Requests from above: reads go to one leg, and to another where that fails; everything else goes to all.
+
+use std::collections::VecDeque;
+
+use super::{Canary, Core, Op, Standing};
+use crate::layer::{ErrorKind, Io, IoError, IoKind, IoResult, Outbox, Request, RequestId};
+use crate::slab::Slab;
+use crate::{Buf, Extent, Lba};
+
+/// A request that is not answered yet.
+struct Client {
+    id: RequestId,
+    kind: IoKind,
+    extent: Option<Extent>,
+    /// What is written, or nothing while a leg reads into it.
+    buf: Buf,
+    /// Operations on their way.
+    left: u32,
+    /// A whole leg has done it.
+    done: bool,
+    error: Option<IoError>,
+    /// Legs that could not.
+    failed: Vec<u64>,
+    answered: bool,
+}
+
+#[derive(Default)]
+pub struct Clients {
+    all: Slab<Client>,
+    /// Wait for their place: something else is written there.
+    waiting: VecDeque<Request>,
+    /// Ended, and not to be answered before the labels name a leg that has missed something.
+    held: Vec<(RequestId, IoResult)>,
+}
+
+impl Clients {
+    /// Something is changed there.
+    pub fn changes(&self, extent: Extent) -> bool {
+        let is_write = |client: &&Client| !matches!(client.kind, IoKind::Read | IoKind::Flush);
+        let extents = self.all.iter().filter(is_write).filter_map(|client| client.extent);
+        extents.into_iter().any(|other| other.overlaps(extent))
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub fn check(&self) {
+        let writes: Vec<Extent> = self
+            .all
+            .iter()
+            .filter(|client| !matches!(client.kind, IoKind::Read | IoKind::Flush))
+            .filter_map(|client| client.extent)
+            .collect();
+        for (index, extent) in writes.iter().enumerate() {
+            let overlaps = writes[..index].iter().any(|other| other.overlaps(*extent));
+            assert!(!overlaps, "legs would end with different contents at {extent}");
+        }
+    }
+}
+
+/// The same operation on a leg, with a window of its buffer.
+fn copy_of(io: &Io, buf: &Buf) -> Io {
+    match io {
+        Io::Write { at, durability, .. } => {
+            Io::Write { at: down(*at), buf: buf.window(0, buf.len()), durability: *durability }
+        }
+        Io::Discard { extent } => Io::Discard { extent: down_extent(*extent) },
+        Io::WriteZeroes { extent, unmap, durability } => {
+            Io::WriteZeroes { extent: down_extent(*extent), unmap: *unmap, durability: *durability }
+        }
+        Io::Flush | Io::Read { .. } | Io::ReadCopy { .. } => Io::Flush,
+    }
+}
+
+/// Where a sector lies on a leg.
+pub fn down(at: Lba) -> Lba {
+    at + super::CONTENT_SECTOR
+}
+
+pub fn down_extent(extent: Extent) -> Extent {
+    Extent::new(down(extent.start), extent.sectors)
+}
+
+/// An error of a leg as it looks from above.
+fn up(mut error: IoError) -> IoError {
+    if let Some(extent) = &mut error.extent {
+        extent.start = Lba(extent.start.0.saturating_sub(super::CONTENT_SECTOR));
+    }
+    error
+}
+
+impl Core {
+    pub fn on_request(&mut self, Request { id, io }: Request, out: &mut Outbox) {
+        if let Err(error) = self.geometry.validate(&io) {
+            return out.reply(id, IoResult::err(io.take_buf(), error));
+        }
+        match io {
+            Io::Read { at, buf } => self.read(id, at, buf, None, out),
+            Io::ReadCopy { at, buf, copy } => {
+                let whole: Vec<u64> = self.label.whole().collect();
+                self.read(id, at, buf, Some(whole[usize::from(copy) % whole.len()]), out);
+            }
+            io => {
+                let waits = io.extent().is_some_and(|extent| {
+                    let before =
+                        |request: &Request| request.io.extent().is_some_and(|other| other.overlaps(extent));
+                    self.is_taken(extent) || self.clients.waiting.iter().any(before)
+                });
+                match waits {
+                    true => self.clients.waiting.push_back(Request { id, io }),
+                    false => self.change(id, io, out),
+                }
+            }
+        }
+    }
+
+    fn is_taken(&self, extent: Extent) -> bool {
+        self.clients.changes(extent) || self.copier.holds(extent)
+    }
+
+    /// Starts what waited, where its place is free now.
+    pub fn start_waiting(&mut self, out: &mut Outbox) {
+        let mut passed: Vec<Extent> = Vec::new();
+        let mut at = 0;
+        while let Some(request) = self.clients.waiting.get(at) {
+            let extent = request.io.extent().expect("only what has a place waits");
+            if self.is_taken(extent) || passed.iter().any(|other| other.overlaps(extent)) {
+                passed.push(extent);
+                at += 1;
+                continue;
+            }
+            let Request { id, io } = self.clients.waiting.remove(at).expect("it was there just now");
+            self.change(id, io, out);
+        }
+    }
+
+    /// `only`: the leg that is asked for.
+    fn read(&mut self, id: RequestId, at: Lba, buf: Buf, only: Option<u64>, out: &mut Outbox) {
+        let leg = only.or_else(|| self.reader(&[])).expect("one leg is whole");
+        let extent = Some(Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES));
+        // With all others named as failed, an error is told at once.
+        let failed = only.map_or(Vec::new(), |only| self.label.whole().filter(|id| *id != only).collect());
+        let client = Client {
+            id,
+            kind: IoKind::Read,
+            extent,
+            buf: Buf::none(),
+            left: 1,
+            done: false,
+            error: None,
+            failed,
+            answered: false,
+        };
+        let client = self.clients.all.insert(client);
+        self.submit(leg, Op::Client { client, leg }, Io::Read { at: down(at), buf }, out);
+    }
+
+    fn change(&mut self, id: RequestId, mut io: Io, out: &mut Outbox) {
+        let legs = self.written();
+        let (kind, extent) = (io.kind(), io.extent());
+        let mut buf = Buf::none();
+        if let Io::Write { buf: written, .. } = &mut io {
+            written.share();
+            buf = std::mem::take(written);
+        }
+        let copies: Vec<Io> = legs.iter().map(|_| copy_of(&io, &buf)).collect();
+        let left = legs.len() as u32;
+        let client = Client {
+            id,
+            kind,
+            extent,
+            buf,
+            left,
+            done: false,
+            error: None,
+            failed: Vec::new(),
+            answered: false,
+        };
+        let client = self.clients.all.insert(client);
+        for (leg, io) in legs.into_iter().zip(copies) {
+            self.submit(leg, Op::Client { client, leg }, io, out);
+        }
+    }
+
+    pub fn on_client(&mut self, key: u64, leg: u64, result: IoResult, out: &mut Outbox) {
+        let is_whole = self.label.standing(leg) == Some(Standing::Whole);
+        let client = self.clients.all.get_mut(key);
+        if client.kind == IoKind::Read {
+            return self.on_read(key, leg, result, out);
+        }
+        drop(result.buf);
+        client.left -= 1;
+        match result.status {
+            Ok(()) => client.done |= is_whole,
+            Err(error) => {
+                client.error.get_or_insert(up(error));
+                client.failed.push(leg);
+            }
+        }
+        let (left, done) = (client.left, client.done);
+        if left > 0 {
+            if done && self.canary == Some(Canary::OneLeg) && !client.answered {
+                client.answered = true;
+                let early = client.buf.window(0, client.buf.len());
+                out.reply(client.id, IoResult::ok(early));
+            }
+            return;
+        }
+        let mut client = self.clients.all.remove(key);
+        let status = match (client.done, client.error) {
+            (false, Some(error)) => Err(error),
+            (_, _) => {
+                client.failed.iter().for_each(|leg| self.fail_leg(*leg, out));
+                Ok(())
+            }
+        };
+        client.buf.reclaim();
+        if !client.answered {
+            self.clients.held.push((client.id, IoResult { buf: client.buf, status }));
+        }
+        self.start_waiting(out);
+    }
+
+    fn on_read(&mut self, key: u64, leg: u64, result: IoResult, out: &mut Outbox) {
+        let client = self.clients.all.get_mut(key);
+        let extent = client.extent.expect("a read has a place");
+        if let Err(error) = result.status {
+            client.error.get_or_insert(up(error));
+            client.failed.push(leg);
+            let failed = client.failed.clone();
+            if let Some(other) = self.reader(&failed) {
+                self.statistics.reads_elsewhere += 1;
+                let io = Io::Read { at: down(extent.start), buf: result.buf };
+                return self.submit(other, Op::Client { client: key, leg: other }, io, out);
+            }
+            let client = self.clients.all.remove(key);
+            let error = client.error.unwrap_or(IoError::at(ErrorKind::Medium, extent));
+            return out.reply(client.id, IoResult::err(result.buf, error));
+        }
+        let client = self.clients.all.remove(key);
+        // What was asked for one leg alone has had no error here.
+        if client.error.is_some() {
+            client.failed.iter().for_each(|leg| self.copier.mend(*leg, extent));
+        }
+        out.reply(client.id, IoResult::ok(result.buf));
+    }
+
+    /// Answers what has ended, unless a leg has missed something that the labels do not name yet.
+    pub fn answer_held(&mut self, out: &mut Outbox) {
+        let dead = self.record.is_dead.filter(|_| !self.may_answer());
+        if dead.is_none() && !self.may_answer() {
+            return;
+        }
+        for (id, result) in self.clients.held.drain(..) {
+            let status = dead.map_or(result.status, |error| Err(up(error)));
+            out.reply(id, IoResult { buf: result.buf, status });
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Legs come and go while the mirror is in use.
+
+use std::collections::VecDeque;
+
+use super::label::{self, LEGS_MAX, Leg, Standing};
+use super::{Core, Member};
+use crate::layer::{ArrayCommand, Geometry, Outbox, Port, Report};
+use crate::raid::CommandError;
+
+/// An administrator who waits for an answer.
+pub enum Call {
+    Answered(Result<(), CommandError>),
+    /// A leg is taken out. `erased`: it was told that it is none any more.
+    Remove {
+        leg: u64,
+        erased: bool,
+    },
+}
+
+pub type Calls = VecDeque<Call>;
+
+impl Core {
+    pub fn on_command(&mut self, command: ArrayCommand, out: &mut Outbox) {
+        let call = match command {
+            ArrayCommand::Add { port, geometry, id, .. } => Call::Answered(self.add(port, &geometry, id)),
+            ArrayCommand::Remove { port } => match self.remove(port, out) {
+                Ok(leg) => Call::Remove { leg, erased: false },
+                Err(error) => Call::Answered(Err(error)),
+            },
+            _ => Call::Answered(Err(CommandError::OfMirror)),
+        };
+        self.calls.push_back(call);
+    }
+
+    fn add(&mut self, port: Port, geometry: &Geometry, id: u64) -> Result<(), CommandError> {
+        let needed = label::device_sectors(self.label.sectors);
+        if geometry.read_only {
+            return Err(CommandError::ReadOnly);
+        }
+        if geometry.sectors < needed {
+            return Err(CommandError::TooSmall { sectors: geometry.sectors, needed });
+        }
+        let promised = self.geometry.logical_block_bytes;
+        if geometry.logical_block_bytes > promised {
+            return Err(CommandError::Blocks { block_bytes: geometry.logical_block_bytes, promised });
+        }
+        if id == 0 || self.label.standing(id).is_some() {
+            return Err(CommandError::Id(id));
+        }
+        // Of a leg that is gone nothing is known any more, should it come back.
+        let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
+        self.label.legs.retain(|leg| leg.standing != Standing::Failed || is_there(leg.id));
+        if self.label.legs.len() == LEGS_MAX {
+            return Err(CommandError::TooManyLegs(LEGS_MAX));
+        }
+        self.label.legs.push(Leg { id, standing: Standing::Filling });
+        self.members.push(Member { id, port, in_flight: 0 });
+        self.record.change();
+        Ok(())
+    }
+
+    fn remove(&mut self, port: Port, out: &mut Outbox) -> Result<u64, CommandError> {
+        let Some(leg) = self.members.iter().find(|member| member.port == port).map(|member| member.id) else {
+            return Err(CommandError::NoLeg);
+        };
+        if self.is_last_whole(leg) {
+            return Err(CommandError::LastLeg);
+        }
+        match self.label.standing(leg) {
+            Some(Standing::Whole) => self.record.leg_gone(),
+            Some(Standing::Filling | Standing::Failed) => self.record.change(),
+            None => return Err(CommandError::NoLeg),
+        }
+        self.label.legs.retain(|other| other.id != leg);
+        self.copier.forget(leg);
+        out.report(Report::Notice);
+        Ok(leg)
+    }
+
+    pub fn answer_calls(&mut self, out: &mut Outbox) {
+        while let Some(call) = self.calls.front_mut() {
+            match call {
+                Call::Answered(answer) => out.report(Report::Array(answer.clone())),
+                Call::Remove { leg, erased } => {
+                    let leg = *leg;
+                    let is_busy = self.members.iter().any(|member| member.id == leg && member.in_flight > 0);
+                    if is_busy || !(self.record.is_settled() && self.record.names_all()) {
+                        return;
+                    }
+                    if !*erased {
+                        *erased = true;
+                        return self.erase(leg, out);
+                    }
+                    self.members.retain(|member| member.id != leg);
+                    out.report(Report::Array(Ok(())));
+                }
+            }
+            self.calls.pop_front();
+        }
+    }
+}

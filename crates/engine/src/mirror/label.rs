@@ -1,0 +1,229 @@
+//! The label of a leg, which every leg has in two copies: which mirror it is of, which legs that has, and which of them are whole.
+//! Bytes are described in docs/format.md.
+//!
+//! Each update is a new *generation*, and goes over the copy that is older or damaged, never over the one that counts.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{BlockDevice, Buf, ErrorKind, IoError, Lba, SECTOR_BYTES};
+
+pub const LABEL_BYTES: usize = 4096;
+/// The sectors of the copies.
+pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(8)];
+/// Where the content begins.
+pub const CONTENT_SECTOR: u64 = 16;
+/// A write costs as much as the slowest leg takes: nobody has more than three.
+pub const LEGS_MAX: usize = 8;
+
+const MAGIC: [u8; 8] = *b"DCDLEGS\0";
+const VERSION: u16 = 1;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Bytes {
+    magic: [u8; 8],
+    version: U16,
+    legs: U16,
+    crc: U32,
+    uuid: [u8; 16],
+    generation: U64,
+    complete: U64,
+    sectors: U64,
+    own: U64,
+    ids: [U64; LEGS_MAX],
+    standings: [u8; LEGS_MAX],
+    reserved: [u8; LABEL_BYTES - 136],
+}
+
+const _: () = assert!(size_of::<Bytes>() == LABEL_BYTES);
+
+/// What a leg is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// It has all that was acknowledged.
+    Whole,
+    /// It gets all that is written, and lacks what was written before.
+    Filling,
+    /// It lacks something that was acknowledged.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    pub id: u64,
+    pub standing: Standing,
+}
+
+/// What all legs of a mirror say alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    pub uuid: [u8; 16],
+    /// Counts the updates.
+    pub generation: u64,
+    /// A generation that all whole legs had when this one was made; 0: not known.
+    pub complete: u64,
+    /// The content of each leg, in sectors from [`CONTENT_SECTOR`] on.
+    pub sectors: u64,
+    pub legs: Vec<Leg>,
+}
+
+/// Why a device is no leg.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    #[error("it has no label of a mirrored log")]
+    None,
+    #[error("its label is damaged")]
+    Damaged,
+    #[error("its label is of version {0}, which this program does not know: use a newer one")]
+    Version(u16),
+    #[error("its label cannot be read: {0}")]
+    Io(IoError),
+}
+
+impl Label {
+    pub fn standing(&self, id: u64) -> Option<Standing> {
+        self.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing)
+    }
+
+    pub fn set(&mut self, id: u64, standing: Standing) {
+        self.legs.iter_mut().filter(|leg| leg.id == id).for_each(|leg| leg.standing = standing);
+    }
+
+    pub fn whole(&self) -> impl Iterator<Item = u64> {
+        self.legs.iter().filter(|leg| leg.standing == Standing::Whole).map(|leg| leg.id)
+    }
+
+    /// The label of the leg with this id, and where it goes.
+    pub fn encode(&self, own: u64) -> (Lba, Buf) {
+        assert!(self.legs.len() <= LEGS_MAX, "the table has room");
+        let mut bytes = Bytes::new_zeroed();
+        bytes.magic = MAGIC;
+        bytes.version = VERSION.into();
+        bytes.legs = (self.legs.len() as u16).into();
+        bytes.uuid = self.uuid;
+        bytes.generation = self.generation.into();
+        bytes.complete = self.complete.into();
+        bytes.sectors = self.sectors.into();
+        bytes.own = own.into();
+        for (index, leg) in self.legs.iter().enumerate() {
+            bytes.ids[index] = leg.id.into();
+            bytes.standings[index] = match leg.standing {
+                Standing::Whole => 1,
+                Standing::Filling => 2,
+                Standing::Failed => 3,
+            };
+        }
+        bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
+        (COPY_SECTORS[(self.generation % 2) as usize], Buf::copy_of(bytes.as_bytes()))
+    }
+
+    /// A label, and the id of the leg that has it.
+    pub fn decode(bytes: &[u8]) -> Result<(Label, u64), LabelError> {
+        let Ok(bytes) = Bytes::ref_from_bytes(bytes) else { return Err(LabelError::None) };
+        if bytes.magic != MAGIC {
+            return Err(LabelError::None);
+        }
+        let mut unsigned = bytes.clone();
+        unsigned.crc = 0.into();
+        if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
+            return Err(LabelError::Damaged);
+        }
+        if bytes.version.get() != VERSION {
+            return Err(LabelError::Version(bytes.version.get()));
+        }
+        let count = usize::from(bytes.legs.get());
+        let mut legs = Vec::new();
+        for (id, standing) in bytes.ids.iter().zip(&bytes.standings).take(count) {
+            let standing = match standing {
+                1 => Standing::Whole,
+                2 => Standing::Filling,
+                3 => Standing::Failed,
+                _ => return Err(LabelError::Damaged),
+            };
+            legs.push(Leg { id: id.get(), standing });
+        }
+        let label = Label {
+            uuid: bytes.uuid,
+            generation: bytes.generation.get(),
+            complete: bytes.complete.get(),
+            sectors: bytes.sectors.get(),
+            legs,
+        };
+        let fits = label.sectors > 0 && label.sectors < 1 << 54 && (1..=LEGS_MAX).contains(&count);
+        if fits && label.complete <= label.generation {
+            Ok((label, bytes.own.get()))
+        } else {
+            Err(LabelError::Damaged)
+        }
+    }
+
+    /// Reads both copies, and returns the newer one that is good.
+    pub fn read(device: &mut dyn BlockDevice) -> Result<(Label, u64), LabelError> {
+        let mut best: Result<(Label, u64), LabelError> = Err(LabelError::None);
+        for (index, at) in COPY_SECTORS.into_iter().enumerate() {
+            let found = match device.read(at, LABEL_BYTES) {
+                Ok(block) => Label::decode(block.bytes()),
+                Err(error) if error.kind == ErrorKind::OutOfRange => Err(LabelError::None),
+                Err(error) => Err(LabelError::Io(error)),
+            };
+            let found = found.and_then(|(label, own)| match label.generation % 2 == index as u64 {
+                true => Ok((label, own)),
+                false => Err(LabelError::Damaged),
+            });
+            let generation = |found: &Result<(Label, u64), LabelError>| {
+                found.as_ref().map_or(0, |(label, _)| label.generation)
+            };
+            best = match (best, found) {
+                // This program must not touch what a newer one has written.
+                (Err(LabelError::Version(version)), _) | (_, Err(LabelError::Version(version))) => {
+                    Err(LabelError::Version(version))
+                }
+                (best @ Ok(_), found) if generation(&best) >= generation(&found) => best,
+                (Err(error), Err(LabelError::None)) => Err(error),
+                (_, found @ Ok(_)) | (Err(_), found) => found,
+                (best, _) => best,
+            };
+        }
+        best
+    }
+}
+
+/// The least that a leg's device must have.
+pub const fn device_sectors(content: u64) -> u64 {
+    CONTENT_SECTOR + content
+}
+
+const _: () = assert!(CONTENT_SECTOR * SECTOR_BYTES == 2 * LABEL_BYTES as u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label() -> Label {
+        let legs = vec![
+            Leg { id: 7, standing: Standing::Whole },
+            Leg { id: 8, standing: Standing::Failed },
+            Leg { id: 9, standing: Standing::Filling },
+        ];
+        Label { uuid: *b"legs of a mirror", generation: 5, complete: 4, sectors: 1000, legs }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (at, buf) = label().encode(8);
+        assert_eq!(at, COPY_SECTORS[1]);
+        assert_eq!(Label::decode(buf.bytes()), Ok((label(), 8)));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen() {
+        let (_, buf) = label().encode(8);
+        for bit in 0..LABEL_BYTES * 8 {
+            let mut bytes = buf.bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Label::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! A mirror: legs that all have the same content, so that one of them can be lost. It stands below a log cache, whose checksums say which
+//! of two copies is right (see [`Io::ReadCopy`]).
+//!
+//! | part | what |
+//! |---|---|
+//! | `label` | the bytes on the legs |
+//! | `assemble` | which legs a start believes; pure |
+//! | `clients` | requests from above |
+//! | `record` | writing the labels, and who waits for that |
+//! | `copying` | what is copied from leg to leg: a leg that is filled, a place that could not be read |
+//! | `command` | legs come and go |
+//! | `offline` | making a mirror |
+//!
+//! - A write is answered when it is on all legs in use.
+//! - When one misses a write, nothing more is answered before the labels of the others say so.
+//! - A leg that is filled gets all that is written, and is believed only once the labels say that it is whole.
+//! - After a crash the legs may differ in what was on its way. Nobody decides here what of it counts: whoever stands above reads both copies,
+//!   and writes again what it believes.
+
+mod assemble;
+mod clients;
+mod command;
+mod copying;
+mod label;
+pub mod offline;
+mod record;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use label::{CONTENT_SECTOR, Label, LabelError, Leg, Standing};
+pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
+
+use crate::layer::{
+    ActivateError, BlockDevice, Control, Discards, Event, Geometry, Io, IoError, IoResult, Layer, OpId,
+    Outbox, Port, PortDevice, Ports,
+};
+use crate::slab::Slab;
+use crate::{Durability, LayerStatus, Nanos};
+use assemble::{Assembled, Refused, assemble};
+use clients::Clients;
+use command::Calls;
+use copying::Copier;
+use record::Record;
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A leg is believed that lacks what was acknowledged.
+    StaleLeg,
+    /// A write is answered when the first leg has it.
+    OneLeg,
+    /// Writes are answered before the labels name a leg that missed one.
+    LateLabel,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct MirrorConfig {
+    /// What the legs are called, in the order of the ports.
+    pub names: Vec<String>,
+    /// Starts although legs are not there that are not known to have failed.
+    pub degraded: bool,
+    /// Fills no leg: for who changes nothing.
+    pub only_looks: bool,
+    pub canary: Option<Canary>,
+}
+
+/// Why a mirror does not start. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MirrorError {
+    #[error("none of its devices is a leg of a mirrored log: {0}")]
+    NoLegs(String),
+    #[error("\"{0}\" and \"{1}\" are legs of different logs")]
+    TwoMirrors(String, String),
+    #[error("\"{0}\" and \"{1}\" are the same leg: one is a copy of the other")]
+    Twice(String, String),
+    #[error(
+        "\"{0}\" and \"{1}\" were used without each other, so each has what the other lacks: leave the one out whose writes may be lost"
+    )]
+    Apart(String, String),
+    #[error("{0} of its legs is not there, and \"{1}\" does not say that it failed")]
+    Missing(usize, String),
+    #[error(
+        "none of the legs that are there has all that was acknowledged ({0}): the log needs one that has"
+    )]
+    NoneWhole(String),
+    #[error("\"{name}\" has {found} sectors, and a leg of this log {needed}")]
+    TooSmall { name: String, found: u64, needed: u64 },
+    #[error("\"{0}\" is read only, and every leg is written")]
+    ReadOnly(String),
+    #[error("\"{name}\": its label cannot be written: {error}")]
+    Label { name: String, error: IoError },
+}
+
+/// A leg whose device is there.
+struct Member {
+    id: u64,
+    port: Port,
+    /// Operations on their way.
+    in_flight: u32,
+}
+
+/// What an operation is for.
+enum Op {
+    /// Of a client.
+    Client {
+        client: u64,
+        leg: u64,
+    },
+    Label {
+        leg: u64,
+        counts: bool,
+    },
+    Copy {
+        leg: u64,
+    },
+    /// The flush of a leg that is filled.
+    Filled {
+        leg: u64,
+    },
+    /// A leg that was taken out forgets what it was.
+    Erase {
+        leg: u64,
+    },
+}
+
+struct Core {
+    label: Label,
+    members: Vec<Member>,
+    geometry: Geometry,
+    ops: Slab<Op>,
+    clients: Clients,
+    record: Record,
+    copier: Copier,
+    calls: Calls,
+    canary: Option<Canary>,
+    statistics: MirrorStatistics,
+}
+
+/// The mirror as a layer: its legs on the ports, in the order of [`MirrorConfig::names`]; those that are added come behind.
+pub struct Mirror {
+    config: MirrorConfig,
+    core: Option<Core>,
+}
+
+impl Mirror {
+    pub const fn new(config: MirrorConfig) -> Mirror {
+        Mirror { config, core: None }
+    }
+
+    fn core(&self) -> &Core {
+        self.core.as_ref().expect("a layer is activated before it is used")
+    }
+}
+
+impl Layer for Mirror {
+    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        let core = self.core.as_mut().expect("a layer is activated before it gets events");
+        match event {
+            Event::Request(request) => core.on_request(request, out),
+            Event::Completed { op, result } => core.on_completed(now, op, result, out),
+            Event::Control(Control::ResetStatistics) => core.statistics = MirrorStatistics::default(),
+            Event::Control(Control::Array(command)) => core.on_command(command, out),
+            Event::Wake | Event::Control(_) => {}
+        }
+        core.record_step(out);
+        core.copy_step(now, out);
+        core.answer_held(out);
+        core.answer_calls(out);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.core.as_ref().and_then(Core::next_copy)
+    }
+
+    fn check(&self) {
+        self.core().check();
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.core().geometry
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        self.core = Some(activate(&self.config, below)?);
+        Ok(())
+    }
+
+    fn status(&self, _now: Nanos) -> LayerStatus {
+        self.core.as_ref().map_or(LayerStatus::None, |core| LayerStatus::Mirror(Box::new(core.status())))
+    }
+
+    fn is_busy(&self) -> bool {
+        self.core.as_ref().is_some_and(Core::copies)
+    }
+}
+
+impl Core {
+    fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+        match self.ops.remove(op.0) {
+            Op::Client { client, leg } => {
+                self.ended(leg);
+                self.on_client(client, leg, result, out);
+            }
+            Op::Label { leg, counts } => {
+                self.ended(leg);
+                self.on_label(leg, counts, result.status, out);
+            }
+            Op::Copy { leg } => {
+                self.ended(leg);
+                self.on_copied(now, result, out);
+            }
+            Op::Filled { leg } => {
+                self.ended(leg);
+                self.on_filled(leg, result, out);
+            }
+            Op::Erase { leg } => self.ended(leg),
+        }
+    }
+
+    fn ended(&mut self, leg: u64) {
+        self.members.iter_mut().filter(|member| member.id == leg).for_each(|member| member.in_flight -= 1);
+    }
+
+    fn submit(&mut self, leg: u64, op: Op, io: Io, out: &mut Outbox) {
+        let member = self.members.iter_mut().find(|member| member.id == leg).expect("its device is there");
+        member.in_flight += 1;
+        out.submit(member.port, OpId(self.ops.insert(op)), io);
+    }
+
+    /// The whole leg that has the least to do, but for some.
+    fn reader(&self, but: &[u64]) -> Option<u64> {
+        let is_whole = |member: &&Member| self.label.standing(member.id) == Some(Standing::Whole);
+        let usable = self.members.iter().filter(is_whole).filter(|member| !but.contains(&member.id));
+        usable.min_by_key(|member| member.in_flight).map(|member| member.id)
+    }
+
+    /// The legs that get what is written.
+    fn written(&self) -> Vec<u64> {
+        let gets = |id: u64| matches!(self.label.standing(id), Some(Standing::Whole | Standing::Filling));
+        self.members.iter().map(|member| member.id).filter(|id| gets(*id)).collect()
+    }
+
+    fn is_last_whole(&self, leg: u64) -> bool {
+        self.label.whole().eq([leg])
+    }
+
+    fn check(&self) {
+        let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
+        assert!(self.label.whole().all(is_there), "a whole leg is there");
+        assert!(self.label.whole().next().is_some(), "one leg is whole");
+        self.clients.check();
+    }
+}
+
+fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, MirrorError> {
+    let ports: Vec<Port> = (0..config.names.len()).map(Port).collect();
+    let found: Vec<_> =
+        ports.iter().map(|&port| Label::read(&mut PortDevice { ports: below, port })).collect();
+    let name = |port: usize| config.names[port].clone();
+    let Assembled { mut label, on_port } =
+        assemble(&found, config.degraded, config.canary).map_err(|refused| match refused {
+            Refused::NoLegs => {
+                let why = found.iter().zip(&config.names);
+                let why =
+                    why.filter_map(|(found, name)| Some(format!("\"{name}\": {}", found.as_ref().err()?)));
+                MirrorError::NoLegs(why.collect::<Vec<_>>().join("; "))
+            }
+            Refused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
+            Refused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
+            Refused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
+            Refused::Missing(count) => {
+                let labelled = found.iter().position(Result::is_ok).unwrap_or(0);
+                MirrorError::Missing(count, name(labelled))
+            }
+            Refused::NoneWhole => {
+                let there = found.iter().zip(&config.names).filter(|(found, _)| found.is_ok());
+                let there: Vec<String> = there.map(|(_, name)| format!("\"{name}\"")).collect();
+                MirrorError::NoneWhole(there.join(", "))
+            }
+        })?;
+    let members: Vec<Member> = on_port
+        .iter()
+        .zip(&ports)
+        .filter_map(|(id, &port)| Some(Member { id: (*id)?, port, in_flight: 0 }))
+        .collect();
+    for member in &members {
+        let (geometry, needed) = (below.geometry(member.port), label::device_sectors(label.sectors));
+        let name = name(member.port.0);
+        if geometry.sectors < needed {
+            return Err(MirrorError::TooSmall { name, found: geometry.sectors, needed });
+        }
+        if geometry.read_only {
+            return Err(MirrorError::ReadOnly(name));
+        }
+    }
+    write_labels(config, &mut label, &members, below)?;
+    let geometries = members.iter().map(|member| below.geometry(member.port));
+    let geometry = combined(label.sectors, geometries);
+    let record = Record::of(label.generation);
+    let copier = Copier::new(config.only_looks);
+    Ok(Core {
+        label,
+        members,
+        geometry,
+        ops: Slab::default(),
+        clients: Clients::default(),
+        record,
+        copier,
+        calls: Calls::default(),
+        canary: config.canary,
+        statistics: MirrorStatistics::default(),
+    })
+}
+
+/// Makes it true for the next start: first on the whole legs, then on those that are filled.
+fn write_labels(
+    config: &MirrorConfig,
+    label: &mut Label,
+    members: &[Member],
+    below: &mut dyn Ports,
+) -> Result<(), MirrorError> {
+    'again: loop {
+        for wanted in [Standing::Whole, Standing::Filling] {
+            for member in members.iter().filter(|member| label.standing(member.id) == Some(wanted)) {
+                let written =
+                    write_label(label, member.id, &mut PortDevice { ports: &mut *below, port: member.port });
+                let Err(error) = written else { continue };
+                label.set(member.id, Standing::Failed);
+                label.generation += 1;
+                if label.whole().next().is_none() {
+                    return Err(MirrorError::Label { name: config.names[member.port.0].clone(), error });
+                }
+                continue 'again;
+            }
+        }
+        return Ok(());
+    }
+}
+
+/// Writes the label of a leg. A killed server may have left the copy that counts in the device's cache: that is flushed before.
+fn write_label(label: &Label, own: u64, device: &mut dyn BlockDevice) -> Result<(), IoError> {
+    let (at, buf) = label.encode(own);
+    device.flush()?;
+    device.run(Io::Write { at, buf, durability: Durability::Durable }).status
+}
+
+/// What legs together can do.
+fn combined(sectors: u64, legs: impl Iterator<Item = Geometry>) -> Geometry {
+    let mut copies = 0;
+    let all = legs.fold(None, |all: Option<Geometry>, leg| {
+        copies += 1;
+        let Some(all) = all else { return Some(leg) };
+        Some(Geometry {
+            logical_block_bytes: all.logical_block_bytes.max(leg.logical_block_bytes),
+            physical_block_bytes: all.physical_block_bytes.max(leg.physical_block_bytes),
+            volatile_cache: all.volatile_cache || leg.volatile_cache,
+            discards: match (all.discards, leg.discards) {
+                (Discards::No, _) | (_, Discards::No) => Discards::No,
+                (Discards::Zero, Discards::Zero) => Discards::Zero,
+                _ => Discards::Advisory,
+            },
+            fast_zeroes: all.fast_zeroes && leg.fast_zeroes,
+            rotational: all.rotational || leg.rotational,
+            ..all
+        })
+    });
+    let all = all.expect("a mirror has a leg");
+    // One may be added to a mirror that has one.
+    Geometry { sectors, stripes: None, read_only: false, copies: copies.max(2), ..all }
+}

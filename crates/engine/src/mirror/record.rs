@@ -1,0 +1,125 @@
+//! Writing the labels. One update is under way at a time; what changes meanwhile is in the next one.
+
+use super::{Canary, Core, Op, Standing};
+use crate::layer::{Io, IoError, Outbox, Report};
+use crate::{Durability, Lba};
+
+/// What of the label is durable.
+pub struct Record {
+    /// The newest generation that all whole legs had when it was complete.
+    pub durable: u64,
+    /// The label has changed since the last update began.
+    wanted: bool,
+    /// Whole legs that have not written the running update.
+    left: Option<u32>,
+    /// Legs that have gone, how many of them the running update names, and how many the labels name.
+    gone: u64,
+    naming: u64,
+    named: u64,
+    /// No whole leg could be written: nothing is acknowledged any more.
+    pub is_dead: Option<IoError>,
+}
+
+impl Record {
+    pub const fn of(generation: u64) -> Record {
+        Record { durable: generation, wanted: false, left: None, gone: 0, naming: 0, named: 0, is_dead: None }
+    }
+
+    pub const fn change(&mut self) {
+        self.wanted = true;
+    }
+
+    /// A leg gets no writes any more that counted as whole.
+    pub const fn leg_gone(&mut self) {
+        self.gone += 1;
+        self.wanted = true;
+    }
+
+    /// The labels name every leg that has missed something.
+    pub const fn names_all(&self) -> bool {
+        self.named == self.gone
+    }
+
+    /// The labels say what is so.
+    pub const fn is_settled(&self) -> bool {
+        !self.wanted && self.left.is_none()
+    }
+}
+
+impl Core {
+    /// A leg has missed something, or cannot be written. The last whole one stays: its errors are told.
+    pub fn fail_leg(&mut self, leg: u64, out: &mut Outbox) {
+        match self.label.standing(leg) {
+            Some(Standing::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
+            Some(Standing::Filling) => self.record.change(),
+            _ => return,
+        }
+        self.label.set(leg, Standing::Failed);
+        self.statistics.legs_failed += 1;
+        self.copier.forget(leg);
+        out.report(Report::Notice);
+    }
+
+    pub fn record_step(&mut self, out: &mut Outbox) {
+        if !self.record.wanted || self.record.left.is_some() || self.record.is_dead.is_some() {
+            return;
+        }
+        self.record.wanted = false;
+        self.record.naming = self.record.gone;
+        self.label.generation += 1;
+        self.label.complete = self.record.durable;
+        let mut left = 0;
+        for leg in self.written() {
+            let counts = self.label.standing(leg) == Some(Standing::Whole);
+            left += u32::from(counts);
+            let (at, buf) = self.label.encode(leg);
+            self.submit(
+                leg,
+                Op::Label { leg, counts },
+                Io::Write { at, buf, durability: Durability::Durable },
+                out,
+            );
+        }
+        self.record.left = Some(left);
+    }
+
+    pub fn on_label(&mut self, leg: u64, counts: bool, status: Result<(), IoError>, out: &mut Outbox) {
+        if let Err(error) = status {
+            if self.is_last_whole(leg) {
+                self.record.is_dead = Some(error);
+            }
+            self.fail_leg(leg, out);
+        }
+        if !counts {
+            return;
+        }
+        let left = self.record.left.as_mut().expect("an update is under way");
+        *left -= 1;
+        if *left == 0 {
+            self.record.left = None;
+            if self.record.is_dead.is_none() {
+                // One that failed meanwhile is named by the next update.
+                self.record.named = self.record.naming;
+                self.record.durable = self.label.generation;
+            }
+        }
+    }
+
+    /// Whether what has ended may be answered.
+    pub fn may_answer(&self) -> bool {
+        self.record.names_all() || self.canary == Some(Canary::LateLabel)
+    }
+
+    /// Has a leg that was taken out forget that it was one.
+    pub fn erase(&mut self, leg: u64, out: &mut Outbox) {
+        for at in super::label::COPY_SECTORS {
+            let buf = crate::Buf::zeroed(super::label::LABEL_BYTES);
+            self.submit(
+                leg,
+                Op::Erase { leg },
+                Io::Write { at: Lba(at.0), buf, durability: Durability::Durable },
+                out,
+            );
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The state of a mirror, for people and monitors.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Core, Standing};
+use crate::SECTOR_BYTES;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// What the stack file calls it; the server knows.
+    pub name: Option<String>,
+    /// None: its device is not there.
+    pub port: Option<usize>,
+    pub id: u64,
+    /// None: it is no leg any more, and is being let go.
+    pub standing: Option<Standing>,
+    /// How far a leg is that is being filled.
+    pub filled_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MirrorStatistics {
+    /// Reads that one leg failed and another answered.
+    pub reads_elsewhere: u64,
+    /// Places that were written again on a leg that could not read them.
+    pub mended: u64,
+    pub legs_failed: u64,
+    pub legs_filled: u64,
+    pub filled_sectors: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirrorStatus {
+    pub size_bytes: u64,
+    pub generation: u64,
+    pub legs: Vec<LegStatus>,
+    /// Nothing can be acknowledged any more: the last leg cannot be written.
+    pub failed: bool,
+    pub statistics: MirrorStatistics,
+}
+
+impl MirrorStatus {
+    /// Legs that have all that was acknowledged.
+    pub fn whole(&self) -> usize {
+        self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
+    }
+
+    /// All legs are whole, and there are at least two.
+    pub fn is_good(&self) -> bool {
+        !self.failed && self.whole() == self.legs.len() && self.whole() > 1
+    }
+}
+
+impl Core {
+    pub fn status(&self) -> MirrorStatus {
+        let port = |id: u64| self.members.iter().find(|member| member.id == id).map(|member| member.port.0);
+        let listed = self.label.legs.iter().map(|leg| (leg.id, Some(leg.standing)));
+        let is_listed = |id: u64| self.label.standing(id).is_some();
+        let going =
+            self.members.iter().filter(|member| !is_listed(member.id)).map(|member| (member.id, None));
+        let legs = listed.chain(going).map(|(id, standing)| LegStatus {
+            name: None,
+            port: port(id),
+            id,
+            standing,
+            filled_bytes: self.copier.filled_sectors(id) * SECTOR_BYTES,
+        });
+        MirrorStatus {
+            size_bytes: self.label.sectors * SECTOR_BYTES,
+            generation: self.label.generation,
+            legs: legs.collect(),
+            failed: self.record.is_dead.is_some(),
+            statistics: self.statistics,
+        }
+    }
+}

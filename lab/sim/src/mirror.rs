@@ -1,0 +1,136 @@
+//! The log cache with its log on two or three legs as something to explore. Legs fail while it runs, come back with what they had, are lost
+//! for good in crashes, or rot: as long as one that has everything is left, nothing may be lost.
+
+use dcd_engine::log_cache::{self, Promise};
+use dcd_engine::mirror::offline::create;
+use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, Mirror, MirrorConfig, Standing};
+use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES, StackBuilder, Target};
+
+use crate::explore::{Losses, MayLose, Rig, disk};
+use crate::raid::Now;
+use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix};
+
+/// A bug to plant, in the mirror or in the log cache above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorCanary {
+    Mirror(Canary),
+    /// See [`log_cache::Canary::UnevenCopies`].
+    UnevenCopies,
+}
+
+/// What happens to the legs of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Crashes take some for good.
+    Lost,
+    /// One fails while it is used, and has what it had when it comes back. Crashes take the others.
+    Fails { leg: usize, rule: FaultRule },
+    /// One rots.
+    Rots(usize),
+}
+
+/// The legs of a log.
+pub(crate) struct Legs {
+    pub config: MirrorConfig,
+    count: usize,
+    fate: Fate,
+}
+
+impl Legs {
+    fn draw(rng: &mut SimRng, canary: Option<Canary>) -> Legs {
+        let count = rng.pick(&[2, 2, 2, 3]);
+        let leg = rng.below(count as u64) as usize;
+        let on = rng.pick(&[FaultOn::Any, FaultOn::Write, FaultOn::Flush]);
+        let most = if on == FaultOn::Flush { 20 } else { 200 };
+        let (first, error) = (rng.below(most), ErrorKind::Medium);
+        let rule = if rng.chance(700) {
+            FaultRule::for_ever(on, first, error)
+        } else {
+            FaultRule::once(on, first, error)
+        };
+        let fate = match rng.below(10) {
+            0..3 => Fate::Lost,
+            3..8 => Fate::Fails { leg, rule },
+            _ => Fate::Rots(leg),
+        };
+        let names = (0..count).map(|leg| format!("leg {leg}")).collect();
+        Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate }
+    }
+
+    /// Disks with what a log has.
+    pub fn of(&self, rng: &mut SimRng, log: &MemDisk) -> Vec<MemDisk> {
+        let sectors = log.current().sectors();
+        let mut content = vec![0; (sectors * SECTOR_BYTES) as usize];
+        log.current().read(Lba(0), &mut content);
+        let geometry = Geometry { sectors: CONTENT_SECTOR + sectors.next_multiple_of(8), ..log.geometry() };
+        let mut legs: Vec<MemDisk> = (0..self.count).map(|_| disk(rng, geometry)).collect();
+        let ids: Vec<u64> = (0..self.count).map(|_| rng.next_u64().max(1)).collect();
+        let mut devices: Vec<&mut dyn BlockDevice> =
+            legs.iter_mut().map(|leg| leg as &mut dyn BlockDevice).collect();
+        create(&mut devices, *b"a log with legs!", &ids).expect("good disks become legs");
+        for leg in &mut legs {
+            leg.put(Lba(CONTENT_SECTOR), &content);
+        }
+        if let Fate::Fails { leg, rule } = self.fate {
+            legs[leg].set_faults(FaultPlan::new(rule));
+        }
+        legs
+    }
+}
+
+/// Adds a mirror over devices.
+pub(crate) fn add(builder: &mut StackBuilder, config: &MirrorConfig, legs: &[Geometry]) -> Target {
+    let ports: Vec<Target> = legs.iter().map(|leg| builder.device(*leg)).collect();
+    builder.layer("legs", Box::new(Mirror::new(config.clone())), &ports)
+}
+
+/// The legs that may be lost: another one has all that was acknowledged, by the newest label of all. What a killed server has left in the
+/// disks' caches may go yet, so it has to be so with and without that.
+fn may_lose(legs: usize) -> MayLose {
+    Box::new(move |disks| {
+        let disks = &disks[..legs];
+        let durable: Vec<MemDisk> =
+            disks.iter().map(|disk| disk.power_cut(CutStyle::AllLost, &mut SimRng::new(0))).collect();
+        let images = [labels(disks), labels(&durable)];
+        (0..legs)
+            .filter(|leg| images.iter().all(|read| read[*leg].is_some() && holds_without(read, *leg)))
+            .collect()
+    })
+}
+
+fn labels(disks: &[MemDisk]) -> Vec<Option<(Label, u64)>> {
+    let alive = |disk: &&MemDisk| !disk.faults().dead;
+    disks
+        .iter()
+        .map(|disk| Some(disk).filter(alive).and_then(|disk| Label::read(&mut Now(disk)).ok()))
+        .collect()
+}
+
+fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
+    let Some((newest, _)) = read.iter().flatten().max_by_key(|(label, _)| label.generation) else {
+        return false;
+    };
+    let is_whole = |(label, own): &(Label, u64)| {
+        newest.standing(*own) == Some(Standing::Whole) && label.generation >= newest.complete
+    };
+    read.iter().enumerate().any(|(leg, read)| leg != lost && read.as_ref().is_some_and(is_whole))
+}
+
+/// The log cache with its log on legs, with settings from the seed.
+pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x1e65));
+    let (of_mirror, of_cache) = match canary {
+        Some(MirrorCanary::Mirror(canary)) => (Some(canary), None),
+        Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::Canary::UnevenCopies)),
+        None => (None, None),
+    };
+    let legs = Legs::draw(&mut rng, of_mirror);
+    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs);
+    let sectors = rig.disks[0].current().sectors();
+    let (spoils, losses) = match legs.fate {
+        Fate::Rots(leg) => (Some((leg, sectors)), None),
+        _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
+    };
+    let about = format!("{} legs, {:?}, {}", legs.count, legs.fate, rig.about);
+    Rig { spoils, losses, about, ..rig }
+}
