@@ -6,6 +6,7 @@ use std::fmt::Display;
 use dcd_engine::layers::slice::SliceError;
 use dcd_engine::log_cache::recover::RecoverError;
 use dcd_engine::log_cache::{LogError, OtherData};
+use dcd_engine::mirror::MirrorError;
 use dcd_engine::raid::grow::{GrowError, GrowRefusal};
 use dcd_engine::raid::offline::ChangeError;
 use dcd_engine::raid::{
@@ -52,6 +53,7 @@ impl Advised for StartError {
         match &self.error {
             ActivateError::Log(error) => error.advice(),
             ActivateError::Array(error) => error.advice(),
+            ActivateError::Mirror(error) => error.advice(),
             ActivateError::WriteCache(WriteCacheError::Blocks { .. }) => {
                 Some("set `block` to 512 or 4096, and not less than that".to_owned())
             }
@@ -101,6 +103,37 @@ impl Advised for LogError {
                 "give it those again, or write everything back with \"dcd rescue\""
             }
             LogError::Version(_) | LogError::TwoCaches(..) | LogError::Options(_) => return None,
+        };
+        Some(advice.to_owned())
+    }
+}
+
+impl Advised for MirrorError {
+    fn advice(&self) -> Option<String> {
+        let advice = match self {
+            MirrorError::NoLegs(_) => {
+                "check that they are the right devices; if there never was a log, \"dcd format\" makes it"
+            }
+            MirrorError::TwoMirrors(..) => "name the right ones; nothing was changed",
+            MirrorError::Twice(..) => {
+                "take the copy out of \"log\"; \"dcd log add\" makes another leg of it afterwards. Nothing was changed"
+            }
+            MirrorError::Apart(..) => {
+                "keep both as they are until you know which to keep: \"dcd check\" looks into a stack file that names only one of them. Then take \
+                 the other one out of \"log\", serve with --degraded, and put it back with \"dcd log add --force\": what it alone has is gone then"
+            }
+            MirrorError::Missing(..) => {
+                "reconnect it: it may have what the others lack. If it is gone for good and was not used without them since, \"dcd serve \
+                 --degraded\" goes on with the others"
+            }
+            MirrorError::NoneWhole(_) => {
+                "reconnect the leg that was in use last. If that is gone for good, the log is: see \"dcd serve --without-cache\""
+            }
+            MirrorError::TooSmall { .. } => {
+                "use the right device; if it was made smaller, make it as large as it was"
+            }
+            MirrorError::ReadOnly(_) => "make it writable, or take read-only = true out of the stack file",
+            MirrorError::Label { .. } => CHECK_DEVICE,
         };
         Some(advice.to_owned())
     }

@@ -38,6 +38,7 @@ pub struct Cli {
 pub enum Command {
     Format(Format),
     Array(crate::cli_array::Array),
+    Log(crate::cli_log::Log),
     Serve(Serve),
     Attach(Attach),
     Stop(Stop),

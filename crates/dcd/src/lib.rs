@@ -22,6 +22,7 @@ macro_rules! eprintln {
 mod advice;
 pub mod cli;
 mod cli_array;
+mod cli_log;
 mod commands;
 mod control;
 mod failure;

@@ -8,6 +8,7 @@ use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
 use dcd_engine::log_cache::LogCache;
+use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
@@ -84,7 +85,9 @@ struct Part {
 /// Where a layer's sectors lie, if that is one range of one device.
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
-        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) => return None,
+        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) | LayerKind::Mirror(_) => {
+            return None;
+        }
         LayerKind::Registered { .. }
         | LayerKind::Fault { .. }
         | LayerKind::ReadAhead { .. }
@@ -230,6 +233,17 @@ impl StackFile {
                 let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
                 let sectors = crate::raid::sectors(&raid.config, members);
                 Ok((Box::new(RaidLayer::new(raid.config.clone())), sectors))
+            }
+            LayerKind::Mirror(mirror) => {
+                let names = mirror.of.iter().map(|leg| leg.text.clone()).collect();
+                let config = MirrorConfig {
+                    names,
+                    degraded: mirror.degraded,
+                    only_looks: mirror.only_looks,
+                    canary: None,
+                };
+                let least = below.iter().map(|part| part.sectors).min().unwrap_or(0);
+                Ok((Box::new(Mirror::new(config)), mirror::content_sectors(least)))
             }
             // The log is port 0, the data disk port 1: the cache has the data disk's size.
             LayerKind::LogCache { config, .. } => {

@@ -71,6 +71,11 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.error_here(format!("\"{name}\" is missing: add {name} = \"{example}\"")))
     }
 
+    pub fn is_list(&self, name: &str) -> bool {
+        let mut named = self.table.iter().filter(|(key, _)| key.get_ref().as_ref() == name);
+        named.next().is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Array(_)))
+    }
+
     /// One text or a list of them.
     pub fn texts(&mut self, name: &'static str) -> Result<Vec<Located>, StackFileError> {
         let Some(value) = self.take(name) else { return Ok(Vec::new()) };

@@ -13,7 +13,7 @@ use toml::de::DeTable;
 
 use crate::error::{Source, StackFileError, suggestion};
 use crate::fields::{Fields, Located};
-use crate::kinds::{LayerKind, LayerSpec, RaidSpec, read_layer};
+use crate::kinds::{LayerKind, LayerSpec, MirrorSpec, RaidSpec, read_layer};
 
 /// Where the sectors of a device are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl StackFile {
         }
         let mut layers = Vec::new();
         for (name, table) in fields.tables("layer")? {
-            layers.push(read_layer(name, table, &dir)?);
+            layers.extend(read_layer(name, table, &dir)?);
         }
         crate::write_hole::close(&devices, &mut layers);
         let serve = match fields.table("serve")? {
@@ -211,6 +211,37 @@ impl StackFile {
             LayerKind::Raid(raid) => Some((layer, raid)),
             _ => None,
         })
+    }
+
+    /// The mirrored logs, with their legs.
+    pub fn mirrors(&self) -> impl Iterator<Item = (&LayerSpec, &MirrorSpec)> {
+        self.layers.iter().filter_map(|layer| match &layer.kind {
+            LayerKind::Mirror(mirror) => Some((layer, mirror)),
+            _ => None,
+        })
+    }
+
+    fn mirrors_mut(&mut self) -> impl Iterator<Item = &mut MirrorSpec> {
+        self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
+            LayerKind::Mirror(mirror) => Some(mirror),
+            _ => None,
+        })
+    }
+
+    /// The mirror that a log is, or lies on.
+    pub fn mirror_below(&self, part: &str) -> Option<&LayerSpec> {
+        let layer = self.layer(part)?;
+        match (&layer.kind, layer.kind.below().as_slice()) {
+            (LayerKind::Mirror(_), _) => Some(layer),
+            (LayerKind::LogCache { .. }, _) => None,
+            (_, [below]) => self.mirror_below(&below.text),
+            _ => None,
+        }
+    }
+
+    /// Lets mirrored logs start although legs are missing that are not known to have failed.
+    pub fn degrade_mirrors(&mut self) {
+        self.mirrors_mut().for_each(|mirror| mirror.degraded = true);
     }
 
     /// The device at the bottom of a chain of layers that each have one thing below them; none where it branches.
@@ -279,6 +310,9 @@ impl StackFile {
             (Some(DeviceSource::Memory { size }), _) => *size,
             (Some(DeviceSource::Path { size, .. }), _) => size.unwrap_or(0),
             (None, Some(LayerKind::Slice(slice))) => slice.size_bytes.unwrap_or(0),
+            (None, Some(LayerKind::Mirror(mirror))) => {
+                mirror.of.iter().map(|leg| self.stated_bytes(&leg.text)).max().unwrap_or(0)
+            }
             _ => 0,
         }
     }
@@ -340,6 +374,7 @@ impl StackFile {
             LayerKind::Slice(_)
             | LayerKind::Fault { .. }
             | LayerKind::ReadAhead { .. }
+            | LayerKind::Mirror(_)
             | LayerKind::Trace(_) => true,
         })
     }
@@ -355,8 +390,9 @@ impl StackFile {
         }
     }
 
-    /// Lets no array begin a resync or a rebuild: for one that is only looked at.
+    /// Lets no array begin a resync or a rebuild, and has no leg filled: for what is only looked at.
     pub fn without_passes(&mut self) {
+        self.mirrors_mut().for_each(|mirror| mirror.only_looks = true);
         for layer in &mut self.layers {
             if let LayerKind::Raid(raid) = &mut layer.kind {
                 raid.config.pass_rate = 0;
@@ -371,9 +407,20 @@ impl StackFile {
             return device.is_there();
         }
         match self.layer(part).map(|layer| &layer.kind) {
-            None | Some(LayerKind::Raid(_)) => true,
+            None | Some(LayerKind::Raid(_) | LayerKind::Mirror(_)) => true,
             Some(LayerKind::LogCache { data, .. }) => self.is_there(&data.text),
             Some(kind) => kind.below().iter().all(|below| self.is_there(&below.text)),
+        }
+    }
+
+    /// Takes legs out of a mirrored log that are not there. One stays in any case: its start says what is wrong.
+    pub fn leave_out_legs(&mut self, mirror: &str, names: &[&str]) {
+        for layer in self.layers.iter_mut().filter(|layer| layer.name == mirror) {
+            if let LayerKind::Mirror(mirror) = &mut layer.kind
+                && mirror.of.iter().any(|leg| !names.contains(&leg.text.as_str()))
+            {
+                mirror.of.retain(|leg| !names.contains(&leg.text.as_str()));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use dcd_engine::Nanos;
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::mirror::LEGS_MAX;
 use dcd_engine::raid::RaidConfig;
 use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
@@ -68,6 +69,16 @@ pub struct RaidSpec {
     pub config: RaidConfig,
 }
 
+/// The legs of a log. The file names them in place of the log.
+#[derive(Clone, Debug)]
+pub struct MirrorSpec {
+    pub(crate) of: Vec<Located>,
+    /// Legs may be missing that are not known to have failed.
+    pub degraded: bool,
+    /// It is only looked at.
+    pub only_looks: bool,
+}
+
 /// What a layer does.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
@@ -79,6 +90,7 @@ pub enum LayerKind {
     Trace(TraceSpec),
     WriteCache(WriteCacheSpec),
     Raid(RaidSpec),
+    Mirror(MirrorSpec),
 }
 
 impl LayerKind {
@@ -92,6 +104,7 @@ impl LayerKind {
             | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter().collect(),
+            LayerKind::Mirror(mirror) => mirror.of.iter().collect(),
             LayerKind::Raid(raid) => raid.of.iter().chain(&raid.spares).chain(&raid.journal).collect(),
         }
     }
@@ -105,6 +118,7 @@ impl LayerKind {
             | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
             LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
+            LayerKind::Mirror(mirror) => mirror.of.iter_mut().collect(),
             LayerKind::Raid(RaidSpec { of, spares, journal, .. }) => {
                 of.iter_mut().chain(spares).chain(journal).collect()
             }
@@ -141,9 +155,9 @@ pub(crate) fn read_layer(
     name: Located,
     mut fields: Fields<'_>,
     dir: &Path,
-) -> Result<LayerSpec, StackFileError> {
+) -> Result<Vec<LayerSpec>, StackFileError> {
     let kind = fields.required_text("kind", "log-cache")?;
-    let kind = if let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) {
+    let mut kind = if let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) {
         read(&mut fields, dir)?
     } else if let Some(registered) = registry::find(&kind.text) {
         let of = fields.required_text("of", "data")?;
@@ -159,8 +173,41 @@ pub(crate) fn read_layer(
         };
         return Err(fields.error(kind.span, format!("there is no kind \"{}\"; {advice}", kind.text)));
     };
+    let mut specs = Vec::new();
+    if let LayerKind::LogCache { log, .. } = &mut kind
+        && fields.is_list("log")
+    {
+        let mirror = MirrorSpec { of: read_legs(&mut fields)?, degraded: false, only_looks: false };
+        log.text = legs_of(&name.text);
+        let (name, span) = (log.text.clone(), log.span.clone());
+        specs.push(LayerSpec { name, kind: LayerKind::Mirror(mirror), span });
+    }
     fields.finish()?;
-    Ok(LayerSpec { name: name.text, kind, span: name.span })
+    specs.push(LayerSpec { name: name.text, kind, span: name.span });
+    Ok(specs)
+}
+
+/// The name of the layer that a list of legs becomes.
+fn legs_of(cache: &str) -> String {
+    format!("{cache}.legs")
+}
+
+fn read_legs(fields: &mut Fields<'_>) -> Result<Vec<Located>, StackFileError> {
+    let legs = fields.texts("log")?;
+    let span = fields.value_span("log");
+    if !(1..=LEGS_MAX).contains(&legs.len()) {
+        return Err(fields.error(span, format!("\"log\": a log has from 1 to {LEGS_MAX} legs")));
+    }
+    let twice = legs
+        .iter()
+        .enumerate()
+        .find(|(index, leg)| legs[..*index].iter().any(|other| other.text == leg.text));
+    match twice {
+        Some((_, leg)) => {
+            Err(fields.error(leg.span.clone(), format!("\"log\": \"{}\" is named twice", leg.text)))
+        }
+        None => Ok(legs),
+    }
 }
 
 /// A log from before is not measured, and works as one whose spindle was not set.
@@ -185,7 +232,11 @@ const REMOVED: [(&str, &str); 11] = [
 
 fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
     fields.refuse_removed(&REMOVED)?;
-    let log = fields.required_text("log", "log")?;
+    // A list of legs becomes a layer of its own.
+    let log = match fields.is_list("log") {
+        true => Located { text: String::new(), span: fields.value_span("log") },
+        false => fields.required_text("log", "log")?,
+    };
     let data = fields.required_text("data", "data")?;
     let d = LogCacheConfig::default();
     let idle_empty = fields.duration("idle-empty")?.unwrap_or(d.idle_empty);

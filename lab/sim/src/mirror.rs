@@ -132,5 +132,5 @@ pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -
         _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
     };
     let about = format!("{} legs, {:?}, {}", legs.count, legs.fate, rig.about);
-    Rig { spoils, losses, about, ..rig }
+    Rig { spoils, losses, about, upper_first: true, ..rig }
 }

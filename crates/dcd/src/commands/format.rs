@@ -13,6 +13,7 @@ use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
 use crate::cli::{Detach, Format};
 use crate::commands::detach;
+use crate::commands::log::make_legs;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
@@ -43,6 +44,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     if args.force {
         clear_foreign_journal(&choice)?;
     }
+    make_legs(&choice, args.force)?;
     let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
     reserve_space(&choice.file, &opened.parts, &choice.log)?;

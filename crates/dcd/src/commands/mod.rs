@@ -11,6 +11,7 @@ mod dump;
 mod flush;
 mod format;
 mod grow;
+mod log;
 mod man;
 mod metrics;
 mod rescue;
@@ -42,6 +43,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
     match command {
         Command::Array(args) => array::run(&args),
         Command::Format(args) => format::run(&args),
+        Command::Log(args) => log::run(&args),
         Command::Grow(args) => grow::run(&args),
         Command::Detach(args) => detach::run(&args),
         Command::Check(args) => check::run(&args),

@@ -194,6 +194,7 @@ fn build(
         let kind = match &layer.kind {
             LayerKind::LogCache { .. } => CacheKind::LogCache,
             LayerKind::Raid(_) => CacheKind::Array,
+            LayerKind::Mirror(_) => CacheKind::Mirror,
             LayerKind::WriteCache(_) => CacheKind::WriteCache,
             _ => return None,
         };

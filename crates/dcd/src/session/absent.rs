@@ -1,4 +1,4 @@
-//! Members and spares of arrays whose devices are not there.
+//! Members and spares of arrays, and legs of logs, whose devices are not there.
 //!
 //! | the device that is not there                                   | a start                                   |
 //! |----------------------------------------------------------------|-------------------------------------------|
@@ -52,7 +52,37 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
         file.leave_out(&array, &[&absent[..], &stale].concat());
         file.keep_only(parts);
     }
+    told.extend(leave_out_legs(file, parts, degraded));
     Ok(told)
+}
+
+/// The same of mirrored logs: whether one may start without a leg, the labels of the others say, and its start reads them.
+fn leave_out_legs(file: &mut StackFile, parts: &[&str], degraded: bool) -> Vec<String> {
+    let mut told = Vec::new();
+    if degraded {
+        file.degrade_mirrors();
+    }
+    let needed = file.needed_by(parts);
+    let mirrors: Vec<(String, Vec<String>)> = file
+        .mirrors()
+        .filter(|(layer, _)| needed.contains(&layer.name))
+        .map(|(layer, _)| {
+            let absent = layer.kind.below_names().into_iter().filter(|leg| !file.is_there(leg));
+            (layer.name.clone(), absent.map(str::to_owned).collect())
+        })
+        .collect();
+    for (mirror, absent) in mirrors {
+        let names: Vec<&str> = absent.iter().map(String::as_str).collect();
+        for name in &names {
+            let path = file.path_below(name).map(|path| format!(" ({})", path.display())).unwrap_or_default();
+            told.push(format!("log \"{mirror}\": leg \"{name}\"{path} is not there, and is left out"));
+        }
+        if !names.is_empty() {
+            file.leave_out_legs(&mirror, &names);
+            file.keep_only(parts);
+        }
+    }
+    told
 }
 
 /// The same, where members may be left out that are not there after some time. All devices of the stack are waited for.

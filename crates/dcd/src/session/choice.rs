@@ -82,16 +82,39 @@ impl CacheChoice {
         false
     }
 
+    /// The log is on legs.
+    pub fn is_mirrored(&self) -> bool {
+        self.file.mirror_below(&self.log).is_some()
+    }
+
+    /// The legs of the log, where it is on legs.
+    pub fn legs(&self) -> Vec<&str> {
+        self.file.mirror_below(&self.log).map_or_else(Vec::new, |mirror| mirror.kind.below_names())
+    }
+
     /// As [`CacheChoice::log_name`], for those who read it elsewhere.
     pub fn log_place(&self) -> PathBuf {
-        let path = self.file.path_below(&self.log).and_then(|path| std::path::absolute(path).ok());
-        path.unwrap_or_else(|| self.log_name())
+        self.log_path(|path| std::path::absolute(path).ok())
     }
 
     /// The log's path, or its name in quotes where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
-        let named = || PathBuf::from(format!("\"{}\"", self.log));
-        self.file.path_below(&self.log).map_or_else(named, Path::to_owned)
+        self.log_path(|path| Some(path.to_owned()))
+    }
+
+    /// Of several legs, all of them.
+    fn log_path(&self, path: impl Fn(&Path) -> Option<PathBuf>) -> PathBuf {
+        let place = |part: &str| {
+            let path = self.file.path_below(part).and_then(&path);
+            path.unwrap_or_else(|| PathBuf::from(format!("\"{part}\"")))
+        };
+        match self.legs().as_slice() {
+            [] => place(&self.log),
+            legs => {
+                let places: Vec<String> = legs.iter().map(|leg| place(leg).display().to_string()).collect();
+                places.join(" and ").into()
+            }
+        }
     }
 }
 
@@ -145,22 +168,9 @@ impl ArrayChoice {
         self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))
     }
 
-    /// The server of the stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
+    /// The server of the stack, if it is served.
     pub fn server(&self) -> Result<Option<Client>, Failure> {
-        let Some(path) = &self.file.serve.control else { return Ok(None) };
-        let connected = patiently(
-            || {
-                let mut client = Client::connect(path)?;
-                ask(&mut client, "status", json!({}))?;
-                Ok(client)
-            },
-            |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
-        );
-        match connected {
-            Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotServed { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        server_of(&self.file)
     }
 
     /// Refuses what cannot be done while the stack is served.
@@ -172,6 +182,24 @@ impl ArrayChoice {
                 self.file.path.display()
             ))),
         }
+    }
+}
+
+/// The server of a stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
+pub fn server_of(file: &StackFile) -> Result<Option<Client>, Failure> {
+    let Some(path) = &file.serve.control else { return Ok(None) };
+    let connected = patiently(
+        || {
+            let mut client = Client::connect(path)?;
+            ask(&mut client, "status", json!({}))?;
+            Ok(client)
+        },
+        |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
+    );
+    match connected {
+        Ok(client) => Ok(Some(client)),
+        Err(ClientError::NotServed { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -124,8 +124,10 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
     let (mut seen, superblock) = match open_log(choice, Purpose::Look) {
         Ok(mut log) => look_at(&mut log)?,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        // What keeps the array below from starting says nothing of the log on it.
-        Err(failure) if array_below(&choice.file, &choice.log).is_some() => return Err(failure),
+        // What keeps the array below from starting, or the legs, says nothing of the log on it.
+        Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
+            return Err(failure);
+        }
         Err(failure) => {
             let seen = LogSeen::Missing(failure.to_string());
             return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
@@ -179,6 +181,9 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
 /// Has the file that a part lies on give that part its space: a log, or a journal, is written all over, and would fail at the first full
 /// file system. What lies on several devices, and on block devices, is left as it is.
 pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
+    if let Some(mirror) = file.mirror_below(part) {
+        return mirror.kind.below_names().into_iter().try_for_each(|leg| reserve_space(file, parts, leg));
+    }
     let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         return Ok(());
     };

@@ -12,7 +12,7 @@ use super::table::Piece;
 use crate::layer::{BlockDevice, Durability, Io, Outbox};
 use crate::{Buf, Extent, Lba, SECTOR_BYTES};
 
-/// Writes records again that a copy may lack. One of which no copy is whole stays as it is.
+/// Writes records again that a copy may lack. One of which data is whole in no copy stays as it is.
 pub fn level(
     log: &mut dyn BlockDevice,
     superblock: &Superblock,
@@ -54,12 +54,12 @@ fn whole_record(
     let bytes = header.sectors as usize * SECTOR_BYTES as usize;
     let mut record = Buf::zeroed(bytes);
     record.copy_from(0, &first, 0, block);
-    let mut missing: Vec<(usize, usize, u32)> = Vec::new();
+    let mut missing: Vec<(Kind, usize, usize, u32)> = Vec::new();
     let mut at = block;
     for entry in &header.entries {
         let len = (entry.payload_sectors() * SECTOR_BYTES) as usize;
         if matches!(entry.kind, Kind::Data | Kind::Clean) {
-            missing.push((at, len, entry.crc));
+            missing.push((entry.kind, at, len, entry.crc));
         }
         at += len;
     }
@@ -69,7 +69,7 @@ fn whole_record(
         }
         // A part of it may be unreadable: the blocks that can be read are as good.
         let one = read_what_can_be(log, sector, bytes, block, copy);
-        missing.retain(|&(at, len, crc)| {
+        missing.retain(|&(_, at, len, crc)| {
             let is_whole = crc32c::crc32c(&one.bytes()[at..at + len]) == crc;
             if is_whole {
                 record.copy_from(at, &one, at, len);
@@ -77,7 +77,9 @@ fn whole_record(
             !is_whole
         });
     }
-    Ok(missing.is_empty().then_some(record))
+    // Without a clean copy nothing is lost: it may be bad everywhere.
+    let has_all = missing.iter().all(|(kind, ..)| *kind == Kind::Clean);
+    Ok(has_all.then_some(record))
 }
 
 fn read_what_can_be(log: &mut dyn BlockDevice, sector: u64, bytes: usize, block: usize, copy: u8) -> Buf {

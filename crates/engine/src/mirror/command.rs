@@ -24,7 +24,9 @@ impl Core {
         let call = match command {
             ArrayCommand::Add { port, geometry, id, .. } => Call::Answered(self.add(port, &geometry, id)),
             ArrayCommand::Remove { port } => match self.remove(port, out) {
-                Ok(leg) => Call::Remove { leg, erased: false },
+                Ok(Some(leg)) => Call::Remove { leg, erased: false },
+                // A device that is no leg.
+                Ok(None) => Call::Answered(Ok(())),
                 Err(error) => Call::Answered(Err(error)),
             },
             _ => Call::Answered(Err(CommandError::OfMirror)),
@@ -59,9 +61,9 @@ impl Core {
         Ok(())
     }
 
-    fn remove(&mut self, port: Port, out: &mut Outbox) -> Result<u64, CommandError> {
+    fn remove(&mut self, port: Port, out: &mut Outbox) -> Result<Option<u64>, CommandError> {
         let Some(leg) = self.members.iter().find(|member| member.port == port).map(|member| member.id) else {
-            return Err(CommandError::NoLeg);
+            return Ok(None);
         };
         if self.is_last_whole(leg) {
             return Err(CommandError::LastLeg);
@@ -74,7 +76,7 @@ impl Core {
         self.label.legs.retain(|other| other.id != leg);
         self.copier.forget(leg);
         out.report(Report::Notice);
-        Ok(leg)
+        Ok(Some(leg))
     }
 
     pub fn answer_calls(&mut self, out: &mut Outbox) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::clients::{down, down_extent};
 use super::label::Label;
-use super::{Core, Op, Standing};
+use super::{Core, Op, Standing, Stop};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -78,6 +78,10 @@ impl Copier {
         }
     }
 
+    pub const fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// How much of a leg is filled.
     pub fn filled_sectors(&self, leg: u64) -> u64 {
         self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.done_sectors)
@@ -96,7 +100,7 @@ impl Core {
     }
 
     pub fn next_copy(&self) -> Option<Nanos> {
-        let goes_on = self.copier.running.is_none() && self.record.is_settled();
+        let goes_on = self.copier.running.is_none() && self.record.is_settled() && self.stop == Stop::No;
         let fill = self.copier.fill.as_ref().filter(|fill| goes_on && !fill.flushing);
         fill.map(|_| self.copier.rests_until)
     }
@@ -105,7 +109,7 @@ impl Core {
         if self.copier.fill.is_none() && self.record.is_settled() && !self.copier.only_looks {
             self.copier.next_fill(&self.label);
         }
-        if self.copier.running.is_none() {
+        if self.copier.running.is_none() && self.stop == Stop::No {
             self.copier.running = self.next_place(now, out);
         }
         let Some(copy) = &mut self.copier.running else { return };

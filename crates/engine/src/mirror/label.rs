@@ -190,6 +190,11 @@ impl Label {
     }
 }
 
+/// The content that fits a device.
+pub const fn content_sectors(device: u64) -> u64 {
+    device.saturating_sub(CONTENT_SECTOR) / crate::LINE_SECTORS * crate::LINE_SECTORS
+}
+
 /// The least that a leg's device must have.
 pub const fn device_sectors(content: u64) -> u64 {
     CONTENT_SECTOR + content

@@ -28,12 +28,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use label::{CONTENT_SECTOR, Label, LabelError, Leg, Standing};
+pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, Standing, content_sectors};
 pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
 
 use crate::layer::{
     ActivateError, BlockDevice, Control, Discards, Event, Geometry, Io, IoError, IoResult, Layer, OpId,
-    Outbox, Port, PortDevice, Ports,
+    Outbox, Port, PortDevice, Ports, Report,
 };
 use crate::slab::Slab;
 use crate::{Durability, LayerStatus, Nanos};
@@ -124,6 +124,15 @@ enum Op {
     },
 }
 
+/// How a stop proceeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    No,
+    /// Waits for what is on its way.
+    Asked,
+    Done,
+}
+
 struct Core {
     label: Label,
     members: Vec<Member>,
@@ -133,6 +142,7 @@ struct Core {
     record: Record,
     copier: Copier,
     calls: Calls,
+    stop: Stop,
     canary: Option<Canary>,
     statistics: MirrorStatistics,
 }
@@ -161,12 +171,16 @@ impl Layer for Mirror {
             Event::Completed { op, result } => core.on_completed(now, op, result, out),
             Event::Control(Control::ResetStatistics) => core.statistics = MirrorStatistics::default(),
             Event::Control(Control::Array(command)) => core.on_command(command, out),
+            // It holds nothing back.
+            Event::Control(Control::Drain) => out.report(Report::Drained),
+            Event::Control(Control::Stop) => core.stop = Stop::Asked,
             Event::Wake | Event::Control(_) => {}
         }
         core.record_step(out);
         core.copy_step(now, out);
         core.answer_held(out);
         core.answer_calls(out);
+        core.stop_step(out);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -241,6 +255,17 @@ impl Core {
         self.members.iter().map(|member| member.id).filter(|id| gets(*id)).collect()
     }
 
+    fn stop_step(&mut self, out: &mut Outbox) {
+        if self.stop == Stop::Asked
+            && self.clients.is_idle()
+            && !self.copier.is_running()
+            && self.record.is_over()
+        {
+            self.stop = Stop::Done;
+            out.report(Report::Stopped);
+        }
+    }
+
     fn is_last_whole(&self, leg: u64) -> bool {
         self.label.whole().eq([leg])
     }
@@ -308,6 +333,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
         record,
         copier,
         calls: Calls::default(),
+        stop: Stop::No,
         canary: config.canary,
         statistics: MirrorStatistics::default(),
     })

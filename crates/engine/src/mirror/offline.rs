@@ -1,6 +1,6 @@
 //! Making a mirror of devices.
 
-use super::label::{CONTENT_SECTOR, COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, Standing};
+use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, Standing, content_sectors};
 use crate::layer::BlockDevice;
 use crate::{Buf, Durability, Io, IoError, LINE_SECTORS};
 
@@ -31,7 +31,7 @@ pub fn create(
     let mut sectors = u64::MAX;
     for (index, device) in devices.iter().enumerate() {
         let geometry = device.geometry();
-        let content = geometry.sectors.saturating_sub(CONTENT_SECTOR) / LINE_SECTORS * LINE_SECTORS;
+        let content = content_sectors(geometry.sectors);
         if content < LINE_SECTORS {
             return Err((index, CreateError::TooSmall(geometry.sectors)));
         }

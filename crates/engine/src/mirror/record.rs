@@ -40,6 +40,11 @@ impl Record {
         self.named == self.gone
     }
 
+    /// Nothing more is written to the labels.
+    pub const fn is_over(&self) -> bool {
+        self.is_settled() || self.is_dead.is_some() && self.left.is_none()
+    }
+
     /// The labels say what is so.
     pub const fn is_settled(&self) -> bool {
         !self.wanted && self.left.is_none()

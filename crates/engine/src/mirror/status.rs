@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::label::{Label, device_sectors};
 use super::{Core, Standing};
 use crate::SECTOR_BYTES;
 
@@ -32,6 +33,7 @@ pub struct MirrorStatistics {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorStatus {
+    pub uuid: [u8; 16],
     pub size_bytes: u64,
     pub generation: u64,
     pub legs: Vec<LegStatus>,
@@ -44,6 +46,18 @@ impl MirrorStatus {
     /// Legs that have all that was acknowledged.
     pub fn whole(&self) -> usize {
         self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
+    }
+
+    /// The least that the device of a leg has.
+    pub const fn device_bytes(&self) -> u64 {
+        device_sectors(self.size_bytes / SECTOR_BYTES) * SECTOR_BYTES
+    }
+
+    /// By its label, a leg went on without one that is whole here.
+    pub fn was_apart(&self, label: &Label) -> bool {
+        let is_whole =
+            |id: u64| self.legs.iter().any(|leg| leg.id == id && leg.standing == Some(Standing::Whole));
+        label.legs.iter().any(|leg| leg.standing == Standing::Failed && is_whole(leg.id))
     }
 
     /// All legs are whole, and there are at least two.
@@ -67,6 +81,7 @@ impl Core {
             filled_bytes: self.copier.filled_sectors(id) * SECTOR_BYTES,
         });
         MirrorStatus {
+            uuid: self.label.uuid,
             size_bytes: self.label.sectors * SECTOR_BYTES,
             generation: self.label.generation,
             legs: legs.collect(),

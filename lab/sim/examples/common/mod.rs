@@ -25,7 +25,7 @@ pub struct Sparse {
 impl Sparse {
     fn carry_out(&mut self, mut io: Io) -> IoResult {
         match &mut io {
-            Io::Read { at, buf } => {
+            Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => {
                 self.reads += 1;
                 self.bytes_read += buf.len() as u64;
                 let sectors = buf.len() as u64 / SECTOR_BYTES;

@@ -11,7 +11,7 @@ use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::host::RAM_LOST;
 use crate::session::serving::status::{
-    DeviceStatus, ServerStatus, destage_trouble, flush_trouble, lost_text, state_word,
+    DeviceStatus, ServerStatus, destage_trouble, flush_trouble, legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::Trend;
 
@@ -86,6 +86,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
                 LayerStatus::LogCache(cache) => log_cache_words(name, cache),
                 LayerStatus::WriteCache(cache) => write_cache_words(name, cache),
                 LayerStatus::Raid(array) => array_words(name, array),
+                LayerStatus::Mirror(mirror) => format!("{name}: {}", legs_text(mirror)),
                 _ => continue,
             };
             none = false;

@@ -1,5 +1,6 @@
 //! What an administrator wants to know first: the state of a stack in a word, and what to do now.
 
+use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus};
 use dcd_stack::RECORD;
@@ -8,7 +9,7 @@ use crate::commands::array::judge as judge_array;
 use crate::failure::Health;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, accepted_damage, destage_trouble, flush_trouble,
-    lost_text,
+    legs_text, lost_text,
 };
 
 /// See the module's documentation.
@@ -27,6 +28,7 @@ impl Verdict {
             match layer {
                 LayerStatus::LogCache(cache) => verdict.log_cache(name, cache),
                 LayerStatus::Raid(array) => verdict.array(name, array),
+                LayerStatus::Mirror(mirror) => verdict.mirror(name, mirror),
                 _ => {}
             }
         }
@@ -94,6 +96,19 @@ impl Verdict {
         if let Some(trouble) = flush_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}: {FLUSH_ADVICE}"));
             self.act(format!("{cache_named}: {FLUSH_ADVICE} (dcd status --json has flush_at_risk)"));
+        }
+    }
+
+    fn mirror(&mut self, name: &str, mirror: &MirrorStatus) {
+        if mirror.failed {
+            self.health.degraded(format!("log \"{name}\": no leg can be written"));
+        } else if !mirror.is_good() && mirror.legs.len() > 1 {
+            self.health.degraded(format!("log \"{name}\": {}", legs_text(mirror)));
+        }
+        if mirror.legs.iter().any(|leg| leg.standing == Some(Standing::Failed)) {
+            self.act(format!(
+                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place, then dcd log add"
+            ));
         }
     }
 

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
 use dcd_engine::{
     ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheState, LogCacheStatus, Nanos, Port,
@@ -27,7 +28,7 @@ use crate::session::running::RunningCaches;
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
-    flush_trouble, lost_text, state_word,
+    flush_trouble, legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::{Amounts, Trends};
 
@@ -52,6 +53,8 @@ pub enum CacheKind {
     LogCache,
     /// Its stripe cache.
     Array,
+    /// It has none, but legs that come and go.
+    Mirror,
     WriteCache,
 }
 
@@ -60,6 +63,7 @@ impl CacheKind {
         match self {
             CacheKind::LogCache => "log cache",
             CacheKind::Array => "array",
+            CacheKind::Mirror => "log",
             CacheKind::WriteCache => "write cache",
         }
     }
@@ -180,6 +184,11 @@ impl Condition {
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
         Condition { state, advice }
+    }
+
+    fn of_mirror(mirror: &MirrorStatus) -> Condition {
+        let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(mirror) };
+        Condition { state, advice: Vec::new() }
     }
 
     fn of_array(array: &ArrayStatus) -> Condition {
@@ -329,9 +338,14 @@ impl Host {
         if self.phase != Phase::Serving {
             return Err("the server is stopping".to_owned());
         }
-        let arrays = || self.caches.iter().filter(|cache| cache.kind == CacheKind::Array);
-        let names = || arrays().map(|cache| cache.name.as_str()).collect::<Vec<_>>().join(", ");
         let wanted = args["layer"].as_str();
+        // Legs of a log come and go as members of an array do; whoever means a log names it.
+        let of_log = |cache: &&Cache| cache.kind == CacheKind::Mirror && wanted == Some(cache.name.as_str());
+        let arrays = || {
+            let is_array = |cache: &&Cache| cache.kind == CacheKind::Array || of_log(cache);
+            self.caches.iter().filter(is_array)
+        };
+        let names = || arrays().map(|cache| cache.name.as_str()).collect::<Vec<_>>().join(", ");
         let mut found = arrays().filter(|cache| wanted.is_none_or(|wanted| cache.name == wanted));
         match (found.next(), found.next(), wanted) {
             (Some(array), None, _) => Ok(array.layer),
@@ -438,11 +452,13 @@ impl Host {
     }
 
     fn watch(&mut self, now: Nanos, stack: &Stack) {
-        self.conditions.resize_with(self.caches.len(), Condition::default);
-        for (cache, before) in self.caches.iter().zip(&mut self.conditions) {
+        let mut conditions = std::mem::take(&mut self.conditions);
+        conditions.resize_with(self.caches.len(), Condition::default);
+        for (cache, before) in self.caches.iter().zip(&mut conditions) {
             let condition = match stack.layer(cache.layer).status(now) {
                 LayerStatus::LogCache(status) => Condition::of_log_cache(&status),
                 LayerStatus::Raid(status) => Condition::of_array(&status),
+                LayerStatus::Mirror(status) => Condition::of_mirror(&self.named(cache.layer, *status, stack)),
                 _ => continue,
             };
             let kind = cache.kind.words();
@@ -454,6 +470,7 @@ impl Host {
             }
             *before = condition;
         }
+        self.conditions = conditions;
         self.note_written_back(now, stack);
     }
 
@@ -645,6 +662,10 @@ impl Host {
                     devices.spare_names = names(&devices.spare_ports);
                     status.layers.insert(name.clone(), LayerStatus::Raid(array));
                 }
+                LayerStatus::Mirror(mirror) => {
+                    let mirror = self.named(*layer, *mirror, stack);
+                    status.layers.insert(name.clone(), LayerStatus::Mirror(Box::new(mirror)));
+                }
                 other => {
                     status.layers.insert(name.clone(), other);
                 }
@@ -659,6 +680,14 @@ impl Host {
         status
     }
 
+    /// Calls the legs of a log what the stack file calls them.
+    fn named(&self, layer: LayerIndex, mut mirror: MirrorStatus, stack: &Stack) -> MirrorStatus {
+        for leg in &mut mirror.legs {
+            leg.name = self.name_below(layer, leg.port, stack);
+        }
+        mirror
+    }
+
     /// Says which devices a cache or array does without.
     fn note_failed(&self, status: &mut ServerStatus, stack: &Stack) {
         let mut failed = Vec::new();
@@ -671,6 +700,10 @@ impl Host {
                     let names = &array.devices.member_names;
                     let name = |role: &usize| names.get(*role).cloned().flatten();
                     failed.extend(array.failed_members.iter().filter_map(name));
+                }
+                Some(LayerStatus::Mirror(mirror)) => {
+                    let is_failed = |leg: &&LegStatus| leg.standing == Some(Standing::Failed);
+                    failed.extend(mirror.legs.iter().filter(is_failed).filter_map(|leg| leg.name.clone()));
                 }
                 _ => {}
             }

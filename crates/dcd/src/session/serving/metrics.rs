@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus, ResponseTimes, SECTOR_BYTES};
 use prometheus_client::collector::Collector;
@@ -172,6 +173,7 @@ fn server(status: &ServerStatus, families: &mut Families) {
         match layer {
             LayerStatus::LogCache(cache) => log_cache(&mut of, cache),
             LayerStatus::Raid(array) => raid(&mut of, array),
+            LayerStatus::Mirror(mirror) => legs(&mut of, mirror),
             _ => {}
         }
     }
@@ -216,6 +218,11 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
     of.bytes_total("destaged", "What was written back to the data disk", destaged);
     of.total("destage_errors", "Attempts to write back that failed", counts.destage_errors);
     of.total("log_read_errors", "Reads of the log that failed", counts.log_read_errors);
+    of.total(
+        "log_other_copies",
+        "Reads of the log that were wrong on one leg and right on another",
+        counts.log_other_copy,
+    );
     of.total("throttled", "Answers that were held back as the log was filling", counts.throttled);
     of.flag("destage_failing", "1 while the last attempt to write back has failed", cache.destage_failing);
     of.flag("log_failed", "1 once the log device has failed", cache.state == LogCacheState::LogFailed);
@@ -228,6 +235,19 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
 }
 
 const LOST: &str = "What cannot be read any more";
+
+fn legs(of: &mut Of<'_>, mirror: &MirrorStatus) {
+    of.gauge("log_legs", "Legs of the log", mirror.legs.len() as f64);
+    of.gauge("log_legs_whole", "Legs that have all that was acknowledged", mirror.whole() as f64);
+    let counts = &mirror.statistics;
+    of.total("log_legs_failed", "Legs that have failed", counts.legs_failed);
+    of.total("log_reads_elsewhere", "Reads that one leg failed and another answered", counts.reads_elsewhere);
+    of.total(
+        "log_places_mended",
+        "Places that a leg could not read and that were written again",
+        counts.mended,
+    );
+}
 
 fn raid(of: &mut Of<'_>, array: &ArrayStatus) {
     of.gauge("raid_members", "Members of the array", array.members as f64);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
 use dcd_serve::control::Client;
@@ -115,6 +116,13 @@ impl ServerStatus {
     }
 }
 
+/// The state of one mirrored log of a server.
+pub fn mirror_of_server(client: &mut Client, layer: &str) -> Result<MirrorStatus, Failure> {
+    let status = ServerStatus::ask(client)?;
+    let mirror = status.layers.get(layer).and_then(LayerStatus::mirror);
+    mirror.cloned().ok_or_else(|| Failure::Failed(format!("the server has no log \"{layer}\" on legs")))
+}
+
 /// The state of one array of a server.
 pub fn array_of_server(client: &mut Client, layer: &str) -> Result<ArrayStatus, Failure> {
     let status = ServerStatus::ask(client)?;
@@ -158,6 +166,28 @@ pub fn accepted_damage(cache: &LogCacheStatus) -> Option<String> {
 /// The blocks that are lost, where there are any.
 pub fn lost_text(blocks: usize) -> Option<String> {
     (blocks > 0).then(|| format!("{blocks} block{} of 4 KiB lost", if blocks == 1 { "" } else { "s" }))
+}
+
+/// The legs of a mirrored log, in words.
+pub fn legs_text(mirror: &MirrorStatus) -> String {
+    let legs = mirror.legs.iter().map(|leg| {
+        let name = leg
+            .name
+            .as_ref()
+            .map_or_else(|| "a leg that is not there".to_owned(), |name| format!("\"{name}\""));
+        match leg.standing {
+            Some(Standing::Whole) => format!("{name} whole"),
+            Some(Standing::Filling) => {
+                let percent = leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64;
+                format!("{name} filled to {percent:.0} %")
+            }
+            Some(Standing::Failed) => format!("{name} failed"),
+            None => format!("{name} taken out"),
+        }
+    });
+    let legs = legs.collect::<Vec<_>>().join(", ");
+    let failed = if mirror.failed { ", and none can be written" } else { "" };
+    format!("{} of {} legs whole: {legs}{failed}", mirror.whole(), mirror.legs.len())
 }
 
 /// The state in a word: nothing is good while blocks are lost.

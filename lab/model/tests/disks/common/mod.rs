@@ -173,7 +173,7 @@ impl Bench {
             return IoResult::err(io.take_buf(), IoError::at(ErrorKind::Medium, extent));
         }
         match io {
-            Io::Read { at, mut buf } => {
+            Io::Read { at, mut buf } | Io::ReadCopy { at, mut buf, .. } => {
                 if !buf.is_blank() {
                     let len = buf.len();
                     buf.bytes_mut().copy_from_slice(&self.memory[at.bytes() as usize..][..len]);

@@ -1,0 +1,276 @@
+//! `dcd log`: the legs of a mirrored log.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dcd_engine::mirror::{Label, LabelError, LegStatus, MirrorStatus, Standing};
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_serve::control::{Client, ClientError};
+use dcd_stack::{DeviceSource, HumanBytes, StackFile};
+use serde_json::json;
+
+use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
+use crate::control::ask;
+use crate::failure::{Failure, Health};
+use crate::progress::Progress;
+use crate::session::choice::{CacheChoice, server_of};
+use crate::session::devices::Purpose;
+use crate::session::open::{start, target};
+use crate::session::overwrite::may_overwrite;
+use crate::session::serving::status::{legs_text, mirror_of_server};
+
+/// How often a server is asked how far a leg is.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+pub fn run(args: &Log) -> Result<(), Failure> {
+    match &args.command {
+        LogCommand::Status(args) => status(args),
+        LogCommand::Add(args) => add(args),
+        LogCommand::Remove(args) => remove(args),
+    }
+}
+
+/// A cache whose log is on legs.
+struct Mirrored {
+    choice: CacheChoice,
+    /// The layer that the legs are.
+    layer: String,
+}
+
+impl Mirrored {
+    fn load(args: &LegsArgs) -> Result<Mirrored, Failure> {
+        let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
+        match choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone()) {
+            Some(layer) => Ok(Mirrored { choice, layer }),
+            None => Err(Failure::Failed(format!(
+                "{}: the log of \"{}\" is one device: a log with legs is a list, log = [\"{}\", ..], and \"dcd format --replace\" moves to it",
+                args.file.display(),
+                choice.layer,
+                choice.log
+            ))),
+        }
+    }
+
+    fn file(&self) -> &StackFile {
+        &self.choice.file
+    }
+
+    /// The server, which alone changes legs.
+    fn server(&self, what: &str) -> Result<Client, Failure> {
+        server_of(self.file())?.ok_or_else(|| {
+            Failure::Failed(format!(
+                "{}: it is not served: {what} while it is (a leg that was away is filled by itself at the next start)",
+                self.file().path.display()
+            ))
+        })
+    }
+
+    fn path(&self, name: &str) -> Result<PathBuf, Failure> {
+        let device = self.file().devices.iter().find(|device| device.name == name);
+        match device.map(|device| &device.source) {
+            Some(DeviceSource::Path { path, .. }) => {
+                std::path::absolute(path).map_err(|e| Failure::io(path.display(), e))
+            }
+            _ => Err(Failure::Failed(format!(
+                "\"{name}\" is no file or block device: a server cannot build layers while it runs"
+            ))),
+        }
+    }
+}
+
+fn status(args: &LogStatus) -> Result<(), Failure> {
+    let mirrored = Mirrored::load(&args.legs)?;
+    let mut mirror = match server_of(mirrored.file())? {
+        Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
+        None => offline_status(&mirrored)?,
+    };
+    // What the stack file names, and no server has open.
+    for name in mirrored.choice.legs() {
+        if !mirror.legs.iter().any(|leg| leg.name.as_deref() == Some(name)) {
+            mirror.legs.push(LegStatus { name: Some(name.to_owned()), ..LegStatus::default() });
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&mirror).expect("a status is plain data"));
+    } else {
+        let name = |leg: &LegStatus| leg.name.clone().unwrap_or_else(|| "not there".to_owned());
+        println!(
+            "log of {}, {}",
+            HumanBytes(mirror.size_bytes),
+            legs_text(&mirror).split(':').next().unwrap_or("")
+        );
+        for leg in &mirror.legs {
+            let path = leg.name.as_ref().and_then(|name| mirrored.file().path_below(name));
+            let path = path.map(|path| format!("  {}", path.display())).unwrap_or_default();
+            println!("{:>12}  {}{path}", name(leg), word(&mirror, leg));
+        }
+    }
+    let mut health = Health::default();
+    if !mirror.is_good() {
+        health.degraded(format!("log \"{}\": {}", mirrored.layer, legs_text(&mirror)));
+    }
+    health.verdict()
+}
+
+fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
+    match leg.standing {
+        Some(Standing::Whole) => "whole".to_owned(),
+        Some(Standing::Filling) => {
+            format!("filled to {:.0} %", leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64)
+        }
+        Some(Standing::Failed) => "failed".to_owned(),
+        None => "no leg".to_owned(),
+    }
+}
+
+/// What the labels say.
+fn offline_status(mirrored: &Mirrored) -> Result<MirrorStatus, Failure> {
+    let (started, parts) = start(mirrored.file(), &[&mirrored.choice.log], Purpose::Look)?;
+    let status = started.status(parts.layers[&mirrored.layer]);
+    let mut mirror = status.mirror().expect("it is one").clone();
+    // A leg's port is its place among those that are there.
+    let there: Vec<&str> =
+        mirrored.choice.legs().into_iter().filter(|leg| mirrored.file().is_there(leg)).collect();
+    for leg in &mut mirror.legs {
+        leg.name = leg.port.and_then(|port| there.get(port)).map(|name| (*name).to_owned());
+    }
+    Ok(mirror)
+}
+
+fn add(args: &LogAdd) -> Result<(), Failure> {
+    let mirrored = Mirrored::load(&args.legs)?;
+    let name = &args.name;
+    if !mirrored.choice.legs().contains(&name.as_str()) {
+        return Err(Failure::Failed(format!(
+            "{}: \"{name}\" is not named in \"log\": name it there first; it has {}",
+            mirrored.file().path.display(),
+            mirrored.choice.legs().join(", ")
+        )));
+    }
+    let path = mirrored.path(name)?;
+    let mut client = mirrored.server("a leg is added")?;
+    let before = mirror_of_server(&mut client, &mirrored.layer)?;
+    match before.legs.iter().find(|leg| leg.name.as_deref() == Some(name)).and_then(|leg| leg.standing) {
+        Some(Standing::Whole | Standing::Filling) => {
+            return Err(Failure::refused(format!("\"{name}\" is a leg already"), "nothing was changed"));
+        }
+        Some(Standing::Failed) | None => {}
+    }
+    // The server has it open where it was there at the start, and was no leg, or has failed since.
+    close(&mut client, &mirrored.layer, name)?;
+    prepare(&mirrored, name, &before, args.force)?;
+    let call = json!({ "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": 0 });
+    ask(&mut client, "array", call).map_err(refused)?;
+    let mut progress = Progress::new(args.quiet);
+    loop {
+        let mirror = mirror_of_server(&mut client, &mirrored.layer)?;
+        let leg = mirror.legs.iter().find(|leg| leg.name.as_deref() == Some(name));
+        match leg.map(|leg| (leg.standing, leg.filled_bytes)) {
+            Some((Some(Standing::Whole), _)) => {
+                progress.end();
+                println!("\"{name}\" is a leg now, and has everything");
+                return Ok(());
+            }
+            Some((Some(Standing::Filling), filled)) => {
+                progress.left(mirror.size_bytes.saturating_sub(filled).max(1));
+            }
+            _ => {
+                progress.end();
+                return Err(Failure::Failed(format!(
+                    "\"{name}\" failed while it was filled: look at the device (dmesg), or name another one"
+                )));
+            }
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Looks at the device before the server overwrites it.
+fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) -> Result<(), Failure> {
+    let (offline, parts) = start(mirrored.file(), &[name], Purpose::Look)?;
+    let mut device = offline.part(target(&parts, name));
+    let (has, needs) = (device.geometry().sectors * SECTOR_BYTES, mirror.device_bytes());
+    if has < needs {
+        return Err(Failure::refused(
+            format!(
+                "\"{name}\" is too small: it has {}, and a leg needs {}",
+                HumanBytes(has),
+                HumanBytes(needs)
+            ),
+            "name a larger device",
+        ));
+    }
+    // What a leg of this log has that is not in use is in the others, unless it was used apart from them.
+    let of_this = Label::read(&mut device)
+        .is_ok_and(|(label, _)| label.uuid == mirror.uuid && !mirror.was_apart(&label));
+    may_overwrite(mirrored.file(), &parts, name, &mut device, force || of_this)
+}
+
+fn close(client: &mut Client, layer: &str, name: &str) -> Result<(), Failure> {
+    let call = json!({ "layer": layer, "command": "remove", "name": name });
+    match ask(client, "array", call) {
+        Ok(_) => Ok(()),
+        // It is not open.
+        Err(ClientError::Refused { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn refused(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused { .. } => Failure::refused(error.to_string(), "nothing was changed"),
+        error => error.into(),
+    }
+}
+
+fn remove(args: &LogRemove) -> Result<(), Failure> {
+    let mirrored = Mirrored::load(&args.legs)?;
+    let name = &args.name;
+    let mut client = mirrored.server("a leg is taken out")?;
+    let call = json!({ "layer": mirrored.layer, "command": "remove", "name": name });
+    ask(&mut client, "array", call).map_err(refused)?;
+    println!(
+        "\"{name}\" is no leg of the log any more, and its device is closed: take it out of \"log\" in {}",
+        mirrored.file().path.display()
+    );
+    Ok(())
+}
+
+/// Makes legs of the devices of a log that is to be formatted, unless they are the legs of one log already. `force`: whatever is on them.
+pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+    let legs = choice.legs();
+    if legs.is_empty() {
+        return Ok(());
+    }
+    let (offline, parts) = start(&choice.file, &legs, Purpose::Create)?;
+    let mut devices: Vec<_> = legs.iter().map(|leg| offline.part(target(&parts, leg))).collect();
+    let labels: Vec<_> = devices.iter_mut().map(|device| Label::read(device)).collect();
+    let is_one_log = match labels.iter().cloned().collect::<Result<Vec<_>, LabelError>>() {
+        Ok(labels) => labels.windows(2).all(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1),
+        Err(_) => false,
+    };
+    let is_complete = labels.first().is_some_and(|label| {
+        label
+            .as_ref()
+            .is_ok_and(|(label, _)| label.whole().count() == legs.len() && label.legs.len() == legs.len())
+    });
+    if is_one_log && is_complete && !force {
+        return Ok(());
+    }
+    for ((leg, device), label) in legs.iter().zip(&mut devices).zip(&labels) {
+        if let (Ok(_) | Err(LabelError::Version(_) | LabelError::Damaged), false) = (label, force) {
+            return Err(Failure::refused(
+                format!("\"{leg}\" is a leg of a log already, and the others here are not the rest of it"),
+                "name all its legs, or choose another device; or add --force: what is on it is overwritten",
+            ));
+        }
+        may_overwrite(&choice.file, &parts, leg, device, force)?;
+    }
+    let ids = legs.iter().map(|_| crate::session::random::random_id()).collect::<Result<Vec<u64>, _>>()?;
+    let uuid = crate::session::random::random_uuid()?;
+    let mut all: Vec<&mut dyn BlockDevice> =
+        devices.iter_mut().map(|device| device as &mut dyn BlockDevice).collect();
+    dcd_engine::mirror::offline::create(&mut all, uuid, &ids)
+        .map(|_| ())
+        .map_err(|(leg, error)| Failure::Failed(format!("\"{}\" cannot be a leg: {error}", legs[leg])))
+}
