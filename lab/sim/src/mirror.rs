@@ -110,8 +110,10 @@ fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
     let Some((newest, _)) = read.iter().flatten().max_by_key(|(label, _)| label.generation) else {
         return false;
     };
+    // One that has just been filled counts once its own label says so, too.
     let is_whole = |(label, own): &(Label, u64)| {
-        newest.standing(*own) == Some(Standing::Whole) && label.generation >= newest.complete
+        let says_so = |label: &Label| label.standing(*own) == Some(Standing::Whole);
+        says_so(newest) && says_so(label) && label.generation >= newest.complete
     };
     read.iter().enumerate().any(|(leg, read)| leg != lost && read.as_ref().is_some_and(is_whole))
 }
@@ -131,6 +133,8 @@ pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -
         Fate::Rots(leg) => (Some((leg, sectors)), None),
         _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
     };
+    // Not with planted bugs, which show in fewer states without it.
+    let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
     let about = format!("{} legs, {:?}, {}", legs.count, legs.fate, rig.about);
-    Rig { spoils, losses, about, upper_first: true, ..rig }
+    Rig { spoils, losses, legs: comes_and_goes.then_some(legs.count), about, upper_first: true, ..rig }
 }

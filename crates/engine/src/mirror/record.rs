@@ -12,6 +12,8 @@ pub struct Record {
     wanted: bool,
     /// Whole legs that have not written the running update.
     left: Option<u32>,
+    /// Labels on their way to other legs, which only the next update waits for.
+    others: u32,
     /// Legs that have gone, how many of them the running update names, and how many the labels name.
     gone: u64,
     naming: u64,
@@ -22,7 +24,16 @@ pub struct Record {
 
 impl Record {
     pub const fn of(generation: u64) -> Record {
-        Record { durable: generation, wanted: false, left: None, gone: 0, naming: 0, named: 0, is_dead: None }
+        Record {
+            durable: generation,
+            wanted: false,
+            left: None,
+            others: 0,
+            gone: 0,
+            naming: 0,
+            named: 0,
+            is_dead: None,
+        }
     }
 
     pub const fn change(&mut self) {
@@ -42,12 +53,16 @@ impl Record {
 
     /// Nothing more is written to the labels.
     pub const fn is_over(&self) -> bool {
-        self.is_settled() || self.is_dead.is_some() && self.left.is_none()
+        self.is_settled() || self.is_dead.is_some() && !self.is_writing()
+    }
+
+    const fn is_writing(&self) -> bool {
+        self.left.is_some() || self.others > 0
     }
 
     /// The labels say what is so.
     pub const fn is_settled(&self) -> bool {
-        !self.wanted && self.left.is_none()
+        !self.wanted && !self.is_writing()
     }
 }
 
@@ -66,7 +81,7 @@ impl Core {
     }
 
     pub fn record_step(&mut self, out: &mut Outbox) {
-        if !self.record.wanted || self.record.left.is_some() || self.record.is_dead.is_some() {
+        if !self.record.wanted || self.record.is_writing() || self.record.is_dead.is_some() {
             return;
         }
         self.record.wanted = false;
@@ -77,6 +92,7 @@ impl Core {
         for leg in self.written() {
             let counts = self.label.standing(leg) == Some(Standing::Whole);
             left += u32::from(counts);
+            self.record.others += u32::from(!counts);
             let (at, buf) = self.label.encode(leg);
             self.submit(
                 leg,
@@ -96,6 +112,7 @@ impl Core {
             self.fail_leg(leg, out);
         }
         if !counts {
+            self.record.others -= 1;
             return;
         }
         let left = self.record.left.as_mut().expect("an update is under way");

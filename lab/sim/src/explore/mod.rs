@@ -9,6 +9,7 @@
 //! reference and oracles by value, so nothing is run twice.
 
 mod administrator;
+mod legs;
 mod rigs;
 mod run;
 mod sampler;
@@ -58,6 +59,8 @@ pub struct Rig {
     pub upper_first: bool,
     /// Disks may be lost for good.
     pub losses: Option<Losses>,
+    /// The log is on so many legs, which come and go while it runs.
+    pub legs: Option<usize>,
     /// Bits of this disk flip in crashes, among so many of its sectors.
     pub spoils: Option<(usize, u64)>,
     /// Members of an array come and go while it runs.

@@ -48,6 +48,7 @@ impl Rig {
             upper_first: false,
             losses: None,
             spoils: None,
+            legs: None,
             hot_add: None,
             log: None,
             rots: false,

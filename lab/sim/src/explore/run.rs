@@ -7,6 +7,7 @@ use std::rc::Rc;
 use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
 
 use super::administrator::Administrator;
+use super::legs::LegKeeper;
 use super::sampler::{Cut, Sampler, cut};
 use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
@@ -96,6 +97,12 @@ impl Run {
         Some(Administrator::new(self.rng.fork(), hot_add, &self.missing))
     }
 
+    /// Who takes legs out while a client is served, and gives them back.
+    fn leg_keeper(&mut self) -> Option<LegKeeper> {
+        let legs = self.rig.legs?;
+        Some(LegKeeper::new(self.rng.fork(), legs))
+    }
+
     fn sampler(
         &mut self,
         driver: &mut Driver,
@@ -170,6 +177,7 @@ impl Run {
         let events_max = driver.events() + EVENTS_MAX;
         let mut paused = false;
         let mut administrator = self.administrator();
+        let mut keeper = self.leg_keeper();
         while !client.is_done() && self.states_left > 0 {
             if !paused && let Some(pause) = client.take_pause() {
                 driver.set_alarm(driver.now() + pause, 0);
@@ -203,10 +211,19 @@ impl Run {
                 self.tell_driver(driver);
                 return Err(what);
             }
+            if let Some(keeper) = &mut keeper
+                && let Err(what) = keeper.act(driver, stack)
+            {
+                self.tell_driver(driver);
+                return Err(what);
+            }
             if driver.events() > events_max || driver.now() > TIME_MAX {
                 self.tell_driver(driver);
                 return Err(format!("{} requests are not answered by {}", client.in_flight(), driver.now()));
             }
+        }
+        if let Some(keeper) = keeper {
+            *self.counts.kinds.entry("legs added while served".into()).or_default() += keeper.added;
         }
         if let Some(administrator) = administrator {
             *self.counts.kinds.entry("members added while served".into()).or_default() += administrator.added;
@@ -520,7 +537,10 @@ impl Run {
                     if let Report::Failed(text) = &report {
                         return Err(format!("{control:?} failed on good devices: {text}"));
                     }
-                    reports.push(report);
+                    // Others answer somebody else, or nobody.
+                    if matches!(report, Report::Drained | Report::Stopped) {
+                        reports.push(report);
+                    }
                 }
                 self.try_cuts(driver, sampler, &oracle, depth, place)?;
                 if progress == Progress::Idle || reports.len() > answered {
