@@ -138,3 +138,85 @@ pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -
     let about = format!("{} legs, {:?}, {}", legs.count, legs.fate, rig.about);
     Rig { spoils, losses, legs: comes_and_goes.then_some(legs.count), about, upper_first: true, ..rig }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::{ExploreConfig, explore};
+    use crate::{SweepConfig, sweep_errors};
+
+    #[track_caller]
+    fn holds(promise: Promise) {
+        let explored =
+            explore(&ExploreConfig::new(5, 2500), &|seed| mirrored_rig(seed, promise, None), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        for kind in ["disks lost", "bits flipped", "legs added while served"] {
+            let count = explored.counts.kinds.get(kind).copied().unwrap_or_default();
+            assert!(count > 10, "{kind}: {:?}", explored.counts);
+        }
+        for path in ["legs_failed", "legs_filled", "log_other_copy"] {
+            assert!(explored.counts.paths[path] > 0, "{path}: {:?}", explored.counts);
+        }
+    }
+
+    /// `dcd-crash --legs --seed 5 --promise P --states 2500` does the same by hand.
+    #[test]
+    fn a_log_on_legs_keeps_the_promise_flush() {
+        holds(Promise::Flush);
+    }
+
+    #[test]
+    fn a_log_on_legs_keeps_the_promise_always() {
+        holds(Promise::Always);
+    }
+
+    #[test]
+    fn a_log_on_legs_keeps_the_promise_ordered() {
+        holds(Promise::Ordered);
+    }
+
+    #[track_caller]
+    fn is_caught(canary: MirrorCanary, seed: u64) {
+        let subject = |seed| mirrored_rig(seed, Promise::Flush, Some(canary));
+        let explored = explore(&ExploreConfig::new(seed, 1000), &subject, &mut |_| {});
+        assert!(
+            explored.violation.is_some(),
+            "{canary:?} is not caught in {} states",
+            explored.counts.states
+        );
+    }
+
+    #[test]
+    fn a_leg_that_is_believed_and_missed_something_is_caught() {
+        is_caught(MirrorCanary::Mirror(Canary::StaleLeg), 1);
+    }
+
+    #[test]
+    fn an_answer_after_the_first_leg_is_caught() {
+        is_caught(MirrorCanary::Mirror(Canary::OneLeg), 1);
+    }
+
+    #[test]
+    fn answers_before_the_labels_name_a_leg_are_caught() {
+        // Most seeds need some ten thousand states, as it takes a crash in one instant; this one is of the fast ones.
+        is_caught(MirrorCanary::Mirror(Canary::LateLabel), 141);
+    }
+
+    #[test]
+    fn a_start_that_leaves_copies_uneven_is_caught() {
+        is_caught(MirrorCanary::UnevenCopies, 1);
+    }
+
+    /// No error of one leg reaches a client.
+    #[test]
+    fn each_operation_of_a_leg_may_fail() {
+        let config = SweepConfig { devices_max: 2, stride: 3, ..SweepConfig::new(3, 25) };
+        let swept = sweep_errors(&config, &|seed| mirrored_rig(seed, Promise::Flush, None));
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        assert!(swept.cases > 50 && swept.told == 0 && swept.log_failures == 0, "{swept:?}");
+    }
+}

@@ -57,7 +57,7 @@ pub mod summary;
 mod summary_tests;
 pub mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod write;
 
 pub use config::*;

@@ -55,7 +55,7 @@ impl Ram {
         if !extent.start.0.is_multiple_of(block) || !extent.sectors.is_multiple_of(block) {
             return Err(IoError::at(ErrorKind::Invalid, extent));
         }
-        if !matches!(io, Io::Read { .. }) {
+        if !matches!(io, Io::Read { .. } | Io::ReadCopy { .. }) {
             if self.operations_left == 0 {
                 return Err(IoError::new(ErrorKind::PowerCut));
             }

@@ -1,1 +1,272 @@
+//! The mirror over devices in RAM, driven step by step: tests hold back operations and break legs.
 
+use super::offline::create;
+use super::*;
+use crate::layer::{ArrayCommand, Command, IoKind, Request, RequestId, Seat};
+use crate::log_cache::testing::Ram;
+use crate::{Buf, Extent, IoError, Lba, SECTOR_BYTES};
+
+const SECTORS: u64 = CONTENT_SECTOR + 4096;
+
+struct Legs(Vec<Ram>);
+
+impl Ports for Legs {
+    fn geometry(&self, port: Port) -> Geometry {
+        self.0[port.0].geometry()
+    }
+
+    fn run(&mut self, port: Port, io: Io) -> IoResult {
+        self.0[port.0].run(io)
+    }
+}
+
+struct Rig {
+    mirror: Mirror,
+    legs: Legs,
+    /// Operations of these legs, of this kind, are held back.
+    hold: Option<(usize, IoKind)>,
+    held: Vec<(Port, OpId, Io)>,
+    replies: Vec<(u64, IoResult)>,
+    reports: Vec<Report>,
+    next: u64,
+    now: Nanos,
+}
+
+fn config(legs: usize, degraded: bool) -> MirrorConfig {
+    let names = (0..legs).map(|leg| format!("leg{leg}")).collect();
+    MirrorConfig { names, degraded, ..MirrorConfig::default() }
+}
+
+impl Rig {
+    fn new(count: usize) -> Rig {
+        let mut legs: Vec<Ram> = (0..count).map(|_| Ram::new(SECTORS)).collect();
+        let ids: Vec<u64> = (1..=count as u64).collect();
+        let mut devices: Vec<&mut dyn BlockDevice> =
+            legs.iter_mut().map(|leg| leg as &mut dyn BlockDevice).collect();
+        create(&mut devices, *b"legs of the test", &ids).unwrap();
+        Rig::start(legs, false).unwrap()
+    }
+
+    fn start(legs: Vec<Ram>, degraded: bool) -> Result<Rig, ActivateError> {
+        let mut legs = Legs(legs);
+        let mut mirror = Mirror::new(config(legs.0.len(), degraded));
+        mirror.activate(&mut legs)?;
+        let (held, replies, reports) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Rig { mirror, legs, hold: None, held, replies, reports, next: 0, now: Nanos::ZERO })
+    }
+
+    fn event(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut out = Outbox::default();
+            self.now = self.now + Nanos(1000);
+            self.mirror.handle(self.now, event, &mut out);
+            self.mirror.check();
+            for command in out.commands {
+                match command {
+                    Command::Submit { port, op, io } => {
+                        if self.hold == Some((port.0, io.kind())) {
+                            self.held.push((port, op, io));
+                        } else {
+                            let result = self.legs.run(port, io);
+                            events.push(Event::Completed { op, result });
+                        }
+                    }
+                    Command::Reply { id, result } => self.replies.push((id.0, result)),
+                    Command::Report(report) => self.reports.push(report),
+                }
+            }
+            if events.is_empty() && self.mirror.next_deadline().is_some_and(|due| due <= self.now) {
+                events.push(Event::Wake);
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.hold = None;
+        for (port, op, io) in std::mem::take(&mut self.held) {
+            let result = self.legs.run(port, io);
+            self.event(Event::Completed { op, result });
+        }
+    }
+
+    fn send(&mut self, io: Io) -> u64 {
+        self.next += 1;
+        self.event(Event::Request(Request { id: RequestId(self.next), io }));
+        self.next
+    }
+
+    fn write(&mut self, at: u64, byte: u8) -> u64 {
+        let buf = Buf::copy_of(&[byte; 4096]);
+        self.send(Io::Write { at: Lba(at), buf, durability: Durability::Volatile })
+    }
+
+    fn status(&self, id: u64) -> Option<Result<(), IoError>> {
+        self.replies.iter().find(|(other, _)| *other == id).map(|(_, result)| result.status)
+    }
+
+    fn read(&mut self, at: u64) -> u8 {
+        let id = self.send(Io::Read { at: Lba(at), buf: Buf::zeroed(4096) });
+        let (_, result) = self.replies.iter().find(|(other, _)| *other == id).expect("it is answered");
+        assert_eq!(result.status, Ok(()));
+        result.buf.bytes()[0]
+    }
+
+    fn on_leg(&self, leg: usize, at: u64) -> u8 {
+        self.legs.0[leg].bytes[((CONTENT_SECTOR + at) * SECTOR_BYTES) as usize]
+    }
+
+    fn standings(&self) -> Vec<Option<Standing>> {
+        let status = self.mirror.status(self.now);
+        status.mirror().unwrap().legs.iter().map(|leg| leg.standing).collect()
+    }
+
+    fn break_leg(&mut self, leg: usize) {
+        self.legs.0[leg].unwritable.extend(0..SECTORS);
+        self.legs.0[leg].unreadable.extend(0..SECTORS);
+    }
+}
+
+const WHOLE: Option<Standing> = Some(Standing::Whole);
+const FAILED: Option<Standing> = Some(Standing::Failed);
+
+#[test]
+fn a_write_is_answered_when_all_legs_have_it() {
+    let mut rig = Rig::new(2);
+    rig.hold = Some((1, IoKind::Write));
+    let id = rig.write(8, 7);
+    assert_eq!((rig.on_leg(0, 8), rig.status(id)), (7, None));
+    rig.let_go();
+    assert_eq!((rig.on_leg(1, 8), rig.status(id)), (7, Some(Ok(()))));
+}
+
+#[test]
+fn nothing_is_answered_before_the_labels_name_the_leg_that_missed_it() {
+    let mut rig = Rig::new(2);
+    rig.break_leg(1);
+    // The label goes the same way as the write, so the write goes first.
+    rig.hold = Some((1, IoKind::Write));
+    let id = rig.write(8, 7);
+    rig.hold = Some((0, IoKind::Write));
+    let (port, op, io) = rig.held.pop().unwrap();
+    let result = rig.legs.run(port, io);
+    rig.event(Event::Completed { op, result });
+    assert_eq!(rig.standings(), [WHOLE, FAILED]);
+    assert_eq!(rig.status(id), None, "a start with leg 1 alone would not know of it");
+    rig.let_go();
+    assert_eq!(rig.status(id), Some(Ok(())));
+    assert!(rig.reports.contains(&Report::Notice));
+    let (label, _) = Label::read(&mut rig.legs.0[0]).unwrap();
+    assert_eq!(label.standing(2), Some(Standing::Failed));
+}
+
+#[test]
+fn a_leg_that_comes_back_is_filled_and_counts_only_then() {
+    let mut rig = Rig::new(2);
+    rig.break_leg(1);
+    let id = rig.write(8, 7);
+    assert_eq!(rig.status(id), Some(Ok(())));
+    let mut legs = rig.legs.0;
+    legs[1].unwritable.clear();
+    legs[1].unreadable.clear();
+    // Alone it is refused, as it has less than was acknowledged; by what it says itself it would be good.
+    let mut rig = Rig::start(legs, false).unwrap();
+    rig.event(Event::Wake);
+    assert_eq!((rig.on_leg(1, 8), rig.standings()), (7, vec![WHOLE, WHOLE]));
+    let alone = vec![rig.legs.0.remove(1)];
+    let mut rig = Rig::start(alone, true).unwrap();
+    assert_eq!(rig.read(8), 7);
+}
+
+#[test]
+fn what_one_leg_cannot_read_another_answers_and_it_is_mended() {
+    let mut rig = Rig::new(2);
+    rig.write(64, 9);
+    rig.legs.0[0].unreadable.insert(CONTENT_SECTOR + 64);
+    rig.legs.0[1].unreadable.insert(CONTENT_SECTOR + 128);
+    for _ in 0..2 {
+        assert_eq!((rig.read(64), rig.read(128)), (9, 0));
+    }
+    let status = rig.mirror.status(rig.now);
+    let counts = status.mirror().unwrap().statistics;
+    assert!(counts.reads_elsewhere >= 1 && counts.mended >= 1, "{counts:?}");
+    assert_eq!(rig.standings(), [WHOLE, WHOLE]);
+}
+
+#[test]
+fn each_copy_can_be_asked_for() {
+    let mut rig = Rig::new(2);
+    rig.write(64, 9);
+    rig.legs.0[1].bytes[((CONTENT_SECTOR + 64) * SECTOR_BYTES) as usize] = 5;
+    let mut copy = |copy| {
+        let id = rig.send(Io::ReadCopy { at: Lba(64), buf: Buf::zeroed(4096), copy });
+        rig.replies.iter().find(|(other, _)| *other == id).unwrap().1.buf.bytes()[0]
+    };
+    assert_eq!((copy(0), copy(1)), (9, 5));
+}
+
+#[test]
+fn the_last_leg_tells_its_errors_and_stays() {
+    let mut rig = Rig::new(2);
+    rig.break_leg(0);
+    let first = rig.write(8, 1);
+    assert_eq!(rig.status(first), Some(Ok(())));
+    rig.break_leg(1);
+    let second = rig.write(8, 2);
+    assert!(rig.status(second).unwrap().is_err());
+    assert_eq!(rig.standings(), [FAILED, WHOLE]);
+}
+
+#[test]
+fn a_leg_is_added_and_another_taken_out_beside_clients() {
+    let mut rig = Rig::new(1);
+    rig.write(8, 3);
+    rig.legs.0.push(Ram::new(SECTORS));
+    let geometry = rig.legs.0[1].geometry();
+    let add = ArrayCommand::Add { port: Port(1), geometry, seat: Seat::Spare(0), id: 77 };
+    let last = ArrayCommand::Remove { port: Port(0) };
+    rig.event(Event::Control(Control::Array(last)));
+    assert!(matches!(rig.reports.pop(), Some(Report::Array(Err(crate::raid::CommandError::LastLeg)))));
+    rig.hold = Some((1, IoKind::Flush));
+    rig.event(Event::Control(Control::Array(add)));
+    assert_eq!(rig.standings(), [WHOLE, Some(Standing::Filling)], "it is not flushed yet");
+    rig.let_go();
+    assert_eq!(rig.standings(), [WHOLE, WHOLE]);
+    rig.event(Event::Control(Control::Array(last)));
+    assert_eq!(rig.reports.last(), Some(&Report::Array(Ok(()))));
+    assert_eq!(rig.standings(), [WHOLE]);
+    assert_eq!(Label::read(&mut rig.legs.0[0]), Err(LabelError::None), "it is no leg wherever it goes");
+    assert_eq!(rig.read(8), 3);
+}
+
+#[test]
+fn overlapping_writes_leave_the_legs_alike() {
+    let mut rig = Rig::new(2);
+    rig.hold = Some((1, IoKind::Write));
+    let (first, second) = (rig.write(8, 1), rig.write(12, 2));
+    assert_eq!((rig.on_leg(0, 8), rig.on_leg(0, 12)), (1, 1), "the second waits for the first");
+    rig.let_go();
+    assert_eq!((rig.status(first), rig.status(second)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!((rig.on_leg(0, 12), rig.on_leg(1, 12)), (2, 2));
+}
+
+#[test]
+fn nothing_is_written_where_a_place_is_being_copied() {
+    let mut rig = Rig::new(1);
+    rig.write(8, 3);
+    rig.legs.0.push(Ram::new(SECTORS));
+    let geometry = rig.legs.0[1].geometry();
+    rig.hold = Some((0, IoKind::Read));
+    rig.event(Event::Control(Control::Array(ArrayCommand::Add {
+        port: Port(1),
+        geometry,
+        seat: Seat::Spare(0),
+        id: 77,
+    })));
+    let id = rig.write(8, 4);
+    assert_eq!((rig.status(id), rig.on_leg(0, 8)), (None, 3), "what was read may not go over it");
+    rig.let_go();
+    assert_eq!((rig.status(id), rig.on_leg(0, 8), rig.on_leg(1, 8)), (Some(Ok(())), 4, 4));
+    let extent = Extent::new(Lba(0), 8);
+    assert!(!rig.mirror.core().copier.holds(extent));
+}
