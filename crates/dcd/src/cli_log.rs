@@ -37,7 +37,7 @@ pub struct LegsArgs {
 
 /// Show which legs a log has, and which of them have everything
 ///
-/// Nothing is changed. The exit status is 3 where a leg is missing, has failed, or is being filled.
+/// Nothing is changed. The exit status is 5 where a leg is missing, has failed, or is being filled.
 #[derive(Debug, Args)]
 pub struct LogStatus {
     #[command(flatten)]

@@ -84,9 +84,15 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
         Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
         None => offline_status(&mirrored)?,
     };
-    // What the stack file names, and no server has open.
+    // What the stack file names, and no server has open: a leg that is not there, or a device that is none yet.
+    let mut unnamed = mirror.legs.iter().filter(|leg| leg.name.is_none()).count();
     for name in mirrored.choice.legs() {
-        if !mirror.legs.iter().any(|leg| leg.name.as_deref() == Some(name)) {
+        if mirror.legs.iter().any(|leg| leg.name.as_deref() == Some(name)) {
+            continue;
+        }
+        if unnamed > 0 {
+            unnamed -= 1;
+        } else {
             mirror.legs.push(LegStatus { name: Some(name.to_owned()), ..LegStatus::default() });
         }
     }

@@ -56,6 +56,10 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
     Ok(told)
 }
 
+fn lacks_leg(file: &StackFile) -> bool {
+    file.mirrors().any(|(mirror, _)| mirror.kind.below_names().into_iter().any(|leg| !file.is_there(leg)))
+}
+
 /// The same of mirrored logs: whether one may start without a leg, the labels of the others say, and its start reads them.
 fn leave_out_legs(file: &mut StackFile, parts: &[&str], degraded: bool) -> Vec<String> {
     let mut told = Vec::new();
@@ -91,8 +95,13 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
     let export = file.export.clone();
     loop {
         let mut left = file.clone();
+        // Of a log only its start can say whether a leg that is not there has failed.
+        let lacks_leg = lacks_leg(file);
         let is_late = match leave_out(&mut left, &[&export], false) {
-            Ok(told) if !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) => {
+            Ok(told)
+                if !lacks_leg
+                    && !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) =>
+            {
                 *file = left;
                 return Ok(told);
             }

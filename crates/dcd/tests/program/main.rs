@@ -12,6 +12,7 @@ mod calibrate;
 mod common;
 mod doctor;
 mod kill;
+mod legs;
 mod lifecycle;
 mod metrics;
 mod non_volatile;

@@ -122,6 +122,7 @@ mod tests {
     use super::*;
     use crate::session::serving::status::{DeviceStatus, SilentDevice};
     use crate::session::serving::trend::Trend;
+    use dcd_engine::mirror::{LegStatus, MirrorStatus};
 
     #[test]
     fn several_stacks_are_a_line_each() {
@@ -206,6 +207,10 @@ mod tests {
             LayerStatus::LogCache(Box::default()),
             LayerStatus::Raid(Box::new(array)),
             LayerStatus::WriteCache(Box::default()),
+            LayerStatus::Mirror(Box::new(MirrorStatus {
+                legs: vec![LegStatus::default()],
+                ..MirrorStatus::default()
+            })),
             LayerStatus::ReadAhead(read_ahead),
             LayerStatus::Fault(fault),
             LayerStatus::Trace(Box::new(trace)),

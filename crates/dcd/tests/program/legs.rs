@@ -1,0 +1,178 @@
+//! A log on legs, as its administrator sees it: made, lost in part, filled again, used apart.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use crate::common::{MIB, Place, Server, dcd, expect};
+
+/// A stack whose log is on these files, of 8 MiB each, which are made where they are not there.
+fn stack(place: &Place, legs: &[&str]) {
+    let mut text = String::from(
+        "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"data.img\"\n",
+    );
+    for leg in legs {
+        let path = place.path(&format!("{leg}.img"));
+        if !path.exists() {
+            File::create(path).unwrap().set_len(8 * MIB).unwrap();
+        }
+        text += &format!("[device.{leg}]\npath = \"{leg}.img\"\n");
+    }
+    let named: Vec<String> = legs.iter().map(|leg| format!("\"{leg}\"")).collect();
+    // Nothing is destaged by itself: what is not in the log is lost.
+    text += &format!(
+        "[layer.cache]\nkind = \"log-cache\"\nlog = [{}]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
+        named.join(", ")
+    );
+    fs::write(place.stack(), text).unwrap();
+}
+
+fn log(place: &Place, command: &str, more: &[&str]) -> Output {
+    dcd().args(["log", command]).arg(place.stack()).args(more).output().unwrap()
+}
+
+fn write(place: &Place, seed: u8) {
+    let mut nbd = place.nbd();
+    for block in 0..64u64 {
+        nbd.write(block * 128 * 1024, &vec![seed ^ block as u8; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+}
+
+fn holds(place: &Place, seed: u8) {
+    let mut nbd = place.nbd();
+    for block in 0..64u64 {
+        assert_eq!(
+            nbd.read(block * 128 * 1024, 4096).unwrap(),
+            vec![seed ^ block as u8; 4096],
+            "block {block}"
+        );
+    }
+    nbd.disconnect().unwrap();
+}
+
+fn two_legs() -> (Place, Server) {
+    let place = Place::new();
+    stack(&place, &["a", "b"]);
+    place.format();
+    let server = place.serve();
+    (place, server)
+}
+
+/// A leg that was away is filled when it is back.
+fn until_whole(place: &Place) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while log(place, "status", &[]).status.code() != Some(0) {
+        assert!(Instant::now() < deadline, "{:?}", log(place, "status", &[]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn either_leg_is_enough_after_a_kill_and_the_other_is_filled_when_it_is_back() {
+    let (place, server) = two_legs();
+    write(&place, 1);
+    expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+    server.kill();
+    fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
+    expect(&place.run("serve", &[]), 3, "\"b\" does not say that it failed");
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 1);
+    write(&place, 2);
+    expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
+    expect(&place.run("status", &[]), 5, "replace the leg that failed");
+    server.kill();
+    // It says itself that it has everything, and the other one knows better.
+    fs::rename(place.path("a.away"), place.path("a.img")).unwrap();
+    let server = place.serve();
+    until_whole(&place);
+    holds(&place, 2);
+    server.kill();
+    fs::remove_file(place.path("b.img")).unwrap();
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 2);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_leg_is_added_and_taken_out_beside_clients() {
+    let (place, server) = two_legs();
+    write(&place, 3);
+    stack(&place, &["a", "b", "c"]);
+    expect(&log(&place, "add", &["d"]), 1, "\"d\" is not named in \"log\"");
+    expect(&log(&place, "add", &["a"]), 3, "is a leg already");
+    File::create(place.path("c.img")).unwrap().set_len(4 * MIB).unwrap();
+    expect(&log(&place, "add", &["c"]), 3, "is too small");
+    File::create(place.path("c.img")).unwrap().set_len(8 * MIB).unwrap();
+    expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has everything");
+    expect(&log(&place, "status", &[]), 0, "3 of 3 legs whole");
+    expect(&log(&place, "remove", &["a"]), 0, "take it out of \"log\"");
+    expect(&log(&place, "remove", &["b"]), 0, "is no leg of the log any more");
+    expect(&log(&place, "remove", &["c"]), 3, "the only leg that has all that was acknowledged");
+    write(&place, 4);
+    server.kill();
+    stack(&place, &["c"]);
+    let server = place.serve();
+    holds(&place, 4);
+    expect(&server.stop(), 0, "");
+    // Those that were taken out are none any more.
+    stack(&place, &["a", "b"]);
+    expect(&place.run("serve", &[]), 3, "none of its devices is a leg of a mirrored log");
+}
+
+#[test]
+fn legs_that_were_used_apart_are_refused_by_name() {
+    let (place, server) = two_legs();
+    write(&place, 5);
+    server.kill();
+    for away in ["b", "a"] {
+        let hide = |name: &str| place.path(&format!("{name}.away"));
+        fs::rename(place.path(&format!("{away}.img")), hide(away)).unwrap();
+        let server = place.serve_with(&["--degraded"]);
+        holds(&place, 5);
+        server.kill();
+        fs::rename(hide(away), place.path(&format!("{away}.img"))).unwrap();
+        if away == "b" {
+            fs::rename(place.path("a.img"), hide("a")).unwrap();
+            expect(&place.run("serve", &["--degraded"]), 3, "is an old copy");
+            fs::rename(hide("a"), place.path("a.img")).unwrap();
+            // Another machine has no record of the data disk.
+            fs::remove_file(place.record()).unwrap();
+        }
+    }
+    expect(&place.run("serve", &[]), 3, "were used without each other");
+    expect(&place.run("serve", &["--degraded"]), 3, "keep both as they are");
+    // The way out that the refusal names.
+    stack(&place, &["b"]);
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 5);
+    stack(&place, &["a", "b"]);
+    expect(&log(&place, "add", &["a", "--quiet"]), 3, "a leg of a mirrored dcd log");
+    expect(&log(&place, "add", &["a", "--quiet", "--force"]), 0, "has everything");
+    expect(&server.stop(), 0, "");
+    let server = place.serve();
+    holds(&place, 5);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn rot_on_one_leg_costs_nothing() {
+    let (place, server) = two_legs();
+    write(&place, 6);
+    server.kill();
+    // Every block of one leg behind its labels and the log's superblocks.
+    let leg = File::options().read(true).write(true).open(place.path("a.img")).unwrap();
+    let mut byte = [0];
+    for at in (64 << 10..8 * MIB).step_by(4096) {
+        leg.read_exact_at(&mut byte, at + 77).unwrap();
+        leg.write_all_at(&[byte[0] ^ 0x10], at + 77).unwrap();
+    }
+    let server = place.serve();
+    holds(&place, 6);
+    expect(&place.run("flush", &["--quiet"]), 0, "");
+    expect(&server.stop(), 0, "");
+    expect(&place.run("detach", &["--quiet"]), 0, "");
+    assert_eq!(place.bare()[..4096], [6; 4096]);
+}
