@@ -19,7 +19,8 @@
 #
 # "read" is of blocks that are on the data disk, and "read log" of blocks that are only in the log; for the other servers
 # both are the same run. "write full" is a log that is full all the time, so that each block is written twice and read
-# once. Servers are compared only where they do the same work, so that row has no ratio.
+# once. "write legs" is a log with two legs, which are files of the same tmpfs: it shows what the second one costs the processor.
+# Servers are compared only where they do the same work, so these two rows have no ratio.
 #
 # usage: bench-nbd.sh PROGRAM     ROUNDS=5 SECONDS_EACH=1 DEPTHS="1 32" PLACE=free; less than three minutes as it is
 set -euo pipefail
@@ -44,7 +45,7 @@ for tool in fio nbdkit qemu-nbd; do
 done
 fio --enghelp=nbd > /dev/null || { echo "NOT MEASURED: this fio has no engine for NBD" >&2; exit 1; }
 room=$(df --output=avail --block-size=1M /dev/shm | tail -1)
-[ "$room" -ge 5000 ] || { echo "NOT MEASURED: /dev/shm has $room MiB free, and 5000 are needed" >&2; exit 1; }
+[ "$room" -ge 6000 ] || { echo "NOT MEASURED: /dev/shm has $room MiB free, and 6000 are needed" >&2; exit 1; }
 
 work=$(mktemp -d /dev/shm/dcd-bench.XXXXXX)
 server=
@@ -62,6 +63,7 @@ trap 'exit 130' INT TERM
 head -c ${data_mib}M /dev/urandom > "$work/data.img"
 for name in small device nbdkit qemu-nbd; do cp "$work/data.img" "$work/$name.img"; done
 cat "$work/data.img" "$work/data.img" > "$work/log.img"
+cp "$work/log.img" "$work/second-log.img"
 head -c ${small_log_mib}M "$work/data.img" > "$work/small-log.img"
 
 stack_file() { # NAME DATA LOG
@@ -82,6 +84,8 @@ STACK
 }
 stack_file dcd data.img log.img
 stack_file small small.img small-log.img
+stack_file legs data.img log.img
+sed -i 's|^log = .*|log = ["log", "second"]|; s|^\[device.data\]|[device.second]\npath = "second-log.img"\n&|' "$work/legs.toml"
 cat > "$work/device.toml" << STACK
 export = "data"
 [serve]
@@ -134,7 +138,7 @@ measure() { # ROW RW DEPTH NAME: a line of results, with IOPS, and CPU of server
 
 fresh() { # NAME: a cache with nothing in it
     stop_server KILL
-    case $1 in dcd | small) format "$1" ;; esac
+    case $1 in dcd | small | legs) format "$1" ;; esac
     start_server "$1"
 }
 
@@ -157,6 +161,8 @@ for round in $(seq "$rounds"); do
         fresh small
         client --rw=randwrite --io_size=$((2 * small_log_mib))m --iodepth=32 > /dev/null
         measure "write full" randwrite "$depth" dcd
+        fresh legs
+        measure "write legs" randwrite "$depth" dcd
     done
     echo "round $round of $rounds done" >&2
 done

@@ -33,7 +33,8 @@ read-only = false
 
 [layer.NAME]
 kind = "log-cache"          a write cache that is a log
-log = "NAME"                where the log is: made by dcd format
+log = "NAME"                where the log is: made by dcd format. A list, ["NAME", "NAME"]: a copy on
+                            each, of which one may be lost
 data = "NAME"               the disk that is cached
 promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
                             ordered: after a crash the disk is as it was at most

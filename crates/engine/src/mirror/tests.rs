@@ -59,7 +59,7 @@ impl Rig {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let mut out = Outbox::default();
-            self.now = self.now + Nanos(1000);
+            self.now += Nanos(1000);
             self.mirror.handle(self.now, event, &mut out);
             self.mirror.check();
             for command in out.commands {
