@@ -70,6 +70,7 @@ impl Advised for LogError {
             LogError::NotFormatted => {
                 "check that it is the right device; if there never was a log, \"dcd format\" makes it"
             }
+            LogError::Leg => "name it in a list, with the other legs: log = [\"NAME\", \"NAME\"]",
             LogError::NoSuperblock(..) => {
                 "if this was a dcd log, what is dirty in it cannot be found without one; keep the device as it is"
             }

@@ -16,12 +16,12 @@ const fn signature(at: usize, bytes: &'static [u8], what: &'static str) -> Signa
     Signature { at, bytes, what }
 }
 
-/// In the order in which they are believed: an MBR mark is found on FAT file systems too, so it comes last.
+/// In the order in which they are believed: an MBR mark is found on FAT file systems too, so it comes last. A leg has its log behind the label.
 const SIGNATURES: [Signature; 31] = [
-    signature(0, b"DCDCACHE", "the log of a dcd cache"),
-    signature(8192, b"DCDCACHE", "the log of a dcd cache"),
     signature(0, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(4096, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
+    signature(0, b"DCDCACHE", "the log of a dcd cache"),
+    signature(8192, b"DCDCACHE", "the log of a dcd cache"),
     signature(0, b"DCDRAID\0", "a member of a dcd array"),
     signature(4096, b"DCDRAID\0", "a member of a dcd array"),
     signature(0, b"DCDRJRNL", "the journal of a dcd array"),

@@ -117,6 +117,12 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     let server = place.serve();
     holds(&place, 4);
     expect(&server.stop(), 0, "");
+    // Each command knows a leg without the list.
+    let list = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), list.replace("log = [\"c\"]", "log = \"c\"")).unwrap();
+    for command in ["serve", "check", "rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "is a leg of a mirrored log");
+    }
     // Those that were taken out are none any more.
     stack(&place, &["a", "b"]);
     expect(&place.run("serve", &[]), 3, "none of its devices is a leg of a mirrored log");

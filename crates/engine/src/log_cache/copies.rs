@@ -123,3 +123,62 @@ impl Core {
         self.submit(LOG, Op::Repair(segment), io, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_cache::steps::{Steps, quiet};
+    use crate::log_cache::testing::sector_of;
+
+    /// A log on two legs, with a record of which the first leg has a sector wrong, and where that is.
+    fn rotten() -> (Steps, Extent) {
+        let mut steps = Steps::new(4, quiet());
+        steps.log().copies = 2;
+        let mut steps = steps.restart(quiet());
+        let id = steps.write_as(0, 8, 1, Durability::Durable);
+        assert!(steps.is_ok(id));
+        let place =
+            steps.log().bytes.chunks(512).position(|sector| sector == sector_of(0, 1)).unwrap() as u64;
+        steps.log().rotten.insert(place + 3);
+        (steps, Extent::new(Lba(place), 8))
+    }
+
+    #[test]
+    fn a_block_that_is_wrong_on_one_leg_is_read_from_another_and_written_again() {
+        let (mut steps, _) = rotten();
+        assert_eq!((steps.read(3), steps.core.statistics.log_other_copy), (Some(1), 1));
+        assert!(steps.log().rotten.is_empty());
+        assert_eq!((steps.read(3), steps.core.statistics.log_other_copy), (Some(1), 1));
+        // Where no leg has it, it is an error.
+        let (mut steps, place) = rotten();
+        steps.log().bytes[(place.start.0 + 3) as usize * 512] ^= 2;
+        assert_eq!(steps.read(3), None);
+    }
+
+    #[test]
+    fn what_is_wrong_on_one_leg_is_destaged_from_another() {
+        let (mut steps, _) = rotten();
+        steps.drain();
+        assert_eq!((steps.on_data_disk(3), steps.core.statistics.log_other_copy), (1, 1));
+    }
+
+    #[test]
+    fn a_write_that_waits_for_the_segment_of_a_block_that_is_written_again_goes_on_after_that() {
+        let (mut steps, place) = rotten();
+        steps.hold = Box::new(move |port, io| port == LOG && io.modifies() && io.extent() == Some(place));
+        assert_eq!(steps.read(3), Some(1));
+        let mut waits = None;
+        for number in 8..100 {
+            let id = steps.write_as(number * 8, 8, 2, Durability::Durable);
+            if !steps.is_ok(id) {
+                waits = Some(id);
+                break;
+            }
+        }
+        let waits = waits.expect("the segment is not written over");
+        steps.wait(10);
+        assert_eq!(steps.status(waits), None);
+        steps.let_go();
+        assert!(steps.is_ok(waits));
+    }
+}

@@ -169,7 +169,10 @@ impl Core {
             Op::Save(number) => self.on_saved(now, number, result, out),
             Op::Epoch => self.on_epoch(&result),
             // Where it failed, the other copies are still good.
-            Op::Repair(segment) => self.log.unpin(segment),
+            Op::Repair(segment) => {
+                self.log.unpin(segment);
+                self.retry_pending(now, out);
+            }
             Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
     }

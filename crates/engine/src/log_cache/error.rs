@@ -22,6 +22,8 @@ pub struct OtherData {
 pub enum LogError {
     #[error("the log device holds no dcd log")]
     NotFormatted,
+    #[error("the log device is a leg of a mirrored log")]
+    Leg,
     #[error("neither copy of the superblock on the log device is usable (copy 0: {0}; copy 1: {1})")]
     NoSuperblock(SuperblockError, SuperblockError),
     #[error("the log device: {0}")]

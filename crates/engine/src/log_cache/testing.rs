@@ -14,6 +14,9 @@ pub struct Ram {
     pub bytes: Vec<u8>,
     pub unreadable: BTreeSet<u64>,
     pub unwritable: BTreeSet<u64>,
+    /// More than one: as legs of a mirror, of which the first one has other bytes in the rotten sectors.
+    pub copies: u8,
+    pub rotten: BTreeSet<u64>,
     /// Requests must be multiples of it.
     pub logical_block_bytes: u32,
     pub fast_zeroes: bool,
@@ -31,6 +34,8 @@ impl Ram {
             bytes: vec![0; (sectors * SECTOR_BYTES) as usize],
             unreadable: BTreeSet::new(),
             unwritable: BTreeSet::new(),
+            copies: 1,
+            rotten: BTreeSet::new(),
             logical_block_bytes: 512,
             fast_zeroes: false,
             discards: Discards::No,
@@ -66,10 +71,18 @@ impl Ram {
         if bad.range(extent.start.0..extent.end().0).next().is_some() {
             return Err(IoError::at(ErrorKind::Medium, extent));
         }
+        let of_first = !matches!(io, Io::ReadCopy { copy, .. } if *copy > 0);
+        let in_extent = |lba: &u64| (extent.start.0..extent.end().0).contains(lba);
+        if io.modifies() {
+            self.rotten.retain(|lba| !in_extent(lba));
+        }
         match io {
             Io::Read { buf, .. } | Io::ReadCopy { buf, .. } => {
                 let bytes = self.slice(extent).to_vec();
                 buf.bytes_mut().copy_from_slice(&bytes);
+                for lba in self.rotten.iter().filter(|lba| of_first && in_extent(lba)) {
+                    buf.bytes_mut()[((lba - extent.start.0) * SECTOR_BYTES) as usize] ^= 1;
+                }
             }
             Io::Write { buf, .. } => self.slice(extent).copy_from_slice(buf.bytes()),
             Io::Flush => {}
@@ -87,6 +100,7 @@ impl BlockDevice for Ram {
             discards: self.discards,
             rotational: self.rotational,
             stripes: self.stripes,
+            copies: self.copies,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }
     }

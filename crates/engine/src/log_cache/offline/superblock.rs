@@ -7,6 +7,7 @@ use crate::destage::contiguity::Contiguity;
 use crate::log_cache::format::{
     SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError,
 };
+use crate::mirror::{Label, LabelError};
 use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 
 /// Both copies as they are on the device.
@@ -22,6 +23,12 @@ pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
             of_legs.push(read_copy(log, index, leg)?);
         }
         *copy = newest_of(of_legs);
+    }
+    let is_leg = |log: &mut dyn BlockDevice| {
+        matches!(Label::read(log), Ok(_) | Err(LabelError::Damaged | LabelError::Version(_)))
+    };
+    if copies.iter().all(Result::is_err) && is_leg(log) {
+        return Err(LogError::Leg);
     }
     Ok(copies)
 }
