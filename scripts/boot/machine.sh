@@ -60,6 +60,19 @@ check_files() {
 
 is_dirty() { dcd status --json /etc/dcd/disk.toml | grep -qE '"dirty_bytes":[1-9]'; }
 
+# The next boots have a server that takes longer to start than systemd waits for anything by itself, as after a crash with a large log on a disk
+# that turns. The waiting is made short in place of making the start as long as that.
+start_slowly() {
+    mkdir -p /etc/systemd/system/dcd@disk.service.d
+    printf '[Manager]\nDefaultTimeoutStartSec=5s\nDefaultDeviceTimeoutSec=5s\n' > /etc/systemd/system.conf.d/impatient.conf
+    printf '[Service]\nExecStartPre=/bin/sleep 12\n' > /etc/systemd/system/dcd@disk.service.d/slow.conf
+}
+
+start_as_usual() {
+    rm /etc/systemd/system.conf.d/impatient.conf /etc/systemd/system/dcd@disk.service.d/slow.conf
+    systemctl daemon-reload
+}
+
 done_so_far() {
     sync
     : > /mnt/done
@@ -98,6 +111,7 @@ start_1() {
     systemctl start srv.mount || die "not mounted: $(report)"
     write_files first
     is_dirty || die "nothing is dirty: $(dcd status /etc/dcd/disk.toml)"
+    start_slowly
     done_so_far
     systemctl poweroff
 }
@@ -146,6 +160,7 @@ start_2() {
     wait_until mountpoint -q /srv
     is_dirty || die "what was dirty is not: $(dcd status /etc/dcd/disk.toml)"
     check_files
+    start_as_usual
     systemctl restart dcd@disk || die "no restart: $(report)"
     mountpoint -q /srv || die "a restart took the file system away"
     check_files
@@ -158,6 +173,7 @@ start_2() {
     fstab defaults
     sed -i 's|^ublk = true|nbd = "unix:/run/dcd/disk.sock"\nnbd-recovery = true|' /etc/dcd/disk.toml
     systemctl enable dcd-attach@disk || die "the unit of the NBD device cannot be enabled"
+    start_slowly
     write_files second
     (while :; do head -c 20000 /dev/urandom > /srv/torn; done) &
     sleep 1
@@ -188,6 +204,7 @@ start_3() {
     wait_until mountpoint -q /srv
     [ "$(findmnt -n -o SOURCE /srv)" = /dev/nbd0 ] || die "no NBD device is mounted: $(report)"
     check_files
+    start_as_usual
     # A device that waits for its server does not go with it.
     systemctl kill -s KILL dcd@disk
     wait_until systemctl is-active -q dcd@disk

@@ -39,6 +39,10 @@ pub struct LegsArgs {
 ///
 /// Nothing is changed. The exit status is 5 where a leg is missing, has failed, or is being filled.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd log status disk.toml
+  dcd log status --json disk.toml")]
 pub struct LogStatus {
     #[command(flatten)]
     pub legs: LegsArgs,
@@ -52,6 +56,12 @@ pub struct LogStatus {
 /// The device is named in the stack file first, in the list of the log. What is on it is overwritten, which is refused without --force
 /// when anything is recognised there. It counts once it is full; an interrupt only ends the watching.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd log add disk.toml ssd-c
+      after log = [\"ssd-a\", \"ssd-b\", \"ssd-c\"] and [device.ssd-c] were written into the stack file
+  dcd log add disk.toml ssd-b
+      a leg that failed, or was away, and is connected again")]
 pub struct LogAdd {
     #[command(flatten)]
     pub legs: LegsArgs,
@@ -70,6 +80,9 @@ pub struct LogAdd {
 ///
 /// It is no leg any more afterwards, wherever it is connected. One leg that has everything stays. Take it out of the stack file, too.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd log remove disk.toml ssd-b")]
 pub struct LogRemove {
     #[command(flatten)]
     pub legs: LegsArgs,

@@ -175,7 +175,7 @@ fn rule_03_recovery_without_epochs_is_caught() {
 fn rule_03_summaries_that_know_better_than_a_crash_are_caught() {
     // Seeds need 40 to 6,000 states; this one is of the fast ones.
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleSummary));
-    let explored = explore(&ExploreConfig::new(6, 1000), &subject, &mut |_| {});
+    let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
 }
 
@@ -214,7 +214,7 @@ fn writes_that_are_answered_too_early_for_a_client_that_outlives_the_server_are_
 fn rule_06_a_segment_that_is_reused_while_it_is_written_is_caught() {
     // Seeds need 30 states to more than 1,000; this one is of the fast ones.
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::ReuseInFlight));
-    let explored = explore(&ExploreConfig::new(8, 1000), &subject, &mut |_| {});
+    let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("are written at the same time"), "{violation}");
 }
@@ -300,7 +300,7 @@ fn filled_gaps_change_nothing() {
 fn rule_07_writes_around_the_log_over_a_gap_are_caught() {
     let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(Canary::StaleGap));
     // Seeds need 800 states to more than 4,000; this one is of the fast ones.
-    let explored = explore(&ExploreConfig::new(4, 4000), &subject, &mut |_| {});
+    let explored = explore(&ExploreConfig::new(1, 4000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
 }
 

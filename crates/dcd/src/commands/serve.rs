@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack};
+use dcd_engine::{Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
@@ -81,6 +81,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     tell_larger(&file, &stack, &served.host.parts);
+    if !args.quiet {
+        tell_price(&file, &stack, &served.host.parts);
+    }
     let places = listen(&file, &stack, &mut driver)?;
     nbd_device::go_on(&file, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
@@ -115,6 +118,26 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
                 layer.name,
                 HumanBytes((disk - cache) * SECTOR_BYTES),
                 file.path.display()
+            );
+        }
+    }
+}
+
+/// Says what it costs on a disk that turns that clients may outlive the server.
+fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
+    for layer in file.log_caches() {
+        let LayerKind::LogCache { config, .. } = &layer.kind else { continue };
+        let status = stack.layer(parts.layers[&layer.name]).status(Nanos::ZERO);
+        let turns = matches!(
+            status.log_cache().map(|cache| cache.log_head),
+            Some(LogHead::Followed | LogHead::DoesNotPay | LogHead::NotMeasured)
+        );
+        if turns && config.outlives_server && config.promise == Promise::Flush {
+            let field = if file.serve.ublk.is_some() { "ublk-recovery" } else { "nbd-recovery" };
+            eprintln!(
+                "dcd: the log of \"{}\" is on a disk that turns, and each write is in it before it is answered, so that the device outlives \
+                 this server. With {field} = false many small writes are faster, and the device ends with the server: docs/clients.md",
+                layer.name
             );
         }
     }

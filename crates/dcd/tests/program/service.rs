@@ -385,3 +385,26 @@ fn the_unit_stops_after_what_is_mounted_on_it() {
     has("dev-dcd-disk.device", "Wants: dcd@disk.service");
     has("dev-dcd-disk.device", "After: dcd@disk.service");
 }
+
+/// The package's script before a removal, with a `dcd` that answers as told.
+#[test]
+fn the_package_does_not_go_while_something_is_served_or_waits_for_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian/dcd.prerm");
+    let run = |why: &str, status: &str, list: &str| {
+        let program = format!("#!/bin/sh\ncase \"$1\" in\nstatus) {status} ;;\nublk) {list} ;;\nesac\n");
+        fs::write(dir.path().join("dcd"), program).unwrap();
+        fs::set_permissions(dir.path().join("dcd"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        Command::new("sh").arg(script).arg(why).env("PATH", path).output().unwrap()
+    };
+    let nothing = "echo '[]'";
+    let waiting = "echo '0 /dev/ublkb0  /etc/dcd/disk.toml  waiting for its next server'";
+    expect(&run("remove", "echo '[{}]'", ""), 1, "dcd is not removed: it serves these stacks");
+    // One is degraded, and one does not answer.
+    expect(&run("remove", "echo '[{}]'; exit 5", ""), 1, "dcd is not removed: it serves these stacks");
+    expect(&run("remove", "exit 1", ""), 1, "dcd is not removed: it serves these stacks");
+    expect(&run("remove", nothing, waiting), 1, "these devices wait for their servers");
+    expect(&run("remove", nothing, "exit 1"), 0, "");
+    expect(&run("upgrade", "echo '[{}]'", waiting), 0, "");
+}
