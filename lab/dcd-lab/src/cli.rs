@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::cli_simulate::Simulate;
 use crate::cli_trace::Trace;
 use crate::cli_tune::Tune;
 
 const EXAMPLES: &str = "\
 Examples:
   dcd tune week.dcd
-  dcd simulate disk.toml --workload random-writes
+  dcd simulate plain.toml cached.toml --trace week.dcd
   dcd-lab serve modelled.toml
 
 Every command of dcd works here as well, on stacks that have modelled disks";
@@ -27,7 +28,7 @@ pub struct Cli {
 pub enum Command {
     Tune(Box<Tune>),
     Trace(Trace),
-    Simulate(Simulate),
+    Simulate(Box<Simulate>),
     #[command(alias = "lab")]
     Study(Study),
     #[command(hide = true)]
@@ -51,42 +52,6 @@ impl Cli {
             of_dcd.get_subcommands().map(clap::Command::get_name).filter(|name| !SHOWN.contains(name));
         hidden.fold(Cli::command(), |command, name| command.mut_subcommand(name, |part| part.hide(true)))
     }
-}
-
-/// Run a stack in virtual time against a workload
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd simulate disk.toml --workload random-writes --requests 20000
-  dcd simulate disk.toml --workload fsync-writes --seed 7 --json")]
-pub struct Simulate {
-    /// The stack file
-    #[arg(value_name = "STACK")]
-    pub file: PathBuf,
-    /// The workload
-    #[arg(long, value_name = "NAME")]
-    pub workload: Workload,
-    /// How many requests
-    #[arg(long, default_value_t = 10_000)]
-    pub requests: u64,
-    /// Seed of the workload; the same seed gives the same run
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// The result as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Workload {
-    /// 4 KiB writes anywhere, a flush after every 16
-    RandomWrites,
-    /// 4 KiB writes anywhere, a flush after each
-    FsyncWrites,
-    /// Half reads, half writes, 4 KiB, in bursts with pauses
-    Mixed,
-    /// 256 KiB writes from the start to the end
-    Sequential,
 }
 
 /// Repeat the papers' experiments, and judge each of their claims

@@ -6,12 +6,16 @@
 extern crate dcd_cli;
 
 mod cli;
+mod cli_simulate;
 mod cli_trace;
 mod cli_tune;
 mod commands;
 mod demo;
 mod failure;
+mod jobs;
+mod load;
 mod page;
+mod simulate;
 mod tune;
 mod virtual_run;
 mod workload;

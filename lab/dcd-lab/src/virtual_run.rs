@@ -34,6 +34,71 @@ const DEVICE_BYTES_MAX: u64 = 64 << 40;
 /// No request may take longer than this, in virtual time: the stack is stuck.
 const REQUEST_MAX: Nanos = Nanos::from_secs(3600);
 
+/// The alarm of a look at the stack; no request has this number.
+const LOOK: u64 = u64::MAX;
+
+/// A request as those see it who measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Its place in the order of coming.
+    pub number: usize,
+    pub kind: Kind,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    /// Zeroes too.
+    Write,
+    Flush,
+}
+
+impl Asked {
+    fn of(io: &Io) -> Asked {
+        let kind = match io {
+            Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
+            Io::Write { .. } | Io::WriteZeroes { .. } | Io::Discard { .. } => Kind::Write,
+            Io::Flush => Kind::Flush,
+        };
+        let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);
+        Asked { number: 0, kind, bytes }
+    }
+}
+
+/// A stack at one time. None where it has no cache, or no log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct State {
+    pub now: Nanos,
+    /// Requests that are not answered.
+    pub waiting: usize,
+    pub dirty_bytes: Option<u64>,
+    pub log_used_bytes: Option<u64>,
+}
+
+/// Sees what happens in a run.
+pub trait Watch {
+    /// One more comes to a stack in this state, where so many wait already.
+    fn asked(&mut self, _waiting: usize, _state: impl FnOnce() -> State) {}
+
+    /// A request was answered at `now`, and took `time`.
+    fn answered(&mut self, asked: &Asked, now: Nanos, time: Nanos);
+
+    /// When to look at the stack next, if ever.
+    fn next_look(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn look(&mut self, _state: State) {}
+}
+
+/// Nobody watches.
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn answered(&mut self, _asked: &Asked, _now: Nanos, _time: Nanos) {}
+}
+
 /// Reads a stack that this program has made, which has modelled disks.
 pub fn made(text: &str) -> Result<StackFile, StackFileError> {
     dcd_model::register_disk();
@@ -209,8 +274,12 @@ impl VirtualRun {
         Ok(run)
     }
 
+    pub fn geometry(&self) -> Geometry {
+        self.stack.geometry(self.stack.root())
+    }
+
     pub fn sectors(&self) -> u64 {
-        self.stack.geometry(self.stack.root()).sectors
+        self.geometry().sectors
     }
 
     pub fn now(&self) -> Nanos {
@@ -218,68 +287,104 @@ impl VirtualRun {
     }
 
     /// Lets a client carry out so many steps, one after the other.
-    pub fn run(&mut self, stream: &mut Stream, steps: u64) -> Result<(), Failure> {
-        for _ in 0..steps {
+    pub fn run(&mut self, stream: &mut Stream, steps: u64, watch: &mut impl Watch) -> Result<(), Failure> {
+        self.begin_to_look(watch);
+        for number in 0..steps {
             let Step { pause, io } = stream.next_step();
             if pause > Nanos::ZERO {
-                self.wait(pause);
+                let alarm = self.next_id;
+                self.next_id += 1;
+                self.driver.set_alarm(self.driver.now() + pause, alarm);
+                while self.step(watch, 0) != Progress::Alarm(alarm) {}
             }
+            let asked = Asked { number: number as usize, ..Asked::of(&io) };
             let what = dcd_sim::describe(&io);
-            self.request(io).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;
+            let began = self.driver.now();
+            watch.asked(0, || self.state(0));
+            self.request_watched(io, watch).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;
+            watch.answered(&asked, self.driver.now(), self.driver.now().since(began));
         }
         Ok(())
     }
 
-    fn wait(&mut self, pause: Nanos) {
-        let alarm = self.next_id;
-        self.next_id += 1;
-        self.driver.set_alarm(self.driver.now() + pause, alarm);
-        while self.driver.step(&mut self.stack) != Progress::Alarm(alarm) {}
-    }
-
     /// Lets each request come at its time after now, whether those before it have been answered or not, and waits until all
-    /// are; `answered` gets the place of each in the order of coming, and how long it took.
+    /// are.
     pub fn replay(
         &mut self,
         requests: impl Iterator<Item = (Nanos, Io)>,
-        mut answered: impl FnMut(usize, Nanos),
+        watch: &mut impl Watch,
     ) -> Result<(), Failure> {
         let begin = self.driver.now();
         let first = self.next_id;
         let mut outstanding = BTreeMap::new();
-        let mut last = first;
+        self.begin_to_look(watch);
         for (at, io) in requests {
             let id = self.next_id;
             self.next_id += 1;
             self.driver.set_alarm(begin + at, id);
-            while self.driver.step(&mut self.stack) != Progress::Alarm(id) {
-                self.take_replies(&mut outstanding, first, &mut answered)?;
+            while self.step(watch, outstanding.len()) != Progress::Alarm(id) {
+                self.take_replies(&mut outstanding, first, watch)?;
             }
-            outstanding.insert(id, self.driver.now());
+            let asked = Asked { number: (id - first) as usize, ..Asked::of(&io) };
+            watch.asked(outstanding.len(), || self.state(outstanding.len()));
+            outstanding.insert(id, (self.driver.now(), asked));
             self.driver.request(&mut self.stack, RequestId(id), io);
-            last = id;
         }
         while !outstanding.is_empty() {
-            let progress = self.driver.step(&mut self.stack);
-            assert!(progress != Progress::Idle, "requests up to {last} are never answered");
-            self.take_replies(&mut outstanding, first, &mut answered)?;
+            let progress = self.step(watch, outstanding.len());
+            assert!(progress != Progress::Idle, "{} requests are never answered", outstanding.len());
+            self.take_replies(&mut outstanding, first, watch)?;
         }
         Ok(())
     }
 
     fn take_replies(
         &mut self,
-        outstanding: &mut BTreeMap<u64, Nanos>,
+        outstanding: &mut BTreeMap<u64, (Nanos, Asked)>,
         first: u64,
-        answered: &mut impl FnMut(usize, Nanos),
+        watch: &mut impl Watch,
     ) -> Result<(), Failure> {
         while let Some((RequestId(id), result)) = self.driver.take_reply() {
-            let arrived = outstanding.remove(&id).expect("what is answered was asked");
-            let number = (id - first) as usize;
-            result.status.map_err(|e| Failure::Failed(format!("request {}: {e}", number + 1)))?;
-            answered(number, self.driver.now().since(arrived));
+            let (arrived, asked) = outstanding.remove(&id).expect("what is answered was asked");
+            result.status.map_err(|e| Failure::Failed(format!("request {}: {e}", id - first + 1)))?;
+            watch.answered(&asked, self.driver.now(), self.driver.now().since(arrived));
         }
         Ok(())
+    }
+
+    fn begin_to_look(&mut self, watch: &impl Watch) {
+        if let Some(at) = watch.next_look() {
+            self.driver.set_alarm(at, LOOK);
+        }
+    }
+
+    /// A step of the driver, or a look at the stack.
+    fn step(&mut self, watch: &mut impl Watch, waiting: usize) -> Progress {
+        let progress = self.driver.step(&mut self.stack);
+        if progress == Progress::Alarm(LOOK) {
+            watch.look(self.state(waiting));
+            // Where nothing else is to come, looking on would only hide that.
+            if let Some(at) = watch.next_look().filter(|_| !self.driver.is_idle(&self.stack)) {
+                self.driver.set_alarm(at, LOOK);
+            }
+            return Progress::Moved;
+        }
+        progress
+    }
+
+    /// What the caches hold now.
+    pub fn state(&self, waiting: usize) -> State {
+        let now = self.driver.now();
+        let mut state = State { now, waiting, dirty_bytes: None, log_used_bytes: None };
+        for cache in &self.caches {
+            let status = self.stack.layer(*cache).status(now);
+            let add = |sum: &mut Option<u64>, bytes: Option<u64>| {
+                *sum = bytes.map_or(*sum, |bytes| Some(sum.unwrap_or(0) + bytes));
+            };
+            add(&mut state.dirty_bytes, status.dirty_bytes());
+            add(&mut state.log_used_bytes, status.log_cache().map(|cache| cache.used_bytes));
+        }
+        state
     }
 
     /// Destages all that is dirty in every cache.
@@ -311,6 +416,10 @@ impl VirtualRun {
 
     /// Sends one operation and waits for its end.
     pub fn request(&mut self, io: Io) -> Result<(), IoError> {
+        self.request_watched(io, &mut Unwatched)
+    }
+
+    fn request_watched(&mut self, io: Io, watch: &mut impl Watch) -> Result<(), IoError> {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         self.driver.request(&mut self.stack, id, io);
@@ -320,7 +429,7 @@ impl VirtualRun {
                 assert_eq!(answered, id, "one request is out");
                 return result.status;
             }
-            let progress = self.driver.step(&mut self.stack);
+            let progress = self.step(watch, 1);
             let waited = self.driver.now().since(begin);
             assert!(progress != Progress::Idle && waited < REQUEST_MAX, "the request is never answered");
         }

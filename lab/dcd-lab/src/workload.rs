@@ -4,7 +4,7 @@
 use dcd_engine::{Buf, Durability, Io, Lba, Nanos, SECTOR_BYTES};
 use dcd_sim::SimRng;
 
-use crate::cli::Workload;
+use crate::cli_simulate::Workload;
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;

@@ -188,6 +188,11 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.reports.pop_front()
     }
 
+    /// Whether nothing is scheduled and nothing is to be carried out: only a new request can make anything happen.
+    pub fn is_idle(&self, stack: &Stack) -> bool {
+        self.heap.is_empty() && stack.next_deadline().is_none() && !stack.has_outputs()
+    }
+
     /// Carries out what the stack wants; if that gave nothing to hand on, moves time on to the next event.
     pub fn step(&mut self, stack: &mut Stack) -> Progress {
         self.begin_moment();

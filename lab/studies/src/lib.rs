@@ -53,7 +53,7 @@ pub use findings::{Claim, Count, Findings, Table, Verdict};
 pub use html::report as html_report;
 pub use markdown::document;
 pub use params::{Overrides, Param, Settings};
-pub use plot::{Axis, Plot, Scale, Series, Style};
+pub use plot::{Axis, COLOURS_MAX, Plot, Scale, Series, Style};
 pub use run::{Outcome, RunOptions, run};
 pub use store::{load, save, save_report};
 pub use strides::stride_times;

@@ -115,13 +115,21 @@ pub struct Plot {
 }
 
 const SIZE: (u32, u32) = (760, 400);
-const COLOURS: [RGBColor; 6] = [
+/// A line of more points has no marks.
+const MARKED_MAX: usize = 64;
+/// Colours of their own, so many.
+pub const COLOURS_MAX: usize = COLOURS.len();
+const COLOURS: [RGBColor; 10] = [
     RGBColor(180, 69, 44),
     RGBColor(44, 111, 180),
     RGBColor(75, 154, 75),
     RGBColor(138, 90, 168),
     RGBColor(190, 140, 30),
     RGBColor(90, 90, 90),
+    RGBColor(23, 150, 160),
+    RGBColor(214, 110, 160),
+    RGBColor(110, 75, 40),
+    RGBColor(150, 165, 60),
 ];
 
 impl Plot {
@@ -228,7 +236,9 @@ impl Plot {
                 Style::Line => {
                     chart.draw_series(LineSeries::new(places.clone(), colour.stroke_width(2)))?;
                     let is_guess = |x: f64| series.intervals.iter().any(|guess| self.x.place(guess.0) == x);
-                    chart.draw_series(places.into_iter().map(|place| match is_guess(place.0) {
+                    // Many points hide each other, and the line shows them.
+                    let marked = if places.len() <= MARKED_MAX { places } else { Vec::new() };
+                    chart.draw_series(marked.into_iter().map(|place| match is_guess(place.0) {
                         true => Circle::new(place, 4, WHITE.filled()),
                         false => Circle::new(place, 3, colour.filled()),
                     }))?;

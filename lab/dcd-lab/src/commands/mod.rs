@@ -16,7 +16,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Tune(args) => tune::run(&args),
         Command::Trace(args) => trace::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
+        Command::Simulate(args) => simulate::run_stacks(&args),
         Command::Study(args) => study::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Program(command) => {

@@ -1,81 +1,68 @@
-//! `dcd simulate`: a stack in virtual time against a generated workload. The same file, workload and seed give the same
-//! run, which the trace hash shows. Where no disk is modelled it says how one is.
+//! `dcd simulate`: stacks in virtual time, several at a time, and what came out.
 
-use dcd_stack::{HumanBytes, LayerKind, StackFile};
-use serde_json::Value;
+use dcd_studies::COLOURS_MAX;
+use dcd_trace::{Inputs, inputs_of_trace};
+use indicatif::ProgressBar;
 
-use crate::cli::Simulate;
+use super::trace::{opened, tell_note};
+use crate::cli_simulate::Simulate;
 use crate::failure::Failure;
-use crate::virtual_run::{RunOptions, UNMODELLED, VirtualRun};
-use crate::workload::{DEVICE_BYTES_MIN, Stream};
+use crate::jobs::{in_parallel, jobs, progress};
+use crate::load::{Purpose, Workload};
+use crate::simulate::{Load, Ran, Report, page, run};
 
-pub fn run(args: &Simulate) -> Result<(), Failure> {
-    let file = StackFile::load(&args.file)?;
-    let mut run = VirtualRun::start(&file, RunOptions::new(args.seed))?;
-    let sectors = run.sectors();
-    if sectors * dcd_engine::SECTOR_BYTES < DEVICE_BYTES_MIN {
-        let least = HumanBytes(DEVICE_BYTES_MIN);
+/// Of a sector: a stack with larger blocks gets whole ones.
+const BLOCK_BYTES: u32 = 512;
+
+pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
+    if args.files.len() > COLOURS_MAX {
         return Err(Failure::Failed(format!(
-            "{}: the export is too small: {least} at least",
-            args.file.display()
+            "{} stacks are more than can be told apart: name {COLOURS_MAX} at most",
+            args.files.len()
         )));
     }
-    let unmodelled = unmodelled(&file);
-    if let Some(advice) = &unmodelled {
+    let inputs = Inputs::new(
+        args.files.iter().cloned().chain(args.load.trace.iter().flat_map(|trace| inputs_of_trace(trace))),
+    );
+    let load = load(args)?;
+    // Before the work is done, and not where there is no trace.
+    let outputs = [&args.csv, &args.html];
+    outputs.into_iter().flatten().try_for_each(|output| inputs.create(output).map(drop))?;
+    let bar = progress(args.reading.quiet, "requests");
+    bar.set_length(load.requests() * args.files.len() as u64);
+    let ran = run_all(args, &load, &bar)?;
+    bar.finish_and_clear();
+    for advice in ran.iter().filter_map(|ran| ran.advice.as_ref()) {
         eprintln!("dcd: {advice}");
     }
-    run.run(&mut Stream::new(args.workload, sectors, args.seed), args.requests)?;
-    let mut report = run.report();
+    let report = Report { load: &load, seed: args.seed, ran: &ran };
     if args.json {
-        report["seed"] = args.seed.into();
-        report["disk_is_modelled"] = unmodelled.is_none().into();
-        println!("{report}");
+        println!("{}", report.json());
     } else {
-        print!("{}", describe(&report));
+        print!("{}", report.text());
+    }
+    if let Some(path) = &args.csv {
+        inputs.write(path, report.csv())?;
+    }
+    if let Some(path) = &args.html {
+        inputs.write(path, page(&report))?;
     }
     Ok(())
 }
 
-/// What to do about a stack without a modelled disk: its times are those of no disk.
-fn unmodelled(file: &StackFile) -> Option<String> {
-    if file.layers.iter().any(|layer| matches!(layer.kind, LayerKind::Registered { .. })) {
-        return None;
-    }
-    let mut data = file.export.as_str();
-    while let Some(layer) = file.layer(data) {
-        data = match &layer.kind {
-            LayerKind::LogCache { data, .. } => &data.text,
-            other => other.below_names().first()?,
-        };
-    }
-    let above = file.layers.iter().find(|layer| layer.kind.below_names().contains(&data));
-    let user = above.map_or("export = ".to_owned(), |layer| format!("[layer.{}]", layer.name));
-    Some(format!(
-        "{}: no disk is modelled: each device takes {} ms for an operation, and RAM no time. To model the disk \"{data}\", name \
-         \"modelled\" in its place in {user}, and add:\n\n[layer.modelled]\nkind = \"disk\"\nof = \"{data}\"\ndrive = \"nearline-2018\"\n",
-        file.path.display(),
-        UNMODELLED.0 as f64 / 1e6
-    ))
+fn load(args: &Simulate) -> Result<Load, Failure> {
+    let Some(path) = &args.load.trace else {
+        let workload = args.load.workload.expect("one of the two is required");
+        return Ok(Load::Generated { workload, requests: args.requests, seed: args.seed });
+    };
+    let mut trace = opened(path, &args.reading)?;
+    let workload = Workload::read(&mut *trace.reader, args.device, BLOCK_BYTES, Purpose::Replay);
+    tell_note(&*trace.reader);
+    Ok(Load::Trace { name: path.display().to_string(), workload: workload? })
 }
 
-fn describe(report: &Value) -> String {
-    let seconds = report["seconds"].as_f64().unwrap_or(0.0);
-    let mut text = format!("{seconds:.3} s of virtual time\n");
-    for kind in ["read", "write", "flush", "other"] {
-        let times = &report["requests"][kind];
-        let count = times["count"].as_u64().unwrap_or(0);
-        if count > 0 {
-            let ms = |field: &str| times[field].as_f64().unwrap_or(0.0);
-            text.push_str(&format!(
-                "{kind:<6} {count:>9}   mean {:>9.3} ms   p50 {:>9.3} ms   p99 {:>9.3} ms   max {:>9.3} ms\n",
-                ms("mean_ms"),
-                ms("p50_ms"),
-                ms("p99_ms"),
-                ms("max_ms")
-            ));
-        }
-    }
-    let hash = report["trace_hash"].as_str().unwrap_or("");
-    text.push_str(&format!("trace hash {hash}\n"));
-    text
+fn run_all(args: &Simulate, load: &Load, bar: &ProgressBar) -> Result<Vec<Ran>, Failure> {
+    in_parallel(jobs(args.jobs), args.files.len(), |index| {
+        run(&args.files[index], load, args.seed, args.interval, bar)
+    })
 }

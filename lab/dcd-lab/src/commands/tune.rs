@@ -7,14 +7,15 @@ use dcd_engine::log_cache::Promise;
 use dcd_model::{Drive, drive};
 use dcd_stack::HumanBytes;
 use dcd_trace::{Inputs, inputs_of_trace};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace::{opened, tell_note};
 use crate::cli_tune::{Tune, flag};
 use crate::failure::Failure;
+use crate::jobs::{jobs, progress};
+use crate::load::{DISTANCE_BLOCK_BYTES, Purpose, Workload};
 use crate::tune::{
-    LogPlace, MEDIA, Medium, Places, Priced, Report, Sampling, SearchOptions, Setting, Sizes, Workload, grid,
-    page, search,
+    LogPlace, MEDIA, Medium, Places, Priced, Report, Sampling, SearchOptions, Setting, Sizes, grid, page,
+    search,
 };
 
 /// What the trace uses of the drive is taken to be a multiple of this, and not less: disks smaller than this can hardly be cached.
@@ -32,7 +33,8 @@ const RESULTS: [&str; 4] = ["tune.html", "tune.json", "serve.toml", "simulate.to
 pub fn run(args: &Tune) -> Result<(), Failure> {
     let (drive_name, drive) = drive(&args.drive)?;
     let mut trace = opened(&args.input, &args.reading)?;
-    let workload = Workload::read(&mut *trace.reader, args.device, &drive);
+    let workload =
+        Workload::read(&mut *trace.reader, args.device, drive.logical_block_bytes(), Purpose::Tune);
     tell_note(&*trace.reader);
     let mut workload = workload?;
     let place = args.log.as_deref().map(|log| LogPlace::find(log, &args.disk));
@@ -56,16 +58,16 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
     };
-    let bar = bar(args.reading.quiet);
+    let bar = progress(args.reading.quiet, "runs");
     let options = SearchOptions {
         objective: args.objective,
         within: args.within / 100.0,
         full_max: args.full_max,
-        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        jobs: jobs(args.jobs),
         verify: args.verify,
         sampling: Sampling::default(),
     };
-    let written_bytes = workload.overwrites().footprint() * crate::tune::DISTANCE_BLOCK_BYTES;
+    let written_bytes = workload.overwrites().footprint() * DISTANCE_BLOCK_BYTES;
     let found = search(&setting, &workload, grid(&priced, &sizes, written_bytes), options, &bar)?;
     bar.finish_and_clear();
     let trace = args.input.display().to_string();
@@ -253,12 +255,4 @@ fn promise(args: &Tune, workload: &Workload, media: &[Medium]) -> Result<Promise
         )));
     }
     Ok(promise)
-}
-
-fn bar(quiet: bool) -> ProgressBar {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(1), target);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed}  {msg}");
-    bar.set_style(style.expect("the template is well-formed"));
-    bar
 }

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::candidates::{Candidate, Medium, Setting};
-use super::load::Request;
 use crate::failure::Failure;
-use crate::virtual_run::{RunOptions, VirtualRun, made};
+use crate::load::Request;
+use crate::virtual_run::{Asked, Kind, RunOptions, VirtualRun, Watch, made};
 
 /// Bytes in a segment of a log, as `dcd format` makes it, and the least that a log may have.
 const SEGMENT_BYTES: u32 = 512 << 10;
@@ -66,7 +66,7 @@ pub fn measure(
         VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
     let mut times = Times::of(requests.len());
     let ios = requests.iter().map(|request| (request.at, request.io()));
-    run.replay(ios, |number, time| times.add(number, &requests[number], time))?;
+    run.replay(ios, &mut times)?;
     run.drain()?;
     let span = requests.last().map_or(Nanos::ZERO, |last| last.at);
     Ok(times.measured(candidate, &run.report()["layers"], span))
@@ -88,17 +88,6 @@ impl Times {
     fn of(requests: usize) -> Times {
         let all = Histogram::new_with_bounds(100, TIME_MAX.0, 3).expect("the bounds are sound");
         Times { all, reads: (0, 0), writes: (0, 0), sum: 0, requests, parts: [(0, 0); PARTS] }
-    }
-
-    fn add(&mut self, number: usize, request: &Request, time: Nanos) {
-        let part = &mut self.parts[number * PARTS / self.requests];
-        *part = (part.0 + u128::from(time.0), part.1 + 1);
-        self.all.saturating_record(time.0);
-        self.sum += u128::from(time.0);
-        let kind = if request.writes { &mut self.writes } else { &mut self.reads };
-        if request.sectors > 0 {
-            *kind = (kind.0 + u128::from(time.0), kind.1 + 1);
-        }
     }
 
     fn measured(&self, candidate: &Candidate, layers: &Value, span: Nanos) -> Measured {
@@ -133,12 +122,27 @@ impl Times {
     }
 }
 
+impl Watch for Times {
+    fn answered(&mut self, asked: &Asked, _now: Nanos, time: Nanos) {
+        let add = |sum: &mut (u128, u64)| *sum = (sum.0 + u128::from(time.0), sum.1 + 1);
+        add(&mut self.parts[asked.number * PARTS / self.requests]);
+        self.all.saturating_record(time.0);
+        self.sum += u128::from(time.0);
+        match asked.kind {
+            Kind::Read => add(&mut self.reads),
+            Kind::Write => add(&mut self.writes),
+            Kind::Flush => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use dcd_engine::log_cache::Promise;
 
     use super::*;
     use crate::tune::{MEDIA, Sizes, grid};
+    use crate::virtual_run::Unwatched;
 
     const GIB: u64 = 1 << 30;
 
@@ -170,7 +174,8 @@ mod tests {
             let events = |zeroed_bytes: u64| {
                 let mut run = VirtualRun::start(&file, RunOptions::new(SEED)).unwrap();
                 let requests = requests(zeroed_bytes);
-                run.replay(requests.iter().map(|request| (request.at, request.io())), |_, _| {}).unwrap();
+                let ios = requests.iter().map(|request| (request.at, request.io()));
+                run.replay(ios, &mut Unwatched).unwrap();
                 run.drain().unwrap();
                 run.report()["events"].as_u64().unwrap()
             };

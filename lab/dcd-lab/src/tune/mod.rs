@@ -2,7 +2,6 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `load` | the workload: one device of a trace |
 //! | `candidates` | what is compared; each is a stack file |
 //! | `place` | what the device of the log is |
 //! | `sample` | a part of the workload that behaves like all of it under a smaller cache |
@@ -11,7 +10,6 @@
 //! | `report`, `page` | what is told: text, JSON, plots |
 
 mod candidates;
-mod load;
 mod measure;
 mod page;
 mod place;
@@ -20,7 +18,6 @@ mod sample;
 mod search;
 
 pub use candidates::{MEDIA, Medium, Places, Priced, Setting, Sizes, grid};
-pub use load::{DISTANCE_BLOCK_BYTES, Workload};
 pub use page::page;
 pub use place::LogPlace;
 pub use report::Report;

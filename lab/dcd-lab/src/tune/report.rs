@@ -8,9 +8,9 @@ use dcd_stack::HumanBytes;
 use serde_json::{Value, json};
 
 use super::candidates::{Candidate, Medium, Setting};
-use super::load::{DISTANCE_BLOCK_BYTES, Workload};
 use super::measure::SATURATED;
 use super::search::{ALIKE, Found, Objective, Tried};
+use crate::load::{DISTANCE_BLOCK_BYTES, Workload};
 
 /// A time in milliseconds, where there is one.
 fn or_dash(ms: Option<f64>) -> String {

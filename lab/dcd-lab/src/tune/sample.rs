@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::load::Request;
+use crate::load::Request;
 
 /// Larger than a track of today, and a cylinder of the disks of 1993.
 const UNIT_SECTORS: u64 = 4096;

@@ -7,18 +7,17 @@
 //! sample saturated a candidate there is no guess: how long its queue is says nothing of a longer trace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::ValueEnum;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::candidates::{Candidate, Medium, Setting};
-use super::load::Workload;
 use super::measure::{Measured, PARTS, measure};
 use super::sample::sample;
 use crate::failure::Failure;
+use crate::jobs::in_parallel;
+use crate::load::Workload;
 
 /// A sample is one part in 2^4 at most: of a smaller one too few requests meet.
 const SAMPLING_BITS_MAX: u32 = 4;
@@ -182,33 +181,14 @@ fn sampling_bits(workload: &Workload, candidates: &[Candidate], sampling: Sampli
     (1..=SAMPLING_BITS_MAX).rev().find(fits).unwrap_or(0)
 }
 
-/// Everything that is measured, one job after another on each thread.
+/// Everything that is measured.
 fn measure_all(
     jobs: usize,
     count: usize,
     bar: &ProgressBar,
     run: impl Fn(usize) -> Result<Measured, Failure> + Sync,
 ) -> Result<Vec<Measured>, Failure> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, count.max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        return;
-                    }
-                    let measured = run(index);
-                    bar.inc(1);
-                    done.lock().expect("no run panics with the lock").push((index, measured));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no thread is left");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, measured)| measured).collect()
+    in_parallel(jobs, count, |index| run(index).inspect(|_| bar.inc(1)))
 }
 
 struct Search<'a> {

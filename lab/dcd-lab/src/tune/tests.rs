@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 use super::candidates::Candidate;
 use super::search::Found;
 use super::*;
+use crate::load::{Purpose, Workload};
 
 const BLOCK_SECTORS: u64 = 8;
 const MIB: u64 = 1 << 20;
@@ -43,7 +44,7 @@ fn office_of(seed: u64, requests: u64) -> Vec<Record> {
 }
 
 fn workload(records: Vec<Record>, drive: &dcd_model::Drive) -> Workload {
-    Workload::read(&mut Given(records.into_iter()), None, drive).unwrap()
+    Workload::read(&mut Given(records.into_iter()), None, drive.logical_block_bytes(), Purpose::Tune).unwrap()
 }
 
 fn find(records: Vec<Record>, sampling: Sampling, jobs: usize, verify: bool) -> (Found, String) {
@@ -190,8 +191,17 @@ fn of_several_devices_the_busiest_is_taken_and_it_is_said() {
     let chosen = workload(records, &drive);
     assert_eq!(chosen.requests.len(), 60);
     assert!(chosen.notes[0].contains("device 9"), "{:?}", chosen.notes);
-    let named = Workload::read(&mut Given(all.clone().into_iter()), Some(4), &drive).unwrap();
+    let named = Workload::read(
+        &mut Given(all.clone().into_iter()),
+        Some(4),
+        drive.logical_block_bytes(),
+        Purpose::Tune,
+    )
+    .unwrap();
     assert_eq!(named.requests.len(), 30);
-    let error = Workload::read(&mut Given(all.into_iter()), Some(5), &drive).unwrap_err().to_string();
+    let error =
+        Workload::read(&mut Given(all.into_iter()), Some(5), drive.logical_block_bytes(), Purpose::Tune)
+            .unwrap_err()
+            .to_string();
     assert!(error.contains("no device 5; it has 4 (23 writes), 9 (36 writes)"), "{error}");
 }

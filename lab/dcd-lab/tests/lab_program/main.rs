@@ -3,5 +3,6 @@
 #[path = "../../../../crates/dcd/tests/program/common/mod.rs"]
 mod common;
 mod modelled;
+mod simulate;
 mod trace;
 mod tune;

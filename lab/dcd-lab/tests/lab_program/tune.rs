@@ -68,19 +68,24 @@ fn the_page_fits_a_small_window_and_a_telephone() {
     let place = Place::new();
     trace(&place);
     expect(&tune(&place, &["--out", "out", "--log-sizes=16MiB"]), 0, "");
-    let Some(chromium) = tool("the page of dcd tune", "chromium") else { return };
-    let page = fs::read_to_string(place.path("out/tune.html")).unwrap();
+    fits(&place, &place.path("out/tune.html"));
+}
+
+/// Whether a page is no wider than a small window or a telephone, with the numbers of its tables on one line.
+pub fn fits(place: &Place, file: &Path) {
+    let Some(chromium) = tool("the width of a page", "chromium") else { return };
+    let page = fs::read_to_string(file).unwrap();
     // The page tells how wide it is, and how high the highest cell with a number.
     let script = "<script>addEventListener('load',()=>{const e=document.documentElement,\
         n=[...document.querySelectorAll('td.number')];document.title=['wide',e.scrollWidth-e.clientWidth,\
         n.length>0&&n.every(c=>getComputedStyle(c).whiteSpace==='nowrap')].join(' ')})</script></body>";
-    fs::write(place.path("out/tune.html"), page.replace("</body>", script)).unwrap();
+    fs::write(file, page.replace("</body>", script)).unwrap();
     for width in [1100, 390] {
         let output = Command::new(&chromium)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
             .arg(format!("--user-data-dir={}", place.path("profile").display()))
             .arg(format!("--window-size={width},1200"))
-            .arg(format!("file://{}", place.path("out/tune.html").display()))
+            .arg(format!("file://{}", file.display()))
             .output()
             .unwrap();
         let dom = String::from_utf8_lossy(&output.stdout);

@@ -1,15 +1,14 @@
-//! The workload: the requests of one device of a trace, in memory, on a drive that holds them.
+//! The workload: the requests of one device of a trace, in memory.
 
 use std::collections::BTreeMap;
 
 use dcd_engine::{Buf, Durability, Extent, Io, Lba, Nanos, SECTOR_BYTES};
-use dcd_model::Drive;
 use dcd_stack::HumanBytes;
-use dcd_trace::{DeviceId, Op, OverwriteDistances, ReadTrace, Record, TraceError};
+use dcd_trace::{DeviceId, Op, OverwriteDistances, ReadTrace, TraceError};
 
 use crate::failure::Failure;
 
-/// Some 80 bytes each while they are put in order: 1.6 GB. A longer trace says no more about a cache than a part of it.
+/// 24 bytes each: 0.5 GB. A longer trace says no more about a cache than a part of it.
 const REQUESTS_MAX: usize = 20_000_000;
 /// The blocks that the one pass over the trace follows, at most.
 const BLOCKS_FOLLOWED: u64 = 1 << 22;
@@ -40,6 +39,18 @@ impl Request {
         self.writes && self.sectors > DATA_SECTORS_MAX
     }
 
+    pub const fn end(&self) -> u64 {
+        self.start + self.sectors as u64
+    }
+
+    /// The same in whole blocks of so many sectors.
+    pub fn in_blocks(self, block: u64) -> Request {
+        let start = self.start / block * block;
+        // The longest request is as long as 32 bits have room for.
+        let sectors = (self.end().next_multiple_of(block) - start).min(u64::from(u32::MAX) / block * block);
+        Request { start, sectors: sectors as u32, ..self }
+    }
+
     pub fn io(&self) -> Io {
         if self.sectors == 0 {
             return Io::Flush;
@@ -56,7 +67,7 @@ impl Request {
     }
 }
 
-/// What is tuned for.
+/// What is replayed.
 #[derive(Debug)]
 pub struct Workload {
     /// In the order of time.
@@ -71,92 +82,124 @@ pub struct Workload {
     pub block_bytes: u32,
 }
 
-/// What was read of a trace, before a device is chosen.
+/// What is to be done with a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A write cache for it is looked for: a device without writes has none.
+    Tune,
+    Replay,
+}
+
+/// What was read of one device. The times are the trace's.
 #[derive(Default)]
 struct Loaded {
-    devices: BTreeMap<DeviceId, Vec<Record>>,
-    /// Of every device.
-    writes: BTreeMap<DeviceId, u64>,
+    requests: Vec<Request>,
+    writes: u64,
+    discards: u64,
 }
 
-impl Loaded {
-    /// The devices, for a message.
-    fn listed(&self) -> String {
-        let device = |(id, writes): (&DeviceId, &u64)| match writes {
-            0 => format!("{} (no writes)", id.0),
-            writes => format!("{} ({writes} writes)", id.0),
-        };
-        let listed: Vec<String> = self.writes.iter().take(LISTED_MAX).map(device).collect();
-        let more = self.writes.len().saturating_sub(LISTED_MAX);
-        listed.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
-    }
+/// Every device of a trace. Where one is asked for, the others are only counted.
+type Devices = BTreeMap<DeviceId, Loaded>;
 
-    fn refuse_without_writes(&self, chosen: DeviceId) -> Result<(), Failure> {
-        if self.writes.get(&chosen).is_some_and(|&writes| writes > 0) {
-            return Ok(());
-        }
-        let with: Vec<String> =
-            self.writes.iter().filter(|(_, writes)| **writes > 0).map(|(id, _)| id.0.to_string()).collect();
-        Err(Failure::Failed(match with.as_slice() {
-            [] => "the trace has no writes: a write cache can do nothing for it".to_owned(),
-            _ => format!(
-                "{chosen} has no writes: a write cache can do nothing for it. Name one that has with --device: {}",
-                self.listed()
-            ),
-        }))
-    }
+/// The devices, for a message.
+fn listed(devices: &Devices) -> String {
+    let device = |(id, loaded): (&DeviceId, &Loaded)| match loaded.writes {
+        0 => format!("{} (no writes)", id.0),
+        writes => format!("{} ({writes} writes)", id.0),
+    };
+    let listed: Vec<String> = devices.iter().take(LISTED_MAX).map(device).collect();
+    let more = devices.len().saturating_sub(LISTED_MAX);
+    listed.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
-fn load(reader: &mut dyn ReadTrace, device: Option<u32>) -> Result<Loaded, Failure> {
-    let Loaded { mut devices, mut writes } = Loaded::default();
+fn refuse_without_writes(devices: &Devices, chosen: DeviceId) -> Result<(), Failure> {
+    if devices.get(&chosen).is_some_and(|loaded| loaded.writes > 0) {
+        return Ok(());
+    }
+    Err(Failure::Failed(match devices.values().any(|loaded| loaded.writes > 0) {
+        false => "the trace has no writes: a write cache can do nothing for it".to_owned(),
+        true => format!(
+            "{chosen} has no writes: a write cache can do nothing for it. Name one that has with --device: {}",
+            listed(devices)
+        ),
+    }))
+}
+
+fn load(reader: &mut dyn ReadTrace, device: Option<u32>, block_bytes: u32) -> Result<Devices, Failure> {
+    let block = u64::from(block_bytes) / SECTOR_BYTES;
+    let mut devices = Devices::new();
     let mut count = 0;
     while let Some(record) = reader.next_record()? {
         let of_it = devices.entry(record.device).or_default();
-        *writes.entry(record.device).or_default() += u64::from(record.op == Op::Write);
+        of_it.writes += u64::from(record.op == Op::Write);
         if device.is_some_and(|number| number != record.device.0) {
+            continue;
+        }
+        if record.op == Op::Discard {
+            of_it.discards += 1;
             continue;
         }
         count += 1;
         if count > REQUESTS_MAX {
             return Err(Failure::Failed(format!(
-                "the trace has more than {REQUESTS_MAX} requests: tune for a part of it (dcd trace cut --count, --start, --end)"
+                "the trace has more than {REQUESTS_MAX} requests: take a part of it (dcd trace cut --count, --start, --end)"
             )));
         }
-        of_it.push(record);
+        let sectors = u32::try_from(record.extent.sectors).expect("no request has more");
+        let request =
+            Request { at: record.at, start: record.extent.start.0, sectors, writes: record.op == Op::Write };
+        of_it.requests.push(request.in_blocks(block));
     }
-    Ok(Loaded { devices, writes })
+    Ok(devices)
 }
 
 impl Workload {
     /// Reads a trace. `device`: which of its devices; else the one with the most requests.
-    pub fn read(reader: &mut dyn ReadTrace, device: Option<u32>, drive: &Drive) -> Result<Workload, Failure> {
-        let mut loaded = load(reader, device)?;
+    pub fn read(
+        reader: &mut dyn ReadTrace,
+        device: Option<u32>,
+        block_bytes: u32,
+        purpose: Purpose,
+    ) -> Result<Workload, Failure> {
+        let mut devices = load(reader, device, block_bytes)?;
         let mut notes: Vec<String> = reader.note().into_iter().collect();
         let chosen = match device {
             Some(number) => DeviceId(number),
             // The first of equals.
-            None => match loaded.devices.iter().rev().max_by_key(|(_, records)| records.len()) {
+            None => match devices.iter().rev().max_by_key(|(_, loaded)| loaded.requests.len()) {
                 Some((id, _)) => *id,
                 None => return Err(TraceError::Other("the trace is empty".to_owned()).into()),
             },
         };
-        let Some(records) = loaded.devices.remove(&chosen) else {
-            return Err(Failure::Failed(format!("the trace has no {chosen}; it has {}", loaded.listed())));
-        };
-        loaded.refuse_without_writes(chosen)?;
-        if loaded.writes.len() > 1 && device.is_none() {
+        if !devices.contains_key(&chosen) {
+            return Err(Failure::Failed(format!("the trace has no {chosen}; it has {}", listed(&devices))));
+        }
+        if purpose == Purpose::Tune {
+            refuse_without_writes(&devices, chosen)?;
+        }
+        if devices.len() > 1 && device.is_none() {
             notes.push(format!(
                 "of {} devices, {chosen} was taken: it has the most requests (--device for another)",
-                loaded.writes.len()
+                devices.len()
             ));
         }
-        Workload::of(records, notes, drive)
+        let loaded = devices.remove(&chosen).expect("it is there");
+        if loaded.requests.is_empty() {
+            return Err(Failure::Failed(format!(
+                "{chosen} has nothing but discards: there is nothing to replay"
+            )));
+        }
+        Workload::of(loaded, notes)
     }
 
-    fn of(mut records: Vec<Record>, mut notes: Vec<String>, drive: &Drive) -> Result<Workload, Failure> {
-        records.sort_by_key(|record| record.at);
-        let first = records.first().map_or(Nanos::ZERO, |record| record.at);
-        let span = records.last().map_or(Nanos::ZERO, |record| record.at.since(first));
+    fn of(loaded: Loaded, mut notes: Vec<String>) -> Result<Workload, Failure> {
+        let Loaded { mut requests, writes, discards } = loaded;
+        if !requests.is_sorted_by_key(|request| request.at) {
+            requests.sort_by_key(|request| request.at);
+        }
+        let first = requests.first().map_or(Nanos::ZERO, |request| request.at);
+        requests.iter_mut().for_each(|request| request.at = request.at.since(first));
+        let span = requests.last().map_or(Nanos::ZERO, |request| request.at);
         if span > SPAN_MAX {
             return Err(Failure::Failed(format!(
                 "the trace spans {} years: a time in it is damaged, or of another unit. Name the format with --from, or leave \
@@ -164,34 +207,12 @@ impl Workload {
                 span.0 / YEAR.0
             )));
         }
-        let discards = records.iter().filter(|record| record.op == Op::Discard).count();
         if discards > 0 {
             notes.push(format!("{discards} discards were left out: a modelled disk has none"));
         }
-        let block = u64::from(drive.logical_block_bytes()) / SECTOR_BYTES;
-        let mut requests = Vec::with_capacity(records.len() - discards);
-        let mut bits = 0;
-        for record in records.iter().filter(|record| record.op != Op::Discard) {
-            let start = record.extent.start.0 / block * block;
-            let sectors = record.extent.end().0.next_multiple_of(block) - start;
-            let sectors = if record.op == Op::Flush { 0 } else { sectors };
-            let sectors = u32::try_from(sectors).map_err(|_| {
-                Failure::Failed(format!("a request of {sectors} sectors is larger than any disk takes"))
-            })?;
-            bits |= start | u64::from(sectors);
-            requests.push(Request {
-                at: record.at.since(first),
-                start,
-                sectors,
-                writes: record.op == Op::Write,
-            });
-        }
-        let end =
-            requests.iter().map(|request| request.start + u64::from(request.sectors)).max().unwrap_or(0);
-        let (flushes, writes) = (
-            requests.iter().filter(|request| request.sectors == 0).count() as u64,
-            requests.iter().filter(|request| request.writes).count() as u64,
-        );
+        let end = requests.iter().map(Request::end).max().unwrap_or(0);
+        let bits = requests.iter().fold(0, |bits, request| bits | request.start | u64::from(request.sectors));
+        let flushes = requests.iter().filter(|request| request.sectors == 0).count() as u64;
         let (zeroes, sectors) = requests
             .iter()
             .filter(|request| request.zeroes())
@@ -207,13 +228,15 @@ impl Workload {
         Ok(Workload { requests, notes, end, flushes, writes, block_bytes })
     }
 
+    /// From the first request to the last.
+    pub fn span(&self) -> Nanos {
+        self.requests.last().map_or(Nanos::ZERO, |last| last.at)
+    }
+
     /// What an LRU cache of each size would absorb of the writes with data, from one pass; in blocks of 4096 bytes.
     pub fn overwrites(&self) -> OverwriteDistances {
         let written = self.requests.iter().filter(|request| request.writes && !request.zeroes());
-        let blocks = |request: &Request| {
-            request.start / BLOCK_SECTORS
-                ..(request.start + u64::from(request.sectors)).div_ceil(BLOCK_SECTORS)
-        };
+        let blocks = |request: &Request| request.start / BLOCK_SECTORS..request.end().div_ceil(BLOCK_SECTORS);
         let all: u64 = written.clone().map(|request| blocks(request).end - blocks(request).start).sum();
         let mut distances =
             OverwriteDistances::new((all / BLOCKS_FOLLOWED).checked_ilog2().map_or(0, |b| b + 1));
@@ -227,10 +250,12 @@ pub const DISTANCE_BLOCK_BYTES: u64 = BLOCK_SECTORS * SECTOR_BYTES;
 
 #[cfg(test)]
 mod tests {
+    use dcd_trace::Record;
+
     use super::*;
 
-    fn drive() -> Drive {
-        dcd_model::drive::builtin("barracuda-1996").unwrap()
+    fn read(records: Vec<Record>, device: Option<u32>, purpose: Purpose) -> Result<Workload, Failure> {
+        Workload::read(&mut Given(records.into_iter()), device, 512, purpose)
     }
 
     fn record(ms: u64, op: Op, start: u64, sectors: u64) -> Record {
@@ -245,7 +270,7 @@ mod tests {
             Record::flush(Nanos::from_millis(20), DeviceId(0)),
             record(25, Op::Discard, 0, 8),
         ];
-        let workload = Workload::of(records, Vec::new(), &drive()).unwrap();
+        let workload = read(records, None, Purpose::Tune).unwrap();
         let times: Vec<u64> = workload.requests.iter().map(|request| request.at.0 / 1_000_000).collect();
         assert_eq!(times, [0, 10, 20]);
         assert_eq!((workload.end, workload.flushes, workload.writes, workload.block_bytes), (24, 1, 1, 4096));
@@ -262,8 +287,7 @@ mod tests {
     }
 
     fn refused(records: Vec<Record>, device: Option<u32>) -> String {
-        let mut reader = Given(records.into_iter());
-        Workload::read(&mut reader, device, &drive()).unwrap_err().to_string()
+        read(records, device, Purpose::Tune).unwrap_err().to_string()
     }
 
     #[test]

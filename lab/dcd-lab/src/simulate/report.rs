@@ -1,0 +1,186 @@
+//! What `dcd simulate` tells: a table with the stacks beside each other, JSON, and the series as CSV.
+
+use std::fmt::Write;
+
+use dcd_stack::HumanBytes;
+use serde_json::{Value, json};
+
+use super::load::Load;
+use super::run::{Ran, Times};
+
+/// Of the stacks in the table, at least.
+const NAME_WIDTH: usize = 12;
+/// The columns of numbers, and how wide they are.
+const COLUMNS: [(&str, usize); 9] = [
+    ("count", 10),
+    ("per s", 9),
+    ("MB/s", 8),
+    ("mean", 9),
+    ("p50", 9),
+    ("p90", 9),
+    ("p99", 9),
+    ("p99.9", 10),
+    ("max", 10),
+];
+
+pub struct Report<'a> {
+    pub load: &'a Load,
+    pub seed: u64,
+    pub ran: &'a [Ran],
+}
+
+fn numbers(times: &Times) -> [String; 9] {
+    let ms = |value: f64| format!("{value:.3}");
+    [
+        times.count.to_string(),
+        format!("{:.1}", times.per_second),
+        format!("{:.2}", times.bytes_per_second / 1e6),
+        ms(times.mean_ms),
+        ms(times.p50_ms),
+        ms(times.p90_ms),
+        ms(times.p99_ms),
+        ms(times.p999_ms),
+        ms(times.max_ms),
+    ]
+}
+
+impl Report<'_> {
+    /// The kinds of requests that there are, and their times in each stack.
+    pub fn kinds(&self) -> Vec<(&'static str, Vec<&Times>)> {
+        let of = |pick: fn(&Ran) -> &Times| self.ran.iter().map(pick).collect::<Vec<_>>();
+        let all = [
+            ("writes", of(|ran| &ran.writes)),
+            ("reads", of(|ran| &ran.reads)),
+            ("flushes", of(|ran| &ran.flushes)),
+        ];
+        all.into_iter().filter(|(_, times)| times.iter().any(|times| times.count > 0)).collect()
+    }
+
+    pub fn heading(&self) -> String {
+        self.load.words()
+    }
+
+    pub fn text(&self) -> String {
+        let name_width = self.ran.iter().map(|ran| ran.name.chars().count()).fold(NAME_WIDTH, usize::max);
+        let mut text =
+            format!("{}. Response times are in ms.\n\n{:8} {:name_width$}", self.heading(), "", "stack");
+        for (name, width) in COLUMNS {
+            let _ = write!(text, " {name:>width$}");
+        }
+        text.push('\n');
+        for (kind, times) in self.kinds() {
+            for (ran, times) in self.ran.iter().zip(times) {
+                let _ = write!(text, "{kind:8} {:name_width$}", ran.name);
+                for (number, (_, width)) in numbers(times).iter().zip(COLUMNS) {
+                    let _ = write!(text, " {number:>width$}");
+                }
+                text.push('\n');
+            }
+        }
+        text.push('\n');
+        for ran in self.ran {
+            let _ = writeln!(text, "{}", self.end(ran));
+        }
+        for note in self.load.notes() {
+            let _ = writeln!(text, "Note: {note}");
+        }
+        text
+    }
+
+    /// How a stack ended.
+    pub fn end(&self, ran: &Ran) -> String {
+        let dirty = match ran.state.dirty_bytes {
+            Some(bytes) => format!(", {} dirty at the end", HumanBytes(bytes)),
+            None => String::new(),
+        };
+        let hash = ran.report["trace_hash"].as_str().unwrap_or("");
+        format!("{}: {:.3} s of virtual time{dirty}, trace hash {hash}", ran.name, ran.seconds)
+    }
+
+    /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
+    pub fn html_table(&self) -> String {
+        let mut html = String::from("<div class=\"table\"><table>\n<tr><th><th>stack");
+        for (name, _) in COLUMNS {
+            let _ = write!(html, "<th class=\"number\">{name}");
+        }
+        html += "</tr>\n";
+        for (kind, times) in self.kinds() {
+            for (ran, times) in self.ran.iter().zip(times) {
+                let _ = write!(html, "<tr><td>{kind}<td>{}", crate::page::escaped(&ran.name));
+                for number in numbers(times) {
+                    let _ = write!(html, "<td class=\"number\">{number}");
+                }
+                html += "</tr>\n";
+            }
+        }
+        html + "</table></div>\n"
+    }
+
+    /// Everything but the series, for programs.
+    pub fn json(&self) -> Value {
+        let of = |ran: &Ran| {
+            json!({
+                "stack": ran.name,
+                "disk_is_modelled": ran.advice.is_none(),
+                "seconds": ran.seconds,
+                "requests": { "read": ran.reads, "write": ran.writes, "flush": ran.flushes },
+                "dirty_bytes": ran.state.dirty_bytes,
+                "layers": ran.report["layers"],
+                "events": ran.report["events"],
+                "trace_hash": ran.report["trace_hash"],
+            })
+        };
+        json!({
+            "load": self.load.words(),
+            "notes": self.load.notes(),
+            "seed": self.seed,
+            "stacks": self.ran.iter().map(of).collect::<Vec<_>>(),
+        })
+    }
+
+    /// A line for each stack and interval. Where there is no cache, no log or no answer, the field is empty.
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "stack,time_s,reads,writes,read_mean_ms,write_mean_ms,dirty_bytes_max,log_used_bytes_max,waiting_max\n",
+        );
+        let ms = |value: Option<f64>| value.map_or(String::new(), |ms| format!("{ms:.6}"));
+        let bytes = |value: Option<u64>| value.map_or(String::new(), |bytes| bytes.to_string());
+        for ran in self.ran {
+            let name = quoted(&ran.name);
+            for row in &ran.rows {
+                let _ = writeln!(
+                    text,
+                    "{name},{:.6},{},{},{},{},{},{},{}",
+                    row.end.as_secs_f64(),
+                    row.reads.count,
+                    row.writes.count,
+                    ms(row.reads.mean_ms()),
+                    ms(row.writes.mean_ms()),
+                    bytes(row.dirty_bytes_max),
+                    bytes(row.log_used_bytes_max),
+                    row.waiting_max
+                );
+            }
+        }
+        text
+    }
+}
+
+/// A name as CSV wants it.
+fn quoted(name: &str) -> String {
+    match name.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_name_with_a_comma_is_one_field() {
+        assert_eq!(quoted("a.toml"), "a.toml");
+        assert_eq!(quoted("a, \"b\".toml"), "\"a, \"\"b\"\".toml\"");
+    }
+}
