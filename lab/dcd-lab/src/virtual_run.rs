@@ -13,7 +13,7 @@ use dcd_engine::{
     BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Offline, Pump, Report,
     RequestId, SECTOR_BYTES, Stack,
 };
-use dcd_sim::{Latency, MemDisk, Progress, SimDevice, VirtualDriver};
+use dcd_sim::{Latency, Progress, SimDevice, SparseDisk, VirtualDriver};
 use dcd_stack::{
     DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, OpenError,
     Overrun, RaidSpec, StackFile, StackFileError,
@@ -123,12 +123,12 @@ impl RunOptions {
 struct VirtualOpener<'a> {
     file: &'a StackFile,
     seed: u64,
-    kept: BTreeMap<String, MemDisk>,
-    opened: Vec<(String, MemDisk)>,
+    kept: BTreeMap<String, SparseDisk>,
+    opened: Vec<(String, SparseDisk)>,
 }
 
 impl VirtualOpener<'_> {
-    fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<MemDisk, String> {
+    fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<SparseDisk, String> {
         let is_modelled = self.file.layers.iter().any(|layer| {
             matches!(layer.kind, LayerKind::Registered { .. })
                 && layer.kind.below_names().contains(&device.name.as_str())
@@ -141,15 +141,15 @@ impl VirtualOpener<'_> {
         let geometry = Geometry::plain(bytes / SECTOR_BYTES);
         if is_modelled {
             // The model has the time.
-            return Ok(MemDisk::instant(geometry));
+            return Ok(SparseDisk::new(geometry, Latency::INSTANT, 0));
         }
-        Ok(MemDisk::without_cuts(geometry, Latency::Fixed(UNMODELLED), self.seed + index.0 as u64))
+        Ok(SparseDisk::new(geometry, Latency::Fixed(UNMODELLED), self.seed + index.0 as u64))
     }
 }
 
 impl VirtualOpener<'_> {
     /// A driver over what was opened, the names of that, and the devices that were not.
-    fn into_driver(self) -> (VirtualDriver<MemDisk>, Vec<String>, BTreeMap<String, MemDisk>) {
+    fn into_driver(self) -> (VirtualDriver<SparseDisk>, Vec<String>, BTreeMap<String, SparseDisk>) {
         let (names, disks) = self.opened.into_iter().unzip();
         (VirtualDriver::new(disks), names, self.kept)
     }
@@ -185,8 +185,8 @@ fn format_log(
     file: &StackFile,
     cache: &LayerSpec,
     run: RunOptions,
-    kept: BTreeMap<String, MemDisk>,
-) -> Result<BTreeMap<String, MemDisk>, Failure> {
+    kept: BTreeMap<String, SparseDisk>,
+) -> Result<BTreeMap<String, SparseDisk>, Failure> {
     let [log, data] = cache.kind.below_names()[..] else { unreachable!("a log cache stands on two things") };
     let mut opener = VirtualOpener { file, seed: run.seed, kept, opened: Vec::new() };
     let built = file.build_parts(&[log, data], &mut opener)?;
@@ -208,8 +208,8 @@ fn make_array(
     file: &StackFile,
     (layer, raid): (&LayerSpec, &RaidSpec),
     seed: u64,
-    kept: BTreeMap<String, MemDisk>,
-) -> Result<BTreeMap<String, MemDisk>, Failure> {
+    kept: BTreeMap<String, SparseDisk>,
+) -> Result<BTreeMap<String, SparseDisk>, Failure> {
     let names = layer.kind.below_names();
     let mut opener = VirtualOpener { file, seed, kept, opened: Vec::new() };
     let built = file.build_parts(&names, &mut opener)?;
@@ -239,7 +239,7 @@ fn make_array(
 /// A stack in virtual time.
 pub struct VirtualRun {
     stack: Stack,
-    driver: VirtualDriver<MemDisk>,
+    driver: VirtualDriver<SparseDisk>,
     layers: BTreeMap<String, LayerIndex>,
     /// The upper ones first.
     caches: Vec<LayerIndex>,
@@ -317,6 +317,8 @@ impl VirtualRun {
         let begin = self.driver.now();
         let first = self.next_id;
         let mut outstanding = BTreeMap::new();
+        // They have none.
+        self.driver.hash_no_payloads();
         self.begin_to_look(watch);
         for (at, io) in requests {
             let id = self.next_id;

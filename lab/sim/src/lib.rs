@@ -10,6 +10,7 @@ mod image;
 mod memdisk;
 mod oracle;
 mod rng;
+mod sparse;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};
 pub use oracle::{FlushMark, Oracle, ReadMark};
 pub use rng::{SimRng, mix};
+pub use sparse::SparseDisk;
 pub use stamp::{Seen, Value};
 pub use sweep::{Case, SweepConfig, Swept, sweep_errors};
 pub use workload::{Character, Client};

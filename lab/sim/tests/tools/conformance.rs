@@ -8,7 +8,7 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides};
 use dcd_engine::testing::{conformance, conformance_read_only};
 use dcd_engine::{Discards, Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
-use dcd_sim::{Latency, MemDisk, VirtualDriver};
+use dcd_sim::{Latency, MemDisk, SparseDisk, VirtualDriver};
 
 const SECTORS: u64 = 32_768;
 const LATENCY: Latency = Latency::Uniform { min: Nanos(1_000), max: Nanos(900_000) };
@@ -41,6 +41,7 @@ fn disks_in_memory_conform() {
     for (seed, geometry) in (0..).zip(geometries()) {
         conformance(&mut MemDisk::new(geometry, LATENCY, seed), seed);
         conformance(&mut MemDisk::instant(geometry), seed);
+        conformance(&mut SparseDisk::new(geometry, LATENCY, seed), seed);
     }
 }
 
