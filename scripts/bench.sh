@@ -31,6 +31,9 @@ echo
 echo "== recovery of a full log after kill -9"
 ./scripts/bench-recovery.sh target/release/dcd
 echo
+echo "== dcd tune, a million requests"
+./scripts/bench-tune.sh "$PWD/target/release/dcd-lab"
+echo
 echo "== a file system on a slow disk"
 ./demo/demo.sh target/release/dcd-lab
 echo
