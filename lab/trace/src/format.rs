@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use dcd_engine::Nanos;
@@ -38,8 +37,6 @@ pub trait WriteTrace {
 pub struct Input {
     pub name: String,
     pub bytes: Box<dyn BufRead>,
-    /// The file itself, if it is one and not compressed: some formats have to seek.
-    pub path: Option<PathBuf>,
     pub damage: Damage,
 }
 
@@ -144,8 +141,6 @@ pub const FORMATS: &[&Format] = &[
     &formats::alibaba::FORMAT,
     &formats::tencent::FORMAT,
     &formats::oracle::FORMAT,
-    #[cfg(feature = "parquet")]
-    &formats::parquet::FORMAT,
 ];
 
 /// The names of all formats, or of those that can be written.
@@ -192,6 +187,10 @@ pub fn recognise(file: &str, bytes: &[u8]) -> Result<&'static Format, TraceError
         (None, _) if bytes.is_empty() => Err(TraceError::Empty { file: file.to_owned() }),
         (None, _) if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) => {
             let what = "this is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)".to_owned();
+            Err(TraceError::Unreadable { file: file.to_owned(), what })
+        }
+        (None, _) if bytes.starts_with(b"PAR1") => {
+            let what = "this is Parquet: convert it first (duckdb -csv -c \"FROM 'FILE'\"); docs/traces.md has the columns".to_owned();
             Err(TraceError::Unreadable { file: file.to_owned(), what })
         }
         (None, _) => {

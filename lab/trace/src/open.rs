@@ -89,8 +89,8 @@ pub(crate) fn cpu_files(path: &Path) -> Vec<(u32, PathBuf)> {
 fn plain(path: &Path, damage: &Damage) -> Result<Input, TraceError> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(|e| TraceError::io(&name, e))?;
-    let bytes = decompressed(&name, Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), damage)?.0;
-    Ok(Input { name, bytes, path: None, damage: damage.clone() })
+    let bytes = decompressed(&name, Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), damage)?;
+    Ok(Input { name, bytes, damage: damage.clone() })
 }
 
 /// That this is the file of one CPU, where there are others.
@@ -108,9 +108,8 @@ pub fn open_input(
     path: Option<PathBuf>,
 ) -> Result<OpenTrace, TraceError> {
     let damage = Damage::default();
-    let (mut bytes, compressed) = decompressed(&name, bytes, &damage)?;
+    let mut bytes = decompressed(&name, bytes, &damage)?;
     let mut notes: Vec<String> = path.as_deref().and_then(one_of_cpus).into_iter().collect();
-    let path = path.filter(|_| !compressed);
     let mut head = Vec::new();
     let read = Read::take(&mut bytes, HEAD_BYTES as u64).read_to_end(&mut head);
     read.map_err(|e| TraceError::io(&name, e))?;
@@ -126,7 +125,7 @@ pub fn open_input(
         }
     };
     let bytes = Box::new(std::io::Cursor::new(head).chain(bytes));
-    let input = Input { name: name.clone(), bytes, path, damage: damage.clone() };
+    let input = Input { name: name.clone(), bytes, damage: damage.clone() };
     let reader = Box::new(Checked::new(name, format, (format.read)(input)?, notes, damage));
     Ok(OpenTrace { format, reader })
 }
@@ -178,18 +177,18 @@ impl ReadTrace for Checked {
     }
 }
 
-/// The bytes themselves, and whether they were compressed.
+/// The bytes themselves.
 fn decompressed(
     name: &str,
     mut bytes: Box<dyn BufRead>,
     damage: &Damage,
-) -> Result<(Box<dyn BufRead>, bool), TraceError> {
+) -> Result<Box<dyn BufRead>, TraceError> {
     let buffered = |reader: Box<dyn Read>| -> Box<dyn BufRead> {
         let good = GoodPart { reader, damage: damage.clone(), ended: false };
         Box::new(BufReader::with_capacity(BUFFER_BYTES, good))
     };
     let magic = bytes.fill_buf().map_err(|e| TraceError::io(name, e))?;
-    let bytes = match magic {
+    Ok(match magic {
         [0x1f, 0x8b, ..] => buffered(Box::new(flate2::bufread::MultiGzDecoder::new(bytes))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let decoder = zstd::stream::read::Decoder::with_buffer(bytes);
@@ -199,9 +198,8 @@ fn decompressed(
             buffered(Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(bytes)))
         }
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => buffered(Box::new(bzip2::bufread::MultiBzDecoder::new(bytes))),
-        _ => return Ok((bytes, false)),
-    };
-    Ok((bytes, true))
+        _ => bytes,
+    })
 }
 
 /// Compressed data up to where it is damaged or cut off: an end, and a word for the one who asks.

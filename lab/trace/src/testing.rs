@@ -8,7 +8,7 @@ use dcd_stack::{DeviceId, Op, Record};
 
 pub fn input(name: &str, bytes: Vec<u8>) -> Input {
     let bytes = Box::new(std::io::Cursor::new(bytes));
-    Input { name: name.to_owned(), bytes, path: None, damage: Damage::default() }
+    Input { name: name.to_owned(), bytes, damage: Damage::default() }
 }
 
 pub fn read_reader(reader: &mut dyn ReadTrace) -> Result<Vec<Record>, TraceError> {

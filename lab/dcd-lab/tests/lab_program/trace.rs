@@ -202,6 +202,8 @@ fn files_as_programs_write_them_are_read() {
     let wide: Vec<u8> =
         std::iter::once(0xfeff).chain(MSR.encode_utf16()).flat_map(u16::to_le_bytes).collect();
     expect(&summary(&place, "wide.csv", wide), 1, "this is UTF-16: convert it first");
+    let parquet = b"PAR1 and columns".to_vec();
+    expect(&summary(&place, "t.parquet", parquet), 1, "this is Parquet: convert it first (duckdb");
     // What is not told is guessed, and said.
     let mq = "1000000 0 0 8 1\n9000000 0 8 8 0\n";
     expect(

@@ -1,4 +1,4 @@
-//! Data sets whose columns have names: in the first line of a CSV file, in the schema of a Parquet one.
+//! Data sets whose columns have names, in the first line of a CSV file.
 
 use dcd_engine::{Nanos, SECTOR_BYTES};
 

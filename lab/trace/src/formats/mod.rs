@@ -11,8 +11,6 @@ pub(crate) mod disksim;
 pub(crate) mod fio;
 pub(crate) mod msr;
 pub(crate) mod oracle;
-#[cfg(feature = "parquet")]
-pub(crate) mod parquet;
 pub(crate) mod spc;
 pub(crate) mod srt;
 pub(crate) mod tencent;

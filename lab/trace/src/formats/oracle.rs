@@ -132,4 +132,19 @@ mod tests {
         assert_eq!(read_reader(&mut *reader).unwrap(), records);
         assert!(reader.note().unwrap().contains("byte offsets"));
     }
+
+    #[test]
+    fn a_compressed_one_is_read_as_it_is_published() {
+        let accesses =
+            [(5, 40_409_911, 6656, 2), (5, 7, 512, -1), (6, 40_409_911, 6656, -1), (9, 1, 512, -1)];
+        let read = |bytes: Vec<u8>| {
+            let bytes = Box::new(std::io::Cursor::new(bytes));
+            let mut opened = crate::open_input("test".to_owned(), bytes, None, None).unwrap();
+            assert_eq!(opened.format.name, "oracle-general");
+            read_reader(&mut *opened.reader).unwrap()
+        };
+        let plain = bytes(&accesses);
+        let compressed = zstd::encode_all(&plain[..], 0).unwrap();
+        assert_eq!(read(compressed), read(plain));
+    }
 }
