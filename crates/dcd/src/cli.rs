@@ -15,7 +15,7 @@ Examples:
   dcd status disk.toml
   dcd detach disk.toml
 
-With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
+With dcd-lab installed: dcd tune, dcd merge, dcd trace, dcd simulate, dcd study";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli_simulate::Simulate;
 use crate::cli_trace::Trace;
-use crate::cli_tune::Tune;
+use crate::cli_tune::{Merge, Tune};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +27,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Tune(Box<Tune>),
+    Merge(Merge),
     Trace(Trace),
     Simulate(Box<Simulate>),
     #[command(alias = "lab")]

@@ -2,6 +2,7 @@
 
 mod demo;
 mod drive;
+mod merge;
 mod simulate;
 mod study;
 mod trace;
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Tune(args) => tune::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run_stacks(&args),
         Command::Study(args) => study::run(&args),

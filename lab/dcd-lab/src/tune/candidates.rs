@@ -9,10 +9,10 @@ use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::Promise;
 use dcd_model::Drive;
 use dcd_stack::{HumanBytes, toml_text};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What holds the cache. The order is that of what has to be bought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
     /// No cache

@@ -165,7 +165,7 @@ impl<'a> Report<'a> {
 
     fn heading(&self) -> String {
         let Workload { requests, writes, .. } = self.workload;
-        let seconds = requests.last().map_or(0.0, |last| last.at.as_secs_f64());
+        let seconds = self.workload.span().as_secs_f64();
         format!(
             "{}: {} requests in {seconds:.0} s, {:.0} % of them writes, to {} in all; on the drive {}.\n\
              {} candidates, by {}.",
@@ -443,7 +443,7 @@ impl<'a> Report<'a> {
                     .to_owned(),
             );
         }
-        let seconds = self.workload.requests.last().map_or(0.0, |last| last.at.as_secs_f64());
+        let seconds = self.workload.span().as_secs_f64();
         if self.plain_measured().disk_busy_s > SATURATED * seconds {
             all.push(
                 "without a cache the drive is busy all the time and requests pile up: the trace comes from a faster disk, and response \
@@ -474,7 +474,9 @@ impl<'a> Report<'a> {
             "drive": self.setting.drive.name(),
             "objective": self.objective,
             "requests": self.workload.requests.len(),
+            "seconds": self.workload.span().as_secs_f64(),
             "written_bytes": self.written_bytes,
+            "plain": of(self.plain()),
             "recommended": of(self.recommended()),
             "best": of(&self.found.tried[self.found.best]),
             "either": self.found.either.iter().map(|&index| of(&self.found.tried[index])).collect::<Vec<_>>(),

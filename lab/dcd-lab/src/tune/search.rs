@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::candidates::{Candidate, Medium, Setting};
 use super::measure::{Measured, PARTS, measure};
@@ -44,7 +44,7 @@ const _: () = assert!(PARTS == 16);
 const TIME_FLOOR_MS: f64 = 1e-3;
 
 /// What is to be small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
     /// Mean response time of all requests

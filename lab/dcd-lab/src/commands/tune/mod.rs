@@ -1,5 +1,7 @@
 //! `dcd tune`: reads a trace, searches, and writes what came out.
 
+mod many;
+
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
@@ -7,9 +9,10 @@ use dcd_engine::log_cache::Promise;
 use dcd_model::{Drive, drive};
 use dcd_stack::HumanBytes;
 use dcd_trace::{Inputs, inputs_of_trace};
+use indicatif::ProgressBar;
 
-use super::trace::{opened, tell_note};
 use crate::cli_tune::{Tune, flag};
+use crate::commands::trace::{opened, tell_note};
 use crate::failure::Failure;
 use crate::jobs::{jobs, progress};
 use crate::load::{DISTANCE_BLOCK_BYTES, Purpose, Workload};
@@ -31,8 +34,42 @@ const LOG_DEFAULT: &str = "log.img";
 const RESULTS: [&str; 4] = ["tune.html", "tune.json", "serve.toml", "simulate.toml"];
 
 pub fn run(args: &Tune) -> Result<(), Failure> {
+    let [input] = &args.inputs[..] else { return many::run(args) };
+    if input.is_dir() || args.shard.is_some() {
+        return many::run(args);
+    }
+    let bar = progress(args.reading.quiet, "runs");
+    let tuned = tune(args, input, args.out.as_deref(), jobs(args.jobs), &bar)?;
+    bar.finish_and_clear();
+    match args.json {
+        true => println!("{}", tuned.json),
+        false => print!("{}", tuned.text),
+    }
+    match &args.out {
+        None if args.json => {}
+        None => print!("\nStack file to serve (--out DIR writes it, and the plots):\n\n{}", tuned.served),
+        Some(directory) => eprintln!("dcd: the report is {}", directory.join("tune.html").display()),
+    }
+    Ok(())
+}
+
+/// What came out for one trace.
+struct Tuned {
+    json: serde_json::Value,
+    text: String,
+    served: String,
+}
+
+/// Finds the cache for one trace, and writes the results into a directory.
+fn tune(
+    args: &Tune,
+    input: &Path,
+    out: Option<&Path>,
+    jobs: usize,
+    bar: &ProgressBar,
+) -> Result<Tuned, Failure> {
     let (drive_name, drive) = drive(&args.drive)?;
-    let mut trace = opened(&args.input, &args.reading)?;
+    let mut trace = opened(input, &args.reading)?;
     let workload =
         Workload::read(&mut *trace.reader, args.device, drive.logical_block_bytes(), Purpose::Tune);
     tell_note(&*trace.reader);
@@ -45,9 +82,9 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
     if let (Some(log), Some(place)) = (&args.log, &place) {
         workload.notes.push(about_log(log, place, &media));
     }
-    let inputs = inputs(args);
+    let inputs = inputs(args, [input]);
     // Now, and not when all of the work is done.
-    if let Some(directory) = &args.out {
+    if let Some(directory) = out {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
         RESULTS.iter().try_for_each(|name| inputs.check(&directory.join(name)))?;
     }
@@ -58,25 +95,18 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
     };
-    let bar = progress(args.reading.quiet, "runs");
     let options = SearchOptions {
         objective: args.objective,
         within: args.within / 100.0,
         full_max: args.full_max,
-        jobs: jobs(args.jobs),
+        jobs,
         verify: args.verify,
         sampling: Sampling::default(),
     };
     let written_bytes = workload.overwrites().footprint() * DISTANCE_BLOCK_BYTES;
-    let found = search(&setting, &workload, grid(&priced, &sizes, written_bytes), options, &bar)?;
-    bar.finish_and_clear();
-    let trace = args.input.display().to_string();
-    let report = Report::new(trace, &setting, &workload, (args.objective, options.within), &found);
-    if args.json {
-        println!("{}", report.json());
-    } else {
-        print!("{}", report.text());
-    }
+    let found = search(&setting, &workload, grid(&priced, &sizes, written_bytes), options, bar)?;
+    let name = input.display().to_string();
+    let report = Report::new(name, &setting, &workload, (args.objective, options.within), &found);
     let candidate = &found.tried[found.recommended].candidate;
     let places = Places {
         disk: &args.disk,
@@ -84,20 +114,15 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         log_bytes: place.and_then(|place| place.bytes),
     };
     let served = setting.served(candidate, &places);
-    match &args.out {
-        None if args.json => {}
-        None => print!("\nStack file to serve (--out DIR writes it, and the plots):\n\n{served}"),
-        Some(directory) => {
-            let simulated = setting.simulated(candidate);
-            write(directory, &inputs, &report, &served, &simulated)?;
-        }
+    if let Some(directory) = out {
+        write(directory, &inputs, &report, &served, &setting.simulated(candidate))?;
     }
-    Ok(())
+    Ok(Tuned { json: report.json(), text: report.text(), served })
 }
 
 /// What it reads, and the disks that it names: no result is written over any of them.
-fn inputs(args: &Tune) -> Inputs {
-    let mut inputs = Inputs::new(inputs_of_trace(&args.input));
+fn inputs<'a>(args: &Tune, traces: impl IntoIterator<Item = &'a Path>) -> Inputs {
+    let mut inputs = Inputs::new(traces.into_iter().flat_map(inputs_of_trace));
     [Path::new(&args.drive), &args.disk]
         .into_iter()
         .chain(args.log.as_deref())
@@ -126,7 +151,6 @@ fn write(
     for (name, text) in RESULTS.iter().zip(texts) {
         inputs.write(&directory.join(name), text)?;
     }
-    eprintln!("dcd: the report is {}", directory.join("tune.html").display());
     Ok(())
 }
 
