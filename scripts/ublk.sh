@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
-# and restarted under load, killed inside its recovery, and upgraded, and devices without servers. The kernel's NBD client: what "dcd attach"
-# makes, and the same kills and upgrades. ublk/guest.sh has the tests, one function each.
+# and restarted under load, killed inside its recovery, and upgraded; devices without servers. The kernel's NBD client: what "dcd attach" makes,
+# and the same kills and upgrades. ublk/*.sh have the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
 #   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 SECONDS_MAX=600, SUCCESSOR=DCD (what upgrades start; default: a copy of DCD)
-# "measure" in PARTS puts ublk beside NBD: SECONDS_EACH=10 ROUNDS=3.
+# "measure" in PARTS puts ublk beside NBD, FUSE, loop and null_blk: SECONDS_EACH=10 ROUNDS=3.
 # Without qemu or the kernel's package it says "SKIPPED: REASON".
 set -euo pipefail
 
@@ -33,12 +33,16 @@ cp "$dcd" "$work/bin/dcd"
 cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
 truncate -s 512M "$work/data.img"
 truncate -s 64M "$work/log.img"
+# Of measurements alone.
+truncate -s 128M "$work/file.img"
+truncate -s 512M "$work/data2.img"
+truncate -s 64M "$work/log2.img"
 cat > "$work/run" << RUN
 PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow}"
 KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
-make_initramfs ext4 nbd ublk_drv
-start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/data.img" "$work/log.img"
+make_initramfs ext4 nbd ublk_drv fuse loop null_blk
+start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/"{data,log,file,data2,log2}.img
 : > "$work/results"
 shown=0
 show_results() {
@@ -51,20 +55,30 @@ show_results() {
 watch_machine ublk show_results
 show_results
 awk -F';' "$summary"'
-    $1 == "measured" { seen[$3, $4]++; rate[$3, $4, seen[$3, $4]] = $5; cost[$3, $4, seen[$3, $4]] = $6; any = 1 }
-    # Of ratios to NBD in the same round.
-    function row(work, name, values,    i, ratios) {
-        for (i = 1; i <= seen[work, name]; i++) ratios[i] = values[work, name, i] / values[work, "nbd", i]
-        printf " | %s", summary(ratios, seen[work, name], "%.2f")
+    $1 == "measured" { seen[$3, $4]++; value["rate", $3, $4, seen[$3, $4]] = $5; value["cost", $3, $4, seen[$3, $4]] = $6; any = 1 }
+    # Ratios to ublk in the same round.
+    function table(what, title,    s, w, i, n, ratios) {
+        printf "\n| %s |", title
+        for (w = 1; w <= 4; w++) printf " %s |", works[w]
+        print "\n|---|---|---|---|---|"
+        for (s = 1; s <= setups; s++) {
+            printf "| %s |", names[setup[s]]
+            for (w = 1; w <= 4; w++) {
+                n = seen[works[w], setup[s]]
+                for (i = 1; i <= n; i++) ratios[i] = value[what, works[w], setup[s], i]
+                if (setup[s] == "ublk") { printf " %s |", summary(ratios, n, "%.0f"); continue }
+                for (i = 1; i <= n; i++) ratios[i] /= value[what, works[w], "ublk", i]
+                printf " %s |", summary(ratios, n, "%.2f")
+            }
+            print ""
+        }
     }
     END {
         if (!any) exit
-        print "\n| 4 KiB, depth | ublk | ublk with recovery | processor time, ublk | with recovery |\n|---|---|---|---|---|"
         split("randread-1 randread-32 randwrite-1 randwrite-32", works, " ")
-        for (w = 1; w <= 4; w++) {
-            printf "| %s", works[w]
-            row(works[w], "ublk", rate); row(works[w], "ublk-recovery", rate)
-            row(works[w], "ublk", cost); row(works[w], "ublk-recovery", cost)
-            print " |"
-        }
+        setups = split("ublk nbd fuse ublk-recovery ublk-file loop-file ublk-ram null_blk", setup, " ")
+        split("ublk|NBD|FUSE and loop|ublk with recovery|ublk over a file|loop over that file|ublk over RAM|null_blk", told, "|")
+        for (s = 1; s <= setups; s++) names[setup[s]] = told[s]
+        table("rate", "requests a second; from the second row on, times those of ublk")
+        table("cost", "processor time for each, in us; from the second row on, times that of ublk")
     }' "$work/results"

@@ -4,6 +4,8 @@
 # (the directory of the scripts) and SECONDS_MAX.
 # shellcheck source=scripts/guest-kernel/guest.sh
 . "$HERE/guest-kernel/guest.sh"
+# shellcheck source=scripts/ublk/measure.sh
+. "$HERE/ublk/measure.sh"
 mount_all 9p work trans=virtio,version=9p2000.L,msize=262144
 # shellcheck source=/dev/null
 . /mnt/run
@@ -25,6 +27,18 @@ stack() { # NAME FIELDS-OF-SERVE...
         printf '%s\n' "$@"
         printf '[device.data]\npath = "%s"\n[device.log]\npath = "%s"\n' "${data:-/dev/vda}" "${log:-/dev/vdb}"
         printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "data"\n'
+    } > "/tmp/$name.toml"
+}
+
+# A stack of one device, without a cache.
+bare_stack() { # NAME FIELD-OF-DEVICE FIELDS-OF-SERVE...
+    name=$1
+    device=$2
+    shift 2
+    {
+        printf 'export = "disk"\n[serve]\ncontrol = "%s.control"\n' "$name"
+        printf '%s\n' "$@"
+        printf '[device.disk]\n%s\n' "$device"
     } > "/tmp/$name.toml"
 }
 
@@ -554,41 +568,6 @@ grown_node() {
         looks=$((looks + 1))
         [ $looks -lt 600 ] || die "nothing is said of a device that keeps its size: $(report)"
         sleep 0.05
-    done
-}
-
-# ublk beside NBD: the same stack, the same kernel, in turns. Requests a second, and processor time of the whole machine for each. Reads are of
-# what was written before. ublk's device is measured with recovery, where each write is in the log before it is answered, and without, where it is as NBD's.
-measure() { # NAME NODE
-    busy=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat)
-    fio --name=job --filename="$2" --direct=1 --ioengine=libaio --bs=4k --size=32m --rw="${work%-*}" --iodepth="${work#*-}" \
-        --time_based --runtime="$SECONDS_EACH" --randrepeat=1 --minimal > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
-    after=$(awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat)
-    awk -F';' -v busy="$busy" -v after="$after" -v head="measured;$round;$work;$1" '/^3;/ {
-        printf "%s;%d;%.1f\n", head, $8 + $49, (after - busy) / (($6 + $47) / 4) }' /tmp/fio.log >> /mnt/results
-}
-
-part_measure() {
-    round=1
-    while [ $round -le "$ROUNDS" ]; do
-        for recovery in false true; do
-            stack both "ublk = 0" "ublk-recovery = $recovery" 'nbd = "unix:/tmp/both.socket"'
-            serve both
-            nbd-client -unix /tmp/both.socket /dev/nbd0 > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
-            until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
-            for work in randwrite-1 randwrite-32 randread-1 randread-32; do
-                if [ $recovery = true ]; then
-                    measure ublk-recovery $node
-                else
-                    measure ublk $node
-                    measure nbd /dev/nbd0
-                fi
-            done
-            nbd-client -d /dev/nbd0 > /dev/null 2>&1
-            until [ "$(cat /sys/block/nbd0/size)" -eq 0 ]; do sleep 0.1; done
-            stop_server
-        done
-        round=$((round + 1))
     done
 }
 
