@@ -115,6 +115,15 @@ pub struct Plot {
 }
 
 const SIZE: (u32, u32) = (760, 400);
+/// On a telephone, with the same size of letters.
+const NARROW: (u32, u32) = (350, 310);
+/// Of a number on the x axis, with room beside it.
+const LABEL_WIDTH: u32 = 66;
+/// Of a character of a name there, and of what is beside the axis.
+const NAME_CHARACTER_WIDTH: usize = 7;
+const AXIS_WIDTH: u32 = 84;
+/// The height of a line of the legend.
+const LEGEND_LINE: i32 = 16;
 /// A line of more points has no marks.
 const MARKED_MAX: usize = 64;
 /// Colours of their own, so many.
@@ -156,10 +165,19 @@ impl Plot {
 
     /// The picture.
     pub fn svg(&self) -> String {
+        self.svg_of(SIZE, Some(&self.title))
+    }
+
+    /// The picture for a narrow screen. The title is not in it: text wraps, and a picture does not.
+    pub fn svg_narrow(&self) -> String {
+        self.svg_of(NARROW, None)
+    }
+
+    fn svg_of(&self, size: (u32, u32), title: Option<&str>) -> String {
         let mut text = String::new();
         {
-            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-            self.draw(&area).expect("drawing into a string cannot fail");
+            let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+            self.draw(&area, title).expect("drawing into a string cannot fail");
         }
         text
     }
@@ -205,22 +223,41 @@ impl Plot {
     fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
+        title: Option<&str>,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         area.fill(&WHITE)?;
         let (x, y) = self.ranges();
-        let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, ("sans-serif", 17))
-            .margin(10)
-            .x_label_area_size(46)
-            .y_label_area_size(64)
-            .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
-        let labels = if self.x.names.is_empty() { 11 } else { self.x.names.len() * 2 + 1 };
+        let width = area.dim_in_pixel().0;
+        let legend = self.legend(width as i32);
+        let lines = legend.last().map_or(0, |(_, line)| line + 1);
+        let mut builder = ChartBuilder::on(area);
+        builder.margin(10).x_label_area_size(46).y_label_area_size(64);
+        let legend_top = match title {
+            Some(title) => {
+                builder.caption(title, ("sans-serif", 17));
+                36
+            }
+            None => {
+                builder.margin_top(10 + LEGEND_LINE * lines).margin_left(0);
+                4
+            }
+        };
+        let mut chart = builder.build_cartesian_2d(x.0..x.1, y.0..y.1)?;
+        // Names that have no room beside each other: every second, or third.
+        let longest = self.x.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let every =
+            self.x.names.len() * (longest + 1) * NAME_CHARACTER_WIDTH / (width - AXIS_WIDTH) as usize + 1;
+        let numbers = (width / LABEL_WIDTH).min(11) as usize;
+        let labels = if self.x.names.is_empty() { numbers } else { self.x.names.len() * 2 + 1 };
         chart
             .configure_mesh()
             .x_desc(&self.x.title)
             .y_desc(&self.y.title)
             .x_labels(labels)
-            .x_label_formatter(&|value| self.x.label(*value))
+            .x_label_formatter(&|value| match value.round() as usize % every {
+                0 => self.x.label(*value),
+                _ => String::new(),
+            })
             .y_label_formatter(&|value| self.y.label(*value))
             .light_line_style(TRANSPARENT)
             .bold_line_style(RGBColor(226, 226, 226))
@@ -258,24 +295,29 @@ impl Plot {
                 }
             }
         }
-        self.draw_legend(area)?;
+        for ((index, series), (x, line)) in self.series.iter().enumerate().zip(legend) {
+            let y = legend_top + LEGEND_LINE * line;
+            area.draw(&Rectangle::new([(x, y), (x + 10, y + 10)], series.colour(index).filled()))?;
+            area.draw(&Text::new(series.name.clone(), (x + 14, y - 2), ("sans-serif", 13)))?;
+        }
         area.present()
     }
 
-    /// A line of names under the title: it covers no data.
-    fn draw_legend<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    /// Where the name of each series goes: from the left, and in which line. They cover no data.
+    fn legend(&self, width: i32) -> Vec<(i32, i32)> {
         const CHARACTER_WIDTH: i32 = 7;
-        let mut x = 78;
-        for (index, series) in self.series.iter().enumerate() {
-            let colour = series.colour(index);
-            area.draw(&Rectangle::new([(x, 36), (x + 10, 46)], colour.filled()))?;
-            area.draw(&Text::new(series.name.clone(), (x + 14, 34), ("sans-serif", 13)))?;
-            x += 30 + CHARACTER_WIDTH * series.name.chars().count() as i32;
+        const LEFT: i32 = 78;
+        let (mut x, mut line) = (LEFT, 0);
+        let mut places = Vec::new();
+        for series in &self.series {
+            let wide = 30 + CHARACTER_WIDTH * series.name.chars().count() as i32;
+            if x > LEFT && x + wide > width {
+                (x, line) = (LEFT, line + 1);
+            }
+            places.push((x, line));
+            x += wide;
         }
-        Ok(())
+        places
     }
 }
 
@@ -308,6 +350,21 @@ mod tests {
         assert!(!svg.contains("#B4452C") && svg.contains("#2C6FB4"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), before.matches("<circle").count() + 2);
         assert_eq!(svg.matches("<polyline").count(), before.matches("<polyline").count() + 1);
+    }
+
+    #[test]
+    fn names_that_have_no_room_in_a_line_go_on_in_the_next() {
+        let series = ["a name of twenty-two c", "another of twenty-four c", "b"];
+        let plot = Plot::lines(
+            "a < b",
+            Axis::linear("x"),
+            Axis::linear("y"),
+            series.map(|n| Series::new(n, vec![(0.0, 1.0)])),
+        );
+        assert_eq!(plot.legend(760).iter().map(|place| place.1).collect::<Vec<_>>(), [0, 0, 0]);
+        assert_eq!(plot.legend(350).iter().map(|place| place.1).collect::<Vec<_>>(), [0, 1, 1]);
+        let narrow = plot.svg_narrow();
+        assert!(narrow.contains("width=\"350\"") && !narrow.contains("a &lt; b"), "{narrow}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use dcd_studies::{Axis, Plot, Series};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::page::{escaped, page};
+use crate::page::{escaped, figure, page};
 
 /// What one phase on one disk took.
 #[derive(Clone, Debug)]
@@ -245,7 +245,7 @@ impl Results {
         let series =
             self.disks.iter().zip(&all).map(|(disk, times)| Series::bars(disk, shares(&times.buckets)));
         let x = Axis::names("response time, up to", (FIRST_POWER..=LAST_POWER).map(label));
-        Plot::bars(title, x, Axis::linear("% of requests"), series).svg()
+        figure(&Plot::bars(title, x, Axis::linear("% of requests"), series))
     }
 }
 

@@ -6,7 +6,7 @@ use dcd_studies::{Axis, Plot, Series};
 use super::report::Report;
 use super::run::{Ran, Times};
 use super::series::Row;
-use crate::page::escaped;
+use crate::page::{escaped, figure};
 
 /// A logarithmic axis has no zero, and RAM takes no time.
 const MS_MIN: f64 = 1e-3;
@@ -18,11 +18,11 @@ const UNITS_MIN: f64 = 3.0;
 pub fn page(report: &Report<'_>) -> String {
     let plots = plots(report);
     let (headline, others) = plots.split_first().expect("there are requests of some kind");
-    let mut body = format!("<p class=\"first\">{}</p>\n{}\n", escaped(&report.heading()), headline.svg());
+    let mut body = format!("<p class=\"first\">{}</p>\n{}", escaped(&report.heading()), figure(headline));
     body += "<p>Response times are in ms. Per cent of the requests took at most so long: p50, p90, p99, p99.9.</p>\n";
     body += &report.html_table();
     for plot in others {
-        body += &format!("{}\n", plot.svg());
+        body += &figure(plot);
     }
     body += "<ul>\n";
     for line in report.ran.iter().map(|ran| report.end(ran)).chain(report.load.notes().iter().cloned()) {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::candidates::Medium;
 use super::search::Objective;
-use crate::page::escaped;
+use crate::page::{escaped, figure};
 
 /// A candidate, of what its report has of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -284,7 +284,8 @@ impl Fleet {
         for line in self.cache_lines() {
             let _ = writeln!(body, "<li>{}</li>", escaped(&line));
         }
-        let _ = write!(body, "</ul>\n{}\n<div class=\"table\"><table>\n<tr><th>trace", self.headline().svg());
+        let _ =
+            write!(body, "</ul>\n{}<div class=\"table\"><table>\n<tr><th>trace", figure(&self.headline()));
         for (name, _) in self.columns() {
             let _ = write!(body, "<th class=\"number\">{name}");
         }

@@ -5,7 +5,7 @@ use dcd_studies::{Axis, Plot, Series};
 use super::candidates::{MEDIA, Medium, RAM_POLICIES};
 use super::report::Report;
 use super::search::{Objective, Tried};
-use crate::page::escaped;
+use crate::page::{escaped, figure};
 
 /// Of what is no cache, after those of the media.
 const COLOUR_PLAIN: usize = 5;
@@ -21,11 +21,11 @@ pub fn page(report: &Report<'_>, stack: &str) -> String {
         escaped(&report.reasons())
     );
     let (headline, others) = plots.split_first().expect("the first plot is always there");
-    body += &format!("{}\n<p>A hollow point is a guess, with its interval.</p>\n", headline.svg());
+    body += &format!("{}<p>A hollow point is a guess, with its interval.</p>\n", figure(headline));
     body += &report.html_table();
     body += &format!("<p>{}</p>\n", escaped(&report.certainty()));
     for plot in others {
-        body += &format!("{}\n", plot.svg());
+        body += &figure(plot);
     }
     body += "<h2>Assumed</h2>\n<ul>\n";
     for assumption in report.assumptions() {

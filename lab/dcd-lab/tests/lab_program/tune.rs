@@ -71,14 +71,20 @@ fn the_page_fits_a_small_window_and_a_telephone() {
     fits(&place, &place.path("out/tune.html"));
 }
 
-/// Whether a page is no wider than a small window or a telephone, with the numbers of its tables on one line.
+/// Whether a page is no wider than a small window or a telephone, with the numbers of its tables on one line and letters of 10 pixels
+/// in its pictures.
 pub fn fits(place: &Place, file: &Path) {
     let Some(chromium) = tool("the width of a page", "chromium") else { return };
     let page = fs::read_to_string(file).unwrap();
     // The page tells how wide it is, and how high the highest cell with a number.
     let script = "<script>addEventListener('load',()=>{const e=document.documentElement,\
-        n=[...document.querySelectorAll('td.number')];document.title=['wide',e.scrollWidth-e.clientWidth,\
-        n.length>0&&n.every(c=>getComputedStyle(c).whiteSpace==='nowrap')].join(' ')})</script></body>";
+        all=s=>[...document.querySelectorAll(s)],n=all('td.number'),\
+        shown=all('svg').filter(s=>s.getClientRects().length>0),\
+        scale=s=>s.getBoundingClientRect().width/s.getAttribute('width'),\
+        letters=s=>[...s.querySelectorAll('text')].map(t=>scale(s)*t.getAttribute('font-size'));\
+        document.title=['wide',e.scrollWidth-e.clientWidth,\
+        n.length>0&&n.every(c=>getComputedStyle(c).whiteSpace==='nowrap'),\
+        shown.length>0&&shown.flatMap(letters).every(size=>size>=10)].join(' ')})</script></body>";
     fs::write(file, page.replace("</body>", script)).unwrap();
     for width in [1100, 390] {
         let output = Command::new(&chromium)
@@ -89,7 +95,7 @@ pub fn fits(place: &Place, file: &Path) {
             .output()
             .unwrap();
         let dom = String::from_utf8_lossy(&output.stdout);
-        assert!(dom.contains("<title>wide 0 true</title>"), "{width}: {dom}");
+        assert!(dom.contains("<title>wide 0 true true</title>"), "{width}: {dom}");
     }
 }
 

@@ -4,7 +4,7 @@ use dcd_studies::{Axis, Plot, Series};
 use dcd_trace::{Characteristics, Distribution};
 
 pub fn page(title: &str, figures: &Characteristics) -> String {
-    let pictures: String = plots(figures).iter().map(|plot| plot.svg() + "\n").collect();
+    let pictures: String = plots(figures).iter().map(crate::page::figure).collect();
     crate::page::page(title, &pictures)
 }
 
