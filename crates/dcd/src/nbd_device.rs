@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use dcd_serve::nbd::client::{Offer, handshake};
+use dcd_nbd::handshake::{Offer, handshake};
 use dcd_serve::nbd::kernel::{Backend, Kernel, NbdDevice, devices_of};
 use dcd_serve::ublk::Owner;
 use dcd_stack::{Address, Serve, StackFile};

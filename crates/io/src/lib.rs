@@ -4,11 +4,13 @@
 //! [`FileDevice`] open, lock and measure; [`Driver`] carries a stack's outputs out, moves bytes between clients and
 //! their [`Session`]s, and tells a [`Host`] what happened.
 
+mod bell;
 mod command;
 mod device;
 mod driver;
 mod listen;
 mod protect;
+mod remote;
 mod ring;
 mod session;
 mod signals;
@@ -25,6 +27,7 @@ pub use driver::{
 };
 pub use listen::ListenError;
 pub use protect::{Protection, protect_process};
+pub use remote::{LinkStatus, RemoteSpec};
 pub use session::{
     Actions, Command, CommandSource, ControlCall, Ending, FrontEndNews, Piece, Session, SessionFactory,
     Source, Task,

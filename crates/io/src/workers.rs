@@ -11,13 +11,14 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use dcd_engine::{ErrorKind, IoError, IoResult};
 
+use crate::bell::Bell;
 use crate::device::sync::run_to_end;
 use crate::device::transfer::Transfer;
 use crate::device::{Backing, Device, DeviceError, OpenFile};
@@ -33,7 +34,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_millis(100);
 /// What threads have done and the driver has not taken, with a bell that the ring listens to.
 pub(crate) struct Finished {
     queue: Mutex<Queue>,
-    bell: OwnedFd,
+    bell: Bell,
 }
 
 #[derive(Default)]
@@ -48,32 +49,27 @@ pub(crate) struct Queue {
 
 impl Finished {
     pub fn new() -> io::Result<Finished> {
-        // SAFETY: a plain system call, whose descriptor is ours.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: as above.
-        Ok(Finished { queue: Mutex::default(), bell: unsafe { OwnedFd::from_raw_fd(bell) } })
+        Ok(Finished { queue: Mutex::default(), bell: Bell::new()? })
     }
 
     pub fn bell(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.bell.fd()
     }
 
     /// Silences the bell and takes all. What comes in between rings it again.
     pub fn take(&self) -> Queue {
-        let mut count = 0u64;
-        // SAFETY: eight bytes that live for the call. It fails where the bell is silent, which does no harm.
-        unsafe { libc::read(self.bell(), (&raw mut count).cast(), size_of::<u64>()) };
+        self.bell.silence();
         std::mem::take(&mut lock(&self.queue))
+    }
+
+    /// An operation has ended.
+    pub fn ended(&self, op: usize, result: IoResult) {
+        self.add(|queue| queue.ended.push((op, result)));
     }
 
     fn add(&self, add: impl FnOnce(&mut Queue)) {
         add(&mut lock(&self.queue));
-        let one = 1u64;
-        // SAFETY: eight bytes that live for the call. It fails only when the counter is full, and then the bell rings.
-        unsafe { libc::write(self.bell(), (&raw const one).cast(), size_of::<u64>()) };
+        self.bell.ring();
     }
 }
 
@@ -114,7 +110,7 @@ impl Workers {
                 Ok(thread) => self.threads.push(thread),
                 Err(_) if self.threads.is_empty() => {
                     let failed = transfer.finish(Err(IoError::new(ErrorKind::Medium)));
-                    return self.shared.finished.add(|queue| queue.ended.push((op, failed)));
+                    return self.shared.finished.ended(op, failed);
                 }
                 Err(_) => {}
             }
@@ -151,7 +147,7 @@ fn work(shared: &Shared) {
         while let Some((op, transfer)) = jobs.waiting.pop_front() {
             drop(jobs);
             let result = run_to_end(shared.file.as_raw_fd(), transfer);
-            shared.finished.add(|queue| queue.ended.push((op, result)));
+            shared.finished.ended(op, result);
             jobs = lock(&shared.jobs);
         }
         if jobs.closed {

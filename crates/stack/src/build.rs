@@ -187,7 +187,7 @@ impl StackFile {
     fn inputs(&self) -> Inputs {
         let devices = self.devices.iter().filter_map(|device| match &device.source {
             DeviceSource::Path { path, .. } => Some(path),
-            DeviceSource::Memory { .. } => None,
+            DeviceSource::Remote(_) | DeviceSource::Memory { .. } => None,
         });
         Inputs::new(devices.chain([&self.path]))
     }

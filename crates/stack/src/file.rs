@@ -1,14 +1,17 @@
 //! What a stack file says, read and checked: names resolved, layers in the order in which they are built.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use dcd_engine::LINE_BYTES;
 use dcd_engine::log_cache::table::LookupTable;
 use dcd_engine::log_cache::{Promise, Reads};
+use dcd_nbd::{Server, Uri, UriError};
 use toml::de::DeTable;
 
 use crate::error::{Source, StackFileError, suggestion};
@@ -20,8 +23,65 @@ use crate::kinds::{LayerKind, LayerSpec, MirrorSpec, RaidSpec, read_layer};
 pub enum DeviceSource {
     /// A file or a block device. `size`: create a missing file with this many bytes.
     Path { path: PathBuf, size: Option<u64> },
+    /// An export of an NBD server.
+    Remote(RemoteSource),
     /// RAM of this many bytes; its content ends with the process.
     Memory { size: u64 },
+}
+
+/// An export of an NBD server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteSource {
+    /// The URI with whole paths: it stands for the device where others have a path.
+    pub text: PathBuf,
+    pub uri: Uri,
+    /// What the server has not answered for this long fails; none: it waits for ever.
+    pub timeout: Option<Duration>,
+}
+
+impl RemoteSource {
+    /// `dir`: where relative paths of the URI begin.
+    fn of(mut uri: Uri, dir: &Path) -> RemoteSource {
+        for file in [uri.server.socket_mut(), uri.certificates.as_mut()].into_iter().flatten() {
+            let whole = dir.join(&*file);
+            *file = std::path::absolute(&whole).unwrap_or(whole);
+        }
+        RemoteSource { text: uri.to_string().into(), uri, timeout: None }
+    }
+}
+
+impl DeviceSource {
+    /// What a path names: a file, a block device, or by a URI an export.
+    ///
+    /// # Errors
+    /// What is wrong with the URI.
+    pub fn of(path: &Path) -> Result<DeviceSource, UriError> {
+        match path.to_str().filter(|text| Uri::is_meant(text)) {
+            Some(text) => Ok(DeviceSource::Remote(RemoteSource::of(Uri::parse(text)?, Path::new("")))),
+            None => Ok(DeviceSource::Path { path: path.to_owned(), size: None }),
+        }
+    }
+
+    /// The path, or the URI; none for RAM.
+    pub fn place(&self) -> Option<&Path> {
+        match self {
+            DeviceSource::Path { path, .. } => Some(path),
+            DeviceSource::Remote(remote) => Some(&remote.text),
+            DeviceSource::Memory { .. } => None,
+        }
+    }
+
+    /// The same, wherever it is read: a relative path is completed.
+    ///
+    /// # Errors
+    /// Where there is no current directory.
+    pub fn absolute_place(&self) -> std::io::Result<Option<PathBuf>> {
+        match self {
+            DeviceSource::Path { path, .. } => std::path::absolute(path).map(Some),
+            DeviceSource::Remote(remote) => Ok(Some(remote.text.clone())),
+            DeviceSource::Memory { .. } => Ok(None),
+        }
+    }
 }
 
 /// One device.
@@ -34,10 +94,11 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Whether its file or block device exists, and has a medium.
+    /// Whether its file or block device exists, and has a medium; of an export, whether its server takes a connection.
     pub fn is_there(&self) -> bool {
         match &self.source {
             DeviceSource::Path { path, .. } => path.exists() && !is_without_medium(path),
+            DeviceSource::Remote(remote) => is_reachable(&remote.uri.server),
             DeviceSource::Memory { .. } => true,
         }
     }
@@ -45,6 +106,16 @@ impl DeviceSpec {
     /// Whether it is a file that some commands make where it is not there.
     pub const fn is_made(&self) -> bool {
         matches!(self.source, DeviceSource::Path { size: Some(_), .. })
+    }
+}
+
+fn is_reachable(server: &Server) -> bool {
+    match server {
+        Server::Unix(path) => UnixStream::connect(path).is_ok(),
+        Server::Tcp { host, port } => {
+            let mut addresses = (host.as_str(), *port).to_socket_addrs().into_iter().flatten();
+            addresses.any(|address| TcpStream::connect_timeout(&address, REACHED_WITHIN).is_ok())
+        }
     }
 }
 
@@ -59,6 +130,9 @@ fn is_without_medium(path: &Path) -> bool {
             Err(error) => GONE.contains(&error.raw_os_error().unwrap_or(0)),
         }
 }
+
+/// How long it is waited for a server that may be gone.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.
 const GONE: [i32; 4] = [5, 6, 19, 123];
@@ -179,17 +253,20 @@ impl StackFile {
     }
 
     /// A stack of one device and nothing else.
-    pub fn of_device(path: &Path, read_only: bool) -> StackFile {
-        let source = DeviceSource::Path { path: path.to_owned(), size: None };
+    ///
+    /// # Errors
+    /// What is wrong with a URI.
+    pub fn of_device(path: &Path, read_only: bool) -> Result<StackFile, UriError> {
+        let source = DeviceSource::of(path)?;
         let device = DeviceSpec { name: "device".to_owned(), source, read_only, span: 0..0 };
-        StackFile {
+        Ok(StackFile {
             path: PathBuf::new(),
             text: String::new(),
             export: device.name.clone(),
             devices: vec![device],
             layers: Vec::new(),
             serve: Serve::default(),
-        }
+        })
     }
 
     pub fn device(&self, name: &str) -> Option<&DeviceSpec> {
@@ -255,11 +332,11 @@ impl StackFile {
         }
     }
 
-    /// The file or block device whose data a part of the stack serves: below a log cache its data disk. None for RAM, and for an array, which
+    /// The file, block device or export whose data a part of the stack serves: below a log cache its data disk. None for RAM, and for an array, which
     /// knows its members itself.
     pub fn data_path(&self, part: &str) -> Option<&Path> {
         match (self.device(part).map(|device| &device.source), self.layer(part).map(|layer| &layer.kind)) {
-            (Some(DeviceSource::Path { path, .. }), _) => Some(path),
+            (Some(source), _) => source.place(),
             (None, Some(LayerKind::LogCache { data, .. })) => self.data_path(&data.text),
             (None, Some(kind)) => match kind.below().as_slice() {
                 [below] => self.data_path(&below.text),
@@ -269,19 +346,16 @@ impl StackFile {
         }
     }
 
-    /// The file or block device that a part of the stack lies on; none for RAM, and for what lies on several.
+    /// The file, block device or export that a part of the stack lies on; none for RAM, and for what lies on several.
     pub fn path_below(&self, part: &str) -> Option<&Path> {
-        match &self.bottom_device(part)?.source {
-            DeviceSource::Path { path, .. } => Some(path),
-            DeviceSource::Memory { .. } => None,
-        }
+        self.bottom_device(part)?.source.place()
     }
 
     /// The RAM that the stack will take when it is served, as far as the file says: caches, buffers, and disks in RAM.
     pub fn memory_bytes(&self) -> u64 {
         let devices = self.devices.iter().map(|device| match device.source {
             DeviceSource::Memory { size } => size,
-            DeviceSource::Path { .. } => 0,
+            DeviceSource::Path { .. } | DeviceSource::Remote(_) => 0,
         });
         devices.fold(self.layers_memory_bytes(), u64::saturating_add)
     }
@@ -535,8 +609,8 @@ impl StackFile {
 
     fn check_paths(&self) -> Result<(), StackFileError> {
         for (index, device) in self.devices.iter().enumerate() {
-            let DeviceSource::Path { path, .. } = &device.source else { continue };
-            let same = |other: &&DeviceSpec| matches!(&other.source, DeviceSource::Path { path: p, .. } if p == path);
+            let Some(path) = device.source.place() else { continue };
+            let same = |other: &&DeviceSpec| other.source.place() == Some(path);
             if let Some(other) = self.devices[..index].iter().find(same) {
                 return Err(self.error(
                     device.span.clone(),
@@ -557,6 +631,7 @@ fn read_device(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<Devi
     let memory = fields.size("memory")?;
     let size = fields.size("size")?;
     let read_only = fields.flag("read-only")?.unwrap_or(false);
+    let timeout = fields.duration("timeout")?.map(|timeout| Duration::from_nanos(timeout.0));
     for field in ["memory", "size"] {
         if fields.has(field) {
             let bytes = if field == "memory" { memory } else { size };
@@ -568,7 +643,25 @@ fn read_device(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<Devi
             }
         }
     }
+    let remote = path.as_ref().is_some_and(|path| Uri::is_meant(&path.text));
+    if timeout.is_some() && !remote {
+        let span = fields.value_span("timeout");
+        return Err(fields.error(
+            span,
+            "\"timeout\" belongs to the URI of an NBD server: the kernel decides it for other devices",
+        ));
+    }
     let source = match (path, memory) {
+        (Some(_), None) if remote && size.is_some() => {
+            return Err(
+                fields.error_here("an NBD server decides itself how large its export is: take \"size\" out")
+            );
+        }
+        (Some(path), None) if remote => {
+            let uri = Uri::parse(&path.text)
+                .map_err(|why| fields.error(path.span.clone(), format!("\"path\": {why}")))?;
+            DeviceSource::Remote(RemoteSource { timeout, ..RemoteSource::of(uri, dir) })
+        }
         (Some(path), None) => DeviceSource::Path { path: dir.join(path.text), size },
         (None, Some(_)) if size.is_some() => {
             return Err(

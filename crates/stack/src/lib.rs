@@ -43,7 +43,7 @@ mod write_hole;
 pub use build::{Built, DeviceOpener, ForClients, METER, OpenError, Parts, RECORD};
 pub use error::StackFileError;
 pub use fields::{Fields, Located};
-pub use file::{Address, DeviceSource, DeviceSpec, Serve, StackFile, UblkNumber};
+pub use file::{Address, DeviceSource, DeviceSpec, RemoteSource, Serve, StackFile, UblkNumber};
 pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use output::{Inputs, OutputError};

@@ -25,11 +25,13 @@ control = "PATH"            socket for dcd status, flush and detach
 metrics = "tcp:PORT"        where Prometheus fetches http://127.0.0.1:PORT/metrics; tcp:ADDRESS:PORT
                             for another loopback address, unix:PATH for a socket
 
-[device.NAME]               a file, a block device, or RAM
-path = "PATH"
+[device.NAME]               a file, a block device, an export of an NBD server, or RAM
+path = "PATH"               or "nbd://HOST:PORT/EXPORT", "nbd+unix:///EXPORT?socket=PATH"; nbds with TLS
 size = "1GiB"               create a missing file with this size
 memory = "64MiB"            instead of path: RAM, gone when the server ends
 read-only = false
+timeout = "30s"             of an export: what its server does not answer for so long fails. Not given:
+                            it waits for ever
 
 [layer.NAME]
 kind = "log-cache"          a write cache that is a log

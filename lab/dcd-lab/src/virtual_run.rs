@@ -171,6 +171,10 @@ impl DeviceOpener for VirtualOpener<'_> {
 fn size_of(device: &DeviceSpec) -> Result<u64, String> {
     match &device.source {
         DeviceSource::Memory { size } | DeviceSource::Path { size: Some(size), .. } => Ok(*size),
+        DeviceSource::Remote(remote) => Err(format!(
+            "{}: an export has no size of its own in a simulation: write memory = \"SIZE\" instead of its \"path\"",
+            remote.text.display()
+        )),
         DeviceSource::Path { path, size: None } => {
             let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
             size.map_err(|e| {

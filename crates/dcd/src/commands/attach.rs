@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dcd_nbd::handshake::Offer;
 use dcd_serve::disk_user;
 use dcd_serve::fuse::IMAGE_NAME;
-use dcd_serve::nbd::client::Offer;
 use dcd_serve::nbd::kernel::{Backend, Kernel, KernelError, NbdDevice, devices_of};
 use dcd_stack::{Address, StackFile};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dcd_engine::mirror::{Label, LabelError, LegStatus, MirrorStatus, Standing};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::control::{Client, ClientError};
-use dcd_stack::{DeviceSource, HumanBytes, StackFile};
+use dcd_stack::{HumanBytes, StackFile};
 use serde_json::json;
 
 use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
@@ -66,15 +66,13 @@ impl Mirrored {
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
-        let device = self.file().devices.iter().find(|device| device.name == name);
-        match device.map(|device| &device.source) {
-            Some(DeviceSource::Path { path, .. }) => {
-                std::path::absolute(path).map_err(|e| Failure::io(path.display(), e))
-            }
-            _ => Err(Failure::Failed(format!(
-                "\"{name}\" is no file or block device: a server cannot build layers while it runs"
-            ))),
-        }
+        let place = self.file().device(name).map(|device| device.source.absolute_place()).transpose();
+        let place = place.map_err(|e| Failure::io(name, e))?.flatten();
+        place.ok_or_else(|| {
+            Failure::Failed(format!(
+                "\"{name}\" is no file, block device or export: a server cannot build layers while it runs"
+            ))
+        })
     }
 }
 

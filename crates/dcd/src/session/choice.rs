@@ -94,20 +94,17 @@ impl CacheChoice {
 
     /// As [`CacheChoice::log_name`], for those who read it elsewhere.
     pub fn log_place(&self) -> PathBuf {
-        self.log_path(|path| std::path::absolute(path).ok())
+        self.log_path(|part| self.file.bottom_device(part)?.source.absolute_place().ok()?)
     }
 
     /// The log's path, or its name in quotes where it has none: for messages.
     pub fn log_name(&self) -> PathBuf {
-        self.log_path(|path| Some(path.to_owned()))
+        self.log_path(|part| self.file.path_below(part).map(Path::to_owned))
     }
 
     /// Of several legs, all of them.
-    fn log_path(&self, path: impl Fn(&Path) -> Option<PathBuf>) -> PathBuf {
-        let place = |part: &str| {
-            let path = self.file.path_below(part).and_then(&path);
-            path.unwrap_or_else(|| PathBuf::from(format!("\"{part}\"")))
-        };
+    fn log_path(&self, path: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+        let place = |part: &str| path(part).unwrap_or_else(|| PathBuf::from(format!("\"{part}\"")));
         match self.legs().as_slice() {
             [] => place(&self.log),
             legs => {

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
 };
-use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay};
-use dcd_stack::{DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, StackFile, StackFileError};
+use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay, RemoteSpec};
+use dcd_stack::{
+    DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, StackFile, StackFileError,
+};
 
 use crate::failure::Failure;
 use crate::session::system::carried_by;
@@ -119,6 +121,7 @@ impl<'a> Opener<'a> {
     fn spec(&self, device: &DeviceSpec) -> dcd_io::DeviceSpec {
         let (path, size) = match &device.source {
             DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
+            DeviceSource::Remote(remote) => return remote_spec(remote, device.read_only),
             DeviceSource::Path { path, size } => (path, *size),
         };
         let is_modelled = self.file.layers.iter().any(|layer| {
@@ -134,6 +137,16 @@ impl<'a> Opener<'a> {
             ..spec
         })
     }
+}
+
+/// An export as it is opened. Who only looks at it writes nothing there all the same ([`Overlay`]).
+pub fn remote_spec(remote: &RemoteSource, read_only: bool) -> dcd_io::DeviceSpec {
+    dcd_io::DeviceSpec::Remote(RemoteSpec {
+        uri: remote.uri.clone(),
+        text: remote.text.display().to_string(),
+        read_only,
+        timeout: remote.timeout,
+    })
 }
 
 /// Why the root file system is on no stack.

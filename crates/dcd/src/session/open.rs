@@ -11,6 +11,7 @@ use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblo
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
 use dcd_io::DeviceError;
+use dcd_nbd::Uri;
 use dcd_stack::{HumanBytes, Parts, StackFile};
 
 use crate::advice::{NOTHING_CHANGED, advise};
@@ -80,14 +81,17 @@ impl Log {
             let opened = Opened::open(&choice, Purpose::Look)?;
             return Ok(Log { log: opened.log, data: Some(opened.data) });
         }
-        let file = StackFile::of_device(&args.file, true);
+        let file = StackFile::of_device(&args.file, true).map_err(|e| Failure::Failed(e.to_string()))?;
         let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
         Ok(Log { log: offline.part(target(&parts, &file.export)), data: None })
     }
 }
 
-/// True for a device, and for a file that begins as a log does; all else is read as a stack file.
+/// True for a device or an export, and for a file that begins as a log does; all else is read as a stack file.
 pub fn is_log(path: &Path) -> Result<bool, Failure> {
+    if path.to_str().is_some_and(Uri::is_meant) {
+        return Ok(true);
+    }
     let wrong = |e| Failure::io(path.display(), e);
     if std::fs::metadata(path).map_err(wrong)?.file_type().is_block_device() {
         return Ok(true);
@@ -187,6 +191,9 @@ pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), 
     let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         return Ok(());
     };
+    if path.to_str().is_some_and(Uri::is_meant) {
+        return Ok(());
+    }
     let bytes = extent.start.0 * SECTOR_BYTES..extent.end().0 * SECTOR_BYTES;
     let size = HumanBytes(bytes.end - bytes.start);
     let reserved = dcd_io::reserve_space(path, bytes);

@@ -18,6 +18,7 @@ mod metrics;
 mod non_volatile;
 mod offline;
 mod refusals;
+mod remote;
 mod serve;
 mod service;
 mod top;

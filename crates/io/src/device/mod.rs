@@ -25,6 +25,7 @@ pub use space::reserve_space;
 pub use sync::FileDevice;
 pub(crate) use transfer::{CallsBy, FileTraits};
 
+use crate::remote::{self, LinkStatus, Remote, RemoteSpec};
 use crate::workers::Workers;
 
 /// Whether to go around the kernel's page cache.
@@ -61,6 +62,8 @@ impl FileSpec {
 #[derive(Clone, Debug)]
 pub enum DeviceSpec {
     File(FileSpec),
+    /// An export of an NBD server.
+    Remote(RemoteSpec),
     /// RAM that answers at once and takes space as it is written; gone when the process ends.
     Memory {
         bytes: u64,
@@ -83,6 +86,7 @@ pub(crate) enum Backing {
         traits: FileTraits,
     },
     Memory(MemoryDevice),
+    Remote(Remote),
     /// It was closed for good; whoever asks gets an error.
     Closed,
 }
@@ -109,6 +113,7 @@ impl Device {
     pub fn open(spec: &DeviceSpec) -> Result<Device, DeviceError> {
         match spec {
             DeviceSpec::File(spec) => open::open_file(spec),
+            DeviceSpec::Remote(spec) => remote::open(spec),
             DeviceSpec::Memory { bytes } => {
                 let memory = MemoryDevice::new(*bytes);
                 let geometry = dcd_engine::BlockDevice::geometry(&memory);
@@ -118,7 +123,7 @@ impl Device {
         }
     }
 
-    /// The path, or "memory".
+    /// The path, the URI of an export, or "memory".
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -141,7 +146,16 @@ impl Device {
     pub fn is_direct(&self) -> bool {
         match &self.backing {
             Backing::File(OpenFile { traits, .. }) | Backing::Worked { traits, .. } => traits.direct,
+            Backing::Remote(_) => true,
             Backing::Memory(_) | Backing::Closed => false,
+        }
+    }
+
+    /// How its connection is; none where it has none.
+    pub fn link(&self) -> Option<LinkStatus> {
+        match &self.backing {
+            Backing::Remote(remote) => Some(remote.link()),
+            _ => None,
         }
     }
 }

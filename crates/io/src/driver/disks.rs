@@ -91,6 +91,11 @@ impl Driver {
                 let error = IoError::new(ErrorKind::Shutdown);
                 self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             }
+            Backing::Remote(remote) => {
+                let op = self.ops.insert(op);
+                let finished = Arc::clone(&self.finished_by_workers);
+                remote.submit(io, Box::new(move |result| finished.ended(op, result)));
+            }
             Backing::Worked { workers, traits } => {
                 let op = self.ops.insert(op);
                 workers.submit(op, Transfer::new(*traits, io));

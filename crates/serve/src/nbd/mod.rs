@@ -8,17 +8,18 @@
 //! connections to one export. Refused in a way that keeps the stream in step: TLS, structured replies, metadata
 //! contexts, extended headers.
 //!
-//! [`client`] and [`kernel`] are the other side: they give a connection to the kernel, whose device it serves.
+//! [`kernel`] gives a connection to the kernel, whose device it serves.
 
-pub mod client;
 mod exports;
 mod flight;
+#[cfg(test)]
+mod handshake_tests;
 pub mod kernel;
 mod negotiation;
-pub mod protocol;
 mod session;
 mod transmission;
 
+pub use dcd_nbd::protocol;
 pub use exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 pub use session::{
     FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX,

@@ -8,7 +8,7 @@ use dcd_engine::raid::offline::{ChangeError, make_spare, replace};
 use dcd_engine::raid::{ArrayStatus, DevicesStatus, Superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
 use dcd_serve::control::Client;
-use dcd_stack::{DeviceSource, HumanBytes};
+use dcd_stack::HumanBytes;
 use serde_json::json;
 
 use crate::cli_array::ArrayAdd;
@@ -266,14 +266,13 @@ impl Served<'_> {
     }
 
     fn path(&self) -> Result<PathBuf, Failure> {
-        let device = self.choice.file.devices.iter().find(|device| device.name == self.name);
-        match device.map(|device| &device.source) {
-            Some(DeviceSource::Path { path, .. }) => {
-                std::path::absolute(path).map_err(|e| Failure::io(path.display(), e))
-            }
-            _ => wrong(
+        let place =
+            self.choice.file.device(self.name).map(|device| device.source.absolute_place()).transpose();
+        match place.map_err(|e| Failure::io(self.name, e))?.flatten() {
+            Some(place) => Ok(place),
+            None => wrong(
                 self.name,
-                "is no file or block device: a server cannot build layers while it runs",
+                "is no file, block device or export: a server cannot build layers while it runs",
                 "stop the server, add it, and serve the array again",
             ),
         }

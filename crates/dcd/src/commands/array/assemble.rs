@@ -58,7 +58,7 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 
 /// Opens a device without changing it, and reads its superblock.
 fn look(path: &Path) -> Result<Found, Failure> {
-    let file = StackFile::of_device(path, true);
+    let file = StackFile::of_device(path, true).map_err(|e| Failure::Failed(e.to_string()))?;
     let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
 }

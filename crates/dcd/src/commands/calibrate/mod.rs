@@ -116,7 +116,8 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
     if args.write_range.is_some() {
         admit_writes(path, args.force)?;
     }
-    let file = StackFile::of_device(path, args.write_range.is_none());
+    let file =
+        StackFile::of_device(path, args.write_range.is_none()).map_err(|e| Failure::Failed(e.to_string()))?;
     let mut opener = Opener::new(&file, Purpose::Change);
     let geometry =
         opener.open(DeviceIndex(0), &file.devices[0]).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -172,6 +173,12 @@ fn region(
 
 /// Refuses to write to a disk that a cache is attached to, and, without force, to one on which something is recognised.
 fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
+    if path.to_str().is_some_and(dcd_nbd::Uri::is_meant) {
+        return Err(Failure::Failed(format!(
+            "{}: an export of a server is measured by reading only: leave --write-range out",
+            path.display()
+        )));
+    }
     let spec = FileSpec { read_only: true, ..FileSpec::new(path) };
     let mut device = FileDevice::open(&spec).map_err(|e| Failure::Failed(e.to_string()))?;
     let whole = Extent::new(Lba(0), dcd_engine::BlockDevice::geometry(&device).sectors);

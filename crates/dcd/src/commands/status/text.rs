@@ -215,6 +215,9 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
             device.name(),
             state.word()
         );
+        if let Some(connection) = &device.connection {
+            let _ = writeln!(text, "{:INDENT$}  {connection}", "");
+        }
     }
 }
 

@@ -131,6 +131,10 @@ impl Verdict {
         let name = device.name();
         match state {
             DeviceState::Ok | DeviceState::Failed => {}
+            DeviceState::NotAnswering if device.connection.is_some() => self.act(format!(
+                "look at the server of device \"{name}\" ({path}), and at the network: {}",
+                device.connection.as_deref().unwrap_or_default()
+            )),
             DeviceState::NotAnswering => self.act(format!(
                 "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
             )),

@@ -6,6 +6,9 @@
 //! disk has anything to tell them apart, as with a blank disk without a serial number, the device number decides. A loop device can
 //! have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
 //!
+//! The export of an NBD server has its record in the state directory, too, under the names of the server and the export: it is reached
+//! by the same URI each time.
+//!
 //! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
 //! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
 //! that count.
@@ -13,6 +16,8 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use dcd_nbd::{Server, Uri};
 
 use super::identity::{Identity, System, numbers};
 
@@ -23,10 +28,13 @@ const SUFFIX: &str = ".dcd";
 /// What the name of an array's record begins with.
 const ARRAY: &str = "array-";
 
+/// How much of an export's name is in the name of its record.
+const EXPORT_SIGNS_MAX: usize = 100;
+
 /// Where the record of a disk may be.
 #[derive(Debug)]
 pub enum Place {
-    /// Beside a file.
+    /// Beside a file; of an export, in the state directory.
     Beside(PathBuf),
     InStateDir(Block),
 }
@@ -42,6 +50,9 @@ pub struct Block {
 }
 
 pub fn place(device: &Path) -> std::io::Result<Place> {
+    if let Some(uri) = device.to_str().and_then(|text| Uri::parse(text).ok()) {
+        return Ok(Place::Beside(state_dir().join(of_export(&uri))));
+    }
     let device = fs::canonicalize(device)?;
     let metadata = fs::metadata(&device)?;
     if !metadata.file_type().is_block_device() {
@@ -51,8 +62,24 @@ pub fn place(device: &Path) -> std::io::Result<Place> {
     if let Some((file, offset)) = file_of_loop(&system.sysfs, metadata.rdev()) {
         return Ok(Place::Beside(beside(&fs::canonicalize(file)?, offset)));
     }
-    let state_dir = std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from);
-    Ok(Place::InStateDir(Block::new(device, metadata.rdev(), state_dir, system)))
+    Ok(Place::InStateDir(Block::new(device, metadata.rdev(), state_dir(), system)))
+}
+
+fn state_dir() -> PathBuf {
+    std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from)
+}
+
+/// The record of an export: where its server is and what it is called there, in signs that a file name may have. What those leave out is
+/// in a checksum.
+fn of_export(uri: &Uri) -> String {
+    let server = match &uri.server {
+        Server::Tcp { host, port } => format!("{host}-{port}"),
+        Server::Unix(path) => path.display().to_string(),
+    };
+    let whole = format!("{server}/{}", uri.export);
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = whole.chars().map(plain).take(EXPORT_SIGNS_MAX).collect();
+    format!("nbd-{name}-{:08x}{SUFFIX}", dcd_nbd::checksum(whole.as_bytes()))
 }
 
 impl Block {

@@ -52,11 +52,7 @@ pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Fai
     if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
         return Ok(());
     }
-    let path = file.bottom_device(part).and_then(|device| match &device.source {
-        DeviceSource::Path { path, .. } => Some(path),
-        DeviceSource::Memory { .. } => None,
-    });
-    let (Some(path), Some((_, extent))) = (path, parts.place(part)) else {
+    let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
         return below.into_iter().try_for_each(|below| admit_bare(file, parts, below));
     };
@@ -113,8 +109,8 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
     }
     let seen = match file.bottom_device(part) {
         Some(device) => {
-            let is_there = matches!(&device.source, DeviceSource::Path { path, .. } if path.exists());
-            if device.read_only || !is_there {
+            let is_memory = matches!(device.source, DeviceSource::Memory { .. });
+            if device.read_only || is_memory || !device.is_there() {
                 return Ok(());
             }
             look_for_log(file, part).map(Some)?

@@ -10,8 +10,10 @@ use dcd_io::{
     CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId,
     Outcome, Peer, Signal,
 };
+use dcd_stack::DeviceSource;
 use serde_json::{Value, json};
 
+use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
 use crate::session::serving::host::{Given, Host};
 use crate::session::serving::notify::tell_stopping;
@@ -178,7 +180,11 @@ impl Served {
     /// Begins to open a device that is to be a spare.
     fn open_spare(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) -> Result<(), String> {
         let newcomer = self.host.newcomer(args)?;
-        let opened = context.open_device(DeviceSpec::File(FileSpec::new(&newcomer.path)));
+        let spec = match DeviceSource::of(&newcomer.path).map_err(|e| e.to_string())? {
+            DeviceSource::Remote(remote) => remote_spec(&remote, false),
+            _ => DeviceSpec::File(FileSpec::new(&newcomer.path)),
+        };
+        let opened = context.open_device(spec);
         self.opening.insert(opened.map_err(|e| e.to_string())?, (call, args.clone()));
         Ok(())
     }

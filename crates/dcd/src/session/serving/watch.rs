@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, Nanos};
-use dcd_io::{Device, Driver, Failures, Signals, Unanswered};
+use dcd_io::{Device, Driver, Failures, LinkStatus, Signals, Unanswered};
 
 use crate::session::serving::notify::tell_doing;
 use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
@@ -28,6 +28,8 @@ pub struct DeviceWatch {
     looked: Nanos,
     /// The devices that were told of, and since when they owe an answer.
     silent: BTreeMap<DeviceIndex, Nanos>,
+    /// How often each connection was lost, and whether there was one, as was told.
+    links: BTreeMap<DeviceIndex, (u64, bool)>,
 }
 
 impl DeviceWatch {
@@ -47,7 +49,7 @@ impl DeviceWatch {
         }
         self.looked = now;
         let devices = silent(driver);
-        let mut news = Vec::new();
+        let mut news = self.look_at_links(driver, &name);
         for owed in &devices {
             if self.silent.insert(owed.device, owed.since).is_none() {
                 let text = describe(now, driver, owed, &name);
@@ -64,6 +66,38 @@ impl DeviceWatch {
             }
             still
         });
+        news
+    }
+}
+
+impl DeviceWatch {
+    /// Connections that were lost, and made again.
+    fn look_at_links<'a>(
+        &mut self,
+        driver: &Driver,
+        name: &impl Fn(DeviceIndex) -> Option<&'a str>,
+    ) -> Vec<String> {
+        let mut news = Vec::new();
+        for (index, device) in driver.devices().iter().enumerate() {
+            let Some(link) = device.link() else { continue };
+            let index = DeviceIndex(index);
+            let named = named(driver, index, name);
+            let told = self.links.entry(index).or_insert((0, true));
+            let now = (link.losses, link.connections > 0);
+            match (*told, now) {
+                ((before, _), (losses, true)) if losses > before => news.push(format!(
+                    "{named} is connected again; what was not flushed was sent again. The connection was lost: {}",
+                    link.why.unwrap_or_default()
+                )),
+                ((_, false), (_, true)) => news.push(format!("{named} is connected again")),
+                ((_, true), (_, false)) => news.push(format!(
+                    "{named} has lost its connection: {}; what needs it waits, and it is tried again",
+                    link.why.unwrap_or_default()
+                )),
+                _ => {}
+            }
+            *told = now;
+        }
         news
     }
 }
@@ -99,7 +133,9 @@ pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str
     let status = |(index, device): (usize, &Device)| {
         let index = DeviceIndex(index);
         let Failures { reads, writes, flushes } = device.failures();
-        let state = if silent.iter().any(|owed| owed.device == index) {
+        let link = device.link();
+        let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
+        let state = if is_cut || silent.iter().any(|owed| owed.device == index) {
             DeviceState::NotAnswering
         } else if device.failures() == Failures::default() {
             DeviceState::Ok
@@ -113,6 +149,7 @@ pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str
             failed_reads: reads,
             failed_writes: writes,
             failed_flushes: flushes,
+            connection: link.map(|link| connection(&link)),
         }
     };
     driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
@@ -131,7 +168,24 @@ fn describe<'a>(
     let seconds = now.since(owed.since).as_secs_f64();
     let plural = if owed.operations == 1 { "" } else { "s" };
     let named = named(driver, owed.device, name);
-    format!("{named} has not answered {} operation{plural} for {seconds:.0} s", owed.operations)
+    let link = driver.devices()[owed.device.0].link().filter(|link| link.connections == 0);
+    let link = link.map(|link| format!(" ({})", connection(&link))).unwrap_or_default();
+    format!("{named} has not answered {} operation{plural} for {seconds:.0} s{link}", owed.operations)
+}
+
+/// The connection to a server, in words.
+fn connection(link: &LinkStatus) -> String {
+    let since = link.since.elapsed().as_secs();
+    let why = link.why.as_deref().unwrap_or_default();
+    match (link.connections, link.losses) {
+        (0, _) => format!("not connected for {since} s: {why}"),
+        (1, 0) => format!("connected for {since} s"),
+        (count, 0) => format!("{count} connections for {since} s"),
+        (_, losses) => {
+            let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+            format!("connected for {since} s; lost {times}, at last because {why}")
+        }
+    }
 }
 
 fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -> Option<&'a str>) -> String {

@@ -68,7 +68,14 @@ impl Place {
 
     /// Runs a command on the stack file.
     pub fn run(&self, command: &str, more: &[&str]) -> Output {
-        dcd().arg(command).arg(self.stack()).args(more).output().unwrap()
+        self.dcd().arg(command).arg(self.stack()).args(more).output().unwrap()
+    }
+
+    /// The program, with a state directory of its own.
+    pub fn dcd(&self) -> Command {
+        let mut dcd = dcd();
+        dcd.env("DCD_STATE_DIR", self.path("state"));
+        dcd
     }
 
     pub fn format(&self) {
@@ -106,7 +113,7 @@ pub struct Server {
 impl Server {
     /// Starts a server and waits until clients can connect; the output of one that ended instead.
     pub fn start(place: &Place, more: &[&str]) -> Result<Server, Output> {
-        let mut command = dcd();
+        let mut command = place.dcd();
         command.arg("serve").arg("--quiet").arg(place.stack()).args(more);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::client::Offer;
 use crate::ublk::{Owner, owner};
+use dcd_nbd::Offer;
 use netlink::{Attributes, Family, find};
 
 const FAMILY: &str = "nbd";
@@ -394,7 +394,13 @@ mod tests {
 
     #[test]
     fn only_a_device_that_outlives_its_server_has_a_dead_connection_timeout() {
-        let offer = Offer { bytes: 1 << 20, flags: 5, block_bytes_min: 512 };
+        let offer = Offer {
+            bytes: 1 << 20,
+            flags: 5,
+            block_bytes_min: 512,
+            block_bytes_preferred: 0,
+            payload_bytes_max: 1 << 20,
+        };
         for recovery in [true, false] {
             let backend = Backend::new(&owner("/nowhere/a.toml"), recovery);
             let asked = to_connect(&std::io::stdin(), &offer, &backend);

@@ -31,6 +31,7 @@ pub const REP_SERVER: u32 = 2;
 pub const REP_INFO: u32 = 3;
 pub const REP_ERR_UNSUP: u32 = (1 << 31) + 1;
 pub const REP_ERR_INVALID: u32 = (1 << 31) + 3;
+pub const REP_ERR_TLS_REQUIRED: u32 = (1 << 31) + 5;
 pub const REP_ERR_UNKNOWN: u32 = (1 << 31) + 6;
 pub const REP_ERR_TOO_BIG: u32 = (1 << 31) + 9;
 
@@ -83,6 +84,18 @@ pub enum Errno {
 }
 
 impl Errno {
+    /// What a client makes of a number that a server sends; none where that ends the connection.
+    pub fn kind(number: u32) -> Option<ErrorKind> {
+        match number {
+            1 => Some(ErrorKind::ReadOnly),
+            22 => Some(ErrorKind::Invalid),
+            28 => Some(ErrorKind::NoSpace),
+            95 => Some(ErrorKind::Unsupported),
+            108 => None,
+            _ => Some(ErrorKind::Medium),
+        }
+    }
+
     /// What a client is told. The protocol reserves ENOTSUP for fast zeroes, and tells writes past the end (ENOSPC)
     /// from reads past the end (EINVAL).
     pub fn of(kind: ErrorKind, writes_data: bool, fast_zero: bool) -> Errno {
@@ -172,4 +185,22 @@ pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     reply.extend_from_slice(&(data.len() as u32).to_be_bytes());
     reply.extend_from_slice(data);
     reply
+}
+
+/// A request; the data of a write follows it.
+pub fn request(
+    command: u16,
+    flags: u16,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+) -> [u8; REQUEST_HEADER_BYTES] {
+    let mut request = [0; REQUEST_HEADER_BYTES];
+    request[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    request[4..6].copy_from_slice(&flags.to_be_bytes());
+    request[6..8].copy_from_slice(&command.to_be_bytes());
+    request[8..16].copy_from_slice(&cookie.to_be_bytes());
+    request[16..24].copy_from_slice(&offset.to_be_bytes());
+    request[24..28].copy_from_slice(&length.to_be_bytes());
+    request
 }

@@ -1,0 +1,396 @@
+//! Devices on another machine, as far as one machine can be two: exports of servers that are killed, come back, or do not.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{MIB, Nbd, Place, expect, tool};
+
+const BLOCK: u64 = 4096;
+
+/// The other machine: it serves `disk.img`, which has this size.
+fn far(mib: u64) -> Place {
+    let place = Place::new();
+    File::create(place.path("disk.img")).unwrap().set_len(mib * MIB).unwrap();
+    let text = "export = \"disk\"\n[serve]\nnbd = \"unix:nbd.sock\"\nnbd-name = \"disk\"\ncontrol = \"control.sock\"\n[device.disk]\npath = \"disk.img\"\n";
+    fs::write(place.stack(), text).unwrap();
+    place
+}
+
+/// A stack whose part of this name, `log` or `data`, is on the other machine.
+fn near(far: &Place, part: &str, more_device: &str, more_cache: &str) -> Place {
+    let place = Place::new();
+    let uri = format!("nbd+unix:///disk?socket={}", far.path("nbd.sock").display());
+    let (log, data) = match part {
+        "log" => (format!("path = \"{uri}\"\n{more_device}"), "path = \"data.img\"".to_owned()),
+        _ => ("path = \"log.img\"".to_owned(), format!("path = \"{uri}\"\n{more_device}")),
+    };
+    let text = format!(
+        "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.log]\n{log}\n[device.data]\n{data}\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n{more_cache}\n"
+    );
+    fs::write(place.stack(), text).unwrap();
+    place
+}
+
+fn status(place: &Place) -> Value {
+    let output = place.run("status", &["--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// Waits until the status is so.
+fn until(place: &Place, what: &str, is_so: impl Fn(&Value) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = status(place);
+        if is_so(&status) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {status:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn connection(status: &Value, device: &str) -> String {
+    let devices = status["devices"].as_array().unwrap();
+    let device = devices.iter().find(|found| found["device"] == device).unwrap();
+    device["connection"].as_str().unwrap_or_default().to_owned()
+}
+
+fn stamp(block: u64, version: u64) -> Vec<u8> {
+    [block.to_le_bytes(), version.to_le_bytes()].concat().repeat(BLOCK as usize / 16)
+}
+
+/// Writes blocks, reads others back, and flushes now and then; returns the version of each.
+fn load(nbd: &mut Nbd, versions: &mut [u64], seed: u64, until: impl Fn() -> bool) {
+    let mut random = seed;
+    let mut version = seed << 32;
+    while !until() {
+        for _ in 0..16 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let block = (random >> 33) % versions.len() as u64;
+            version += 1;
+            versions[block as usize] = version;
+            nbd.write(block * BLOCK, &stamp(block, version)).unwrap();
+            let other = (random >> 20) % versions.len() as u64;
+            let expected = stamp_or_zero(other, versions[other as usize]);
+            assert!(nbd.read(other * BLOCK, BLOCK as usize).unwrap() == expected, "block {other}");
+        }
+        nbd.flush().unwrap();
+    }
+}
+
+fn stamp_or_zero(block: u64, version: u64) -> Vec<u8> {
+    if version == 0 { vec![0; BLOCK as usize] } else { stamp(block, version) }
+}
+
+/// Compares a file that nobody serves any more.
+fn compare(file: &File, versions: &[u64]) {
+    let mut found = vec![0; BLOCK as usize];
+    for (block, version) in versions.iter().enumerate() {
+        file.read_exact_at(&mut found, block as u64 * BLOCK).unwrap();
+        assert!(found == stamp_or_zero(block as u64, *version), "block {block}");
+    }
+}
+
+/// A server that is killed when it is dropped.
+struct Foreign(Child);
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Foreign {
+    /// Has another program than dcd serve the other machine's disk.
+    fn start(program: &Path, far: &Place) -> Foreign {
+        let (socket, disk) = (far.path("nbd.sock"), far.path("disk.img"));
+        let _ = fs::remove_file(&socket);
+        let mut command = Command::new(program);
+        if program.ends_with("nbdkit") {
+            command
+                .args(["--foreground", "--exit-with-parent", "--unix"])
+                .arg(&socket)
+                .arg("file")
+                .arg(&disk);
+        } else {
+            command.args(["--format=raw", "--persistent", "--shared=8", "--export-name=disk", "--socket"]);
+            command.arg(&socket).arg(&disk);
+        }
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !socket.exists() {
+            assert!(Instant::now() < deadline, "{} does not start", program.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Foreign(child)
+    }
+}
+
+#[test]
+fn clients_do_not_see_that_the_server_of_the_data_disk_is_killed() {
+    let far = far(16);
+    let mut other = Some(far.serve());
+    // All that is written soon goes to the other machine.
+    let near = near(&far, "data", "", "idle-empty = \"1ms\"\nbypass = \"0\"");
+    near.format();
+    let server = near.serve();
+    let mut versions = vec![0; (16 * MIB / BLOCK) as usize];
+    let mut nbd = near.nbd();
+    for round in 1..=8 {
+        let began = Instant::now();
+        load(&mut nbd, &mut versions, round, || began.elapsed() > Duration::from_millis(200));
+        other.take().unwrap().kill();
+        let began = Instant::now();
+        // What is in the log is written and read meanwhile; reads of the rest wait, so there are none.
+        let mut written = vec![0; versions.len()];
+        while began.elapsed() < Duration::from_millis(100) {
+            for block in 0..16u64 {
+                written[block as usize] += 1;
+                let version = round << 32 | 1 << 31 | written[block as usize];
+                versions[block as usize] = version;
+                nbd.write(block * BLOCK, &stamp(block, version)).unwrap();
+                assert!(nbd.read(block * BLOCK, BLOCK as usize).unwrap() == stamp(block, version));
+            }
+            nbd.flush().unwrap();
+        }
+        until(&near, "the loss is told", |status| connection(status, "data").starts_with("not connected"));
+        other = Some(far.serve());
+    }
+    nbd.disconnect().unwrap();
+    until(&near, "the losses are told", |status| connection(status, "data").contains("lost 8 times"));
+    expect(&server.stop(), 0, "");
+    expect(&near.run("detach", &["--quiet"]), 0, "");
+    expect(&other.unwrap().stop(), 0, "");
+    compare(&File::open(far.path("disk.img")).unwrap(), &versions);
+}
+
+#[test]
+fn a_log_on_another_machine_outlives_either_server() {
+    // dcd serves no log as if it were a disk.
+    let Some(nbdkit) = tool("a_log_on_another_machine_outlives_either_server", "nbdkit") else { return };
+    let far = far(8);
+    let mut other = Foreign::start(&nbdkit, &far);
+    let near = near(&far, "log", "", "idle-empty = \"3600s\"");
+    near.format();
+    let mut server = near.serve();
+    let mut versions = vec![0; 512];
+    let mut nbd = near.nbd();
+    // The data disk is not empty.
+    for (block, version) in versions.iter_mut().enumerate() {
+        *version = 1 << 40 | block as u64;
+        nbd.write(block as u64 * BLOCK, &stamp(block as u64, *version)).unwrap();
+    }
+    for round in 1..=4 {
+        let began = Instant::now();
+        load(&mut nbd, &mut versions, round, || began.elapsed() > Duration::from_millis(100));
+        drop(other);
+        other = Foreign::start(&nbdkit, &far);
+        load(&mut nbd, &mut versions, round + 100, || began.elapsed() > Duration::from_millis(300));
+        server.kill();
+        server = near.serve();
+        nbd = near.nbd();
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&near.run("detach", &["--quiet"]), 0, "");
+    compare(&File::open(near.path("data.img")).unwrap(), &versions);
+    drop(other);
+}
+
+#[test]
+fn another_disk_under_the_name_is_not_taken_and_the_right_one_is() {
+    let far = far(16);
+    let mut other = far.serve();
+    let near = near(&far, "data", "", "idle-empty = \"1ms\"");
+    near.format();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    nbd.write(0, &stamp(0, 7)).unwrap();
+    nbd.flush().unwrap();
+    until(&near, "it is destaged", |status| status["state"] == "clean");
+    expect(&near.run("check", &[]), 1, "in use");
+    for (image, why) in [(17, "it is another disk"), (16, "other content than before")] {
+        other.kill();
+        fs::rename(far.path("disk.img"), far.path("right.img")).unwrap();
+        File::create(far.path("disk.img")).unwrap().set_len(image * MIB).unwrap();
+        other = far.serve();
+        until(&near, why, |status| connection(status, "data").contains(why));
+        assert_eq!(
+            fs::read(far.path("disk.img")).unwrap(),
+            vec![0; (image * MIB) as usize],
+            "nothing was written"
+        );
+        other.kill();
+        fs::rename(far.path("right.img"), far.path("disk.img")).unwrap();
+        other = far.serve();
+        until(&near, "the right one", |status| connection(status, "data").starts_with("connected"));
+    }
+    assert_eq!(nbd.read(0, BLOCK as usize).unwrap(), stamp(0, 7));
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_leg_on_another_machine_that_does_not_come_back_is_left_out_after_its_timeout() {
+    let far = far(8);
+    let other = far.serve();
+    let near = near(&far, "data", "", "");
+    let text = format!(
+        "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"data.img\"\n\
+         [device.here]\npath = \"log.img\"\n[device.there]\npath = \"nbd+unix:///disk?socket={}\"\ntimeout = \"500ms\"\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = [\"here\", \"there\"]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
+        far.path("nbd.sock").display()
+    );
+    fs::write(near.stack(), text).unwrap();
+    near.format();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    nbd.write(0, &stamp(0, 1)).unwrap();
+    nbd.flush().unwrap();
+    other.kill();
+    nbd.write(BLOCK, &stamp(1, 1)).unwrap();
+    nbd.flush().unwrap();
+    let legs = |near: &Place| near.dcd().args(["log", "status"]).arg(near.stack()).output().unwrap();
+    expect(&legs(&near), 5, "1 of 2 legs whole");
+    nbd.disconnect().unwrap();
+    server.kill();
+    // Its label says so: a start needs no consent.
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    assert_eq!(nbd.read(BLOCK, BLOCK as usize).unwrap(), stamp(1, 1));
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn what_is_wrong_with_an_export_is_said_and_nothing_is_lost() {
+    let far = far(16);
+    let near = near(&far, "data", "", "");
+    expect(&near.run("format", &[]), 1, "cannot be reached");
+    let right = fs::read_to_string(near.stack()).unwrap();
+    for (wrong, said) in [
+        ("nbd+unix:///disk", "no socket is named"),
+        ("nbd://host:99999/disk", "the port \"99999\" is no number from 1 to 65535"),
+        ("nbdx://host/disk", "is no NBD URI"),
+    ] {
+        let uri = format!("nbd+unix:///disk?socket={}", far.path("nbd.sock").display());
+        fs::write(near.stack(), right.replace(&uri, wrong)).unwrap();
+        expect(&near.run("check", &[]), 1, said);
+    }
+    fs::write(near.stack(), right.replace("path = \"log.img\"", "path = \"log.img\"\ntimeout = \"3s\""))
+        .unwrap();
+    expect(&near.run("check", &[]), 1, "\"timeout\" belongs to the URI of an NBD server");
+    fs::write(near.stack(), right.replace("///disk", "///other")).unwrap();
+    let other = far.serve();
+    expect(&near.run("format", &[]), 1, "no export has this name");
+    fs::write(near.stack(), &right).unwrap();
+    near.format();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    nbd.write(0, &stamp(0, 1)).unwrap();
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    server.kill();
+    // The record of what is over there is here, and keeps the disk from being served without its newest data.
+    let device = &right[right.find("[device.data]").unwrap()..right.find("[layer.cache]").unwrap()];
+    let serve = "[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n";
+    fs::write(near.stack(), format!("export = \"data\"\n{serve}{device}")).unwrap();
+    expect(&near.run("serve", &[]), 3, "cache");
+    fs::write(near.stack(), right).unwrap();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    assert_eq!(nbd.read(0, BLOCK as usize).unwrap(), stamp(0, 1));
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&other.stop(), 0, "");
+}
+
+#[test]
+fn qemu_nbd_and_nbdkit_are_servers_like_any_other() {
+    let name = "qemu_nbd_and_nbdkit_are_servers_like_any_other";
+    for program in ["qemu-nbd", "nbdkit"] {
+        let Some(program) = tool(name, program) else { continue };
+        let far = far(16);
+        let mut other = Foreign::start(&program, &far);
+        let near = near(&far, "data", "", "idle-empty = \"1ms\"");
+        near.format();
+        let server = near.serve();
+        let mut versions = vec![0; (16 * MIB / BLOCK) as usize];
+        let mut nbd = near.nbd();
+        for round in 1..=4 {
+            let began = Instant::now();
+            load(&mut nbd, &mut versions, round, || began.elapsed() > Duration::from_millis(200));
+            drop(other);
+            other = Foreign::start(&program, &far);
+        }
+        nbd.zero(0, 64 * 1024).unwrap();
+        versions[..16].fill(0);
+        nbd.disconnect().unwrap();
+        expect(&server.stop(), 0, "");
+        expect(&near.run("detach", &["--quiet"]), 0, "");
+        drop(other);
+        compare(&File::open(far.path("disk.img")).unwrap(), &versions);
+    }
+}
+
+#[test]
+fn the_other_machine_takes_over_from_its_leg() {
+    let Some(nbdkit) = tool("the_other_machine_takes_over_from_its_leg", "nbdkit") else { return };
+    // The data disk, and the leg on the other machine, which has this one's place after it.
+    let (disk, peer) = (far(16), far(8));
+    let storage = disk.serve();
+    let export = Foreign::start(&nbdkit, &peer);
+    let stack = |here: &str, there: &str| {
+        format!(
+            "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+             [device.data]\npath = \"nbd+unix:///disk?socket={}\"\n[device.here]\npath = \"{here}\"\n[device.there]\n{there}\n\
+             [layer.cache]\nkind = \"log-cache\"\nlog = [\"here\", \"there\"]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
+            disk.path("nbd.sock").display()
+        )
+    };
+    let first = Place::new();
+    let there =
+        format!("path = \"nbd+unix:///disk?socket={}\"\ntimeout = \"5s\"", peer.path("nbd.sock").display());
+    fs::write(first.stack(), stack("log.img", &there)).unwrap();
+    first.format();
+    let server = first.serve();
+    let mut nbd = first.nbd();
+    for block in 0..64 {
+        nbd.write(block * BLOCK, &stamp(block, 1)).unwrap();
+    }
+    nbd.flush().unwrap();
+    server.kill();
+    drop(export);
+    let second = Place::new();
+    fs::remove_file(second.path("log.img")).unwrap();
+    let there = format!("path = \"{}\"", peer.path("disk.img").display());
+    fs::write(second.stack(), stack("log.img", &there)).unwrap();
+    expect(&second.run("serve", &[]), 3, "\"there\" does not say that it failed");
+    let server = second.serve_with(&["--degraded"]);
+    let mut nbd = second.nbd();
+    for block in 0..64 {
+        assert_eq!(nbd.read(block * BLOCK, BLOCK as usize).unwrap(), stamp(block, 1));
+        nbd.write(block * BLOCK, &stamp(block, 2)).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    // The first machine comes back: its own leg is out of date, and does not count.
+    let export = Foreign::start(&nbdkit, &peer);
+    let server = first.serve();
+    let mut nbd = first.nbd();
+    for block in 0..64 {
+        assert_eq!(nbd.read(block * BLOCK, BLOCK as usize).unwrap(), stamp(block, 2));
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    drop(export);
+    expect(&storage.stop(), 0, "");
+}

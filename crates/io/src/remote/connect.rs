@@ -1,0 +1,196 @@
+//! Connections to an NBD server, made and ready for requests.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use dcd_nbd::{Offer, Server, Uri, handshake, protocol as p};
+
+use super::tls;
+
+/// Connections to one server, where it takes several.
+pub(super) const CONNECTIONS_MAX: usize = 4;
+/// How long a connection may take, and each answer of a handshake.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// The same of further connections: a server that takes no more of them lets them wait.
+const FURTHER_PATIENCE: Duration = Duration::from_millis(500);
+/// Data that the other machine has not taken for this long, in ms: the connection is dead.
+const UNTAKEN_MS_MAX: i32 = 5000;
+/// A connection that is silent for this long is asked for a sign of life; how often, and how many may be missed, in seconds.
+const SILENT_SECONDS: i32 = 2;
+const SIGN_SECONDS: i32 = 1;
+const SIGNS_MAX: i32 = 3;
+
+/// A stream socket.
+pub(super) struct Socket(File);
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Socket {
+    fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
+        let bytes = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the value lives for the call, and its size is told.
+        let done =
+            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), bytes) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// A connection in the transmission phase, which does not block.
+pub(super) enum Wire {
+    Plain(Socket),
+    Tls(Box<tls::Stream>),
+}
+
+impl Wire {
+    pub fn fd(&self) -> RawFd {
+        match self {
+            Wire::Plain(socket) => socket.0.as_raw_fd(),
+            Wire::Tls(stream) => stream.sock.0.as_raw_fd(),
+        }
+    }
+
+    /// True where bytes that were taken have not gone out.
+    pub fn is_holding(&self) -> bool {
+        match self {
+            Wire::Plain(_) => false,
+            Wire::Tls(stream) => stream.conn.wants_write(),
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(socket) => socket.read(into),
+            Wire::Tls(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(socket) => socket.write(bytes),
+            Wire::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(_) => Ok(()),
+            Wire::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// Connects to a server: as often as it takes, up to `connections_max` times.
+pub(super) fn connect(uri: &Uri, connections_max: usize) -> io::Result<(Vec<Wire>, Offer)> {
+    let (first, offer) = connect_once(uri, ANSWER_PATIENCE)?;
+    let mut wires = vec![first];
+    let several = offer.has(p::TFLAG_CAN_MULTI_CONN);
+    while several && wires.len() < connections_max {
+        match connect_once(uri, FURTHER_PATIENCE) {
+            Ok((wire, same)) if same == offer => wires.push(wire),
+            _ => break,
+        }
+    }
+    for wire in &wires {
+        set_nonblocking(wire.fd())?;
+    }
+    Ok((wires, offer))
+}
+
+fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
+    let mut socket = match &uri.server {
+        Server::Unix(path) => {
+            let stream = UnixStream::connect(path).map_err(|e| unreached(&path.display().to_string(), &e))?;
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            Socket(File::from(OwnedFd::from(stream)))
+        }
+        Server::Tcp { host, port } => {
+            let stream = connect_tcp(host, *port)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            let socket = Socket(File::from(OwnedFd::from(stream)));
+            // Else a cut cable is found after a quarter of an hour.
+            socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, UNTAKEN_MS_MAX)?;
+            socket.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+            socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, SILENT_SECONDS)?;
+            socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, SIGN_SECONDS)?;
+            socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, SIGNS_MAX)?;
+            socket
+        }
+    };
+    handshake::greet(&mut socket).map_err(silent)?;
+    if !uri.tls {
+        let offer = handshake::choose(&mut socket, &uri.export).map_err(silent)?;
+        return Ok((Wire::Plain(socket), offer));
+    }
+    handshake::ask_for_tls(&mut socket).map_err(silent)?;
+    let mut stream = tls::begin(uri, socket)?;
+    let offer = handshake::choose(&mut stream, &uri.export).map_err(silent)?;
+    Ok((Wire::Tls(Box::new(stream)), offer))
+}
+
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let place = format!("{host}:{port}");
+    let addresses = (host, port).to_socket_addrs().map_err(|e| unreached(&place, &e))?;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(unreached(&place, &last))
+}
+
+fn unreached(place: &str, error: &io::Error) -> io::Error {
+    let what =
+        format!("the server at {place} cannot be reached: {error}. Is it running, and is the address right?");
+    io::Error::new(error.kind(), what)
+}
+
+/// A time that is over, and a connection that ends, in the words of a handshake.
+fn silent(error: io::Error) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "the server does not answer: it may have as many clients as it takes"
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "the server has ended the connection"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), what)
+}
+
+fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: plain system calls on an open descriptor.
+    let done = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,208 @@
+//! Devices on another machine: an export of an NBD server, with a thread of its own that keeps the connection.
+//!
+//! What is asked for goes to the thread, and comes back by a call there. So the driver's ring, which waits for one thing only, needs
+//! to know nothing of names that are looked up, of handshakes and of TLS; and commands without a driver use the same code.
+//!
+//! ```text
+//! driver ─ submit ─▶ inbox ─ bell ─▶ thread: dcd_nbd::Client ─ sockets ─▶ server
+//! ```
+
+mod connect;
+mod thread;
+mod tls;
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+
+use dcd_engine::{Discards, ErrorKind, Geometry, Io, IoError, IoResult, SECTOR_BYTES};
+use dcd_nbd::{Offer, Server, Uri, protocol as p};
+
+use crate::bell::Bell;
+use crate::device::{Backing, Device, DeviceError, Failures};
+use thread::Keeper;
+
+/// The longest name of an abstract socket.
+const CLAIM_BYTES_MAX: usize = 100;
+/// How long the end of a connection is waited for.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+/// An export to open.
+#[derive(Clone, Debug)]
+pub struct RemoteSpec {
+    pub uri: Uri,
+    /// The URI as it was written, for messages.
+    pub text: String,
+    pub read_only: bool,
+    /// Operations that the server has not answered for this long fail. None: they wait for ever.
+    pub timeout: Option<Duration>,
+}
+
+/// How the connection to a server is.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// How many connections there are.
+    pub connections: usize,
+    /// Since when that is so.
+    pub since: Instant,
+    /// Why there is none, or why the last one ended.
+    pub why: Option<String>,
+    /// How often the connection was lost.
+    pub losses: u64,
+    /// Writes that were answered and are kept until a flush covers them.
+    pub kept_bytes: u64,
+}
+
+/// Gets the end of an operation, on the device's thread.
+pub(crate) type Answer = Box<dyn FnOnce(IoResult) + Send>;
+
+/// What a device and its thread share.
+struct Shared {
+    inbox: Mutex<Inbox>,
+    bell: Bell,
+    link: Mutex<LinkStatus>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    asked: Vec<(Io, Answer)>,
+    closed: bool,
+}
+
+/// An open export.
+pub(crate) struct Remote {
+    shared: Arc<Shared>,
+    /// Its other end goes with the thread.
+    ended: mpsc::Receiver<()>,
+    /// Keeps others on this machine from opening the export.
+    _claim: UnixListener,
+}
+
+/// Opens an export.
+pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
+    let path = PathBuf::from(&spec.text);
+    let unsuitable = |what: String| DeviceError::Unsuitable { path: path.clone(), what };
+    let claim = claim(&spec.uri).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => DeviceError::Busy {
+            path: path.clone(),
+            what: "another process of this machine has it, or another part of this one".to_owned(),
+        },
+        _ => DeviceError::System { path: path.clone(), doing: "claiming it", source: error },
+    })?;
+    let connected = connect::connect(&spec.uri, connect::CONNECTIONS_MAX);
+    let (wires, offer) = connected.map_err(|error| unsuitable(error.to_string()))?;
+    let geometry = geometry(&offer, spec.read_only).map_err(unsuitable)?;
+    let bell = Bell::new().map_err(|e| DeviceError::system(&path, "making an eventfd", e))?;
+    let link =
+        LinkStatus { connections: wires.len(), since: Instant::now(), why: None, losses: 0, kept_bytes: 0 };
+    let shared = Arc::new(Shared { inbox: Mutex::default(), bell, link: Mutex::new(link) });
+    let keeper = Keeper::new(spec.clone(), offer, wires, Arc::clone(&shared));
+    let (alive, ended) = mpsc::channel();
+    let runs = move || {
+        keeper.run();
+        drop(alive);
+    };
+    let thread = std::thread::Builder::new().name("dcd-remote".to_owned()).spawn(runs);
+    thread.map_err(|e| DeviceError::system(&path, "making a thread", e))?;
+    let backing = Backing::Remote(Remote { shared, ended, _claim: claim });
+    Ok(Device { name: spec.text.clone(), geometry, backing, failures: Failures::default() })
+}
+
+/// Takes a name that the kernel gives away once, and that goes with the process: the server itself cannot be locked.
+fn claim(uri: &Uri) -> io::Result<UnixListener> {
+    let place = match &uri.server {
+        Server::Tcp { host, port } => format!("{host}:{port}"),
+        Server::Unix(path) => {
+            std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
+        }
+    };
+    let mut name = format!("dcd:{place}/{}", uri.export);
+    if name.len() > CLAIM_BYTES_MAX {
+        let sum = dcd_nbd::checksum(name.as_bytes());
+        name = format!(
+            "dcd:{sum:08x}:{}",
+            String::from_utf8_lossy(&name.as_bytes()[name.len() - CLAIM_BYTES_MAX / 2..])
+        );
+    }
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes())?)
+}
+
+/// What the export is as a device; or why it can be none.
+fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
+    let block = offer.block_bytes_min.max(SECTOR_BYTES as u32);
+    if !matches!(block, 512 | 4096) {
+        return Err(format!("its blocks have {block} bytes: dcd needs 512 or 4096"));
+    }
+    if offer.payload_bytes_max < 4096 {
+        return Err(format!(
+            "its server takes {} bytes at a time at most: dcd needs 4096",
+            offer.payload_bytes_max
+        ));
+    }
+    if !read_only && offer.has(p::TFLAG_READ_ONLY) {
+        return Err(
+            "its server lets nobody write it: have it writable there, or say read-only = true".to_owned()
+        );
+    }
+    let tells_durability = offer.has(p::TFLAG_SEND_FLUSH) && offer.has(p::TFLAG_SEND_FUA);
+    if !read_only && !tells_durability {
+        return Err("its server does not say when data is on its medium (it knows no flush, or no FUA): what it acknowledges could be lost. \
+                    Use a server that does (qemu-nbd, nbdkit, dcd)"
+            .to_owned());
+    }
+    let physical = offer.block_bytes_preferred;
+    let (blocks, sectors) = (offer.bytes / u64::from(block), u64::from(block) / SECTOR_BYTES);
+    if blocks == 0 {
+        return Err("it is smaller than one block".to_owned());
+    }
+    Ok(Geometry {
+        sectors: blocks * sectors,
+        logical_block_bytes: block,
+        physical_block_bytes: if matches!(physical, 512 | 4096) { physical.max(block) } else { 4096 },
+        volatile_cache: offer.has(p::TFLAG_SEND_FLUSH),
+        discards: if offer.has(p::TFLAG_SEND_TRIM) && !read_only { Discards::Advisory } else { Discards::No },
+        fast_zeroes: offer.has(p::TFLAG_SEND_WRITE_ZEROES) && !read_only,
+        rotational: offer.has(p::TFLAG_ROTATIONAL),
+        read_only,
+        stripes: None,
+        copies: 1,
+    })
+}
+
+impl Remote {
+    /// Has an operation carried out. `answer` is called once, unless the device is closed before.
+    pub fn submit(&self, io: Io, answer: Answer) {
+        lock(&self.shared.inbox).asked.push((io, answer));
+        self.shared.bell.ring();
+    }
+
+    /// Waits for the end of an operation.
+    pub fn run(&self, io: Io) -> IoResult {
+        let (answer, answered) = mpsc::channel();
+        // Nobody has gone away: it is waited for here.
+        self.submit(io, Box::new(move |result| answer.send(result).unwrap_or_default()));
+        let gone = || IoResult::err(dcd_engine::Buf::none(), IoError::new(ErrorKind::Shutdown));
+        answered.recv().unwrap_or_else(|_| gone())
+    }
+
+    pub fn link(&self) -> LinkStatus {
+        lock(&self.shared.link).clone()
+    }
+}
+
+impl Drop for Remote {
+    /// Ends the connection, and waits for that for a moment.
+    fn drop(&mut self) {
+        lock(&self.shared.inbox).closed = true;
+        self.shared.bell.ring();
+        // A server that takes one client is free for the next one then.
+        let _ = self.ended.recv_timeout(END_PATIENCE);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics while holding it")
+}

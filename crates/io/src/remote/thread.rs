@@ -1,0 +1,251 @@
+//! The thread of a remote device: it moves bytes between the client's state machine and its connections, and makes them anew.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dcd_engine::Nanos;
+use dcd_nbd::{Client, Offer, protocol as p};
+
+use super::connect::{CONNECTIONS_MAX, Wire, connect};
+use super::{Answer, RemoteSpec, Shared, lock};
+
+/// How long to wait before the next attempt to connect, at first and at most.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// A connection that has held for this long was good: the pauses begin anew.
+const GOOD: Duration = Duration::from_secs(2);
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Receives of one connection before the others have their turn.
+const RECEIVES_MAX: usize = 16;
+
+/// See the module's documentation.
+pub(super) struct Keeper {
+    spec: RemoteSpec,
+    shared: Arc<Shared>,
+    client: Client,
+    answers: BTreeMap<u64, Answer>,
+    wires: Vec<Wire>,
+    /// How many connections the server has taken.
+    connections_max: usize,
+    started: Instant,
+    connected_at: Instant,
+    retry_at: Instant,
+    pause: Duration,
+    buffer: Vec<u8>,
+}
+
+impl Keeper {
+    pub fn new(spec: RemoteSpec, offer: Offer, wires: Vec<Wire>, shared: Arc<Shared>) -> Keeper {
+        let now = Instant::now();
+        let mut client = Client::new(offer);
+        client.connected(Nanos::ZERO, wires.len(), &offer).expect("it is what it offers");
+        Keeper {
+            spec,
+            shared,
+            client,
+            answers: BTreeMap::new(),
+            connections_max: wires.len(),
+            wires,
+            started: now,
+            connected_at: now,
+            retry_at: now,
+            pause: PAUSE,
+            buffer: vec![0; RECEIVE_BYTES],
+        }
+    }
+
+    /// Runs until the device is closed.
+    pub fn run(mut self) {
+        while self.take_asked() {
+            if self.wires.is_empty() && Instant::now() >= self.retry_at {
+                self.reconnect();
+            }
+            self.client.send_waiting(self.now());
+            if let Err(why) = self.send() {
+                self.lose(&why.to_string());
+            }
+            self.give_up_late();
+            self.tell_ended();
+            match self.wait() {
+                Ok(ready) => {
+                    for index in ready {
+                        if let Err(why) = self.receive(index) {
+                            self.lose(&why);
+                            break;
+                        }
+                    }
+                }
+                Err(why) => self.lose(&why.to_string()),
+            }
+            self.tell_ended();
+        }
+        for wire in &mut self.wires {
+            // A word of farewell, which need not arrive.
+            let _ = wire.write(&p::request(p::CMD_DISC, 0, 0, 0, 0)).and_then(|_| wire.flush());
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// False once the device is closed.
+    fn take_asked(&mut self) -> bool {
+        self.shared.bell.silence();
+        let (asked, closed) = {
+            let mut inbox = lock(&self.shared.inbox);
+            (std::mem::take(&mut inbox.asked), inbox.closed)
+        };
+        let now = self.now();
+        for (io, answer) in asked {
+            let number = self.client.submit(now, io);
+            self.answers.insert(number, answer);
+        }
+        !closed
+    }
+
+    fn tell_ended(&mut self) {
+        for (number, result) in self.client.take_ended() {
+            if let Some(answer) = self.answers.remove(&number) {
+                answer(result);
+            }
+        }
+    }
+
+    fn reconnect(&mut self) {
+        let made = connect(&self.spec.uri, self.connections_max).map_err(|error| error.to_string()).and_then(
+            |(wires, offer)| {
+                let now = self.now();
+                self.client.connected(now, wires.len(), &offer).map_err(|error| error.to_string())?;
+                Ok(wires)
+            },
+        );
+        match made {
+            Ok(wires) => {
+                self.wires = wires;
+                self.connected_at = Instant::now();
+                let mut link = lock(&self.shared.link);
+                (link.connections, link.since) = (self.wires.len(), self.connected_at);
+            }
+            Err(why) => {
+                // One that took several may take fewer, and the next one more.
+                self.connections_max = CONNECTIONS_MAX;
+                self.wait_with_next(&why);
+            }
+        }
+    }
+
+    /// The connections are of no more use.
+    fn lose(&mut self, why: &str) {
+        if self.wires.is_empty() {
+            return;
+        }
+        self.wires.clear();
+        self.client.lost();
+        if self.connected_at.elapsed() >= GOOD {
+            self.pause = PAUSE;
+        }
+        {
+            let mut link = lock(&self.shared.link);
+            (link.connections, link.since) = (0, Instant::now());
+            link.losses += 1;
+        }
+        self.wait_with_next(why);
+    }
+
+    fn wait_with_next(&mut self, why: &str) {
+        lock(&self.shared.link).why = Some(why.to_owned());
+        self.retry_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    /// Ends with an error what the server has not answered for as long as it may take.
+    fn give_up_late(&mut self) {
+        let is_late = self.give_up_at().is_some_and(|at| at <= self.now());
+        if is_late {
+            self.lose("the server has not answered for as long as the device's \"timeout\" allows");
+            self.client.give_up();
+        }
+    }
+
+    fn give_up_at(&self) -> Option<Nanos> {
+        let timeout = Nanos(self.spec.timeout?.as_nanos() as u64);
+        Some(self.client.oldest()? + timeout)
+    }
+
+    /// Sends as much as the connections take.
+    fn send(&mut self) -> io::Result<()> {
+        for (index, wire) in self.wires.iter_mut().enumerate() {
+            let outgoing = self.client.outgoing(index);
+            let mut sent = 0;
+            while sent < outgoing.len() {
+                match wire.write(&outgoing[sent..]) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(bytes) => sent += bytes,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            outgoing.drain(..sent);
+            match wire.flush() {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ => {}
+            }
+        }
+        lock(&self.shared.link).kept_bytes = self.client.kept_bytes();
+        Ok(())
+    }
+
+    /// Takes what a connection has brought.
+    fn receive(&mut self, index: usize) -> Result<(), String> {
+        for _ in 0..RECEIVES_MAX {
+            match self.wires[index].read(&mut self.buffer) {
+                Ok(0) => return Err("the server has ended the connection".to_owned()),
+                Ok(bytes) => {
+                    let now = self.now();
+                    self.client
+                        .receive(now, index, &self.buffer[..bytes])
+                        .map_err(|error| error.to_string())?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(format!("the connection is lost: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something can be done; the connections that have brought something.
+    fn wait(&mut self) -> io::Result<Vec<usize>> {
+        let mut fds = vec![poll_for(self.shared.bell.fd(), libc::POLLIN)];
+        for (index, wire) in self.wires.iter().enumerate() {
+            let holds = wire.is_holding() || !self.client.outgoing(index).is_empty();
+            fds.push(poll_for(wire.fd(), if holds { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }));
+        }
+        let now = self.now();
+        let retry = self.wires.is_empty().then(|| {
+            let rest = self.retry_at.saturating_duration_since(Instant::now());
+            now + Nanos(rest.as_nanos() as u64)
+        });
+        let next = [retry, self.client.next_deadline(), self.give_up_at()].into_iter().flatten().min();
+        // Rounded up: what is due must be so on return.
+        let timeout =
+            next.map_or(-1, |at| i32::try_from(at.since(now).0.div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        // SAFETY: the array lives for the call, and its length is told.
+        let done = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        if done < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(Vec::new()) } else { Err(error) };
+        }
+        let came = libc::POLLIN | libc::POLLERR | libc::POLLHUP;
+        let ready = fds[1..].iter().enumerate().filter(|(_, fd)| fd.revents & came != 0);
+        Ok(ready.map(|(index, _)| index).collect())
+    }
+}
+
+fn poll_for(fd: std::os::fd::RawFd, events: i16) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}

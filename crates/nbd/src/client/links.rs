@@ -1,0 +1,175 @@
+//! Connections made and lost: what is sent again, what has to wait, and how the client knows its server.
+
+use dcd_engine::{Buf, Extent, Io, Nanos, SECTOR_BYTES};
+
+use super::wire::Link;
+use super::{Client, Kept, Origin, SETTLE};
+use crate::handshake::Offer;
+use crate::protocol as p;
+
+/// Blocks that the client knows its server by.
+const MARKS_MAX: usize = 8;
+/// Of each, no more than this.
+const MARK_BYTES_MAX: usize = 4096;
+/// What an export must not come back without.
+const NEEDED: u16 = p::TFLAG_READ_ONLY
+    | p::TFLAG_SEND_FLUSH
+    | p::TFLAG_SEND_FUA
+    | p::TFLAG_SEND_TRIM
+    | p::TFLAG_SEND_WRITE_ZEROES;
+
+/// Why a connection is of no more use, or is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("the server's answer is none of the NBD protocol")]
+    Protocol,
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    #[error("the export has other content than before: it is another disk, or an older state of this one")]
+    OtherContent,
+    #[error("a block that was read to know the export again cannot be read")]
+    Unreadable,
+    #[error("the export has {now} bytes and had {before}: it is another disk")]
+    OtherSize { before: u64, now: u64 },
+    #[error(
+        "the export came back with other properties (flags {now:#x}, which were {before:#x}; blocks of {block} bytes at least)"
+    )]
+    OtherProperties { before: u16, now: u16, block: u32 },
+}
+
+/// A write that was on its way when a connection was lost.
+#[derive(Debug)]
+pub(super) struct Hazard {
+    extent: Extent,
+    /// The number of the write. Those with higher ones are newer.
+    write: u64,
+    /// None until there is a connection again.
+    pub until: Option<Nanos>,
+}
+
+impl Hazard {
+    /// True where this operation has to wait.
+    pub fn holds(&self, number: u64, extent: Extent) -> bool {
+        number > self.write && self.extent.overlaps(extent)
+    }
+}
+
+/// A block that is on the server's medium for certain.
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub extent: Extent,
+    sum: u32,
+}
+
+impl Client {
+    /// True while there are connections.
+    pub fn is_connected(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// True while blocks are read to know the server again.
+    pub fn is_checking(&self) -> bool {
+        self.ops.values().any(|op| matches!(op.origin, Origin::Check(_)))
+    }
+
+    /// When something that waits may be sent without anything having happened.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        match self.waiting.is_empty() {
+            true => None,
+            false => self.hazards.iter().filter_map(|hazard| hazard.until).min(),
+        }
+    }
+
+    /// Connections have been made, all to one server.
+    ///
+    /// # Errors
+    /// Where the server has another export under the name.
+    pub fn connected(&mut self, now: Nanos, connections: usize, offer: &Offer) -> Result<(), LinkError> {
+        let before = &self.offer;
+        if offer.bytes != before.bytes {
+            return Err(LinkError::OtherSize { before: before.bytes, now: offer.bytes });
+        }
+        if offer.flags & NEEDED != before.flags & NEEDED || offer.block_bytes_min > before.block_bytes_min {
+            return Err(LinkError::OtherProperties {
+                before: before.flags,
+                now: offer.flags,
+                block: offer.block_bytes_min,
+            });
+        }
+        self.offer.payload_bytes_max = offer.payload_bytes_max;
+        self.links.resize_with(connections, Link::default);
+        for hazard in &mut self.hazards {
+            hazard.until.get_or_insert(now + SETTLE);
+        }
+        let reads: Vec<(Io, u32)> = self.marks.iter().map(Mark::check).collect();
+        for (read, sum) in reads {
+            // Before all that waits, of which there may be more than is looked at.
+            let number = self.add(now, read, Origin::Check(sum));
+            self.waiting.remove(&number);
+            self.send(number);
+        }
+        self.send_waiting(now);
+        Ok(())
+    }
+
+    /// The connections are gone. All that the server has not flushed is sent again, by the next one.
+    pub fn lost(&mut self) {
+        self.links.clear();
+        self.ops.retain(|_, op| !matches!(op.origin, Origin::Check(_)));
+        for (number, op) in &mut self.ops {
+            if op.link.take().is_some() && op.io.modifies() {
+                let extent = op.io.extent().expect("what modifies has an extent");
+                self.hazards.push(Hazard { extent, write: *number, until: None });
+            }
+            op.done = 0;
+            self.waiting.insert(*number);
+        }
+        self.waiting.retain(|number| self.ops.contains_key(number));
+        self.kept_bytes = 0;
+        for (number, Kept { io, .. }) in std::mem::take(&mut self.kept) {
+            let op = super::Op {
+                io,
+                origin: Origin::Resent,
+                since: Nanos::ZERO,
+                link: None,
+                done: 0,
+                piece: 0,
+                covers: 0,
+            };
+            self.ops.insert(number, op);
+            self.waiting.insert(number);
+        }
+    }
+
+    /// Remembers a block that is on the medium, unless a newer write is on its way there.
+    pub(super) fn remember(&mut self, mark: Option<Mark>) {
+        let Some(mark) = mark else { return };
+        let touches =
+            |io: &Io| io.modifies() && io.extent().is_some_and(|extent| extent.overlaps(mark.extent));
+        let is_newer =
+            self.ops.values().any(|op| touches(&op.io)) || self.kept.values().any(|kept| touches(&kept.io));
+        if is_newer {
+            return;
+        }
+        self.marks.retain(|other| !other.extent.overlaps(mark.extent));
+        if self.marks.len() == MARKS_MAX {
+            self.marks.remove(0);
+        }
+        self.marks.push(mark);
+    }
+}
+
+impl Mark {
+    /// The beginning of a write.
+    pub fn of(io: &Io) -> Option<Mark> {
+        let Io::Write { at, buf, .. } = io else { return None };
+        let bytes = &buf.bytes()[..buf.len().min(MARK_BYTES_MAX)];
+        let extent = Extent::new(*at, bytes.len() as u64 / SECTOR_BYTES);
+        Some(Mark { extent, sum: crc32c::crc32c(bytes) })
+    }
+
+    fn check(&self) -> (Io, u32) {
+        let bytes = (self.extent.sectors * SECTOR_BYTES) as usize;
+        (Io::Read { at: self.extent.start, buf: Buf::zeroed(bytes) }, self.sum)
+    }
+}

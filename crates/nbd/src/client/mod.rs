@@ -1,0 +1,386 @@
+//! A client of the transmission phase that survives the loss of its server: a state machine without I/O.
+//!
+//! It is given operations, bytes that came in, and the news that connections were made or lost. It gives bytes to send and
+//! the ends of operations. While there is no connection, operations wait. A server may have lost, together with the
+//! connection, everything that it acknowledged and did not flush. So the client keeps such writes, and sends them again.
+//!
+//! ```text
+//!             send              answer              flush
+//!   waiting ───────▶ in flight ────────▶ kept ───────────────▶ (done)
+//!      ▲                 │ lost            │ lost      reads, durable writes, flushes: done with the answer
+//!      └─────────────────┴─────────────────┘
+//! ```
+//!
+//! What it promises:
+//! - An operation that overlaps an older one is sent when that is answered, unless both read. So what is sent again arrives in
+//!   the order in which it was asked for.
+//! - A flush is sent when all that was kept has been sent again and answered.
+//! - If what was answered before cannot be written again, the next flush fails.
+//! - A write that was in flight at a loss may still be carried out by the old server. A newer one over the same sectors
+//!   waits [`SETTLE`] from the next connection on. The protocol has no way to be sure.
+//! - After a loss, nothing is sent before blocks that a flush has covered were read and found as they were.
+
+mod links;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dcd_engine::{Buf, Durability, ErrorKind, Extent, Io, IoError, IoResult, Lba, Nanos, SECTOR_BYTES};
+
+use crate::handshake::Offer;
+use links::{Hazard, Mark};
+use wire::Link;
+
+pub use links::LinkError;
+
+/// Unflushed writes that are kept before the client flushes on its own. With twice as many, volatile writes wait.
+pub const KEPT_BYTES_MAX: u64 = 32 << 20;
+/// How long a newer write waits for what an old server may still do to its sectors.
+pub const SETTLE: Nanos = Nanos::from_secs(10);
+/// Requests in flight, of all connections.
+const DEPTH: usize = 128;
+/// How many operations that wait are looked at for one that can be sent.
+const LOOKED_AT_MAX: usize = 256;
+/// The longest read or write on the wire.
+const PIECE_BYTES_MAX: u64 = 4 << 20;
+/// The longest piece of a range that carries no data.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// The longest write of zeroes to a server that cannot write them itself.
+const ZEROES_BYTES_MAX: u64 = 1 << 20;
+
+/// Who waits for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Client,
+    /// Nobody: it was answered, and is sent again.
+    Resent,
+    /// Nobody: a flush of the client's own.
+    Own,
+    /// The client itself: a block that it knows by this checksum.
+    Check(u32),
+}
+
+/// An operation that the server has not answered.
+#[derive(Debug)]
+struct Op {
+    io: Io,
+    origin: Origin,
+    since: Nanos,
+    /// The connection that it is on; none while it waits.
+    link: Option<usize>,
+    /// What of it was answered, and what is on its way, in bytes.
+    done: u64,
+    piece: u64,
+    /// Of a flush: it covers what was answered before this count.
+    covers: u64,
+}
+
+/// A write that was answered and that no flush has covered.
+#[derive(Debug)]
+struct Kept {
+    io: Io,
+    /// What the count of answers was.
+    answered: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Client {
+    offer: Offer,
+    next: u64,
+    /// In the order of their numbers, which is that in which they were asked for.
+    ops: BTreeMap<u64, Op>,
+    waiting: BTreeSet<u64>,
+    kept: BTreeMap<u64, Kept>,
+    kept_bytes: u64,
+    answers: u64,
+    /// Empty while there is no connection.
+    links: Vec<Link>,
+    hazards: Vec<Hazard>,
+    marks: Vec<Mark>,
+    /// Something that was answered is lost.
+    broken: Option<IoError>,
+    ended: Vec<(u64, IoResult)>,
+}
+
+impl Client {
+    pub fn new(offer: Offer) -> Client {
+        Client {
+            offer,
+            next: 0,
+            ops: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            answers: 0,
+            links: Vec::new(),
+            hazards: Vec::new(),
+            marks: Vec::new(),
+            broken: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Takes an operation, whose end comes by [`Client::take_ended`] under the number that is returned.
+    pub fn submit(&mut self, now: Nanos, io: Io) -> u64 {
+        if io.modifies() {
+            let extent = io.extent().expect("what modifies has an extent");
+            self.marks.retain(|mark| !mark.extent.overlaps(extent));
+        }
+        let number = self.add(now, io, Origin::Client);
+        self.send_waiting(now);
+        number
+    }
+
+    /// What has ended since the last time.
+    pub fn take_ended(&mut self) -> Vec<(u64, IoResult)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// When the oldest operation that somebody waits for was asked for.
+    pub fn oldest(&self) -> Option<Nanos> {
+        let mut waited_for = self.ops.values().filter(|op| op.origin == Origin::Client);
+        waited_for.next().map(|op| op.since)
+    }
+
+    /// Writes that are kept, in bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// Nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Ends all that somebody waits for with an error: the server has not answered for too long. Writes among that may have
+    /// been carried out, or may be later. What was answered before is still kept.
+    ///
+    /// # Panics
+    /// While there is a connection: its answers would be taken for those of others.
+    pub fn give_up(&mut self) {
+        assert!(self.links.is_empty(), "connections are lost before operations are given up");
+        let waited_for = self.ops.iter().filter(|(_, op)| op.origin == Origin::Client);
+        for number in waited_for.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.end(number, Err(ErrorKind::Medium));
+        }
+    }
+
+    fn add(&mut self, now: Nanos, io: Io, origin: Origin) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let op = Op { io, origin, since: now, link: None, done: 0, piece: 0, covers: 0 };
+        self.ops.insert(number, op);
+        self.waiting.insert(number);
+        number
+    }
+
+    /// Sends what can be sent.
+    pub fn send_waiting(&mut self, now: Nanos) {
+        if self.links.is_empty() || self.waiting.is_empty() {
+            return;
+        }
+        self.hazards.retain(|hazard| hazard.until.is_none_or(|until| until > now));
+        let checking = self.is_checking();
+        let resending = self.ops.values().any(|op| op.origin == Origin::Resent);
+        let in_flight = self.ops.values().filter(|op| op.link.is_some());
+        let mut before: Vec<(Extent, bool)> =
+            in_flight.filter_map(|op| Some((op.io.extent()?, op.io.modifies()))).collect();
+        let mut depth = self.ops.len() - self.waiting.len();
+        let looked_at: Vec<u64> = self.waiting.iter().take(LOOKED_AT_MAX).copied().collect();
+        for number in looked_at {
+            if depth >= DEPTH {
+                return;
+            }
+            let op = &self.ops[&number];
+            let may = match op.origin {
+                Origin::Check(_) => unreachable!("checks are sent as soon as there is a connection"),
+                _ if checking => false,
+                _ => match op.io.extent() {
+                    None => !resending,
+                    Some(extent) => {
+                        let modifies = op.io.modifies();
+                        let in_turn = before
+                            .iter()
+                            .all(|(other, wrote)| !(modifies || *wrote) || !other.overlaps(extent));
+                        before.push((extent, modifies));
+                        let settled =
+                            !modifies || !self.hazards.iter().any(|hazard| hazard.holds(number, extent));
+                        in_turn && settled && (self.has_room() || !self.will_be_kept(op))
+                    }
+                },
+            };
+            if may {
+                self.waiting.remove(&number);
+                self.send(number);
+                depth += 1;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.kept_bytes < 2 * KEPT_BYTES_MAX
+    }
+
+    fn will_be_kept(&self, op: &Op) -> bool {
+        op.origin == Origin::Client && op.io.modifies() && !is_durable(&op.io)
+    }
+
+    /// Sends the next piece of an operation.
+    fn send(&mut self, number: u64) {
+        let answers = self.answers;
+        let (index, link) = self
+            .links
+            .iter_mut()
+            .enumerate()
+            .min_by_key(|(_, link)| link.in_flight)
+            .expect("operations are sent while there is a connection");
+        let op = self.ops.get_mut(&number).expect("it is waiting");
+        op.link = Some(index);
+        op.covers = answers;
+        op.piece = link.push(&self.offer, number, &op.io, op.done);
+    }
+
+    /// The server has answered the piece of an operation that was on its way.
+    fn answered(&mut self, now: Nanos, number: u64, status: Result<(), ErrorKind>) -> Result<(), LinkError> {
+        let op = self.ops.get_mut(&number).expect("its link has looked");
+        op.done += op.piece;
+        if status.is_ok() && op.io.extent().is_some_and(|extent| op.done < extent.sectors * SECTOR_BYTES) {
+            self.send(number);
+            return Ok(());
+        }
+        self.answers += 1;
+        match (op.origin, status) {
+            (Origin::Check(sum), Ok(())) => {
+                let found = self.remove(number).io.take_buf();
+                if crc32c::crc32c(found.bytes()) != sum {
+                    return Err(LinkError::OtherContent);
+                }
+            }
+            (Origin::Check(_), Err(_)) => return Err(LinkError::Unreadable),
+            (Origin::Own, status) => {
+                let covers = self.remove(number).covers;
+                match status {
+                    Ok(()) => self.covered(covers),
+                    Err(kind) => self.broken = Some(IoError::new(kind)),
+                }
+            }
+            (Origin::Resent, Ok(())) => {
+                let op = self.remove(number);
+                self.keep(number, op.io);
+            }
+            (Origin::Resent, Err(kind)) => {
+                let op = self.remove(number);
+                self.broken = Some(IoError { kind, extent: op.io.extent() });
+            }
+            (Origin::Client, status) => self.answer(now, number, status),
+        }
+        Ok(())
+    }
+
+    /// Ends an operation that somebody waits for, as the server has answered it.
+    fn answer(&mut self, now: Nanos, number: u64, mut status: Result<(), ErrorKind>) {
+        let op = &self.ops[&number];
+        if matches!(op.io, Io::Flush) {
+            let covers = op.covers;
+            if status.is_ok() {
+                self.covered(covers);
+                if let Some(error) = self.broken.take() {
+                    status = Err(error.kind);
+                }
+            }
+            self.end(number, status);
+        } else if op.io.modifies() && status.is_ok() {
+            let mark = Mark::of(&op.io);
+            let kept = (!is_durable(&op.io) || self.is_over_kept(&op.io)).then(|| copy_of(&op.io));
+            self.end(number, status);
+            match kept {
+                Some(io) => self.keep(number, io),
+                None => self.remember(mark),
+            }
+        } else {
+            self.end(number, status);
+        }
+        if self.kept_bytes >= KEPT_BYTES_MAX && !self.ops.values().any(|op| matches!(op.io, Io::Flush)) {
+            self.add(now, Io::Flush, Origin::Own);
+        }
+    }
+
+    /// A durable write over one that would be sent again after a loss has to be sent again after it.
+    fn is_over_kept(&self, io: &Io) -> bool {
+        let extent = io.extent().expect("writes have an extent");
+        self.kept.values().any(|kept| kept.io.extent().is_some_and(|other| other.overlaps(extent)))
+    }
+
+    fn keep(&mut self, number: u64, io: Io) {
+        self.kept_bytes += size(&io);
+        self.kept.insert(number, Kept { io, answered: self.answers });
+    }
+
+    /// A flush has covered what was answered before this count.
+    fn covered(&mut self, answers: u64) {
+        let mut last = None;
+        let is_covered = |kept: &Kept| kept.answered <= answers;
+        let numbers: Vec<u64> =
+            self.kept.iter().filter(|(_, kept)| is_covered(kept)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let kept = self.kept.remove(&number).expect("counted");
+            self.kept_bytes -= size(&kept.io);
+            last = Mark::of(&kept.io);
+        }
+        self.remember(last);
+    }
+
+    fn remove(&mut self, number: u64) -> Op {
+        self.waiting.remove(&number);
+        self.ops.remove(&number).expect("it is there")
+    }
+
+    fn end(&mut self, number: u64, status: Result<(), ErrorKind>) {
+        let op = self.remove(number);
+        let extent = op.io.extent();
+        let result = match status {
+            Ok(()) => IoResult::ok(op.io.take_buf()),
+            Err(kind) => IoResult::err(op.io.take_buf(), IoError { kind, extent }),
+        };
+        self.ended.push((number, result));
+    }
+}
+
+fn is_durable(io: &Io) -> bool {
+    matches!(
+        io,
+        Io::Write { durability: Durability::Durable, .. }
+            | Io::WriteZeroes { durability: Durability::Durable, .. }
+    )
+}
+
+/// What is kept of a write: the buffer goes back to who sent it.
+fn copy_of(io: &Io) -> Io {
+    match io {
+        Io::Write { at, buf, durability } => {
+            Io::Write { at: *at, buf: Buf::copy_of(buf.bytes()), durability: *durability }
+        }
+        Io::WriteZeroes { extent, unmap, durability } => {
+            Io::WriteZeroes { extent: *extent, unmap: *unmap, durability: *durability }
+        }
+        Io::Discard { extent } => Io::Discard { extent: *extent },
+        Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => unreachable!("only what modifies is kept"),
+    }
+}
+
+/// The memory that a kept write takes.
+fn size(io: &Io) -> u64 {
+    const OF_ITS_OWN: u64 = 256;
+    match io {
+        Io::Write { buf, .. } => buf.len() as u64 + OF_ITS_OWN,
+        _ => OF_ITS_OWN,
+    }
+}
+
+/// The first sector of an operation, as a byte offset.
+fn offset(at: Lba) -> u64 {
+    at.0 * SECTOR_BYTES
+}

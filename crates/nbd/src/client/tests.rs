@@ -1,0 +1,513 @@
+//! The client beside a server that loses connections, its volatile writes, and time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::protocol as p;
+
+const SECTORS: usize = 24;
+const SECTOR: usize = SECTOR_BYTES as usize;
+const FLAGS: u16 = p::TFLAG_HAS_FLAGS
+    | p::TFLAG_SEND_FLUSH
+    | p::TFLAG_SEND_FUA
+    | p::TFLAG_SEND_TRIM
+    | p::TFLAG_CAN_MULTI_CONN;
+
+fn offer() -> Offer {
+    Offer {
+        bytes: (SECTORS * SECTOR) as u64,
+        flags: FLAGS,
+        block_bytes_min: 512,
+        block_bytes_preferred: 4096,
+        // So that a request of three sectors takes two pieces.
+        payload_bytes_max: 2 * SECTOR as u32,
+    }
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+struct Asked {
+    command: u16,
+    flags: u16,
+    cookie: u64,
+    first: usize,
+    sectors: usize,
+    /// One byte for each sector.
+    data: Vec<u8>,
+}
+
+/// Sectors that each hold one byte over and over.
+#[derive(Default)]
+struct Server {
+    durable: Vec<u8>,
+    /// Writes that a crash may lose, the oldest first.
+    volatile: Vec<(usize, u8)>,
+    /// For each connection what came and was not parsed, and what was not carried out.
+    links: Vec<(Vec<u8>, Vec<Asked>)>,
+    /// What lost connections have brought, and until when it may still be carried out; none while there is no connection.
+    late: Vec<(Asked, Option<Nanos>)>,
+    /// Answers that have not gone out, with their connections.
+    replies: Vec<(usize, Vec<u8>)>,
+}
+
+impl Server {
+    fn now(&self, sector: usize) -> u8 {
+        let newest = self.volatile.iter().rev().find(|(at, _)| *at == sector);
+        newest.map_or(self.durable[sector], |(_, value)| *value)
+    }
+
+    fn flush(&mut self) {
+        for (sector, value) in self.volatile.drain(..) {
+            self.durable[sector] = value;
+        }
+    }
+
+    /// Takes what the client sends.
+    fn take(&mut self, client: &mut Client) {
+        for (index, (unparsed, asked)) in self.links.iter_mut().enumerate() {
+            unparsed.append(client.outgoing(index));
+            while unparsed.len() >= p::REQUEST_HEADER_BYTES {
+                let header = unparsed.first_chunk().expect("that long");
+                let header = p::RequestHeader::parse(header);
+                assert_eq!(header.magic, p::REQUEST_MAGIC);
+                let payload = if header.command == p::CMD_WRITE { header.length as usize } else { 0 };
+                assert!(payload <= 2 * SECTOR, "longer than what the server takes");
+                let end = p::REQUEST_HEADER_BYTES + payload;
+                assert!(unparsed.len() >= end, "requests are sent whole here");
+                asked.push(Asked {
+                    command: header.command,
+                    flags: header.flags,
+                    cookie: header.cookie,
+                    first: header.offset as usize / SECTOR,
+                    sectors: header.length as usize / SECTOR,
+                    data: unparsed[p::REQUEST_HEADER_BYTES..end].iter().step_by(SECTOR).copied().collect(),
+                });
+                unparsed.drain(..end);
+            }
+        }
+    }
+
+    /// Carries a request out, and answers.
+    fn run(&mut self, asked: &Asked) -> Vec<u8> {
+        let mut reply = p::simple_reply(0, asked.cookie).to_vec();
+        let range = asked.first..asked.first + asked.sectors;
+        match asked.command {
+            p::CMD_READ => {
+                for sector in range {
+                    let value = self.now(sector);
+                    reply.resize(reply.len() + SECTOR, value);
+                }
+            }
+            p::CMD_WRITE => {
+                for (sector, value) in range.zip(&asked.data) {
+                    self.volatile.push((sector, *value));
+                    if asked.flags & p::CMD_FLAG_FUA != 0 {
+                        self.durable[sector] = *value;
+                        self.volatile.retain(|(at, _)| *at != sector);
+                    }
+                }
+            }
+            // It need not do anything, and does that here.
+            p::CMD_TRIM => {}
+            p::CMD_FLUSH => self.flush(),
+            other => panic!("command {other}"),
+        }
+        reply
+    }
+
+    /// Loses the connections, and where it crashes, some of what is volatile.
+    fn lose(&mut self, random: &mut ChaCha8Rng) {
+        self.replies.clear();
+        let crashes = random.random_bool(0.5);
+        if crashes {
+            self.late.clear();
+            for (sector, value) in std::mem::take(&mut self.volatile) {
+                if random.random_bool(0.5) {
+                    self.durable[sector] = value;
+                }
+            }
+        }
+        for (_, asked) in std::mem::take(&mut self.links) {
+            // Of a server that goes on, all that came may still be carried out.
+            let late = asked.into_iter().filter(|_| !crashes);
+            self.late.extend(late.map(|asked| (asked, None)));
+        }
+    }
+}
+
+/// What the client was asked for, and what must come of it.
+enum Asking {
+    Read(Vec<u8>),
+    Write,
+    /// For each sector: the newest write of it was answered when the flush was asked for.
+    Flush(Vec<bool>),
+}
+
+struct Rig {
+    random: ChaCha8Rng,
+    now: Nanos,
+    client: Client,
+    server: Server,
+    content: Vec<u8>,
+    /// The newest write of each sector.
+    newest: Vec<Option<u64>>,
+    asking: BTreeMap<u64, Asking>,
+    losses: usize,
+    /// How probable a loss is in each step.
+    loss: f64,
+}
+
+impl Rig {
+    fn new(seed: u64) -> Rig {
+        Rig {
+            random: ChaCha8Rng::seed_from_u64(seed),
+            now: Nanos::from_secs(1),
+            client: Client::new(offer()),
+            server: Server { durable: vec![0; SECTORS], ..Server::default() },
+            content: vec![0; SECTORS],
+            newest: vec![None; SECTORS],
+            asking: BTreeMap::new(),
+            losses: 0,
+            loss: 0.08,
+        }
+    }
+
+    fn ask(&mut self) {
+        let sectors = self.random.random_range(1..=3);
+        let first = self.random.random_range(0..=SECTORS - sectors);
+        let (at, range) = (Lba(first as u64), first..first + sectors);
+        match self.random.random_range(0..10) {
+            0..3 => {
+                let number =
+                    self.client.submit(self.now, Io::Read { at, buf: Buf::zeroed(sectors * SECTOR) });
+                self.asking.insert(number, Asking::Read(self.content[range].to_vec()));
+            }
+            3..8 => {
+                let value = self.random.random();
+                let buf = Buf::copy_of(&vec![value; sectors * SECTOR]);
+                let durable = self.random.random_bool(0.3);
+                let durability = if durable { Durability::Durable } else { Durability::Volatile };
+                let number = self.client.submit(self.now, Io::Write { at, buf, durability });
+                self.asking.insert(number, Asking::Write);
+                self.content[range.clone()].fill(value);
+                self.newest[range].fill(Some(number));
+            }
+            8 => {
+                let extent = Extent::new(at, sectors as u64);
+                let durability = Durability::Volatile;
+                let number =
+                    self.client.submit(self.now, Io::WriteZeroes { extent, unmap: true, durability });
+                self.asking.insert(number, Asking::Write);
+                self.content[range.clone()].fill(0);
+                self.newest[range].fill(Some(number));
+            }
+            _ => self.flush(),
+        }
+    }
+
+    fn flush(&mut self) {
+        let is_answered = |write: &Option<u64>| write.is_none_or(|number| !self.asking.contains_key(&number));
+        let answered = self.newest.iter().map(is_answered).collect();
+        let number = self.client.submit(self.now, Io::Flush);
+        self.asking.insert(number, Asking::Flush(answered));
+    }
+
+    /// Something happens.
+    fn step(&mut self) {
+        self.now += Nanos::from_millis(self.random.random_range(0..1500));
+        if self.random.random_bool(0.5) {
+            self.run_late();
+        }
+        if self.server.links.is_empty() {
+            let links = self.random.random_range(1..=3);
+            self.server.links.resize_with(links, Default::default);
+            self.client.connected(self.now, links, &offer()).expect("it is the same export");
+            for (_, until) in &mut self.server.late {
+                until.get_or_insert(self.now + SETTLE);
+            }
+        } else if self.random.random_bool(self.loss) {
+            self.losses += 1;
+            self.server.take(&mut self.client);
+            self.server.lose(&mut self.random);
+            self.client.lost();
+        } else if self.random.random_bool(0.5) {
+            self.carry_out();
+        } else {
+            self.answer();
+        }
+        self.client.send_waiting(self.now);
+        self.look_at_ended();
+    }
+
+    /// An old connection's request is carried out late.
+    fn run_late(&mut self) {
+        let now = self.now;
+        self.server.late.retain(|(_, until)| until.is_none_or(|until| until > now));
+        if !self.server.late.is_empty() {
+            let index = self.random.random_range(0..self.server.late.len());
+            let (asked, _) = self.server.late.remove(index);
+            self.server.run(&asked);
+        }
+    }
+
+    /// The server carries out one of the requests that it has, in any order.
+    fn carry_out(&mut self) {
+        self.server.take(&mut self.client);
+        let all: Vec<(usize, usize)> = (0..self.server.links.len())
+            .flat_map(|link| (0..self.server.links[link].1.len()).map(move |at| (link, at)))
+            .collect();
+        if !all.is_empty() {
+            let (link, at) = all[self.random.random_range(0..all.len())];
+            let asked = self.server.links[link].1.remove(at);
+            let reply = self.server.run(&asked);
+            self.server.replies.push((link, reply));
+        }
+    }
+
+    /// The server answers one of those that it has carried out.
+    fn answer(&mut self) {
+        if self.server.replies.is_empty() {
+            return;
+        }
+        let index = self.random.random_range(0..self.server.replies.len());
+        let (link, reply) = self.server.replies.swap_remove(index);
+        let mut reply = VecDeque::from(reply);
+        while !reply.is_empty() {
+            let take = self.random.random_range(1..=reply.len());
+            let bytes: Vec<u8> = reply.drain(..take).collect();
+            self.client.receive(self.now, link, &bytes).expect("it is an answer");
+        }
+    }
+
+    fn look_at_ended(&mut self) {
+        for (number, result) in self.client.take_ended() {
+            assert_eq!(result.status, Ok(()));
+            match self.asking.remove(&number).expect("it was asked for once") {
+                Asking::Write => {}
+                Asking::Read(expected) => {
+                    let found: Vec<u8> = result.buf.bytes().iter().step_by(SECTOR).copied().collect();
+                    assert_eq!(found, expected);
+                }
+                Asking::Flush(answered) => {
+                    for (sector, was_answered) in answered.into_iter().enumerate() {
+                        let is_newest = self.newest[sector].is_none_or(|newest| newest < number);
+                        if was_answered && is_newest {
+                            assert_eq!(self.server.durable[sector], self.content[sector], "sector {sector}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        self.loss = 0.01;
+        for _ in 0..100_000 {
+            if self.asking.is_empty() {
+                return;
+            }
+            self.step();
+        }
+        panic!("it does not end");
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_reordered_whatever_becomes_of_connections_and_servers() {
+    let mut losses = 0;
+    for seed in 0..400 {
+        let mut rig = Rig::new(seed);
+        for _ in 0..60 {
+            for _ in 0..rig.random.random_range(0..3) {
+                rig.ask();
+            }
+            rig.step();
+        }
+        rig.drain();
+        rig.flush();
+        rig.drain();
+        assert_eq!(rig.server.durable, rig.content, "seed {seed}");
+        losses += rig.losses;
+    }
+    assert!(losses > 1000, "{losses}");
+}
+
+/// A client with one connection, over which the bytes are looked at.
+fn connected() -> Client {
+    let mut client = Client::new(offer());
+    client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    client
+}
+
+fn write(at: u64, value: u8, durability: Durability) -> Io {
+    Io::Write { at: Lba(at), buf: Buf::copy_of(&[value; SECTOR]), durability }
+}
+
+/// The commands that wait to be sent, with their cookies.
+fn sent(client: &mut Client) -> Vec<(u16, u64)> {
+    let mut server = Server { links: vec![Default::default()], ..Server::default() };
+    server.take(client);
+    server.links[0].1.iter().map(|asked| (asked.command, asked.cookie)).collect()
+}
+
+fn answer(client: &mut Client, cookie: u64, error: u32) -> Result<(), LinkError> {
+    client.receive(Nanos::ZERO, 0, &p::simple_reply(error, cookie))
+}
+
+#[test]
+fn a_flush_fails_where_a_write_that_was_answered_cannot_be_written_again() {
+    let mut client = connected();
+    let number = client.submit(Nanos::ZERO, write(0, 1, Durability::Volatile));
+    sent(&mut client);
+    answer(&mut client, number, 0).unwrap();
+    client.lost();
+    let flush = client.submit(Nanos::ZERO, Io::Flush);
+    client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    assert_eq!(sent(&mut client), [(p::CMD_WRITE, number)], "the flush waits for what was answered");
+    answer(&mut client, number, 5).unwrap();
+    assert_eq!(sent(&mut client), [(p::CMD_FLUSH, flush)]);
+    answer(&mut client, flush, 0).unwrap();
+    let ended = client.take_ended();
+    assert!(ended.iter().any(|(number, result)| *number == flush && result.status.is_err()));
+    let flush = client.submit(Nanos::ZERO, Io::Flush);
+    sent(&mut client);
+    answer(&mut client, flush, 0).unwrap();
+    assert_eq!(client.take_ended()[0].1.status, Ok(()), "it was told once");
+}
+
+#[test]
+fn another_disk_under_the_name_is_refused_and_told_apart_by_what_was_flushed() {
+    let mut client = connected();
+    let number = client.submit(Nanos::ZERO, write(3, 7, Durability::Durable));
+    sent(&mut client);
+    answer(&mut client, number, 0).unwrap();
+    client.lost();
+    let larger = Offer { bytes: offer().bytes * 2, ..offer() };
+    assert!(matches!(client.connected(Nanos::ZERO, 1, &larger), Err(LinkError::OtherSize { .. })));
+    let read_only = Offer { flags: FLAGS | p::TFLAG_READ_ONLY, ..offer() };
+    assert!(matches!(client.connected(Nanos::ZERO, 1, &read_only), Err(LinkError::OtherProperties { .. })));
+    let next = client.submit(Nanos::ZERO, write(9, 1, Durability::Durable));
+    for (value, is_taken) in [(8, false), (7, true)] {
+        client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+        let [(p::CMD_READ, check)] = sent(&mut client)[..] else {
+            panic!("nothing but the block is asked for")
+        };
+        let mut reply = p::simple_reply(0, check).to_vec();
+        reply.resize(reply.len() + SECTOR, value);
+        let taken = client.receive(Nanos::ZERO, 0, &reply);
+        if is_taken {
+            taken.unwrap();
+            assert_eq!(sent(&mut client), [(p::CMD_WRITE, next)]);
+        } else {
+            assert_eq!(taken, Err(LinkError::OtherContent));
+            client.lost();
+        }
+    }
+}
+
+#[test]
+fn the_server_is_known_again_however_much_is_to_be_sent_again() {
+    let large = Offer { bytes: 1 << 30, ..offer() };
+    let mut client = Client::new(large);
+    client.connected(Nanos::ZERO, 1, &large).unwrap();
+    let durable = client.submit(Nanos::ZERO, write(0, 7, Durability::Durable));
+    sent(&mut client);
+    answer(&mut client, durable, 0).unwrap();
+    let writes = 3 * LOOKED_AT_MAX as u64;
+    for at in 1..=writes {
+        let number = client.submit(Nanos::ZERO, write(at, 1, Durability::Volatile));
+        sent(&mut client);
+        answer(&mut client, number, 0).unwrap();
+    }
+    client.lost();
+    client.connected(Nanos::ZERO, 1, &large).unwrap();
+    let [(p::CMD_READ, check)] = sent(&mut client)[..] else { panic!("the block is asked for first") };
+    let mut reply = p::simple_reply(0, check).to_vec();
+    reply.resize(reply.len() + SECTOR, 7);
+    client.receive(Nanos::ZERO, 0, &reply).unwrap();
+    let mut again = 0;
+    loop {
+        let all = sent(&mut client);
+        if all.is_empty() {
+            break;
+        }
+        again += all.len() as u64;
+        for (command, number) in all {
+            assert_eq!(command, p::CMD_WRITE);
+            answer(&mut client, number, 0).unwrap();
+        }
+    }
+    assert_eq!(again, writes);
+}
+
+#[test]
+fn what_is_given_up_fails_and_what_was_answered_is_still_sent_again() {
+    let mut client = connected();
+    let kept = client.submit(Nanos::ZERO, write(0, 1, Durability::Volatile));
+    sent(&mut client);
+    answer(&mut client, kept, 0).unwrap();
+    let open = client.submit(Nanos::from_secs(3), write(1, 1, Durability::Volatile));
+    client.take_ended();
+    client.lost();
+    assert_eq!(client.oldest(), Some(Nanos::from_secs(3)));
+    client.give_up();
+    let ended = client.take_ended();
+    assert!(ended.len() == 1 && ended[0].0 == open && ended[0].1.status.is_err());
+    client.connected(Nanos::from_secs(20), 1, &offer()).unwrap();
+    assert_eq!(sent(&mut client), [(p::CMD_WRITE, kept)]);
+    let newer = client.submit(Nanos::from_secs(20), write(1, 2, Durability::Volatile));
+    assert_eq!(sent(&mut client), [], "the old server may still carry out what was given up");
+    assert_eq!(client.next_deadline(), Some(Nanos::from_secs(20) + SETTLE));
+    client.send_waiting(Nanos::from_secs(20) + SETTLE);
+    assert_eq!(sent(&mut client), [(p::CMD_WRITE, newer)]);
+}
+
+#[test]
+fn unflushed_writes_are_bounded_by_flushes_of_its_own() {
+    let big = Offer { bytes: 1 << 30, payload_bytes_max: 32 << 20, ..offer() };
+    let mut client = Client::new(big);
+    client.connected(Nanos::ZERO, 1, &big).unwrap();
+    let mut flush = None;
+    let mut last = 0;
+    for at in 0..200u64 {
+        let buf = Buf::zeroed(1 << 20);
+        last = client
+            .submit(Nanos::ZERO, Io::Write { at: Lba(at * 2048), buf, durability: Durability::Volatile });
+        if client.outgoing(0).is_empty() {
+            break;
+        }
+        client.outgoing(0).clear();
+        answer(&mut client, last, 0).unwrap();
+        if let Some(header) = client.outgoing(0).first_chunk() {
+            let header = p::RequestHeader::parse(header);
+            assert_eq!((header.command, flush), (p::CMD_FLUSH, None), "one at a time");
+            flush = Some(header.cookie);
+            client.outgoing(0).clear();
+        }
+    }
+    assert!(
+        (2 * KEPT_BYTES_MAX..2 * KEPT_BYTES_MAX + (2 << 20)).contains(&client.kept_bytes()),
+        "the last write waits"
+    );
+    answer(&mut client, flush.expect("it has been asked for"), 0).unwrap();
+    assert!(client.kept_bytes() <= KEPT_BYTES_MAX + (1 << 20), "what the flush has covered is let go");
+    let header = p::RequestHeader::parse(client.outgoing(0).first_chunk().expect("there is room again"));
+    assert_eq!((header.command, header.cookie), (p::CMD_WRITE, last));
+}
+
+#[test]
+fn a_server_that_answers_what_was_not_asked_is_left() {
+    for reply in [[0xff; 16], p::simple_reply(0, 77)] {
+        assert_eq!(connected().receive(Nanos::ZERO, 0, &reply), Err(LinkError::Protocol));
+    }
+    let mut client = connected();
+    let number = client.submit(Nanos::ZERO, Io::Flush);
+    sent(&mut client);
+    assert_eq!(answer(&mut client, number, 108), Err(LinkError::ShuttingDown));
+    client.lost();
+    client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    assert_eq!(sent(&mut client), [(p::CMD_FLUSH, number)]);
+}

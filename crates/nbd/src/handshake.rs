@@ -1,0 +1,156 @@
+//! The client's side of the handshake.
+
+use std::io::{self, Read, Write};
+
+use crate::protocol as p;
+
+/// More than any reply of a handshake has.
+const REPLY_BYTES_MAX: u32 = 64 << 10;
+const OPTION_REPLY_BYTES: usize = 20;
+/// What every server takes that does not say otherwise.
+const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// What a server says of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub bytes: u64,
+    /// The transmission flags.
+    pub flags: u16,
+    pub block_bytes_min: u32,
+    /// What it takes best; 0 where it does not say.
+    pub block_bytes_preferred: u32,
+    /// The longest read or write that it takes.
+    pub payload_bytes_max: u32,
+}
+
+impl Offer {
+    pub const fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Goes through the handshake; the connection is in the transmission phase then. `goes_on`: the client outlives the server, which is told so.
+///
+/// # Errors
+/// Those of the connection, and in words, what the server has answered.
+pub fn handshake(stream: &mut (impl Read + Write), name: &str, goes_on: bool) -> io::Result<Offer> {
+    greet(stream)?;
+    if goes_on {
+        stream.write_all(&option(p::OPT_GOES_ON, &[]))?;
+        // A server that does not know it says so, and takes the client for any other.
+        read_reply(stream)?;
+    }
+    choose(stream, name)
+}
+
+/// The greetings of both sides. Options may follow.
+///
+/// # Errors
+/// As for [`handshake`].
+pub fn greet(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting)?;
+    let is_nbd = p::u64_at(&greeting, 0) == p::INIT_MAGIC && p::u64_at(&greeting, 8) == p::OPTION_MAGIC;
+    if !is_nbd || p::u16_at(&greeting, 16) & p::FLAG_FIXED_NEWSTYLE == 0 {
+        return Err(io::Error::other("this is no NBD server that knows options"));
+    }
+    let no_zeroes = p::u16_at(&greeting, 16) & p::FLAG_NO_ZEROES != 0;
+    let flags = p::FLAG_C_FIXED_NEWSTYLE | if no_zeroes { p::FLAG_C_NO_ZEROES } else { 0 };
+    stream.write_all(&flags.to_be_bytes())
+}
+
+/// Has the server begin TLS: what follows on the connection is TLS, and then options as before.
+///
+/// # Errors
+/// As for [`handshake`].
+pub fn ask_for_tls(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    stream.write_all(&option(p::OPT_STARTTLS, &[]))?;
+    match read_reply(stream)? {
+        (p::REP_ACK, _) => Ok(()),
+        (_, said) => Err(io::Error::other(format!(
+            "the server has no TLS for this client{}",
+            match said.is_empty() {
+                true => String::new(),
+                false => format!(": {}", String::from_utf8_lossy(&said)),
+            }
+        ))),
+    }
+}
+
+/// Chooses an export, by which the transmission phase begins.
+///
+/// # Errors
+/// As for [`handshake`].
+pub fn choose(stream: &mut (impl Read + Write), name: &str) -> io::Result<Offer> {
+    stream.write_all(&go(name))?;
+    let mut offer = Offer {
+        bytes: 0,
+        flags: 0,
+        block_bytes_min: 512,
+        block_bytes_preferred: 0,
+        payload_bytes_max: PAYLOAD_BYTES_MAX,
+    };
+    loop {
+        let (kind, data) = read_reply(stream)?;
+        match kind {
+            p::REP_ACK if offer.bytes > 0 => return Ok(offer),
+            p::REP_ACK => return Err(io::Error::other("the server does not say how large the export is")),
+            p::REP_INFO => offer.take(&data),
+            p::REP_ERR_TLS_REQUIRED => {
+                return Err(io::Error::other("the server wants TLS: write nbds instead of nbd"));
+            }
+            p::REP_ERR_UNKNOWN if data.is_empty() => {
+                return Err(io::Error::other(format!("the server has no export \"{name}\"")));
+            }
+            _ => {
+                return Err(io::Error::other(format!("the server says: {}", String::from_utf8_lossy(&data))));
+            }
+        }
+    }
+}
+
+/// The kind of a reply to an option, and its data.
+fn read_reply(stream: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
+    let mut header = [0; OPTION_REPLY_BYTES];
+    stream.read_exact(&mut header)?;
+    let length = p::u32_at(&header, 16);
+    if p::u64_at(&header, 0) != p::OPTION_REPLY_MAGIC || length > REPLY_BYTES_MAX {
+        return Err(io::Error::other("the server's answer is none of the NBD protocol"));
+    }
+    let mut data = vec![0; length as usize];
+    stream.read_exact(&mut data)?;
+    Ok((p::u32_at(&header, 12), data))
+}
+
+fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = p::OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&option.to_be_bytes());
+    bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+/// GO, and the one item that is wanted besides the export's size.
+fn go(name: &str) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend_from_slice(name.as_bytes());
+    data.extend_from_slice(&1u16.to_be_bytes());
+    data.extend_from_slice(&p::INFO_BLOCK_SIZE.to_be_bytes());
+    option(p::OPT_GO, &data)
+}
+
+impl Offer {
+    fn take(&mut self, item: &[u8]) {
+        match item.first_chunk::<2>().map(|kind| u16::from_be_bytes(*kind)) {
+            Some(p::INFO_EXPORT) if item.len() >= 12 => {
+                (self.bytes, self.flags) = (p::u64_at(item, 2), p::u16_at(item, 10));
+            }
+            Some(p::INFO_BLOCK_SIZE) if item.len() >= 14 => {
+                self.block_bytes_min = p::u32_at(item, 2);
+                self.block_bytes_preferred = p::u32_at(item, 6);
+                self.payload_bytes_max = p::u32_at(item, 10);
+            }
+            _ => {}
+        }
+    }
+}
