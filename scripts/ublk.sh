@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
-# and restarted under load, killed inside its recovery, and upgraded; devices without servers. The kernel's NBD client: what "dcd attach" makes,
-# and the same kills and upgrades. ublk/*.sh have the tests, one function each.
+# and restarted under load, killed inside its recovery, and upgraded; devices without servers, removed under load, and many of them. The
+# kernel's NBD client: what "dcd attach" makes, and the same kills and upgrades. ublk/*.sh have the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
-#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 SECONDS_MAX=600, SUCCESSOR=DCD (what upgrades start; default: a copy of DCD)
+#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
+#   start; default: a copy of DCD)
 # "measure" in PARTS puts ublk beside NBD, FUSE, loop and null_blk: SECONDS_EACH=10 ROUNDS=3.
 # Without qemu or the kernel's package it says "SKIPPED: REASON".
 set -euo pipefail
@@ -12,7 +13,7 @@ set -euo pipefail
 dcd=$(realpath "${1:?usage: ublk.sh DCD}")
 here=$(realpath "$(dirname "$0")")
 # shellcheck disable=SC2034 # for host.sh
-seconds_max=${SECONDS_MAX:-600}
+seconds_max=${SECONDS_MAX:-1200}
 # shellcheck source=scripts/guest-kernel/host.sh
 . "$here/guest-kernel/host.sh"
 # shellcheck source=scripts/guest-kernel/qemu.sh
@@ -27,6 +28,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 0
 fi
 
+parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second queues}
 begin_work ublk
 mkdir "$work/bin"
 cp "$dcd" "$work/bin/dcd"
@@ -38,8 +40,9 @@ truncate -s 128M "$work/file.img"
 truncate -s 512M "$work/data2.img"
 truncate -s 64M "$work/log2.img"
 cat > "$work/run" << RUN
-PARTS="${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow}"
-KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
+PARTS="$parts"
+KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} REMOVALS=${REMOVALS:-3} MANY=${MANY:-30}
+SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv fuse loop null_blk
 start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/"{data,log,file,data2,log2}.img

@@ -6,6 +6,8 @@
 . "$HERE/guest-kernel/guest.sh"
 # shellcheck source=scripts/ublk/measure.sh
 . "$HERE/ublk/measure.sh"
+# shellcheck source=scripts/ublk/devices.sh
+. "$HERE/ublk/devices.sh"
 mount_all 9p work trans=virtio,version=9p2000.L,msize=262144
 # shellcheck source=/dev/null
 . /mnt/run

@@ -8,15 +8,20 @@ use crate::common::{Place, dcd, expect, skip};
 /// What the control device is called.
 const CONTROL: &str = "/dev/ublk-control";
 
+/// What of it is tried.
+const PARTS: [&str; 9] =
+    ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow", "queues", "removed_killed"];
+
 /// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery; what
-/// `dcd attach` makes of NBD, and kills below that; a data disk that grows below both.
+/// `dcd attach` makes of NBD, and kills below that; a data disk that grows below both;
+/// devices that are removed while their server is killed.
 #[test]
 fn ublk_and_nbd_under_a_kernel_that_has_them() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
     let run = std::process::Command::new(script)
         .arg(dcd().get_program())
-        .env("PARTS", "limits stops kills recoveries attach nbd_kills grow")
-        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("SECONDS_MAX", "500")])
+        .env("PARTS", PARTS.join(" "))
+        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("REMOVALS", "1"), ("SECONDS_MAX", "700")])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stdout);
@@ -24,7 +29,7 @@ fn ublk_and_nbd_under_a_kernel_that_has_them() {
         return skip(reason);
     }
     assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
-    for part in ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow"] {
+    for part in PARTS {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: good"))), "{part}: {said}");
     }
 }
