@@ -45,6 +45,7 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         let out = args.out.as_ref().map(|out| out.join(&trace.name));
         let tuned = tune(args, &trace.path, out.as_deref(), each, &progress(true, "runs"));
         bar.inc(1);
+        bar.set_message(trace.name.clone());
         // One that is no trace, or has no writes, is no reason to leave the others.
         Ok::<_, Failure>(tuned.map_err(|error| {
             let (trace, why) = (trace.path.display().to_string(), error.to_string());
@@ -110,7 +111,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().ok().is_some_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
-/// The files of a directory but hidden ones.
+/// The traces in a directory: its files but hidden ones, and of a recording of blktrace, which has a file for each CPU, the name.
 fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries: Vec<PathBuf> =
         std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
@@ -118,6 +119,14 @@ fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
         |path: &Path| path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let mut files: Vec<PathBuf> =
         entries.into_iter().filter(|path| path.is_file() && !is_hidden(path)).collect();
+    for file in &mut files {
+        let name = file.to_string_lossy().into_owned();
+        let recording = name.rsplit_once(".blktrace.").filter(|(_, cpu)| cpu.parse::<u32>().is_ok());
+        if let Some((recording, _)) = recording {
+            *file = PathBuf::from(recording);
+        }
+    }
     files.sort();
+    files.dedup();
     Ok(files)
 }
