@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
-# and restarted under load, killed inside its recovery, and upgraded; devices without servers, removed under load, and many of them. The
+# and restarted under load, killed inside its recovery, and upgraded; fsx; devices without servers, removed under load, and many of them. The
 # kernel's NBD client: what "dcd attach" makes, and the same kills and upgrades. ublk/*.sh have the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
-#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
+#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 FSX_OPERATIONS=20000 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
 #   start; default: a copy of DCD)
 # "measure" in PARTS puts ublk beside NBD, FUSE, loop and null_blk: SECONDS_EACH=10 ROUNDS=3.
 # Without qemu or the kernel's package it says "SKIPPED: REASON".
@@ -28,9 +28,19 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 0
 fi
 
-parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second queues}
+parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
+    queues fsx}
+# The file system exerciser, in the Rust version that crates.io has: Debian has none.
+fsx=$packages/fsx/bin/fsx
+if [[ " $parts " = *" fsx "* ]] && [ ! -x "$fsx" ] && ! cargo install --quiet --locked --version 0.3.2 --root "$packages/fsx" fsx >&2; then
+    echo "left out: fsx, which cargo cannot install"
+    parts=" $parts "
+    parts=${parts/ fsx / }
+fi
+
 begin_work ublk
 mkdir "$work/bin"
+[ ! -x "$fsx" ] || cp "$fsx" "$here/ublk/fsx.toml" "$work/bin"
 cp "$dcd" "$work/bin/dcd"
 cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
 truncate -s 512M "$work/data.img"
@@ -41,7 +51,7 @@ truncate -s 512M "$work/data2.img"
 truncate -s 64M "$work/log2.img"
 cat > "$work/run" << RUN
 PARTS="$parts"
-KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} REMOVALS=${REMOVALS:-3} MANY=${MANY:-30}
+KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} REMOVALS=${REMOVALS:-3} MANY=${MANY:-30} FSX_OPERATIONS=${FSX_OPERATIONS:-20000}
 SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv fuse loop null_blk

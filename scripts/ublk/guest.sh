@@ -250,6 +250,33 @@ part_ext4() {
     stop_server
 }
 
+# fsx, which compares all that it reads with what it has written, also where the server is killed meanwhile. What is clean is dropped from
+# memory again and again, so that it is read from the device.
+part_fsx() {
+    serve any
+    fresh_ext4
+    mkdir -p /tmp/fsx
+    seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+    reads=$(awk '{ print $1 }' /sys/block/ublkb0/stat)
+    /tmp/bin/fsx -q -f /tmp/bin/fsx.toml -N "$FSX_OPERATIONS" -S "$seed" -P /tmp/fsx /tmp/fs/exercised > /tmp/fsx.log 2>&1 &
+    load=$!
+    i=0
+    while runs $load; do
+        pause 100 700
+        echo 1 > /proc/sys/vm/drop_caches
+        [ $i -lt "$KILLS" ] || continue
+        kill_server
+        serve any
+        i=$((i + 1))
+    done
+    wait $load || die "fsx -S $seed: exit $?: $(head -n 6 /tmp/fsx.log; tail -n 30 /tmp/fsx.log) $(report)"
+    grep -q "All operations completed" /tmp/fsx.log || die "fsx -S $seed: $(head -n 6 /tmp/fsx.log)"
+    reads=$(($(awk '{ print $1 }' /sys/block/ublkb0/stat) - reads))
+    check_ext4
+    stop_server
+    say "fsx: $FSX_OPERATIONS operations, seed $seed, $i kills; the device was read $reads times"
+}
+
 part_discard() {
     serve any
     fio --name=fill --filename=$node --size=8m --bs=64k --rw=write --direct=1 > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
