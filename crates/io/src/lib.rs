@@ -14,6 +14,7 @@ mod remote;
 mod ring;
 mod session;
 mod signals;
+pub mod tls;
 mod workers;
 
 pub use command::{ControlCommand, KernelMemory};

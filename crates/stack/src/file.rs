@@ -170,6 +170,8 @@ pub struct Serve {
     pub nbd: Vec<Address>,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
+    /// The directory of the certificates that the TCP addresses among them are served with.
+    pub nbd_tls: Option<PathBuf>,
     /// NBD clients may outlive the server: what it answers does too.
     pub nbd_recovery: bool,
     /// A directory on which one image file appears.
@@ -680,7 +682,8 @@ fn read_device(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<Devi
 
 fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileError> {
     let addresses = fields.texts("nbd")?;
-    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(false);
+    let nbd_tls = fields.text("nbd-tls")?.map(|path| dir.join(path.text));
+    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(nbd_tls.is_some());
     let mut nbd = Vec::new();
     for address in addresses {
         let parsed = match parse_address(&address.text, dir) {
@@ -719,8 +722,12 @@ fn read_serve(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileErro
         ),
         None => None,
     };
+    if nbd_tls.is_some() && !nbd.iter().any(|address| matches!(address, Address::Tcp(_))) {
+        let span = fields.value_span("nbd-tls");
+        return Err(fields.error(span, "\"nbd-tls\" belongs to a tcp: address of \"nbd\", and there is none"));
+    }
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, nbd_recovery, fuse, ublk, ublk_recovery, control, metrics })
+    Ok(Serve { nbd, nbd_name, nbd_tls, nbd_recovery, fuse, ublk, ublk_recovery, control, metrics })
 }
 
 fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
@@ -740,8 +747,8 @@ enum AddressError {
     #[error("\"{0}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\"")]
     NoPort(String),
     #[error(
-        "{0} can be reached from other hosts, and there is neither encryption nor a password: use a unix socket through ssh, or accept that \
-         with nbd-allow-remote = true"
+        "{0} can be reached from other hosts, and there is neither encryption nor a password: name certificates with nbd-tls = \"DIR\", use \
+         a unix socket through ssh, or accept that with nbd-allow-remote = true"
     )]
     Remote(SocketAddr),
     #[error(

@@ -11,8 +11,10 @@ export = "NAME"             the device or layer that is served
 [serve]
 nbd = "unix:PATH"           where NBD clients connect: unix:PATH, tcp:PORT (loopback),
                             tcp:ADDRESS:PORT; or a list of those
-nbd-allow-remote = false    needed for an address that other hosts can reach: there is
-                            no encryption and no password
+nbd-tls = "DIR"             TLS for the tcp addresses: DIR has server-cert.pem and server-key.pem; with
+                            ca-cert.pem, clients need a certificate that it signed
+nbd-allow-remote = false    needed without nbd-tls for an address that other hosts can reach: there
+                            is no encryption and no password
 nbd-name = ""               name of the NBD export
 nbd-recovery = false        true: clients may outlive the server, as dcd attach has the kernel do, and each
                             write is in the log before it is answered

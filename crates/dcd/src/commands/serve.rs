@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
@@ -244,10 +245,15 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
+    let tls = file.serve.nbd_tls.as_deref().map(dcd_io::tls::server).transpose();
+    let tls = tls.map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))?.map(Arc::new);
     for address in &file.serve.nbd {
         let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
         let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
-        let place = listen_at(driver, address, || Box::new(NbdFactory::new(exports.clone())))?;
+        let place = listen_at(driver, address, || match (address, &tls) {
+            (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),
+            _ => Box::new(NbdFactory::new(exports.clone())),
+        })?;
         places.push(format!("nbd {place}"));
     }
     if let Some(directory) = &file.serve.fuse {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 
 use crate::common::{MIB, Nbd, Place, expect, tool};
@@ -393,4 +394,98 @@ fn the_other_machine_takes_over_from_its_leg() {
     expect(&server.stop(), 0, "");
     drop(export);
     expect(&storage.stop(), 0, "");
+}
+
+/// Certificates of an authority, a server and a client, in a directory.
+fn certificates(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    fs::write(directory.join("ca-cert.pem"), parameters.self_signed(&key).unwrap().pem()).unwrap();
+    let authority = Issuer::new(parameters, key);
+    for (whose, name) in [("server", "127.0.0.1"), ("client", "a client")] {
+        let key = KeyPair::generate().unwrap();
+        let parameters = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = parameters.signed_by(&key, &authority).unwrap();
+        fs::write(directory.join(format!("{whose}-cert.pem")), certificate.pem()).unwrap();
+        fs::write(directory.join(format!("{whose}-key.pem")), key.serialize_pem()).unwrap();
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn over_tls_both_sides_know_each_other_and_nobody_else_is_served() {
+    let far = far(16);
+    let right = far.path("tls");
+    certificates(&right);
+    let port = free_port();
+    let text = fs::read_to_string(far.stack()).unwrap();
+    let tls = format!("[\"unix:nbd.sock\", \"tcp:{port}\"]\nnbd-tls = \"tls\"");
+    fs::write(far.stack(), text.replace("\"unix:nbd.sock\"", &tls)).unwrap();
+    let mut other = far.serve();
+    let near = near(&far, "data", "", "idle-empty = \"1ms\"");
+    let text = fs::read_to_string(near.stack()).unwrap();
+    let unix = format!("nbd+unix:///disk?socket={}", far.path("nbd.sock").display());
+    let foreign = far.path("foreign");
+    certificates(&foreign);
+    // It knows the server, which does not know it.
+    let (unknown, nobody) = (far.path("unknown"), far.path("nobody"));
+    for (directory, own) in [(&unknown, true), (&nobody, false)] {
+        fs::create_dir(directory).unwrap();
+        fs::copy(right.join("ca-cert.pem"), directory.join("ca-cert.pem")).unwrap();
+        for name in ["client-cert.pem", "client-key.pem"].into_iter().filter(|_| own) {
+            fs::copy(foreign.join(name), directory.join(name)).unwrap();
+        }
+    }
+    let over_tls = |certificates: &Path| {
+        format!("nbds://127.0.0.1:{port}/disk?tls-certificates={}", certificates.display())
+    };
+    for (uri, said) in [
+        (format!("nbd://127.0.0.1:{port}/disk"), "write nbds instead of nbd"),
+        (over_tls(&foreign), "TLS fails"),
+        (over_tls(&unknown), "TLS fails: received fatal alert"),
+        (over_tls(&nobody), "TLS fails: received fatal alert"),
+        (over_tls(&far.path("empty")), "ca-cert.pem"),
+        (format!("{}&tls-hostname=other", over_tls(&right)), "TLS fails"),
+        (
+            unix.replace("nbd+", "nbds+")
+                .replace("disk?", &format!("disk?tls-certificates={}&", right.display())),
+            "has no TLS",
+        ),
+    ] {
+        fs::write(near.stack(), text.replace(&unix, &uri)).unwrap();
+        expect(&near.run("format", &[]), 1, said);
+    }
+    fs::write(near.stack(), text.replace(&unix, &over_tls(&right))).unwrap();
+    near.format();
+    let server = near.serve();
+    let mut versions = vec![0; (16 * MIB / BLOCK) as usize];
+    let mut nbd = near.nbd();
+    for round in 1..=3 {
+        let began = Instant::now();
+        load(&mut nbd, &mut versions, round, || began.elapsed() > Duration::from_millis(300));
+        other.kill();
+        other = far.serve();
+    }
+    // Longer than a record of TLS, and than what is sent at once.
+    let long: Vec<u8> = (0..1 << 20).map(|at| (at / 4096) as u8).collect();
+    nbd.write(0, &long).unwrap();
+    assert!(nbd.read(0, long.len()).unwrap() == long);
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&near.run("detach", &["--quiet"]), 0, "");
+    expect(&other.stop(), 0, "");
+    let disk = fs::read(far.path("disk.img")).unwrap();
+    assert!(disk[..long.len()] == long);
+    let file = File::open(far.path("disk.img")).unwrap();
+    let rest = long.len() / BLOCK as usize;
+    for (block, version) in versions.iter().enumerate().skip(rest) {
+        let mut found = vec![0; BLOCK as usize];
+        file.read_exact_at(&mut found, block as u64 * BLOCK).unwrap();
+        assert!(found == stamp_or_zero(block as u64, *version), "block {block}");
+    }
 }

@@ -149,7 +149,7 @@ fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
     }
     handshake::ask_for_tls(&mut socket).map_err(silent)?;
     let mut stream = tls::begin(uri, socket)?;
-    let offer = handshake::choose(&mut stream, &uri.export).map_err(silent)?;
+    let offer = handshake::choose(&mut stream, &uri.export).map_err(|e| silent(tls::explained(e)))?;
     Ok((Wire::Tls(Box::new(stream)), offer))
 }
 

@@ -8,7 +8,7 @@ use dcd_io::{Actions, Piece, Session};
 use dcd_nbd::handshake::handshake;
 
 use crate::Outlives;
-use crate::nbd::{NbdExports, NbdSession};
+use crate::nbd::{NbdExports, NbdSession, protocol as p};
 
 /// A connection to a session, without a socket.
 struct Wire {
@@ -76,4 +76,30 @@ fn the_server_s_refusal_is_passed_on() {
     assert!(refused.contains("no export has this name"), "{refused}");
     let mut other = io::Cursor::new([0; 64].to_vec());
     assert!(handshake(&mut other, "", false).unwrap_err().to_string().contains("no NBD server"));
+}
+
+#[test]
+fn nothing_is_granted_or_listened_to_in_the_clear_where_tls_is_needed() {
+    let option = |option: u32| {
+        let mut bytes = p::OPTION_MAGIC.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&option.to_be_bytes());
+        bytes.extend_from_slice(&0u32.to_be_bytes());
+        bytes
+    };
+    let begun = |more: &[u8]| {
+        let exports = NbdExports::single("disk", Geometry::plain(2048), false);
+        let mut session = NbdSession::over_tls(Arc::new(exports));
+        let mut actions = Actions::default();
+        let flags = p::FLAG_C_FIXED_NEWSTYLE.to_be_bytes();
+        session.receive(&[&flags[..], &option(p::OPT_LIST), more].concat(), &mut actions);
+        let Some(Piece::Bytes(refused)) = actions.send.first() else { panic!("LIST is answered") };
+        assert_eq!(p::u32_at(refused, 12), p::REP_ERR_TLS_REQUIRED);
+        (session, actions)
+    };
+    let (mut session, actions) = begun(&option(p::OPT_STARTTLS));
+    assert!(session.begin_tls() && !actions.close);
+    let (mut session, actions) = begun(&[option(p::OPT_STARTTLS), option(p::OPT_LIST)].concat());
+    assert!(!session.begin_tls() && actions.close, "somebody else may have put that there");
+    let (mut session, actions) = begun(&option(p::OPT_EXPORT_NAME));
+    assert!(!session.begin_tls() && actions.close && !session.has_device());
 }

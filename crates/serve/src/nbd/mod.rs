@@ -5,7 +5,7 @@
 //!
 //! Done: fixed newstyle with NO_ZEROES; EXPORT_NAME, GO, INFO (size, name, description, block sizes), LIST, ABORT;
 //! simple replies; READ, WRITE, FLUSH, FUA, TRIM, WRITE_ZEROES with NO_HOLE and FAST_ZERO, DISC; any number of
-//! connections to one export. Refused in a way that keeps the stream in step: TLS, structured replies, metadata
+//! connections to one export; TLS. Refused in a way that keeps the stream in step: structured replies, metadata
 //! contexts, extended headers.
 //!
 //! [`kernel`] gives a connection to the kernel, whose device it serves.
@@ -17,6 +17,7 @@ mod handshake_tests;
 pub mod kernel;
 mod negotiation;
 mod session;
+mod tls;
 mod transmission;
 
 pub use dcd_nbd::protocol;

@@ -16,6 +16,8 @@ pub enum Outcome {
     Continue,
     /// The same, of a client that goes on with the next server.
     GoesOn,
+    /// TLS, and then the next option.
+    BeginTls,
     /// The transmission phase on this export.
     Transmit(Export),
     /// The end of the connection, once what was sent has gone out.
@@ -49,19 +51,33 @@ impl ClientFlags {
     }
 }
 
+/// Whether a connection is over TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    No,
+    /// It has to be, and is not yet.
+    Needed,
+    Begun,
+}
+
 /// Answers one option.
 pub fn answer(
     exports: &NbdExports,
     flags: ClientFlags,
+    tls: Tls,
     option: u32,
     data: &[u8],
     actions: &mut Actions,
 ) -> Outcome {
     let mut say = |kind, text: &[u8]| actions.send.push(Piece::Bytes(p::option_reply(option, kind, text)));
     match option {
+        p::OPT_EXPORT_NAME if tls == Tls::Needed => return Outcome::Close,
         p::OPT_EXPORT_NAME => return export_name(exports, flags, data, actions),
         // A client of the old newstyle cannot read option replies.
         _ if !flags.fixed_newstyle => return Outcome::Close,
+        _ if tls == Tls::Needed && !matches!(option, p::OPT_ABORT | p::OPT_STARTTLS) => {
+            say(p::REP_ERR_TLS_REQUIRED, b"this server wants TLS first");
+        }
         p::OPT_ABORT => {
             say(p::REP_ACK, &[]);
             return Outcome::Close;
@@ -73,10 +89,17 @@ pub fn answer(
             say(p::REP_ACK, &[]);
         }
         p::OPT_LIST => say(p::REP_ERR_INVALID, b"LIST takes no data"),
-        p::OPT_STARTTLS if data.is_empty() => {
-            say(p::REP_ERR_UNSUP, b"this server has no TLS; use a unix socket, or a tunnel such as ssh");
-        }
-        p::OPT_STARTTLS => say(p::REP_ERR_INVALID, b"STARTTLS takes no data"),
+        p::OPT_STARTTLS if !data.is_empty() => say(p::REP_ERR_INVALID, b"STARTTLS takes no data"),
+        p::OPT_STARTTLS => match tls {
+            Tls::No => {
+                say(p::REP_ERR_UNSUP, b"this server has no TLS; use a unix socket, or a tunnel such as ssh")
+            }
+            Tls::Begun => say(p::REP_ERR_INVALID, b"TLS has begun already"),
+            Tls::Needed => {
+                say(p::REP_ACK, &[]);
+                return Outcome::BeginTls;
+            }
+        },
         p::OPT_GOES_ON if data.is_empty() => {
             say(p::REP_ACK, &[]);
             return Outcome::GoesOn;

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `ClientFlags` | 4 bytes | `OptionHeader`, `Ended` on an unknown flag |
 //! | `OptionHeader` | 16 bytes | `OptionData`, `Ended` on a wrong magic, a long option, too many options |
-//! | `OptionData` | the option's length | `OptionHeader`, `RequestHeader` (GO, EXPORT_NAME), `Ended` |
+//! | `OptionData` | the option's length | `OptionHeader`, `BeginsTls` (STARTTLS), `RequestHeader` (GO, EXPORT_NAME), `Ended` |
+//! | `BeginsTls` | TLS, from outside | `OptionHeader`, `Ended` if bytes in the clear follow |
 //! | `RequestHeader` | 28 bytes | itself, `Payload`, `Skip`, `Draining` (DISC), `Ended` on a wrong magic or a long payload |
 //! | `Payload` | the data of a write | `RequestHeader` |
 //! | `Skip` | the data of a write that is refused | `RequestHeader` |
@@ -21,11 +22,13 @@ use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult};
 use dcd_io::{Actions, Piece, Session, SessionFactory};
+use rustls::ServerConfig;
 
 use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
 use super::flight::{Flight, Kind, Pending};
-use super::negotiation::{self, ClientFlags, Outcome};
+use super::negotiation::{self, ClientFlags, Outcome, Tls};
 use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
+use super::tls::TlsSession;
 use super::transmission::{Transmission, Work};
 use crate::Outlives;
 
@@ -49,6 +52,7 @@ enum Phase {
     ClientFlags,
     OptionHeader,
     OptionData { option: u32, length: usize },
+    BeginsTls,
     RequestHeader,
     Payload { cookie: u64, offset: u64, durability: Durability, buf: Buf, filled: usize },
     Skip { cookie: u64, error: Errno, left: u64 },
@@ -61,6 +65,7 @@ pub struct NbdSession {
     exports: Arc<NbdExports>,
     phase: Phase,
     flags: ClientFlags,
+    tls: Tls,
     /// The client has said that it goes on with the next server.
     goes_on: bool,
     options: u32,
@@ -80,17 +85,27 @@ pub struct NbdSession {
 /// Makes the sessions of a listening socket.
 pub struct NbdFactory {
     exports: Arc<NbdExports>,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 impl NbdFactory {
     pub fn new(exports: NbdExports) -> NbdFactory {
-        NbdFactory { exports: Arc::new(exports) }
+        NbdFactory { exports: Arc::new(exports), tls: None }
+    }
+
+    /// The same for clients that have to use TLS.
+    pub fn over_tls(exports: NbdExports, tls: Arc<ServerConfig>) -> NbdFactory {
+        NbdFactory { exports: Arc::new(exports), tls: Some(tls) }
     }
 }
 
 impl SessionFactory for NbdFactory {
     fn connect(&mut self) -> Box<dyn Session> {
-        Box::new(NbdSession::new(Arc::clone(&self.exports)))
+        let exports = Arc::clone(&self.exports);
+        match &self.tls {
+            None => Box::new(NbdSession::new(exports)),
+            Some(tls) => Box::new(TlsSession::new(NbdSession::over_tls(exports), Arc::clone(tls))),
+        }
     }
 }
 
@@ -163,6 +178,7 @@ impl NbdSession {
             exports,
             phase: Phase::ClientFlags,
             flags: ClientFlags { fixed_newstyle: false, no_zeroes: false },
+            tls: Tls::No,
             goes_on: false,
             options: 0,
             transmission: None,
@@ -173,6 +189,21 @@ impl NbdSession {
             unsent_bytes: 0,
             spare: Vec::new(),
         }
+    }
+
+    /// One that grants nothing before the client has asked for TLS.
+    pub(super) fn over_tls(exports: Arc<NbdExports>) -> NbdSession {
+        NbdSession { tls: Tls::Needed, ..NbdSession::new(exports) }
+    }
+
+    /// True if the client has asked for TLS and nothing since: what it sends from now on is TLS.
+    pub(super) fn begin_tls(&mut self) -> bool {
+        let begins = matches!(self.phase, Phase::BeginsTls);
+        if begins {
+            self.tls = Tls::Begun;
+            self.phase = Phase::OptionHeader;
+        }
+        begins
     }
 
     fn has_backlog(&self) -> bool {
@@ -229,6 +260,8 @@ impl NbdSession {
                         push_reply(actions, error as u32, cookie);
                     }
                 }
+                // What comes before TLS has begun is in the clear: somebody else may have put it there.
+                Phase::BeginsTls => self.end(actions),
                 Phase::Draining | Phase::Ended => return 0,
             }
         }
@@ -278,12 +311,13 @@ impl NbdSession {
     /// An option whose data is whole.
     fn option(&mut self, option: u32, actions: &mut Actions) {
         let data = std::mem::take(&mut self.partial);
-        match negotiation::answer(&self.exports, self.flags, option, &data, actions) {
+        match negotiation::answer(&self.exports, self.flags, self.tls, option, &data, actions) {
             Outcome::Continue => self.phase = Phase::OptionHeader,
             Outcome::GoesOn => {
                 self.goes_on = true;
                 self.phase = Phase::OptionHeader;
             }
+            Outcome::BeginTls => self.phase = Phase::BeginsTls,
             Outcome::Close => self.end(actions),
             Outcome::Transmit(export) => {
                 self.transmission = Some(Transmission::new(&export, self.exports.outlives()));
