@@ -29,12 +29,18 @@ pub struct Report<'a> {
     pub ran: &'a [Ran],
 }
 
+/// A trace of a week has few requests a second.
+fn rate(value: f64) -> String {
+    let decimals = if value < 10.0 { 3 } else { 1 };
+    format!("{value:.decimals$}")
+}
+
 fn numbers(times: &Times) -> [String; 9] {
     let ms = |value: f64| format!("{value:.3}");
     [
         times.count.to_string(),
-        format!("{:.1}", times.per_second),
-        format!("{:.2}", times.bytes_per_second / 1e6),
+        rate(times.per_second),
+        rate(times.bytes_per_second / 1e6),
         ms(times.mean_ms),
         ms(times.p50_ms),
         ms(times.p90_ms),
