@@ -38,7 +38,8 @@ pub fn backend(file: &StackFile) -> Backend {
 /// Where the kernel is connected: a unix socket costs less, and nothing is left in it when its server has ended.
 pub fn address(serve: &Serve) -> Option<&Address> {
     let unix = serve.nbd.iter().find(|address| matches!(address, Address::Unix(_)));
-    unix.or(serve.nbd.first())
+    // The kernel's client has no TLS of its own.
+    unix.or(serve.nbd.first().filter(|_| serve.nbd_tls.is_none()))
 }
 
 /// A connection in the transmission phase. `goes_on`: it is for a device that outlives the server.

@@ -114,9 +114,9 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
     writer.flush().unwrap();
     let told = wait_for(&mut said, "has not answered");
     assert!(told.contains(&format!("device \"data\" ({})", disk.image.display())), "{told}");
-    expect(&place.run("status", &[]), 0, "device data has not answered for 1");
+    expect(&place.run("status", &[]), 0, "device data has not answered for ");
     disk.go_on();
-    wait_for(&mut said, "answers again, after 1");
+    wait_for(&mut said, "answers again, after ");
     assert_eq!(
         reader.read(8 * MIB, 4096).unwrap_err().kind(),
         std::io::ErrorKind::Other,
