@@ -30,7 +30,7 @@ fi
 
 parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
     queues fsx}
-# The file system exerciser, in the Rust version that crates.io has: Debian has none.
+# The file system exerciser in its Rust version, which cargo installs: Debian has none.
 fsx=$packages/fsx/bin/fsx
 if [[ " $parts " = *" fsx "* ]] && [ ! -x "$fsx" ] && ! cargo install --quiet --locked --version 0.3.2 --root "$packages/fsx" fsx >&2; then
     echo "left out: fsx, which cargo cannot install"

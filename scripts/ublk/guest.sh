@@ -251,30 +251,41 @@ part_ext4() {
 }
 
 # fsx, which compares all that it reads with what it has written, also where the server is killed meanwhile. What is clean is dropped from
-# memory again and again, so that it is read from the device.
+# memory again and again, so that it is read from the device. In rounds, each with a seed and its share of the kills.
 part_fsx() {
     serve any
     fresh_ext4
+    i=0 ran=0
+    reads=$(awk '{ print $1 }' /sys/block/ublkb0/stat)
+    while [ $ran -lt "$FSX_OPERATIONS" ]; do
+        many=$((FSX_OPERATIONS - ran))
+        [ $many -le 20000 ] || many=20000
+        ran=$((ran + many))
+        fsx_round $many $((KILLS * ran / FSX_OPERATIONS))
+        say "fsx: $ran of $FSX_OPERATIONS operations, the last ones with seed $seed, $i kills"
+    done
+    reads=$(($(awk '{ print $1 }' /sys/block/ublkb0/stat) - reads))
+    check_ext4
+    stop_server
+    say "fsx: the device was read $reads times"
+}
+
+fsx_round() { # operations, and how many kills there shall have been at their end
+    rm -rf /tmp/fsx /tmp/fs/exercised
     mkdir -p /tmp/fsx
     seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-    reads=$(awk '{ print $1 }' /sys/block/ublkb0/stat)
-    /tmp/bin/fsx -q -f /tmp/bin/fsx.toml -N "$FSX_OPERATIONS" -S "$seed" -P /tmp/fsx /tmp/fs/exercised > /tmp/fsx.log 2>&1 &
+    /tmp/bin/fsx -q -f /tmp/bin/fsx.toml -N "$1" -S "$seed" -P /tmp/fsx /tmp/fs/exercised > /tmp/fsx.log 2>&1 &
     load=$!
-    i=0
     while runs $load; do
         pause 100 700
         echo 1 > /proc/sys/vm/drop_caches
-        [ $i -lt "$KILLS" ] || continue
+        [ $i -lt "$2" ] || continue
         kill_server
         serve any
         i=$((i + 1))
     done
     wait $load || die "fsx -S $seed: exit $?: $(head -n 6 /tmp/fsx.log; tail -n 30 /tmp/fsx.log) $(report)"
     grep -q "All operations completed" /tmp/fsx.log || die "fsx -S $seed: $(head -n 6 /tmp/fsx.log)"
-    reads=$(($(awk '{ print $1 }' /sys/block/ublkb0/stat) - reads))
-    check_ext4
-    stop_server
-    say "fsx: $FSX_OPERATIONS operations, seed $seed, $i kills; the device was read $reads times"
 }
 
 part_discard() {

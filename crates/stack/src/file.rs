@@ -62,6 +62,15 @@ impl DeviceSource {
         }
     }
 
+    /// What a path that was typed names, wherever it is read: a relative one is completed.
+    ///
+    /// # Errors
+    /// What is wrong with the URI, or that there is no current directory.
+    pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+        let source = DeviceSource::of(path).map_err(std::io::Error::other)?;
+        Ok(source.absolute_place()?.unwrap_or_default())
+    }
+
     /// The path, or the URI; none for RAM.
     pub fn place(&self) -> Option<&Path> {
         match self {

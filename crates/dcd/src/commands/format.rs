@@ -218,7 +218,7 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
     }
     // What was typed is relative to here, and a stack file is relative to itself.
     let absolute = |path: &Path| {
-        let path = std::path::absolute(path).map_err(|e| Failure::io(path.display(), e))?;
+        let path = DeviceSource::absolute(path).map_err(|e| Failure::io(path.display(), e))?;
         let text = path.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", path.display())))?;
         Ok::<String, Failure>(toml_text(text))
     };

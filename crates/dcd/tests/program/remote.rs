@@ -290,6 +290,17 @@ fn what_is_wrong_with_an_export_is_said_and_nothing_is_lost() {
     expect(&near.run("check", &[]), 1, "\"timeout\" belongs to the URI of an NBD server");
     fs::write(near.stack(), right.replace("///disk", "///other")).unwrap();
     let other = far.serve();
+    let made = |uri: &str| {
+        let mut format = near.dcd();
+        format.arg("format").args(["--data", uri, "--log"]).arg(near.path("log.img")).arg("--stack");
+        format.arg(near.path("made.toml")).output().unwrap()
+    };
+    expect(&made("nbd:///disk"), 1, "no host is named");
+    expect(
+        &made(&format!("nbd+unix:///other?socket={}", far.path("nbd.sock").display())),
+        1,
+        "no export has this name",
+    );
     expect(&near.run("format", &[]), 1, "no export has this name");
     fs::write(near.stack(), &right).unwrap();
     near.format();

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
-use dcd_stack::{StackFile, toml_text};
+use dcd_stack::{DeviceSource, StackFile, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::without;
@@ -265,7 +265,7 @@ impl<'a> Members<'a> {
         text += "export = \"array\"\n\n[serve]\nnbd = \"unix:array.sock\"\ncontrol = \"array.control\"\n";
         let mut device = |name: String, path: Option<&str>| -> Result<String, Failure> {
             let Some(path) = path else { return Ok("missing".to_owned()) };
-            let absolute: PathBuf = std::path::absolute(path).map_err(|e| Failure::io(path, e))?;
+            let absolute = DeviceSource::absolute(Path::new(path)).map_err(|e| Failure::io(path, e))?;
             let _ =
                 write!(text, "\n[device.{name}]\npath = {}\n", toml_text(&absolute.display().to_string()));
             Ok(name)
