@@ -70,6 +70,17 @@ impl Hanging {
 
     fn hang(&self) {
         signal(&self.fuse, "STOP");
+        // A thread may go on for a moment.
+        let tasks = format!("/proc/{}/task", self.fuse.id());
+        let is_stopped = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !fs::read_dir(&tasks).unwrap().flatten().all(is_stopped) {
+            assert!(Instant::now() < deadline, "the process stops");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn go_on(&self) {
