@@ -151,7 +151,7 @@ impl Device {
         }
     }
 
-    /// How its connection is; none where it has none.
+    /// The state of its connection; none for a device of this machine.
     pub fn link(&self) -> Option<LinkStatus> {
         match &self.backing {
             Backing::Remote(remote) => Some(remote.link()),

@@ -1,7 +1,7 @@
 //! Devices on another machine: an export of an NBD server, with a thread of its own that keeps the connection.
 //!
-//! What is asked for goes to the thread, and comes back by a call there. So the driver's ring, which waits for one thing only, needs
-//! to know nothing of names that are looked up, of handshakes and of TLS; and commands without a driver use the same code.
+//! Callers put operations into the thread's inbox, and the thread calls them back with the results. Looking up names, handshakes and TLS
+//! block that thread alone, and not the driver's. Commands without a driver use the same code.
 //!
 //! ```text
 //! driver ─ submit ─▶ inbox ─ bell ─▶ thread: dcd_nbd::Client ─ sockets ─▶ server

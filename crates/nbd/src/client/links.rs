@@ -131,6 +131,7 @@ impl Client {
                 io,
                 origin: Origin::Resent,
                 since: Nanos::ZERO,
+                was_sent: true,
                 link: None,
                 done: 0,
                 piece: 0,

@@ -67,7 +67,9 @@ enum Origin {
 struct Op {
     io: Io,
     origin: Origin,
+    /// When it was first sent, or before that, asked for.
     since: Nanos,
+    was_sent: bool,
     /// The connection that it is on; none while it waits.
     link: Option<usize>,
     /// What of it was answered, and what is on its way, in bytes.
@@ -139,20 +141,15 @@ impl Client {
         std::mem::take(&mut self.ended)
     }
 
-    /// When the oldest operation that somebody waits for was asked for.
+    /// Since when the server has owed an answer to somebody. While there is a connection, what has not been sent is not owed.
     pub fn oldest(&self) -> Option<Nanos> {
-        let mut waited_for = self.ops.values().filter(|op| op.origin == Origin::Client);
-        waited_for.next().map(|op| op.since)
+        let is_owed = |op: &&Op| op.link.is_some() || self.links.is_empty();
+        self.ops.values().filter(|op| op.origin == Origin::Client).filter(is_owed).map(|op| op.since).min()
     }
 
     /// Writes that are kept, in bytes.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
-    }
-
-    /// Nothing is under way.
-    pub fn is_idle(&self) -> bool {
-        self.ops.is_empty()
     }
 
     /// Ends all that somebody waits for with an error: the server has not answered for too long. Writes among that may have
@@ -171,7 +168,7 @@ impl Client {
     fn add(&mut self, now: Nanos, io: Io, origin: Origin) -> u64 {
         let number = self.next;
         self.next += 1;
-        let op = Op { io, origin, since: now, link: None, done: 0, piece: 0, covers: 0 };
+        let op = Op { io, origin, since: now, was_sent: false, link: None, done: 0, piece: 0, covers: 0 };
         self.ops.insert(number, op);
         self.waiting.insert(number);
         number
@@ -215,6 +212,10 @@ impl Client {
             if may {
                 self.waiting.remove(&number);
                 self.send(number);
+                let op = self.ops.get_mut(&number).expect("it was sent");
+                if !std::mem::replace(&mut op.was_sent, true) {
+                    op.since = now;
+                }
                 depth += 1;
             }
         }

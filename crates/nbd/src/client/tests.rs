@@ -461,8 +461,10 @@ fn what_is_given_up_fails_and_what_was_answered_is_still_sent_again() {
     let newer = client.submit(Nanos::from_secs(20), write(1, 2, Durability::Volatile));
     assert_eq!(sent(&mut client), [], "the old server may still carry out what was given up");
     assert_eq!(client.next_deadline(), Some(Nanos::from_secs(20) + SETTLE));
+    assert_eq!(client.oldest(), None, "the server does not know of it");
     client.send_waiting(Nanos::from_secs(20) + SETTLE);
     assert_eq!(sent(&mut client), [(p::CMD_WRITE, newer)]);
+    assert_eq!(client.oldest(), Some(Nanos::from_secs(20) + SETTLE));
 }
 
 #[test]
