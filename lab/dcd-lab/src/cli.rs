@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::cli_drive::Drive;
 use crate::cli_simulate::Simulate;
 use crate::cli_trace::Trace;
 use crate::cli_tune::{Merge, Tune};
@@ -30,6 +31,7 @@ pub enum Command {
     Merge(Merge),
     Trace(Trace),
     Simulate(Box<Simulate>),
+    Drive(Drive),
     #[command(alias = "lab")]
     Study(Study),
     #[command(hide = true)]

@@ -6,6 +6,7 @@
 extern crate dcd_cli;
 
 mod cli;
+mod cli_drive;
 mod cli_simulate;
 mod cli_trace;
 mod cli_tune;

@@ -48,14 +48,24 @@ pub fn builtin(name: &str) -> Result<Drive, DriveError> {
     }
 }
 
+/// The text of a drive that is always there, or else of the drive file at `path`.
+pub fn source(name: &str, path: &Path) -> Result<String, DriveError> {
+    if let Some(text) = text(name) {
+        return Ok(text.to_owned());
+    }
+    if !path.exists() {
+        return Err(DriveError::Unknown {
+            name: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        });
+    }
+    std::fs::read_to_string(path)
+        .map_err(|error| DriveError::Read { path: path.to_owned(), why: error.to_string() })
+}
+
 /// A drive that is always there, or else that of the drive file at `path`.
 pub fn open(name: &str, path: &Path) -> Result<Drive, DriveError> {
-    if names().any(|known| known == name) || !path.exists() {
-        return builtin(name);
-    }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| DriveError::Read { path: path.to_owned(), why: error.to_string() })?;
-    Drive::parse(&text)
+    Drive::parse(&source(name, path)?)
 }
 
 /// Why there is no such drive.

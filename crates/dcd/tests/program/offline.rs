@@ -153,7 +153,7 @@ fn commands_of_the_laboratory_go_there_or_say_what_to_install() {
     let program = place.path("dcd");
     fs::hard_link(dcd().get_program(), &program).unwrap();
     let run = |args: &[&str]| Command::new(&program).env("PATH", "").args(args).output().unwrap();
-    for command in ["tune", "trace", "simulate", "study", "lab"] {
+    for command in ["tune", "trace", "simulate", "drive", "study", "lab"] {
         expect(
             &run(&[command, "x"]),
             1,

@@ -19,6 +19,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Merge(args) => merge::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run_stacks(&args),
+        Command::Drive(args) => drive::run(&args),
         Command::Study(args) => study::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Program(command) => {

@@ -2,6 +2,7 @@
 
 #[path = "../../../../crates/dcd/tests/program/common/mod.rs"]
 mod common;
+mod drive;
 mod fleet;
 mod modelled;
 mod simulate;

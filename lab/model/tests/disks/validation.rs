@@ -1,35 +1,33 @@
 //! The model against measured response times of real drives (DiskSim's traces), and against the same work of DiskSim's own
 //! validated model. Skipped where `DCD_TRACES` does not name the directory with the traces.
 
-// A test that reads files is its own program.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
-
-#[path = "common/measured_trace.rs"]
-mod measured_trace;
-
 use dcd_engine::Nanos;
+use dcd_model::measured::{self, Measured};
 use dcd_model::{Drive, ReadAhead, drive};
 
 /// The rates of the buses on which the two drives were measured: 0.099 and 0.134 ms for a block.
 const ATLAS_BUS: u64 = 5_171_717;
 const BARRACUDA_BUS: u64 = 3_820_896;
 
-fn trace(name: &str) -> Option<Vec<measured_trace::Measured>> {
+fn trace(name: &str) -> Option<Vec<Measured>> {
     let Some(dir) = std::env::var_os("DCD_TRACES") else {
         eprintln!("SKIPPED: DCD_TRACES does not name a directory with measured traces");
         return None;
     };
-    let path = std::path::Path::new(&dir).join(name);
-    let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let text = std::io::read_to_string(flate2::read::GzDecoder::new(file)).expect("it is compressed text");
-    Some(measured_trace::parse(&text).expect("it is a measured trace"))
+    let mut opened = dcd_trace::open(&std::path::Path::new(&dir).join(name), None).expect("a trace");
+    let mut trace = Vec::new();
+    while let Some(record) = opened.reader.next_record().expect("it is a measured trace") {
+        trace.push(record);
+    }
+    Some(measured::closed_loop(&trace).expect("one request was in flight"))
 }
 
-fn demerit(drive: &Drive, trace: &[measured_trace::Measured], write_cache: bool) -> f64 {
+fn demerit(drive: &Drive, trace: &[Measured], write_cache: bool) -> f64 {
     let measured: Vec<Nanos> = trace.iter().map(|request| request.response).collect();
-    let replay = measured_trace::replay(drive, trace, write_cache);
-    let demerit = measured_trace::demerit_ms(&measured, &replay.responses);
-    println!("{}: mean {:.3} ms, demerit {demerit:.3} ms", drive.name(), replay.mean_ms());
+    let replay = measured::replay(drive, trace, write_cache).expect("it was taken of this drive");
+    let demerit = measured::demerit_ms(&measured, &replay.responses);
+    let mean = measured::mean_ms(&replay.responses);
+    println!("{}: mean {mean:.3} ms, demerit {demerit:.3} ms", drive.name());
     demerit
 }
 
