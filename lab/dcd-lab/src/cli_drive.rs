@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use dcd_model::{ReadAhead, WriteCache};
 use serde::Deserialize;
 
-/// Show, check and import modelled drives
+/// Show, validate and import modelled drives
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd drive show
+  dcd drive import cheetah4LP.diskspecs --out cheetah-4lp.toml
   dcd drive validate atlas-10k atlas10k.trace.gz --bus 5171717")]
 pub struct Drive {
     #[command(subcommand)]
@@ -21,6 +22,7 @@ pub struct Drive {
 pub enum DrivePart {
     Show(Show),
     Validate(Validate),
+    Import(Import),
 }
 
 /// Print what a drive is like, or list the drives that are always there
@@ -29,7 +31,8 @@ pub enum DrivePart {
 Examples:
   dcd drive show
   dcd drive show atlas-10k
-  dcd drive show atlas-10k --file > mine.toml")]
+  dcd drive show atlas-10k --file > mine.toml
+  dcd drive show --fields")]
 pub struct Show {
     /// A drive, or a drive file; all that are always there if not given
     #[arg(value_name = "DRIVE")]
@@ -37,6 +40,9 @@ pub struct Show {
     /// Print the drive file itself, to be changed
     #[arg(long, requires = "drive")]
     pub file: bool,
+    /// Print what the fields of a drive file mean, in Markdown
+    #[arg(long, conflicts_with_all = ["drive", "file"])]
+    pub fields: bool,
 }
 
 /// Compare a drive with the response times that were measured of a real one
@@ -61,7 +67,7 @@ pub struct Validate {
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<String>,
     /// Bytes a second of the bus on which the trace was taken, where the drive file has another
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub bus: Option<u64>,
     /// Which writes are answered from the drive's buffer: on or off
     #[arg(long, value_name = "WORD", value_parser = word::<WriteCache>, default_value = "on")]
@@ -75,6 +81,33 @@ pub struct Validate {
     /// The result as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Make a drive file from a parameter file of DiskSim
+///
+/// Files that it names (the model, the seek curve) are looked for beside it. What the model here does not have is listed, on
+/// standard error and in the drive file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd drive import cheetah4LP.diskspecs --out cheetah-4lp.toml
+  dcd drive import hp_c2247a.parv > hp-c2247a.toml
+  dcd drive import hp_c2247a.diskspecs --bus 10MB --out hp-c2247a.toml")]
+pub struct Import {
+    /// The .diskspecs file, or the .parv file that names it and has its bus
+    #[arg(value_name = "FILE")]
+    pub input: PathBuf,
+    /// Where the drive file goes; standard output if not given
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Bytes a second of the bus, instead of what the files have
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub bus: Option<u64>,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    // A plain number is bytes, as everywhere.
+    text.parse::<u64>().or_else(|_| dcd_stack::parse_size(text)).map_err(|e| e.to_string())
 }
 
 /// A word as stack files and drive files have it.

@@ -44,6 +44,10 @@ pub(crate) struct CacheShape {
     pub read_ahead_sectors: u64,
     /// The most segments that hold written data.
     pub write_segments: usize,
+    /// They hold nothing else.
+    pub separate_write_segments: bool,
+    /// Reading ahead ends before it would replace what the request asked for.
+    pub keep_requested: bool,
     /// A hit lets a waiting read-ahead go on.
     pub resume_on_hit: bool,
     /// What passes on the track before the first sector wanted is kept.
@@ -171,10 +175,13 @@ impl Cache {
         self.ahead.map(|ahead| ahead.arm)
     }
 
-    /// Where a read-ahead ends that follows a read up to `end` in a segment that begins at `start`.
-    fn limit(&self, mechanics: &Mechanics, start: Lba, end: Lba) -> Lba {
-        let sectors = mechanics.geometry.sectors();
-        let farthest = Lba((end.0 + self.shape.read_ahead_sectors).min(sectors));
+    /// Where a read-ahead ends that follows a read in a segment that begins at `start`.
+    fn limit(&self, mechanics: &Mechanics, start: Lba, wanted: Extent) -> Lba {
+        let (sectors, end) = (mechanics.geometry.sectors(), wanted.end());
+        let mut farthest = Lba((end.0 + self.shape.read_ahead_sectors).min(sectors));
+        if self.shape.keep_requested {
+            farthest = farthest.min(wanted.start + self.shape.segment_sectors);
+        }
         if farthest <= end {
             return end;
         }
@@ -202,7 +209,7 @@ impl Cache {
         if waiting && !self.shape.resume_on_hit {
             return;
         }
-        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted.end()));
+        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted));
         let at = if waiting && limit > ahead.next { ahead.at.max(now) } else { ahead.at };
         self.ahead = Some(Ahead { limit, at, ..ahead });
     }
@@ -212,7 +219,7 @@ impl Cache {
         let Some(ahead) = self.ahead else { return };
         let segment = ahead.segment;
         self.segments[segment].extend_to(wanted.end(), self.shape.segment_sectors);
-        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted.end()));
+        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted));
         self.ahead = Some(Ahead { segment, next: wanted.end(), limit, at, arm });
         self.touch(segment);
     }
@@ -248,7 +255,7 @@ impl Cache {
             }
         };
         let end = wanted.end();
-        let limit = self.limit(mechanics, self.segments[segment].start, end);
+        let limit = self.limit(mechanics, self.segments[segment].start, wanted);
         self.ahead = Some(Ahead { segment, next: end, limit, at, arm });
     }
 
@@ -289,8 +296,14 @@ impl Cache {
         self.segments[segment].used = self.uses;
     }
 
-    /// The least recently used segment; for a write, only among the written ones once there are enough of them.
+    /// The least recently used segment; for a write, only among the written ones once there are enough of them. Where writes
+    /// have segments of their own, these are the first ones.
     fn victim(&self, write: bool) -> usize {
+        if self.shape.separate_write_segments {
+            let own = |index: &usize| (*index < self.shape.write_segments) == write;
+            let candidates = (0..self.segments.len()).filter(own);
+            return candidates.min_by_key(|&index| self.segments[index].used).unwrap_or(0);
+        }
         let written = self.segments.iter().filter(|segment| segment.written).count();
         let only_written = write && written >= self.shape.write_segments;
         let candidates = self.segments.iter().enumerate().filter(|(_, s)| !only_written || s.written);

@@ -238,13 +238,14 @@ impl Controller {
         if self.write_back.kind() == WriteBackKind::OnArrival {
             hit_begin = hit_begin.max(self.write_back.free_at());
         }
+        hit_begin += self.drive.phases.preparation;
         if self.write_back.holds(extent) {
-            return self.answer(hit_begin, extent);
+            return self.answer(hit_begin, extent, self.drive.phases.read_completion);
         }
         match self.cache.lookup(extent) {
             Lookup::Hit { segment } => {
                 self.cache.hit(&self.drive.mechanics, segment, extent, start);
-                self.answer(hit_begin, extent)
+                self.answer(hit_begin, extent, self.drive.phases.read_completion)
             }
             Lookup::Stream => self.read_stream(hit_begin, extent),
             Lookup::Miss { from, segment } => {
@@ -254,9 +255,9 @@ impl Controller {
         }
     }
 
-    fn answer(&self, begin: Nanos, extent: Extent) -> Service {
+    fn answer(&self, begin: Nanos, extent: Extent, completion: Nanos) -> Service {
         let none = Nanos::ZERO;
-        let end = begin + self.drive.bus_time(extent.sectors);
+        let end = begin + self.drive.bus_time(extent.sectors) + completion;
         Service { end, served: Served::Cache, seek: none, rotation: none, transfer: none }
     }
 
@@ -278,9 +279,13 @@ impl Controller {
         }
         self.cache.loaded(&self.drive.mechanics, extent, segment, before, passage.end, passage.arm);
         // The bus moves what there is while the rest passes under the heads.
-        let bus_begin = if segment.is_some() { begin } else { passage.first };
+        let phases = &self.drive.phases;
+        let bus_begin = match segment {
+            Some(_) => begin + phases.preparation,
+            None => phases.read_begins(begin, self.wrote_last, &passage, sectors),
+        };
         let bus_end = bus_begin + self.drive.bus_time(extent.sectors);
-        let end = bus_end.max(passage.end + self.drive.bus_time(1));
+        let end = bus_end.max(passage.end + self.drive.bus_time(1)) + phases.read_completion;
         Service::moved(end, Served::Medium, &passage)
     }
 
@@ -306,25 +311,27 @@ impl Controller {
             self.transfer(Wanted { access: Pass::Read, arm, lba: next, spot, sectors, at, data_at: at });
         self.cache.streamed(&self.drive.mechanics, extent, passage.end, passage.arm);
         let bus_end = begin + self.drive.bus_time(extent.sectors);
-        let end = bus_end.max(passage.end + self.drive.bus_time(1));
+        let end = bus_end.max(passage.end + self.drive.bus_time(1)) + self.drive.phases.read_completion;
         Service::moved(end, Served::Stream, &passage)
     }
 
     /// A write that is acknowledged when it is on the medium.
     fn write(&mut self, start: Nanos, known: Nanos, access: Access, extent: Extent) -> Service {
-        let decoded = known + self.drive.overhead.of(access, self.wrote_last);
+        let phases = self.drive.phases;
+        let decoded = known + phases.write_command(self.drive.overhead.of(access, self.wrote_last));
         if self.write_back.overlaps_waiting(extent) {
             self.destage_all(start.max(decoded), Some(extent));
         }
         let begin = self.make_room(start.max(decoded).max(self.heads_free_at()), extent.sectors);
         self.take_arm(begin);
-        let data_at = match access {
-            Access::WriteZeroes => begin,
-            _ => decoded + self.bus_lead(extent),
+        let data_begins = phases.write_begins(decoded);
+        let (data_at, data_end) = match access {
+            Access::WriteZeroes => (begin, begin),
+            _ => (data_begins + self.bus_lead(extent), data_begins + self.drive.bus_time(extent.sectors)),
         };
-        let passage = self.put(extent, begin, data_at);
+        let passage = self.put(extent, begin, data_at.max(decoded + phases.write_positioning_min));
         self.cache.written(extent, access == Access::Write);
-        Service::moved(passage.end, Served::Medium, &passage)
+        Service::moved(phases.write_ends(passage.end, data_end), Served::Medium, &passage)
     }
 
     /// A write that is acknowledged when its data has come over the bus.
@@ -337,7 +344,8 @@ impl Controller {
         // A write ends the read-ahead, whose segment it may need.
         self.take_arm(begin);
         self.cache.written(extent, true);
-        let answer = self.answer(begin, extent);
+        let phases = &self.drive.phases;
+        let answer = self.answer(begin + phases.preparation, extent, phases.write_completion);
         passage.map_or(answer, |passage| Service::moved(answer.end, Served::Cache, &passage))
     }
 

@@ -60,7 +60,11 @@ fn mechanics(drive: &Drive, lines: &mut Lines) {
     lines.line("head switch", ms(m.head_switch));
     lines.line(
         "write settle",
-        format!("{} after a seek, {} to the next track", ms(m.write_settle), ms(m.write_settle_track)),
+        format!(
+            "{:.3} ms after a seek, {:.3} ms to the next track",
+            m.write_settle as f64 / 1e6,
+            m.write_settle_track as f64 / 1e6
+        ),
     );
     let rate = |zone: &crate::Zone| {
         f64::from(zone.sectors_per_track) * SECTOR_BYTES as f64 / revolution.0 as f64 * 1e3

@@ -12,6 +12,7 @@ use crate::controller::Access;
 use crate::drive_file::DriveFile;
 use crate::geometry::{Spot, Track, Zone};
 use crate::mechanics::Mechanics;
+use crate::phases::BusPhases;
 use crate::shingles::ShinglesShape;
 use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
 
@@ -83,7 +84,7 @@ pub enum DriveError {
 }
 
 /// A command overhead that depends on what the drive did before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overhead {
     pub after_read: Nanos,
     pub after_write: Nanos,
@@ -126,6 +127,7 @@ pub struct Drive {
     /// How long the drive takes in a command, and sets out for no other.
     pub(crate) receive: Nanos,
     pub(crate) overhead: Overheads,
+    pub(crate) phases: BusPhases,
     pub(crate) cache: CacheShape,
     pub(crate) write_back: WriteBackShape,
     pub(crate) shingles: Option<ShinglesShape>,
@@ -267,9 +269,10 @@ impl Drive {
         Nanos(self.mechanics.head_switch)
     }
 
-    /// What a write waits after an arm movement of several cylinders, on top of the seek.
-    pub fn write_settle(&self) -> Nanos {
-        Nanos(self.mechanics.write_settle)
+    /// What a write waits after an arm movement of several cylinders, on top of the seek, in nanoseconds; below zero where
+    /// it waits less than a read.
+    pub fn write_settle(&self) -> i64 {
+        self.mechanics.write_settle
     }
 
     /// The time of an arm movement, for reading.

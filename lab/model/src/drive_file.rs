@@ -4,12 +4,13 @@
 //! Times are milliseconds, as in data sheets, and lengths are sectors of 512 bytes.
 
 use dcd_engine::{Extent, Nanos, SECTOR_BYTES};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::{CacheShape, ReadAhead};
 use crate::drive::{Drive, DriveError, Overhead, Overheads};
 use crate::geometry::{Geometry, Layout, ZoneShape};
 use crate::mechanics::Mechanics;
+use crate::phases::{BusPhases, EarlyDisconnect};
 use crate::seek::SeekCurve;
 use crate::shingles::ShinglesShape;
 use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
@@ -23,110 +24,215 @@ const QUEUE_DEPTH_MAX: usize = 4096;
 const SEGMENTS_MAX: usize = 4096;
 const ENTRIES_MAX: u64 = 1 << 24;
 const SEGMENT_SECTORS_MAX: u64 = 1 << 24;
+/// The length of a line in a file that is written.
+const LINE_MAX: usize = 110;
 
 fn wrong(field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> DriveError {
     DriveError::Field { field: field.into(), problem: problem.into(), remedy: remedy.into() }
 }
 
 /// The file as it is written.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct DriveFile {
-    name: String,
-    description: String,
-    rpm: f64,
-    heads: u32,
+    pub name: String,
+    pub description: String,
+    pub rpm: f64,
+    pub heads: u32,
     /// The capacity, where it is less than what the zones hold.
-    sectors: Option<u64>,
+    pub sectors: Option<u64>,
     #[serde(default = "one")]
-    queue_depth: usize,
+    pub queue_depth: usize,
     #[serde(default = "sector_bytes")]
-    logical_block_bytes: u32,
+    pub logical_block_bytes: u32,
     #[serde(default = "sector_bytes")]
-    physical_block_bytes: u32,
-    bus_mb_per_s: f64,
+    pub physical_block_bytes: u32,
+    pub bus_mb_per_s: f64,
     /// How long the drive takes in a command, and sets out for no other.
     #[serde(default)]
-    receive_ms: f64,
-    head_switch_ms: f64,
-    write_settle_ms: f64,
-    write_settle_track_ms: Option<f64>,
+    pub receive_ms: f64,
+    pub head_switch_ms: f64,
+    pub write_settle_ms: f64,
+    pub write_settle_track_ms: Option<f64>,
     /// Distance in cylinders, time in ms.
-    seek_ms: Vec<(u32, f64)>,
-    #[serde(default)]
-    layout: LayoutFile,
+    pub seek_ms: Vec<(u32, f64)>,
     /// Cylinders, sectors per track, track skew, cylinder skew (both in sectors).
-    zones: Vec<(u32, u32, u32, u32)>,
-    overhead_ms: OverheadFile,
-    cache: Option<CacheFile>,
-    write_back: Option<WriteBackFile>,
-    shingles: Option<ShinglesFile>,
+    pub zones: Vec<(u32, u32, u32, u32)>,
+    #[serde(default)]
+    pub layout: LayoutFile,
+    pub overhead_ms: OverheadFile,
+    pub bus_phases: Option<BusPhasesFile>,
+    pub cache: Option<CacheFile>,
+    pub write_back: Option<WriteBackFile>,
+    pub shingles: Option<ShinglesFile>,
 }
 
 /// How LBAs run through the zones. Without it: head by head, no spares, the zones one behind the other.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-struct LayoutFile {
-    serpentine: bool,
-    zones_start_at_index: bool,
-    gap_cylinders: u32,
+pub(crate) struct LayoutFile {
+    pub serpentine: bool,
+    pub zones_start_at_index: bool,
+    /// The cylinders without data before each zone.
+    pub gap_cylinders: Gaps,
+    /// For each zone that starts at the index: which of its sectors is there.
+    pub start_sectors: Vec<u32>,
+    /// For each zone: the sectors at its front that hold no data of users.
+    pub reserved_sectors: Vec<u64>,
     /// The cylinders that share their spares; those of a zone, if absent.
-    spare_range_cylinders: u32,
+    pub spare_range_cylinders: u32,
+    /// Each track has spares of its own.
+    pub spares_on_each_track: bool,
     /// For each zone: the spare sectors at the end of each range.
-    spares: Vec<u32>,
+    pub spares: Vec<u32>,
     /// The zone, and the LBAs (from its first) where a bad sector was slipped over.
-    slips: Vec<(usize, Vec<u64>)>,
+    pub slips: Vec<(usize, Vec<u64>)>,
+    /// The zone, and the tracks (from its first) that were slipped over.
+    pub slipped_tracks: Vec<(usize, Vec<u64>)>,
+}
+
+/// One number between each two zones, or one before each zone.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Gaps {
+    Between(u32),
+    Before(Vec<u32>),
+}
+
+impl Default for Gaps {
+    fn default() -> Gaps {
+        Gaps::Between(0)
+    }
+}
+
+impl Gaps {
+    fn before(&self, zone: usize) -> u32 {
+        match self {
+            Gaps::Between(cylinders) => {
+                if zone == 0 {
+                    0
+                } else {
+                    *cylinders
+                }
+            }
+            Gaps::Before(each) => each.get(zone).copied().unwrap_or(0),
+        }
+    }
 }
 
 /// Each after a read and after a write.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct OverheadFile {
-    read_hit: (f64, f64),
-    read: (f64, f64),
+pub(crate) struct OverheadFile {
+    pub read_hit: (f64, f64),
+    pub read: (f64, f64),
     /// That of `write`, if absent.
-    write_hit: Option<(f64, f64)>,
-    write: (f64, f64),
+    pub write_hit: Option<(f64, f64)>,
+    pub write: (f64, f64),
 }
 
-#[derive(Debug, Deserialize)]
+/// What commands cost on a bus that the drive gives up meanwhile.
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct BusPhasesFile {
+    pub high_water_mark: f64,
+    pub preparation_ms: f64,
+    /// After a read and after a write.
+    pub read_disconnect_ms: (f64, f64),
+    pub write_disconnect_ms: f64,
+    pub reselect_ms: f64,
+    pub reselect_again_ms: f64,
+    pub read_completion_ms: f64,
+    pub write_completion_ms: f64,
+    pub write_positioning_min_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_disconnect: Option<EarlyDisconnectFile>,
+}
+
+/// Of a write, before its data is taken.
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct CacheFile {
-    segments: usize,
-    segment_sectors: u64,
+pub(crate) struct EarlyDisconnectFile {
+    pub command_ms: f64,
+    pub disconnect_ms: f64,
+    pub pause_ms: f64,
+    pub second_disconnect_ms: f64,
+    pub seek_delay_ms: f64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct CacheFile {
+    pub segments: usize,
+    pub segment_sectors: u64,
     #[serde(default)]
-    read_ahead: ReadAhead,
-    read_ahead_sectors: u64,
-    write_segments: usize,
+    pub read_ahead: ReadAhead,
+    pub read_ahead_sectors: u64,
+    pub write_segments: usize,
+    /// They hold nothing else.
     #[serde(default)]
-    resume_on_hit: bool,
+    pub separate_write_segments: bool,
+    /// Reading ahead replaces nothing that the request asked for.
     #[serde(default)]
-    keep_passing_sectors: bool,
+    pub keep_requested: bool,
     #[serde(default)]
-    zero_latency_reads: bool,
+    pub resume_on_hit: bool,
+    #[serde(default)]
+    pub keep_passing_sectors: bool,
+    #[serde(default)]
+    pub zero_latency_reads: bool,
 }
 
 /// What the drive does when its write cache is on.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct WriteBackFile {
-    kind: WriteBackKind,
-    sectors: u64,
+pub(crate) struct WriteBackFile {
+    pub kind: WriteBackKind,
+    pub sectors: u64,
     #[serde(default = "one")]
-    runs: usize,
+    pub runs: usize,
     #[serde(default)]
-    order: DestageOrder,
+    pub order: DestageOrder,
     #[serde(default)]
-    idle_ms: f64,
+    pub idle_ms: f64,
 }
 
 /// Shingled bands, managed by the drive. The last zone holds the persistent cache; it is the outermost one of the disk.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct ShinglesFile {
-    band_sectors: u64,
-    entries: usize,
-    idle_ms: f64,
+pub(crate) struct ShinglesFile {
+    pub band_sectors: u64,
+    pub entries: usize,
+    pub idle_ms: f64,
+}
+
+/// A list as lines of some elements each.
+fn wrap(text: &mut String, key: &str, list: &str) {
+    let inner = &list[1..list.len() - 1];
+    let mut elements = Vec::new();
+    let (mut depth, mut begin) = (0, 0);
+    for (at, c) in inner.char_indices() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 0 => {
+                elements.push(inner[begin..at].trim());
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    elements.push(inner[begin..].trim());
+    *text += &format!("{key} = [\n");
+    let mut line = String::new();
+    for element in elements.into_iter().filter(|element| !element.is_empty()) {
+        if !line.is_empty() && line.len() + element.len() + 6 > LINE_MAX {
+            *text += &format!("   {line}\n");
+            line.clear();
+        }
+        line += &format!(" {element},");
+    }
+    *text += &format!("   {line}\n]\n");
 }
 
 const fn one() -> usize {
@@ -138,6 +244,26 @@ const fn sector_bytes() -> u32 {
 }
 
 impl DriveFile {
+    /// The file's text below a comment: what is as it would be without its line is left out, and long lists are cut into lines.
+    pub fn text(&self, comment: &[String]) -> String {
+        let written = toml::to_string(self).expect("a drive file is TOML");
+        let mut text: String =
+            comment.iter().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect();
+        if !comment.is_empty() {
+            text.push('\n');
+        }
+        for line in written.lines() {
+            match line.split_once(" = ") {
+                Some((_, "[]" | "false")) | Some(("receive-ms", "0.0")) => {}
+                Some((key, list)) if line.len() > LINE_MAX && list.starts_with('[') => {
+                    wrap(&mut text, key, list);
+                }
+                _ => text = text + line + "\n",
+            }
+        }
+        text
+    }
+
     pub fn parse(text: &str) -> Result<DriveFile, DriveError> {
         toml::from_str(text).map_err(|e| DriveError::Syntax(e.to_string()))
     }
@@ -163,6 +289,7 @@ impl DriveFile {
             bus_picos_per_sector: bus_picos(self.bus_mb_per_s)?,
             receive: time("receive-ms", self.receive_ms)?,
             overhead: self.overhead_ms.read()?,
+            phases: self.bus_phases.as_ref().map_or(Ok(BusPhases::default()), BusPhasesFile::read)?,
             cache,
             write_back,
             mechanics,
@@ -173,17 +300,17 @@ impl DriveFile {
 
     fn mechanics(&self) -> Result<Mechanics, DriveError> {
         let geometry = self.geometry()?;
-        let write_settle = time("write-settle-ms", self.write_settle_ms)?;
+        let write_settle = signed_time("write-settle-ms", self.write_settle_ms)?;
         let write_settle_track = match self.write_settle_track_ms {
-            Some(ms) => time("write-settle-track-ms", ms)?,
+            Some(ms) => signed_time("write-settle-track-ms", ms)?,
             None => write_settle,
         };
         Ok(Mechanics {
             seek: self.seek_curve(geometry.cylinders())?,
             geometry,
             head_switch: time("head-switch-ms", self.head_switch_ms)?.0,
-            write_settle: write_settle.0,
-            write_settle_track: write_settle_track.0,
+            write_settle,
+            write_settle_track,
         })
     }
 
@@ -192,8 +319,6 @@ impl DriveFile {
         let layout = Layout {
             serpentine: self.layout.serpentine,
             zones_start_at_index: self.layout.zones_start_at_index,
-            gap_cylinders: self.layout.gap_cylinders,
-            spare_range_cylinders: self.layout.spare_range_cylinders,
             last_zone_outermost: self.shingles.is_some(),
             sectors: None,
         };
@@ -219,26 +344,66 @@ impl DriveFile {
             between(&format!("{field}, sectors per track"), per_track, 1, u64::from(SECTORS_PER_TRACK_MAX))?;
             between(&format!("{field}, track skew"), u64::from(track_skew), 0, per_track - 1)?;
             between(&format!("{field}, cylinder skew"), u64::from(cylinder_skew), 0, per_track - 1)?;
-            total += u64::from(cylinders) + u64::from(self.layout.gap_cylinders);
-            let spares = self.layout.spares.get(index).copied().unwrap_or(0);
-            let range = match self.layout.spare_range_cylinders {
-                0 => cylinders,
-                range => range.min(cylinders),
+            let layout = &self.layout;
+            let gap_cylinders = layout.gap_cylinders.before(index);
+            total += u64::from(cylinders) + u64::from(gap_cylinders);
+            let spares = layout.spares.get(index).copied().unwrap_or(0);
+            let tracks = u64::from(cylinders) * u64::from(self.heads);
+            let range_tracks = match layout.spare_range_cylinders {
+                _ if layout.spares_on_each_track => 1,
+                0 => tracks,
+                range => u64::from(range.min(cylinders)) * u64::from(self.heads),
             };
-            let (tracks, rest) = (u64::from(self.heads), cylinders % range);
-            let smallest = u64::from(if rest == 0 { range } else { rest }) * tracks * per_track;
+            let (rest, range_places) = (tracks % range_tracks, range_tracks * per_track);
+            let smallest = if rest == 0 { range_tracks } else { rest } * per_track;
             between(&format!("layout, spares[{index}]"), u64::from(spares), 0, smallest - 1)?;
-            let slips = self.slips(index, u64::from(range) * tracks * per_track, spares)?;
-            shapes.push(ZoneShape { cylinders, sectors_per_track, track_skew, cylinder_skew, spares, slips });
+            let holding = tracks * per_track - tracks.div_ceil(range_tracks) * u64::from(spares);
+            let reserved = layout.reserved_sectors.get(index).copied().unwrap_or(0);
+            between(&format!("layout, reserved-sectors[{index}]"), reserved, 0, holding - 1)?;
+            let start_sector = layout.start_sectors.get(index).copied().unwrap_or(0);
+            between(&format!("layout, start-sectors[{index}]"), u64::from(start_sector), 0, per_track - 1)?;
+            let slips = self.slips(index, range_places, spares, per_track)?;
+            shapes.push(ZoneShape {
+                cylinders,
+                sectors_per_track,
+                track_skew,
+                cylinder_skew,
+                gap_cylinders,
+                start_sector,
+                reserved,
+                range_places,
+                spares,
+                slips,
+            });
         }
         between("zones, cylinders of all together", total, 1, u64::from(CYLINDERS_MAX))?;
         Ok(shapes)
     }
 
     /// The slips of a zone, sorted; a range has at most as many as it has spares.
-    fn slips(&self, zone: usize, range_places: u64, spares: u32) -> Result<Vec<u64>, DriveError> {
-        let of_zone = self.layout.slips.iter().filter(|(index, _)| *index == zone);
-        let mut slips: Vec<u64> = of_zone.flat_map(|(_, slips)| slips.iter().copied()).collect();
+    fn slips(
+        &self,
+        zone: usize,
+        range_places: u64,
+        spares: u32,
+        per_track: u64,
+    ) -> Result<Vec<u64>, DriveError> {
+        let of_zone = |all: &[(usize, Vec<u64>)]| -> Vec<u64> {
+            all.iter()
+                .filter(|(index, _)| *index == zone)
+                .flat_map(|(_, slips)| slips.iter().copied())
+                .collect()
+        };
+        let mut slips = of_zone(&self.layout.slips);
+        let mut tracks = of_zone(&self.layout.slipped_tracks);
+        tracks.sort_unstable();
+        tracks.dedup();
+        between("layout, slipped-tracks", tracks.len() as u64 * per_track, 0, u64::from(spares))?;
+        // A track counts the slipped ones before it, too, and a sector does not.
+        for (before, track) in (0..).zip(tracks) {
+            let first = track.saturating_sub(before).saturating_mul(per_track);
+            slips.extend(std::iter::repeat_n(first, per_track as usize));
+        }
         slips.sort_unstable();
         let range_sectors = range_places - u64::from(spares);
         for range in slips.chunk_by(|a, b| a / range_sectors == b / range_sectors) {
@@ -282,17 +447,61 @@ impl OverheadFile {
     }
 }
 
+impl BusPhasesFile {
+    fn read(&self) -> Result<BusPhases, DriveError> {
+        let time = |name: &str, ms: f64| time(&format!("bus-phases, {name}"), ms);
+        if !(0.0..=1.0).contains(&self.high_water_mark) {
+            let problem = format!("the value is {}", self.high_water_mark);
+            return Err(wrong("bus-phases, high-water-mark", problem, "write a part of a read, 0 to 1"));
+        }
+        let early = |early: &EarlyDisconnectFile| -> Result<EarlyDisconnect, DriveError> {
+            Ok(EarlyDisconnect {
+                command: time("early-disconnect, command-ms", early.command_ms)?,
+                disconnect: time("early-disconnect, disconnect-ms", early.disconnect_ms)?,
+                pause: time("early-disconnect, pause-ms", early.pause_ms)?,
+                second_disconnect: time(
+                    "early-disconnect, second-disconnect-ms",
+                    early.second_disconnect_ms,
+                )?,
+                seek_delay: time("early-disconnect, seek-delay-ms", early.seek_delay_ms)?,
+            })
+        };
+        let (after_read, after_write) = self.read_disconnect_ms;
+        Ok(BusPhases {
+            high_water: self.high_water_mark,
+            preparation: time("preparation-ms", self.preparation_ms)?,
+            read_disconnect: Overhead {
+                after_read: time("read-disconnect-ms", after_read)?,
+                after_write: time("read-disconnect-ms", after_write)?,
+            },
+            write_disconnect: time("write-disconnect-ms", self.write_disconnect_ms)?,
+            reselect: time("reselect-ms", self.reselect_ms)?,
+            reselect_again: time("reselect-again-ms", self.reselect_again_ms)?,
+            read_completion: time("read-completion-ms", self.read_completion_ms)?,
+            write_completion: time("write-completion-ms", self.write_completion_ms)?,
+            early: self.early_disconnect.as_ref().map(early).transpose()?,
+            write_positioning_min: time("write-positioning-min-ms", self.write_positioning_min_ms)?,
+        })
+    }
+}
+
 impl CacheFile {
     fn read(&self) -> Result<CacheShape, DriveError> {
         check_segments(self.segments, self.segment_sectors)?;
         between("cache, read-ahead-sectors", self.read_ahead_sectors, 0, self.segment_sectors)?;
         check_write_segments(self.write_segments, self.segments)?;
+        if self.separate_write_segments {
+            let most = self.segments.saturating_sub(1) as u64;
+            between("cache, write-segments", self.write_segments as u64, 1, most.max(1))?;
+        }
         Ok(CacheShape {
             segments: self.segments,
             segment_sectors: self.segment_sectors,
             read_ahead: self.read_ahead,
             read_ahead_sectors: self.read_ahead_sectors,
             write_segments: self.write_segments,
+            separate_write_segments: self.separate_write_segments,
+            keep_requested: self.keep_requested,
             resume_on_hit: self.resume_on_hit,
             keep_passing: self.keep_passing_sectors,
             any_order: self.zero_latency_reads,
@@ -367,6 +576,18 @@ fn block_bytes(field: &str, bytes: u32) -> Result<(), DriveError> {
         512 | 4096 => Ok(()),
         _ => Err(wrong(field, format!("blocks of {bytes} bytes"), "write 512 or 4096")),
     }
+}
+
+/// A time that may be below zero.
+fn signed_time(field: &str, ms: f64) -> Result<i64, DriveError> {
+    if (-TIME_MS_MAX..=TIME_MS_MAX).contains(&ms) {
+        return Ok((ms * 1e6).round() as i64);
+    }
+    Err(wrong(
+        field,
+        format!("a time of {ms} ms"),
+        format!("write -{TIME_MS_MAX} to {TIME_MS_MAX} milliseconds"),
+    ))
 }
 
 fn time(field: &str, ms: f64) -> Result<Nanos, DriveError> {

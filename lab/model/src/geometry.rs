@@ -4,7 +4,7 @@
 //! (*serpentine*) from the head where the last cylinder ended. From track to track the first sector is shifted by a
 //! skew, so that a sequential transfer finds it just after the head has changed. A zone can be cut into ranges of
 //! cylinders that keep spare sectors at their end, and can have sectors that were found bad and *slipped* over: LBAs
-//! skip both. Between zones there can be cylinders without data.
+//! skip both. Between zones there can be cylinders without data, and a zone can begin with sectors that have no LBA.
 //!
 //! All angles are kept as integer nanoseconds of one revolution, and the end of a sector is computed exactly as the
 //! start of the next one: a request that continues where the last one ended finds its sector at once and not one
@@ -28,7 +28,10 @@ pub struct Zone {
     /// Places of sectors in each range with spares, and how many of them hold data.
     range_places: u64,
     range_sectors: u64,
-    /// Counted from the zone's first LBA: each LBA from one of these on lies one place further than the one before.
+    /// Sectors at the zone's front that have no LBA.
+    reserved: u64,
+    /// Counted from the zone's first sector with data or without: each one from one of these on lies one place further than
+    /// the one before.
     slips: Vec<u64>,
 }
 
@@ -36,6 +39,7 @@ impl Zone {
     /// The place of a sector of the zone, counted in sectors along its tracks, and how many sectors follow each other
     /// without a gap from there on (itself included), not looking at the ends of tracks.
     fn place(&self, within: u64) -> (u64, u64) {
+        let within = within + self.reserved;
         let range = if within < self.range_sectors { 0 } else { within / self.range_sectors };
         let range_start = range * self.range_sectors;
         let mut run = range_start + self.range_sectors - within;
@@ -53,13 +57,13 @@ impl Zone {
 
     /// Every track holds as many sectors as it has places.
     pub fn is_even(&self) -> bool {
-        self.range_sectors == self.range_places && self.slips.is_empty()
+        self.range_sectors == self.range_places && self.slips.is_empty() && self.reserved == 0
     }
 
     pub(crate) fn sectors(&self, heads: u32) -> u64 {
         let places = u64::from(self.cylinders) * u64::from(heads) * u64::from(self.sectors_per_track);
         let ranges = places.div_ceil(self.range_places);
-        places - ranges * (self.range_places - self.range_sectors)
+        places - ranges * (self.range_places - self.range_sectors) - self.reserved
     }
 }
 
@@ -106,6 +110,14 @@ pub(crate) struct ZoneShape {
     pub sectors_per_track: u32,
     pub track_skew: u32,
     pub cylinder_skew: u32,
+    /// Cylinders without data before it.
+    pub gap_cylinders: u32,
+    /// The sector of a track that passes at the index, where zones begin there.
+    pub start_sector: u32,
+    /// Sectors at its front that have no LBA.
+    pub reserved: u64,
+    /// Places that share their spares.
+    pub range_places: u64,
     /// Spare sectors at the end of each range.
     pub spares: u32,
     pub slips: Vec<u64>,
@@ -115,12 +127,8 @@ pub(crate) struct ZoneShape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
     pub serpentine: bool,
-    /// Every zone begins at angle 0; otherwise a zone goes on where the one before it ends, with its cylinder skew.
+    /// Every zone begins at an angle of its own; otherwise it goes on where the one before it ends, with its cylinder skew.
     pub zones_start_at_index: bool,
-    /// Cylinders without data between two zones.
-    pub gap_cylinders: u32,
-    /// Cylinders that share their spares; 0: those of a zone.
-    pub spare_range_cylinders: u32,
     /// The last zone's LBAs lie on the outermost cylinders.
     pub last_zone_outermost: bool,
     /// The capacity, where it is less than what the zones hold.
@@ -151,19 +159,11 @@ impl Geometry {
     }
 
     fn add_zone(&mut self, layout: Layout, shape: &ZoneShape) {
-        let mut first_angle = 0;
-        if let Some(last) = self.zones.last() {
-            self.cylinders += layout.gap_cylinders;
-            if !layout.zones_start_at_index {
-                first_angle = self.angle_after(last, shape);
-            }
-        }
-        let range_cylinders = match layout.spare_range_cylinders {
-            0 => shape.cylinders,
-            cylinders => cylinders.min(shape.cylinders),
+        let first_angle = match self.zones.last() {
+            Some(last) if !layout.zones_start_at_index => self.angle_after(last, shape),
+            _ => self.offset(shape.start_sector, shape.sectors_per_track),
         };
-        let range_places =
-            u64::from(range_cylinders) * u64::from(self.heads) * u64::from(shape.sectors_per_track);
+        self.cylinders += shape.gap_cylinders;
         let zone = Zone {
             first_cylinder: self.cylinders,
             cylinders: shape.cylinders,
@@ -172,8 +172,9 @@ impl Geometry {
             cylinder_skew: shape.cylinder_skew,
             first_lba: Lba(self.sectors),
             first_angle,
-            range_places,
-            range_sectors: range_places - u64::from(shape.spares),
+            range_places: shape.range_places,
+            range_sectors: shape.range_places - u64::from(shape.spares),
+            reserved: shape.reserved,
             slips: shape.slips.clone(),
         };
         self.cylinders += shape.cylinders;
@@ -317,6 +318,7 @@ mod tests {
             sectors_per_track,
             track_skew,
             cylinder_skew,
+            range_places: u64::from(cylinders) * 3 * u64::from(sectors_per_track),
             ..ZoneShape::default()
         };
         [shape(4, 10, 2, 3), shape(2, 7, 1, 2)]
@@ -351,8 +353,10 @@ mod tests {
     fn spares_slips_and_gaps_are_places_without_an_lba() {
         let mut shapes = shapes();
         shapes[0].spares = 4;
+        shapes[0].range_places = 60;
         shapes[0].slips = vec![5, 70];
-        let layout = Layout { gap_cylinders: 2, spare_range_cylinders: 2, ..Layout::default() };
+        shapes[1].gap_cylinders = 2;
+        let layout = Layout::default();
         let geometry = Geometry::new(Nanos(8_333_333), 3, layout, &shapes);
         // Two ranges of 60 places with 4 spares each: a slip takes one of the spares of its range.
         assert_eq!(geometry.sectors(), 2 * 56 + 2 * 3 * 7);
@@ -374,6 +378,30 @@ mod tests {
         assert_eq!(geometry.track_at(Lba(112)).start_angle, 0.0);
         let short = Layout { sectors: Some(100), ..layout };
         assert_eq!(Geometry::new(Nanos(8_333_333), 3, short, &shapes).sectors(), 100);
+    }
+
+    #[test]
+    fn reserved_sectors_and_spares_of_each_track_have_no_lba() {
+        let mut shapes = shapes();
+        shapes[0].range_places = 10;
+        shapes[0].spares = 1;
+        shapes[0].reserved = 12;
+        shapes[1].start_sector = 3;
+        let layout = Layout { zones_start_at_index: true, ..Layout::default() };
+        let geometry = Geometry::new(Nanos(8_333_333), 3, layout, &shapes);
+        assert_eq!(geometry.sectors(), 4 * 3 * 9 - 12 + 2 * 3 * 7);
+        let place = |lba| {
+            let spot = geometry.locate(Lba(lba));
+            (spot.cylinder, spot.head, spot.sector, spot.run)
+        };
+        assert_eq!(
+            place(0),
+            (0, 1, 3, 6),
+            "a track and three sectors are reserved, the last sector is a spare"
+        );
+        assert_eq!(place(6), (0, 2, 0, 9));
+        assert_eq!(place(96), (4, 0, 0, 7));
+        assert!((geometry.track_at(Lba(96)).start_angle - 3.0 / 7.0).abs() < 1e-6);
     }
 
     #[test]

@@ -89,10 +89,10 @@ pub(crate) struct Mechanics {
     pub geometry: Geometry,
     pub seek: SeekCurve,
     pub head_switch: u64,
-    /// What a write waits longer than a read after the arm has moved.
-    pub write_settle: u64,
+    /// What a write waits longer than a read after the arm has moved; below zero where it waits less.
+    pub write_settle: i64,
     /// The same after a head switch or a move to the next cylinder.
-    pub write_settle_track: u64,
+    pub write_settle_track: i64,
 }
 
 impl Mechanics {
@@ -108,8 +108,8 @@ impl Mechanics {
         };
         match (write, distance) {
             (false, _) => moved,
-            (true, 0 | 1) => moved + self.write_settle_track,
-            (true, _) => moved + self.write_settle,
+            (true, 0 | 1) => moved.saturating_add_signed(self.write_settle_track),
+            (true, _) => moved.saturating_add_signed(self.write_settle),
         }
     }
 

@@ -43,7 +43,7 @@ fn measured_trace(name: &str, requests: u64) -> String {
         // Every third request goes on where the one before it ended.
         let place = (n - n % 3) * 7_919 % (places - 3) + n % 3;
         Measured {
-            write: n % 5 == 0,
+            write: n.is_multiple_of(5),
             extent: Extent::new(Lba(place * 8), 8),
             response: Nanos::ZERO,
             think: Nanos::from_micros(n * 613 % 20_000),
@@ -84,6 +84,35 @@ fn a_drive_is_as_good_as_its_distribution_of_response_times() {
     expect(&shown, 0, "500 requests, 400 of them reads");
     let plot = std::fs::read_to_string(page).unwrap();
     assert!(plot.contains("<svg") && plot.contains("measured") && plot.contains("barracuda-1996"));
+}
+
+#[test]
+fn a_drive_is_imported_shown_and_used() {
+    let place = Place::new();
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/disks/fixtures");
+    let (source, out) = (format!("{fixtures}/invented.diskspecs"), place.path("invented.toml"));
+    let out = out.to_str().unwrap();
+    let imported = run(&["import", &source, "--out", out]);
+    assert!(imported.status.success() && imported.stdout.is_empty());
+    let told = String::from_utf8(imported.stderr).unwrap();
+    assert!(told.contains("not as in invented.diskspecs: \"Warp factor\" = 9"), "{told}");
+    expect(&run(&["show", out]), 0, "invented-4: INVENTED_4, imported from invented.diskspecs");
+    assert_eq!(text(&run(&["show", out, "--file"])), text(&run(&["import", &source])));
+    assert!(text(&run(&["import", &source, "--bus", "5MB"])).contains("bus-mb-per-s = 5.0"));
+    // A .parv file names the .diskspecs file, and has the bus.
+    let parv = place.path("invented.parv");
+    for name in ["invented.diskspecs", "invented.model"] {
+        std::fs::copy(format!("{fixtures}/{name}"), place.path(name)).unwrap();
+    }
+    let bus = "disksim_bus BUS {\n Read block transfer time = 0.1024\n}\nsource invented.diskspecs\n\
+               topology disksim_bus b [\n disksim_disk d []\n]\n";
+    std::fs::write(&parv, bus).unwrap();
+    let parv = parv.to_str().unwrap();
+    assert!(text(&run(&["import", parv])).contains("bus-mb-per-s = 5.0"));
+    expect(&run(&["import", parv, "--out", parv]), 1, "invented.parv");
+    std::fs::write(parv, "source nothing.diskspecs\n").unwrap();
+    expect(&run(&["import", parv]), 1, "line 1: the file \"nothing.diskspecs\" that it names: No such file");
+    expect(&run(&["show", "--fields"]), 0, "| `high-water-mark` | 0 |");
 }
 
 #[test]

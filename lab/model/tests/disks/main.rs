@@ -2,7 +2,9 @@
 
 mod common;
 mod components;
+mod import;
 mod layer;
+mod phases;
 mod physics;
 mod stack_kind;
 mod validation;

@@ -45,7 +45,7 @@ fn a_random_write_costs_a_settle_more() {
         let mut bench = Bench::new(drive.clone(), Scheduler::Fcfs);
         bench.random_load(2, 1, 20_000, 8, read_part).last().unwrap().0 as f64 / 20_000.0
     };
-    close("settle", mean(0.0) - mean(1.0), drive.write_settle().0 as f64, 0.15);
+    close("settle", mean(0.0) - mean(1.0), drive.write_settle() as f64, 0.15);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use dcd_model::{Drive, ReadAhead, drive};
 const ATLAS_BUS: u64 = 5_171_717;
 const BARRACUDA_BUS: u64 = 3_820_896;
 
-fn trace(name: &str) -> Option<Vec<Measured>> {
+pub fn trace(name: &str) -> Option<Vec<Measured>> {
     let Some(dir) = std::env::var_os("DCD_TRACES") else {
         eprintln!("SKIPPED: DCD_TRACES does not name a directory with measured traces");
         return None;
@@ -22,7 +22,7 @@ fn trace(name: &str) -> Option<Vec<Measured>> {
     Some(measured::closed_loop(&trace).expect("one request was in flight"))
 }
 
-fn demerit(drive: &Drive, trace: &[Measured], write_cache: bool) -> f64 {
+pub fn demerit(drive: &Drive, trace: &[Measured], write_cache: bool) -> f64 {
     let measured: Vec<Nanos> = trace.iter().map(|request| request.response).collect();
     let replay = measured::replay(drive, trace, write_cache).expect("it was taken of this drive");
     let demerit = measured::demerit_ms(&measured, &replay.responses);
