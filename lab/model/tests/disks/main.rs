@@ -4,6 +4,7 @@ mod common;
 mod components;
 mod import;
 mod layer;
+mod measure;
 mod phases;
 mod physics;
 mod stack_kind;

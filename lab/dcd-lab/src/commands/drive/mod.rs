@@ -1,5 +1,6 @@
 //! `dcd drive`, and `dcd calibrate --drive`: the stride benchmark on a modelled drive, in virtual time.
 
+mod measure;
 mod validate;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub fn run(args: &cli_drive::Drive) -> Result<(), Failure> {
         DrivePart::Show(args) => show(args),
         DrivePart::Validate(args) => validate::run(args),
         DrivePart::Import(args) => import(args),
+        DrivePart::Measure(args) => measure::run(args),
     }
 }
 
