@@ -85,6 +85,10 @@ impl Advised for LogError {
                 "\"dcd rescue --list\" says what the log holds that is dirty, and \"dcd rescue --force\" writes that back, over what may \
                  be newer. Then \"dcd format\" makes a new log"
             }
+            LogError::OtherMachine { .. } => {
+                "start it there. If that machine is off and stays off, \"dcd serve --take-over --other-is-off\" goes on here; with --fence COMMAND \
+                 that command makes sure of it"
+            }
             LogError::ReadOnly(_) => "make it writable, or take read-only = true out of the stack file",
             LogError::Occupied { .. } => {
                 "serve it and \"dcd detach\" it, or \"dcd rescue\" it first; --force formats it all the same"

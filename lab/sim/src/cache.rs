@@ -2,6 +2,7 @@
 //!
 //! Everything is small, so that the log goes around many times in one run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use dcd_engine::layers::slice::Slice;
@@ -17,7 +18,7 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, Who, disk, prefill};
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
@@ -72,6 +73,8 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         // states were counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
         accept_damage: false,
+        machine: 0,
+        take_over: false,
         grow: false,
         canary,
     };
@@ -265,8 +268,18 @@ pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &Mak
 }
 
 /// The log cache with its log on legs: see [`mirror::mirrored_rig`].
-pub(crate) fn rig_on_legs(seed: u64, promise: Promise, canary: Option<Canary>, legs: &Legs) -> Rig {
-    let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
+pub(crate) fn rig_on_legs(
+    seed: u64,
+    promise: Promise,
+    canary: Option<Canary>,
+    legs: &Legs,
+    who: &Rc<Cell<Who>>,
+) -> Rig {
+    let who = Rc::clone(who);
+    let make: MakeCache = Rc::new(move |config| {
+        let Who { machine, takes_over: take_over } = who.get();
+        Box::new(LogCache::new(LogCacheConfig { machine, take_over, ..config }))
+    });
     rig_of(seed, promise, canary, &|_, _| {}, &make, Some(legs))
 }
 

@@ -1,12 +1,15 @@
 //! The log cache with its log on two or three legs as something to explore. Legs fail while it runs, come back with what they had, are lost
 //! for good in crashes, or rot: as long as one that has everything is left, nothing may be lost.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use dcd_engine::log_cache::{self, Promise};
 use dcd_engine::mirror::offline::create;
 use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, Mirror, MirrorConfig, Standing};
 use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES, StackBuilder, Target};
 
-use crate::explore::{Losses, MayLose, Rig, disk};
+use crate::explore::{Losses, Machines, MayLose, Rig, Who, disk};
 use crate::raid::Now;
 use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix};
 
@@ -16,6 +19,8 @@ pub enum MirrorCanary {
     Mirror(Canary),
     /// See [`log_cache::Canary::UnevenCopies`].
     UnevenCopies,
+    /// See [`log_cache::Canary::AnyMachine`].
+    AnyMachine,
 }
 
 /// What happens to the legs of a run.
@@ -27,6 +32,8 @@ enum Fate {
     Fails { leg: usize, rule: FaultRule },
     /// One rots.
     Rots(usize),
+    /// Each is on a machine of its own, and these take over from each other.
+    Apart,
 }
 
 /// The legs of a log.
@@ -118,16 +125,34 @@ fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
     read.iter().enumerate().any(|(leg, read)| leg != lost && read.as_ref().is_some_and(is_whole))
 }
 
+const fn planted(canary: Option<MirrorCanary>) -> (Option<Canary>, Option<log_cache::Canary>) {
+    match canary {
+        Some(MirrorCanary::Mirror(canary)) => (Some(canary), None),
+        Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::Canary::UnevenCopies)),
+        Some(MirrorCanary::AnyMachine) => (None, Some(log_cache::Canary::AnyMachine)),
+        None => (None, None),
+    }
+}
+
+/// The log cache with a leg of its log on each of two machines, which take over from each other, with settings from the seed.
+pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
+    let mut rng = SimRng::new(mix(seed, 0x7a4e));
+    let (of_mirror, of_cache) = planted(canary);
+    let mut legs = Legs { count: 2, fate: Fate::Apart, ..Legs::draw(&mut rng, of_mirror) };
+    legs.config.names.truncate(legs.count);
+    let who = Rc::new(Cell::new(Who::FIRST));
+    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who);
+    let about = format!("a leg on each of two machines, {}", rig.about);
+    let machines = Machines { who, may_lose: may_lose(legs.count) };
+    Rig { machines: Some(machines), about, upper_first: true, ..rig }
+}
+
 /// The log cache with its log on legs, with settings from the seed.
 pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x1e65));
-    let (of_mirror, of_cache) = match canary {
-        Some(MirrorCanary::Mirror(canary)) => (Some(canary), None),
-        Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::Canary::UnevenCopies)),
-        None => (None, None),
-    };
+    let (of_mirror, of_cache) = planted(canary);
     let legs = Legs::draw(&mut rng, of_mirror);
-    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs);
+    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &Rc::new(Cell::new(Who::FIRST)));
     let sectors = rig.disks[0].current().sectors();
     let (spoils, losses) = match legs.fate {
         Fate::Rots(leg) => (Some((leg, sectors)), None),
@@ -178,8 +203,55 @@ mod tests {
     }
 
     #[track_caller]
+    fn take_overs_hold(promise: Promise) {
+        let explored =
+            explore(&ExploreConfig::new(5, 2500), &|seed| take_over_rig(seed, promise, None), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        for kind in [
+            "taken over",
+            "starts refused to the other machine",
+            "first machines that go on alone",
+            "legs of the other machine seen again",
+            "legs refused that were used apart",
+        ] {
+            let count = explored.counts.kinds.get(kind).copied().unwrap_or_default();
+            assert!(count > 10, "{kind}: {:?}", explored.counts);
+        }
+    }
+
+    /// `dcd-crash --take-over --seed 5 --promise P --states 2500` does the same by hand.
+    #[test]
+    fn a_take_over_keeps_the_promise_flush() {
+        take_overs_hold(Promise::Flush);
+    }
+
+    #[test]
+    fn a_take_over_keeps_the_promise_always() {
+        take_overs_hold(Promise::Always);
+    }
+
+    #[test]
+    fn a_take_over_keeps_the_promise_ordered() {
+        take_overs_hold(Promise::Ordered);
+    }
+
+    #[test]
+    fn bugs_of_take_overs_are_caught() {
+        for canary in [MirrorCanary::AnyMachine, MirrorCanary::Mirror(Canary::StaleLeg)] {
+            is_caught_in(canary, 1, take_over_rig);
+        }
+    }
+
+    #[track_caller]
     fn is_caught(canary: MirrorCanary, seed: u64) {
-        let subject = |seed| mirrored_rig(seed, Promise::Flush, Some(canary));
+        is_caught_in(canary, seed, mirrored_rig);
+    }
+
+    #[track_caller]
+    fn is_caught_in(canary: MirrorCanary, seed: u64, rig: fn(u64, Promise, Option<MirrorCanary>) -> Rig) {
+        let subject = |seed| rig(seed, Promise::Flush, Some(canary));
         let explored = explore(&ExploreConfig::new(seed, 1000), &subject, &mut |_| {});
         assert!(
             explored.violation.is_some(),

@@ -92,6 +92,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let copies = read_copies(&mut device)?;
     let mut superblock = live_superblock(&copies)?;
     refuse_out_of_use(&superblock)?;
+    refuse_other_machine(&superblock, &config)?;
     check_sizes(&superblock, log, Some(data))?;
     if !(2..=usize::from(u16::MAX)).contains(&config.segment_buffers) {
         return Err(LogError::Options(
@@ -127,6 +128,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let ring = ring_of(&superblock, from, &walked, &segments);
     let before = superblock.clone();
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
+    superblock.machine = config.machine;
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     if config.canary != Some(Canary::UnevenCopies) {
@@ -134,6 +136,16 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     }
     write_superblock(&mut device, &mut superblock)?;
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
+}
+
+/// Two that serve one cache would each write over what the other has written.
+fn refuse_other_machine(superblock: &Superblock, config: &LogCacheConfig) -> Result<(), LogError> {
+    match superblock.other_machine(config.machine) {
+        Some(other) if !config.take_over && config.canary != Some(Canary::AnyMachine) => {
+            Err(LogError::OtherMachine { other, this: config.machine })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// On one arm, each copy would cost a seek, and ordered destage takes all that is in the log for writes.

@@ -232,3 +232,42 @@ fn a_superblock_that_is_torn_while_the_disk_grows_leaves_the_cache_as_it_was() {
         assert_eq!(activate(grow.clone(), &mut torn).unwrap().log.superblock().data_sectors, 2 << 12);
     }
 }
+
+#[test]
+fn a_log_that_another_machine_has_not_stopped_is_served_only_after_it_was_taken_over() {
+    let on = |machine, take_over| LogCacheConfig { machine, take_over, ..LogCacheConfig::default() };
+    let left = |state, machine| {
+        let mut log = Log::new(4, 512);
+        (log.superblock.state, log.superblock.machine) = (state, machine);
+        log.superblock.generation += 1;
+        log.store_superblock();
+        log.append(&[Part::Data(8, 8, 1)]);
+        Two([log.device, Ram::new(log.superblock.data_sectors)])
+    };
+    for (state, by, machine, starts) in [
+        (State::Active, 1, 1, true),
+        (State::Active, 1, 2, false),
+        (State::Active, 1, 0, false),
+        (State::Active, 0, 2, true),
+        (State::Stopped, 1, 2, true),
+    ] {
+        let mut disks = left(state, by);
+        let before = disks.0[0].bytes.clone();
+        match activate(on(machine, false), &mut disks) {
+            Ok(core) => {
+                assert!(starts, "{state:?} by {by}, and now {machine}");
+                assert_eq!(core.log.superblock().machine, machine);
+            }
+            Err(LogError::OtherMachine { other, this }) => {
+                assert!(!starts && (other, this) == (by, machine));
+                assert!(disks.0[0].bytes == before, "nothing was changed");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        // From then on it is this machine's, and the other one has to ask.
+        assert_eq!(activate(on(machine, true), &mut disks).unwrap().log.superblock().machine, machine);
+        activate(on(machine, false), &mut disks).unwrap();
+        let refused = matches!(activate(on(3, false), &mut disks), Err(LogError::OtherMachine { .. }));
+        assert_eq!(refused, machine != 0);
+    }
+}

@@ -60,6 +60,8 @@ pub enum Canary {
     NoRestMark,
     /// A start does not make the copies of a log the same that is on several legs.
     UnevenCopies,
+    /// A start does not ask which machine has served the log last.
+    AnyMachine,
 }
 
 impl Canary {
@@ -114,6 +116,10 @@ pub struct LogCacheConfig {
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
     pub accept_damage: bool,
+    /// The machine that serves the cache; 0: it has no name.
+    pub machine: u64,
+    /// Starts although another machine has served the log last and has not stopped it: that one is off, or kept from the data disk.
+    pub take_over: bool,
     /// Takes over what the data disk has grown by since it was formatted.
     pub grow: bool,
     #[serde(skip)]
@@ -146,6 +152,8 @@ impl Default for LogCacheConfig {
             read_clean: true,
             compact: false,
             accept_damage: false,
+            machine: 0,
+            take_over: false,
             grow: false,
             canary: None,
         }

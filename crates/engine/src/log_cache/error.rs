@@ -50,6 +50,10 @@ pub enum LogError {
         "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer"
     )]
     GivenUp,
+    #[error(
+        "the log was served last by another machine ({other:016x}; this one is {this:016x}), which did not stop it and may serve it yet"
+    )]
+    OtherMachine { other: u64, this: u64 },
     #[error("{0}")]
     Options(&'static str),
     #[error("the {0} is read only")]

@@ -121,7 +121,7 @@ pub struct SuperblockBytes {
     pub spindle: SpindleBytes,
     pub kept_seq: U64,
     pub live_sector: U64,
-    pub reserved1: [u8; 8],
+    pub machine: U64,
     pub summaries_epoch: U64,
 }
 
@@ -181,6 +181,8 @@ pub struct Superblock {
     pub spindle: Spindle,
     /// Clean copies in records before this one do not count: a record that is lost may have said that they are old.
     pub kept_seq: u64,
+    /// The machine that serves the log, or served it last; 0: not known.
+    pub machine: u64,
 }
 
 impl Superblock {
@@ -214,6 +216,7 @@ impl Superblock {
             bytes.calibration = ContiguityBytes::new(calibration);
         }
         bytes.spindle = SpindleBytes::new(&self.spindle);
+        bytes.machine = self.machine.into();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         area
     }
@@ -295,6 +298,7 @@ impl Superblock {
             spindle,
             kept_seq: bytes.kept_seq.get(),
             live_sector: bytes.live_sector.get(),
+            machine: bytes.machine.get(),
         };
         superblock.validate()?;
         superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
@@ -327,6 +331,14 @@ impl Superblock {
         let limit = u64::MAX / 4 * 3;
         field(self.durable_seq < limit && self.epoch < limit && self.generation < limit, "counters")?;
         Ok(())
+    }
+
+    /// The machine that may serve the log yet, where that is not this one: it has not said that it stopped.
+    pub const fn other_machine(&self, this: u64) -> Option<u64> {
+        match (self.state, self.machine) {
+            (State::Active, other) if other != 0 && other != this => Some(other),
+            _ => None,
+        }
     }
 
     pub const fn segment_sectors(&self) -> u64 {
@@ -661,6 +673,7 @@ mod tests {
                 write_cache: true,
             }),
             kept_seq: 2,
+            machine: 0x77,
             live_sector: 32,
         }
     }

@@ -169,6 +169,7 @@ impl Log {
             flush_epoch: 0,
             live_seq: 1,
             summaries_epoch: 0,
+            machine: 0,
             fingerprint: unknown(1 << 12),
             calibration: None,
             spindle: Spindle::default(),

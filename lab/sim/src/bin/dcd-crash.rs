@@ -8,7 +8,7 @@ use dcd_engine::log_cache::{Canary, Promise};
 use dcd_engine::mirror;
 use dcd_engine::raid::{self, Level};
 use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
-use dcd_sim::mirror::{MirrorCanary, mirrored_rig};
+use dcd_sim::mirror::{MirrorCanary, mirrored_rig, take_over_rig};
 use dcd_sim::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -66,6 +66,8 @@ enum CanaryName {
     LateLabel,
     /// A start does not write again what only one leg of the log may have (with --legs).
     UnevenCopies,
+    /// A start does not ask which machine has served the log last (with --take-over).
+    AnyMachine,
     /// An array without a journal, and crashes that take members (with --raid).
     WriteHole,
     /// An array writes to a region before its bit is durable (with --raid).
@@ -94,6 +96,7 @@ impl CanaryName {
             CanaryName::OneLeg => Some(MirrorCanary::Mirror(mirror::Canary::OneLeg)),
             CanaryName::LateLabel => Some(MirrorCanary::Mirror(mirror::Canary::LateLabel)),
             CanaryName::UnevenCopies => Some(MirrorCanary::UnevenCopies),
+            CanaryName::AnyMachine => Some(MirrorCanary::AnyMachine),
             _ => None,
         }
     }
@@ -178,6 +181,10 @@ struct Arguments {
     /// The log is on two or three legs, which fail, come back, rot, and are lost for good.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot"])]
     legs: bool,
+    /// The log has a leg on each of two machines, which take it over from each other, while the first one may go on alone; legs that
+    /// were used apart come back.
+    #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs"])]
+    take_over: bool,
     /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each
     /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
@@ -228,8 +235,10 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         return rig;
     }
     let of_legs = arguments.canary.and_then(CanaryName::of_legs);
-    if arguments.legs || of_legs.is_some() {
-        let mut rig = mirrored_rig(seed, arguments.promise.into(), of_legs);
+    let take_over = arguments.take_over || of_legs == Some(MirrorCanary::AnyMachine);
+    if arguments.legs || take_over || of_legs.is_some() {
+        let make = if take_over { take_over_rig } else { mirrored_rig };
+        let mut rig = make(seed, arguments.promise.into(), of_legs);
         lie(arguments, &mut rig);
         return rig;
     }
@@ -282,9 +291,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let fill = if arguments.fill { " --fill" } else { "" };
     let rot = if arguments.rot { " --rot" } else { "" };
     let legs = if arguments.legs { " --legs" } else { "" };
+    let take_over = if arguments.take_over { " --take-over" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over} --run {run:#x}",
             name(&arguments.promise)
         );
     };

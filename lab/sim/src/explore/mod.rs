@@ -23,6 +23,7 @@ pub use administrator::{BuildWithout, HotAdd};
 pub(crate) use rigs::{ORDERED_SLACK, disk, prefill};
 pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
+pub use run::take_over::{Machines, Who};
 
 use crate::{MemDisk, SimRng, Value, mix};
 
@@ -59,6 +60,8 @@ pub struct Rig {
     pub upper_first: bool,
     /// Disks may be lost for good.
     pub losses: Option<Losses>,
+    /// Two machines take the log over from each other, which is on two legs.
+    pub machines: Option<Machines>,
     /// The log is on so many legs, which come and go while it runs.
     pub legs: Option<usize>,
     /// Bits of this disk flip in crashes, among so many of its sectors.

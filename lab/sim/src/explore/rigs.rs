@@ -47,6 +47,7 @@ impl Rig {
             reads_again: false,
             upper_first: false,
             losses: None,
+            machines: None,
             spoils: None,
             legs: None,
             hot_add: None,

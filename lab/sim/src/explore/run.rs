@@ -17,6 +17,9 @@ use crate::{
 
 pub(super) mod rot;
 mod starts;
+pub(super) mod take_over;
+
+use take_over::Here;
 
 type Driver = VirtualDriver<MemDisk>;
 
@@ -38,6 +41,8 @@ struct Run {
     character: Option<Character>,
     /// The members that the running stack was made without.
     missing: Vec<usize>,
+    /// Where the life is served.
+    here: Here,
     states_left: u64,
     counts: Counts,
     checks: bool,
@@ -60,6 +65,7 @@ pub(super) fn run(
         rng: SimRng::new(mix(seed, 0x0af1)),
         character: None,
         missing: Vec::new(),
+        here: Here::FIRST,
         states_left: states,
         counts: Counts { runs: 1, ..Counts::default() },
         checks,
@@ -252,9 +258,10 @@ impl Run {
         }
         self.tell_driver(driver);
         // That of this life, which goes on afterwards.
-        let missing = self.missing.clone();
+        let (missing, here) = (self.missing.clone(), self.here.clone());
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
+            self.here = here.clone();
         }
         self.missing = missing;
         Ok(())
@@ -359,6 +366,7 @@ impl Run {
         self.count(&cut, depth, place);
         self.lose_disks(&mut cut);
         self.spoil(&mut cut);
+        self.see_to_machines(&mut cut)?;
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
@@ -381,6 +389,7 @@ impl Run {
             nested.only_killed &= cut.only_killed;
         }
         self.try_cuts(&mut driver, &sampler, oracle, depth, "recovering")?;
+        self.here.has_started();
         let found = self.read_all(&mut driver, &mut stack, oracle)?;
         oracle.judge(cut.at, &found)?;
         if cut.only_killed && self.rig.outlives_server {

@@ -119,6 +119,7 @@ fn plan(
         flush_epoch: 0,
         live_seq: 1,
         summaries_epoch: 0,
+        machine: 0,
         fingerprint: Fingerprint::default(),
         calibration: None,
         spindle: Spindle::NotMeasured,

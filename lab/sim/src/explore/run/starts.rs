@@ -12,6 +12,7 @@ use crate::explore::administrator::{
 impl Run {
     pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
         self.missing = self.see_to_members(&mut disks)?;
+        self.tell_who();
         let mut driver = Driver::new(disks);
         let mut stack = match &self.rig.hot_add {
             Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),

@@ -1,0 +1,181 @@
+//! Two machines that take a log over from each other. Each has one of its two legs, and both reach the data disk.
+//!
+//! A crash may be the moment from which on the other machine serves: it has its own leg and the data disk. The first machine is not always
+//! off: it may go on with its leg alone, kept from the data disk, under the epoch that the other one has, too. Its leg comes back later.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use dcd_engine::log_cache::format::{SUPERBLOCK_AREA_BYTES, SUPERBLOCK_SECTORS, Superblock};
+use dcd_engine::log_cache::{LogError, offline::live_superblock};
+use dcd_engine::mirror::{CONTENT_SECTOR, MirrorError};
+use dcd_engine::{ActivateError, Buf, Durability, ErrorKind, Io, Lba, RequestId, SECTOR_BYTES};
+
+use super::{Cut, Outcome, Run};
+use crate::explore::MayLose;
+use crate::{FaultOn, FaultPlan, FaultRule, MemDisk, Progress, stamp};
+
+/// Chances in a thousand, in a crash.
+const TAKES_OVER: u64 = 350;
+const COMES_BACK: u64 = 400;
+/// That the first machine goes on alone.
+const GOES_ON: u64 = 600;
+/// Events until what the first machine still does is over.
+const GOES_ON_EVENTS_MAX: u64 = 2000;
+
+/// Who makes the next stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    pub machine: u64,
+    pub takes_over: bool,
+}
+
+impl Who {
+    /// The one that begins.
+    pub const FIRST: Who = Who { machine: 1, takes_over: false };
+
+    const fn other(self) -> u64 {
+        3 - self.machine
+    }
+}
+
+/// The legs are the first two devices, and the data disk is the last.
+pub struct Machines {
+    /// What [`Rig::build`](crate::explore::Rig::build) makes a stack as.
+    pub who: Rc<Cell<Who>>,
+    /// The legs without which the other has all that was acknowledged.
+    pub may_lose: MayLose,
+}
+
+/// Where a life is served.
+#[derive(Clone)]
+pub(super) struct Here {
+    who: Who,
+    /// The leg of the other machine, as that has left it.
+    away: Option<(usize, Rc<MemDisk>)>,
+}
+
+impl Here {
+    pub const FIRST: Here = Here { who: Who::FIRST, away: None };
+
+    /// The log is this machine's from now on.
+    pub const fn has_started(&mut self) {
+        self.who.takes_over = false;
+    }
+}
+
+impl Run {
+    pub(super) fn tell_who(&self) {
+        if let Some(machines) = &self.rig.machines {
+            machines.who.set(self.here.who);
+        }
+    }
+
+    /// Perhaps the other machine takes over, or its leg is seen again.
+    pub(super) fn see_to_machines(&mut self, cut: &mut Cut) -> Outcome {
+        if self.rig.machines.is_none() {
+            return Ok(());
+        }
+        // As long as the other machine has not started, what the first one has written alone is what counts.
+        let has_started = !self.here.who.takes_over;
+        if self.here.away.is_some() && has_started && self.rng.chance(COMES_BACK) {
+            return self.leg_comes_back(cut);
+        }
+        if self.rng.chance(TAKES_OVER) { self.take_over(cut) } else { Ok(()) }
+    }
+
+    fn copies(&mut self, disks: &[MemDisk]) -> Vec<MemDisk> {
+        disks.iter().map(|disk| disk.killed(&mut self.rng)).collect()
+    }
+
+    fn take_over(&mut self, cut: &mut Cut) -> Outcome {
+        let machines = self.rig.machines.as_ref().expect("there are two");
+        let may_lose = (machines.may_lose)(&cut.disks);
+        let alive: Vec<usize> = may_lose.into_iter().filter(|leg| !cut.disks[*leg].faults().dead).collect();
+        if alive.is_empty() {
+            return Ok(());
+        }
+        let leg = self.rng.pick(&alive);
+        let left = if self.rng.chance(GOES_ON) { self.goes_on(cut, leg)? } else { None };
+        let left = left.unwrap_or_else(|| cut.disks[leg].killed(&mut self.rng));
+        cut.disks[leg].set_faults(FaultPlan::dead());
+        let machine = self.here.who.other();
+        self.here = Here { who: Who { machine, takes_over: false }, away: Some((leg, Rc::new(left))) };
+        cut.how.push_str(&format!(", machine {machine} takes over without leg {leg}"));
+        *self.counts.kinds.entry("taken over".into()).or_default() += 1;
+        let must_ask =
+            live_of(&cut.disks[1 - leg]).is_some_and(|found| found.other_machine(machine).is_some());
+        let disks = self.copies(&cut.disks);
+        let (mut driver, mut stack) = self.start(disks)?;
+        let activated = stack.activate(&mut driver);
+        self.here.who.takes_over = true;
+        match activated.map_err(|refused| refused.error) {
+            Err(ActivateError::Log(LogError::OtherMachine { .. })) if must_ask => {
+                *self.counts.kinds.entry("starts refused to the other machine".into()).or_default() += 1;
+                Ok(())
+            }
+            Ok(()) if must_ask => Err(format!(
+                "machine {machine} starts what another one may be serving, and was not told to take over"
+            )),
+            Ok(()) => Ok(()),
+            Err(error) => Err(format!("machine {machine} is refused: {error}")),
+        }
+    }
+
+    /// The first machine, which nobody has switched off, goes on with its leg; the other one is away, and the data disk takes no
+    /// writes from it. Its clients write something else. The leg as that leaves it; none where it does not go on.
+    fn goes_on(&mut self, cut: &Cut, leg: usize) -> Outcome<Option<MemDisk>> {
+        let mut disks = self.copies(&cut.disks);
+        disks[1 - leg].set_faults(FaultPlan::dead());
+        let refuses_writes = FaultRule::for_ever(FaultOn::Write, 0, ErrorKind::Medium);
+        disks.last_mut().expect("the data disk").set_faults(FaultPlan::new(refuses_writes));
+        let (mut driver, mut stack) = self.start(disks)?;
+        if stack.activate(&mut driver).is_err() {
+            return Ok(None);
+        }
+        *self.counts.kinds.entry("first machines that go on alone".into()).or_default() += 1;
+        let root = stack.root();
+        let lines = stack.geometry(root).sectors / 8;
+        let foreign = self.rng.next_u64();
+        for id in 0..self.rng.range(1, 12) {
+            let at = Lba(self.rng.below(lines) * 8);
+            let mut bytes = vec![0; 8 * SECTOR_BYTES as usize];
+            stamp::stamp(&mut bytes, at, 1, foreign);
+            let write = Io::Write { at, buf: Buf::copy_of(&bytes), durability: Durability::Durable };
+            driver.request(&mut stack, RequestId(id), write);
+        }
+        let events_max = driver.events() + GOES_ON_EVENTS_MAX;
+        while driver.events() < events_max && driver.step(&mut stack) != Progress::Idle {}
+        Ok(Some(driver.devices()[leg].killed(&mut self.rng)))
+    }
+
+    /// Where the first machine went on alone, the legs are refused together, and its leg is left out.
+    fn leg_comes_back(&mut self, cut: &mut Cut) -> Outcome {
+        let (leg, disk) = self.here.away.take().expect("one is away");
+        cut.disks[leg] = disk.killed(&mut self.rng);
+        cut.how.push_str(&format!(", leg {leg} of the other machine is back"));
+        *self.counts.kinds.entry("legs of the other machine seen again".into()).or_default() += 1;
+        let disks = self.copies(&cut.disks);
+        let (mut driver, mut stack) = self.start(disks)?;
+        match stack.activate(&mut driver).map_err(|refused| refused.error) {
+            // What it has is read and judged.
+            Ok(()) => Ok(()),
+            Err(ActivateError::Mirror(MirrorError::Apart(..))) => {
+                *self.counts.kinds.entry("legs refused that were used apart".into()).or_default() += 1;
+                cut.disks[leg].set_faults(FaultPlan::dead());
+                Ok(())
+            }
+            Err(error) => Err(format!("a start with leg {leg} of the other machine is refused: {error}")),
+        }
+    }
+}
+
+/// What counts in the log on a leg.
+fn live_of(leg: &MemDisk) -> Option<Superblock> {
+    let copies = SUPERBLOCK_SECTORS.map(|at| {
+        let mut area = vec![0; SUPERBLOCK_AREA_BYTES];
+        leg.current().read(Lba(CONTENT_SECTOR + at.0), &mut area);
+        Superblock::decode(&area)
+    });
+    live_superblock(&copies).ok()
+}
