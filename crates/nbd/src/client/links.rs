@@ -25,7 +25,9 @@ pub enum LinkError {
     Protocol,
     #[error("the server is shutting down")]
     ShuttingDown,
-    #[error("the export has other content than before: it is another disk, or an older state of this one")]
+    #[error(
+        "the export has other content than before: another machine has written to it, or it is another disk, or an older state of this one"
+    )]
     OtherContent,
     #[error("a block that was read to know the export again cannot be read")]
     Unreadable,
@@ -69,7 +71,7 @@ impl Client {
 
     /// True while blocks are read to know the server again.
     pub fn is_checking(&self) -> bool {
-        self.ops.values().any(|op| matches!(op.origin, Origin::Check(_)))
+        self.ops.values().any(|op| matches!(op.origin, Origin::Check(_) | Origin::Start))
     }
 
     /// When something that waits may be sent without anything having happened.
@@ -101,10 +103,11 @@ impl Client {
         for hazard in &mut self.hazards {
             hazard.until.get_or_insert(now + SETTLE);
         }
-        let reads: Vec<(Io, u32)> = self.marks.iter().map(Mark::check).collect();
-        for (read, sum) in reads {
+        let mut reads: Vec<(Io, Origin)> = self.marks.iter().map(Mark::check).collect();
+        reads.push((read_of(self.start.extent()), Origin::Start));
+        for (read, origin) in reads {
             // Before all that waits, of which there may be more than is looked at.
-            let number = self.add(now, read, Origin::Check(sum));
+            let number = self.add(now, read, origin);
             self.waiting.remove(&number);
             self.send(number);
         }
@@ -115,7 +118,7 @@ impl Client {
     /// The connections are gone. All that the server has not flushed is sent again, by the next one.
     pub fn lost(&mut self) {
         self.links.clear();
-        self.ops.retain(|_, op| !matches!(op.origin, Origin::Check(_)));
+        self.ops.retain(|_, op| !matches!(op.origin, Origin::Check(_) | Origin::Start));
         for (number, op) in &mut self.ops {
             if op.link.take().is_some() && op.io.modifies() {
                 let extent = op.io.extent().expect("what modifies has an extent");
@@ -169,8 +172,11 @@ impl Mark {
         Some(Mark { extent, sum: crc32c::crc32c(bytes) })
     }
 
-    fn check(&self) -> (Io, u32) {
-        let bytes = (self.extent.sectors * SECTOR_BYTES) as usize;
-        (Io::Read { at: self.extent.start, buf: Buf::zeroed(bytes) }, self.sum)
+    fn check(&self) -> (Io, Origin) {
+        (read_of(self.extent), Origin::Check(self.sum))
     }
+}
+
+fn read_of(extent: Extent) -> Io {
+    Io::Read { at: extent.start, buf: Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize) }
 }

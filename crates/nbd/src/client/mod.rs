@@ -18,9 +18,10 @@
 //! - If what was answered before cannot be written again, the next flush fails.
 //! - A write that was in flight at a loss may still be carried out by the old server. A newer one over the same sectors
 //!   waits [`SETTLE`] from the next connection on. The protocol has no way to be sure.
-//! - After a loss, nothing is sent before blocks that a flush has covered were read and found as they were.
+//! - After a loss, nothing is sent before blocks that a flush has covered, and the start of the export, were read and found as they were.
 
 mod links;
+mod start;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -31,6 +32,7 @@ use dcd_engine::{Buf, Durability, ErrorKind, Extent, Io, IoError, IoResult, Lba,
 
 use crate::handshake::Offer;
 use links::{Hazard, Mark};
+use start::Start;
 use wire::Link;
 
 pub use links::LinkError;
@@ -60,6 +62,8 @@ enum Origin {
     Own,
     /// The client itself: a block that it knows by this checksum.
     Check(u32),
+    /// The client itself: the start of the export.
+    Start,
 }
 
 /// An operation that the server has not answered.
@@ -102,6 +106,7 @@ pub struct Client {
     links: Vec<Link>,
     hazards: Vec<Hazard>,
     marks: Vec<Mark>,
+    start: Start,
     /// Something that was answered is lost.
     broken: Option<IoError>,
     ended: Vec<(u64, IoResult)>,
@@ -110,6 +115,7 @@ pub struct Client {
 impl Client {
     pub fn new(offer: Offer) -> Client {
         Client {
+            start: Start::new(offer.bytes),
             offer,
             next: 0,
             ops: BTreeMap::new(),
@@ -132,6 +138,10 @@ impl Client {
             self.marks.retain(|mark| !mark.extent.overlaps(extent));
         }
         let number = self.add(now, io, Origin::Client);
+        let io = &self.ops[&number].io;
+        if io.modifies() {
+            self.start.written(number, io);
+        }
         self.send_waiting(now);
         number
     }
@@ -193,7 +203,9 @@ impl Client {
             }
             let op = &self.ops[&number];
             let may = match op.origin {
-                Origin::Check(_) => unreachable!("checks are sent as soon as there is a connection"),
+                Origin::Check(_) | Origin::Start => {
+                    unreachable!("checks are sent as soon as there is a connection")
+                }
                 _ if checking => false,
                 _ => match op.io.extent() {
                     None => !resending,
@@ -260,7 +272,13 @@ impl Client {
                     return Err(LinkError::OtherContent);
                 }
             }
-            (Origin::Check(_), Err(_)) => return Err(LinkError::Unreadable),
+            (Origin::Start, Ok(())) => {
+                let found = self.remove(number).io.take_buf();
+                if !self.start.is_as_left(found.bytes()) {
+                    return Err(LinkError::OtherContent);
+                }
+            }
+            (Origin::Check(_) | Origin::Start, Err(_)) => return Err(LinkError::Unreadable),
             (Origin::Own, status) => {
                 let covers = self.remove(number).covers;
                 match status {
@@ -295,11 +313,15 @@ impl Client {
             self.end(number, status);
         } else if op.io.modifies() && status.is_ok() {
             let mark = Mark::of(&op.io);
+            let extent = op.io.extent().expect("what modifies has an extent");
             let kept = (!is_durable(&op.io) || self.is_over_kept(&op.io)).then(|| copy_of(&op.io));
             self.end(number, status);
             match kept {
                 Some(io) => self.keep(number, io),
-                None => self.remember(mark),
+                None => {
+                    self.start.is_durable(number, extent);
+                    self.remember(mark);
+                }
             }
         } else {
             self.end(number, status);
@@ -329,6 +351,7 @@ impl Client {
         for number in numbers {
             let kept = self.kept.remove(&number).expect("counted");
             self.kept_bytes -= size(&kept.io);
+            self.start.is_durable(number, kept.io.extent().expect("what modifies has an extent"));
             last = Mark::of(&kept.io);
         }
         self.remember(last);

@@ -339,7 +339,32 @@ fn nothing_is_lost_or_reordered_whatever_becomes_of_connections_and_servers() {
 fn connected() -> Client {
     let mut client = Client::new(offer());
     client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    show(&mut client, |_| 0).unwrap();
     client
+}
+
+/// Answers reads, and nothing else, by what sectors hold.
+fn show(client: &mut Client, holds: impl Fn(usize) -> u8) -> Result<(), LinkError> {
+    let mut server = Server { links: vec![Default::default()], ..Server::default() };
+    loop {
+        server.take(client);
+        let asked = std::mem::take(&mut server.links[0].1);
+        if asked.is_empty() {
+            return Ok(());
+        }
+        for asked in asked {
+            assert_eq!(asked.command, p::CMD_READ);
+            let mut reply = p::simple_reply(0, asked.cookie).to_vec();
+            for sector in asked.first..asked.first + asked.sectors {
+                reply.resize(reply.len() + SECTOR, holds(sector));
+            }
+            client.receive(Nanos::ZERO, 0, &reply)?;
+            // What came after the reads is for the test.
+            if !client.is_checking() {
+                return Ok(());
+            }
+        }
+    }
 }
 
 fn write(at: u64, value: u8, durability: Durability) -> Io {
@@ -366,6 +391,7 @@ fn a_flush_fails_where_a_write_that_was_answered_cannot_be_written_again() {
     client.lost();
     let flush = client.submit(Nanos::ZERO, Io::Flush);
     client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    show(&mut client, |_| 0).unwrap();
     assert_eq!(sent(&mut client), [(p::CMD_WRITE, number)], "the flush waits for what was answered");
     answer(&mut client, number, 5).unwrap();
     assert_eq!(sent(&mut client), [(p::CMD_FLUSH, flush)]);
@@ -392,12 +418,7 @@ fn another_disk_under_the_name_is_refused_and_told_apart_by_what_was_flushed() {
     let next = client.submit(Nanos::ZERO, write(9, 1, Durability::Durable));
     for (value, is_taken) in [(8, false), (7, true)] {
         client.connected(Nanos::ZERO, 1, &offer()).unwrap();
-        let [(p::CMD_READ, check)] = sent(&mut client)[..] else {
-            panic!("nothing but the block is asked for")
-        };
-        let mut reply = p::simple_reply(0, check).to_vec();
-        reply.resize(reply.len() + SECTOR, value);
-        let taken = client.receive(Nanos::ZERO, 0, &reply);
+        let taken = show(&mut client, |sector| if sector == 3 { value } else { 0 });
         if is_taken {
             taken.unwrap();
             assert_eq!(sent(&mut client), [(p::CMD_WRITE, next)]);
@@ -413,6 +434,7 @@ fn the_server_is_known_again_however_much_is_to_be_sent_again() {
     let large = Offer { bytes: 1 << 30, ..offer() };
     let mut client = Client::new(large);
     client.connected(Nanos::ZERO, 1, &large).unwrap();
+    show(&mut client, |_| 0).unwrap();
     let durable = client.submit(Nanos::ZERO, write(0, 7, Durability::Durable));
     sent(&mut client);
     answer(&mut client, durable, 0).unwrap();
@@ -424,10 +446,7 @@ fn the_server_is_known_again_however_much_is_to_be_sent_again() {
     }
     client.lost();
     client.connected(Nanos::ZERO, 1, &large).unwrap();
-    let [(p::CMD_READ, check)] = sent(&mut client)[..] else { panic!("the block is asked for first") };
-    let mut reply = p::simple_reply(0, check).to_vec();
-    reply.resize(reply.len() + SECTOR, 7);
-    client.receive(Nanos::ZERO, 0, &reply).unwrap();
+    show(&mut client, |sector| if sector == 0 { 7 } else { 0 }).expect("blocks are asked for first");
     let mut again = 0;
     loop {
         let all = sent(&mut client);
@@ -457,6 +476,7 @@ fn what_is_given_up_fails_and_what_was_answered_is_still_sent_again() {
     let ended = client.take_ended();
     assert!(ended.len() == 1 && ended[0].0 == open && ended[0].1.status.is_err());
     client.connected(Nanos::from_secs(20), 1, &offer()).unwrap();
+    show(&mut client, |_| 0).unwrap();
     assert_eq!(sent(&mut client), [(p::CMD_WRITE, kept)]);
     let newer = client.submit(Nanos::from_secs(20), write(1, 2, Durability::Volatile));
     assert_eq!(sent(&mut client), [], "the old server may still carry out what was given up");
@@ -472,6 +492,7 @@ fn unflushed_writes_are_bounded_by_flushes_of_its_own() {
     let big = Offer { bytes: 1 << 30, payload_bytes_max: 32 << 20, ..offer() };
     let mut client = Client::new(big);
     client.connected(Nanos::ZERO, 1, &big).unwrap();
+    show(&mut client, |_| 0).unwrap();
     let mut flush = None;
     let mut last = 0;
     for at in 0..200u64 {
@@ -511,5 +532,31 @@ fn a_server_that_answers_what_was_not_asked_is_left() {
     assert_eq!(answer(&mut client, number, 108), Err(LinkError::ShuttingDown));
     client.lost();
     client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+    show(&mut client, |_| 0).unwrap();
     assert_eq!(sent(&mut client), [(p::CMD_FLUSH, number)]);
+}
+
+#[test]
+fn what_another_machine_has_written_at_the_start_is_not_written_over() {
+    // Of the first sector nothing but the durable write counts; of the second any of the two; of the third nothing is known.
+    let mut client = connected();
+    let durable = client.submit(Nanos::ZERO, write(0, 1, Durability::Durable));
+    sent(&mut client);
+    answer(&mut client, durable, 0).unwrap();
+    client.submit(Nanos::ZERO, write(1, 2, Durability::Durable));
+    client.submit(Nanos::ZERO, Io::Discard { extent: Extent::new(Lba(2), 1) });
+    client.lost();
+    for (first, second, third, fourth, is_taken) in [
+        (0, 0, 0, 0, false),
+        (1, 3, 0, 0, false),
+        (1, 0, 0, 1, false),
+        (1, 0, 9, 0, true),
+        (1, 2, 0, 0, true),
+    ] {
+        client.connected(Nanos::ZERO, 1, &offer()).unwrap();
+        let holds = [first, second, third, fourth];
+        let taken = show(&mut client, |sector| holds.get(sector).copied().unwrap_or_default());
+        assert_eq!(taken, if is_taken { Ok(()) } else { Err(LinkError::OtherContent) }, "{holds:?}");
+        client.lost();
+    }
 }
