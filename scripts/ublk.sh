@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
-# and restarted under load, killed inside its recovery, and upgraded; fsx; devices without servers, removed under load, and many of them. The
+# and restarted under load, killed inside its recovery, and upgraded; fsx and stress-ng; devices without servers, removed under load, and many of them. The
 # kernel's NBD client: what "dcd attach" makes, and the same kills and upgrades. ublk/*.sh have the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
-#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 FSX_OPERATIONS=20000 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
+#   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 FSX_OPERATIONS=20000 STRESS_SECONDS=1 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
 #   start; default: a copy of DCD)
 # "measure" in PARTS puts ublk beside NBD, FUSE, loop and null_blk: SECONDS_EACH=10 ROUNDS=3.
 # Without qemu or the kernel's package it says "SKIPPED: REASON".
@@ -19,8 +19,8 @@ seconds_max=${SECONDS_MAX:-1200}
 # shellcheck source=scripts/guest-kernel/qemu.sh
 . "$here/guest-kernel/qemu.sh"
 
-"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio e2fsprogs nbd-client >&2
-mapfile -t missing < <(missing_things 700 fio modprobe depmod mkfs.ext4 e2fsck blkdiscard qemu-system-x86_64 busybox cpio xz)
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio e2fsprogs nbd-client stress-ng >&2
+mapfile -t missing < <(missing_things 700 fio stress-ng modprobe depmod mkfs.ext4 e2fsck blkdiscard qemu-system-x86_64 busybox cpio xz)
 release=
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
 if [ ${#missing[@]} -gt 0 ]; then
@@ -29,7 +29,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
-    queues fsx}
+    queues fsx stress}
 # The file system exerciser in its Rust version, which cargo installs: Debian has none.
 fsx=$packages/fsx/bin/fsx
 if [[ " $parts " = *" fsx "* ]] && [ ! -x "$fsx" ] && ! cargo install --quiet --locked --version 0.3.2 --root "$packages/fsx" fsx >&2; then
@@ -52,6 +52,7 @@ truncate -s 64M "$work/log2.img"
 cat > "$work/run" << RUN
 PARTS="$parts"
 KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} REMOVALS=${REMOVALS:-3} MANY=${MANY:-30} FSX_OPERATIONS=${FSX_OPERATIONS:-20000}
+STRESS_SECONDS=${STRESS_SECONDS:-1} STRESS_BUT=${STRESS_BUT:-}
 SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv fuse loop null_blk

@@ -288,6 +288,35 @@ fsx_round() { # operations, and how many kills there shall have been at their en
     grep -q "All operations completed" /tmp/fsx.log || die "fsx -S $seed: $(head -n 6 /tmp/fsx.log)"
 }
 
+# What stress-ng does to file systems and verifies, one kind after the other, each by two processes, also where the server is killed meanwhile.
+part_stress() {
+    serve any
+    fresh_ext4
+    mkdir /tmp/fs/stressed
+    # The program is on the host's file system, whose devices are not the guest's.
+    stress-ng --class filesystem --sequential 2 --timeout "${STRESS_SECONDS}s" --verify --temp-path /tmp/fs/stressed --metrics-brief \
+        ${STRESS_BUT:+--exclude $STRESS_BUT} > /tmp/stress.log 2>&1 &
+    load=$!
+    i=0
+    while runs $load; do
+        pause 1000 6000
+        echo 1 > /proc/sys/vm/drop_caches
+        [ $i -lt "$KILLS" ] || continue
+        kill_server
+        serve any
+        i=$((i + 1))
+    done
+    status=0
+    wait $load || status=$?
+    # 3 and 4: some kinds cannot run here; it names them.
+    case $status in 0 | 3 | 4) ;; *) die "stress-ng: exit $status: $(grep -E 'fail|error' /tmp/stress.log | head -n 20)" ;; esac
+    grep -q "successful run completed" /tmp/stress.log || die "stress-ng: $(tail -n 5 /tmp/stress.log)"
+    grep -E 'passed|failed|skipped|stressor.* (not|skip)' /tmp/stress.log | sed 's/.*\] /stress-ng: /' >> /mnt/results
+    check_ext4
+    stop_server
+    say "stress-ng: $i kills"
+}
+
 part_discard() {
     serve any
     fio --name=fill --filename=$node --size=8m --bs=64k --rw=write --direct=1 > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"

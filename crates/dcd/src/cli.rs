@@ -112,7 +112,9 @@ Examples:
   dcd serve disk.toml --record /var/tmp/week.dcd
       dcd tune /var/tmp/week.dcd then says which cache suits
   dcd attach disk.toml
-      makes a block device of it, and prints its name")]
+      makes a block device of it, and prints its name
+  dcd serve --take-over --fence 'fence_ipmilan -a 10.0.0.7 -l admin -p secret -o off' disk.toml
+      goes on where another machine has died")]
 pub struct Serve {
     /// Stack file
     #[arg(value_name = "STACK")]
@@ -134,12 +136,30 @@ pub struct Serve {
     /// (default: 0s)
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "0s", value_parser = time)]
     pub degraded: Option<Nanos>,
+    #[command(flatten)]
+    pub take_over: TakeOver,
     /// Record the clients' requests in this file, on another disk, for dcd trace and dcd tune (default: none)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Print only a line when clients can connect
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// The stack was served by another machine.
+#[derive(Debug, Args)]
+pub struct TakeOver {
+    /// Take over a stack that another machine has served and not stopped, with the legs of its logs that are there. It must not write to
+    /// the data disk any more: say how that is sure
+    #[arg(long, conflicts_with = "without_cache")]
+    pub take_over: bool,
+    /// The other machine is off, and stays off
+    #[arg(long, requires = "take_over", conflicts_with = "fence")]
+    pub other_is_off: bool,
+    /// This command of the shell switches the other machine off, or keeps it from the data disk, before anything is written, and fails if
+    /// it cannot
+    #[arg(long, value_name = "COMMAND", requires = "take_over")]
+    pub fence: Option<String>,
 }
 
 /// Make a block device of a served stack, and print its name

@@ -7,7 +7,7 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
-use dcd_engine::log_cache::LogCache;
+use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
@@ -29,6 +29,12 @@ pub type OpenError = Box<dyn std::error::Error + Send + Sync>;
 pub trait DeviceOpener {
     /// Opens (or makes) a device that the stack will know by `index`.
     fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError>;
+
+    /// The machine whose devices these are, for logs that another one may be serving; none where nobody needs to know, as what is
+    /// written stays in RAM, or time is not real.
+    fn machine(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A stack, and the parts of it that its file names.
@@ -98,6 +104,12 @@ fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex,
     Some((device, Extent::new(extent.start + first, sectors)))
 }
 
+fn log_cache(config: &LogCacheConfig, machine: Option<u64>) -> Box<dyn Layer> {
+    let take_over = config.take_over || machine.is_none();
+    let machine = machine.unwrap_or_default();
+    Box::new(LogCache::new(LogCacheConfig { machine, take_over, ..config.clone() }))
+}
+
 impl StackFile {
     /// Opens the devices and joins the layers. The stack is not active yet: the driver does that.
     pub fn build(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
@@ -152,7 +164,11 @@ impl StackFile {
         }
         for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
             let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
-            let (layer, sectors) = self.make(spec, &below, clients)?;
+            let (layer, sectors) = match &spec.kind {
+                // The log is port 0, the data disk port 1: the cache has the data disk's size.
+                LayerKind::LogCache { config, .. } => (log_cache(config, opener.machine()), below[1].sectors),
+                _ => self.make(spec, &below, clients)?,
+            };
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
             let place = place(&spec.kind, &below, sectors);
@@ -245,10 +261,7 @@ impl StackFile {
                 let least = below.iter().map(|part| part.sectors).min().unwrap_or(0);
                 Ok((Box::new(Mirror::new(config)), mirror::content_sectors(least)))
             }
-            // The log is port 0, the data disk port 1: the cache has the data disk's size.
-            LayerKind::LogCache { config, .. } => {
-                Ok((Box::new(LogCache::new((**config).clone())), below[1].sectors))
-            }
+            LayerKind::LogCache { .. } => unreachable!("who joins the layers makes it"),
         }
     }
 

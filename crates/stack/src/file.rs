@@ -414,6 +414,15 @@ impl StackFile {
         }
     }
 
+    /// Lets every log cache start although another machine has served its log last, and has not stopped it.
+    pub fn take_over(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerKind::LogCache { config, .. } = &mut layer.kind {
+                config.take_over = true;
+            }
+        }
+    }
+
     /// Has every log cache take over what its data disk has grown by.
     pub fn grow(&mut self) {
         for layer in &mut self.layers {

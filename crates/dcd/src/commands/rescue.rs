@@ -18,10 +18,13 @@ use crate::session::record::{Attachment, AttachmentState, LogSeen, admit_rescue,
 const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
-    let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
+    let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
     if !args.list {
         say_so_when_interrupted();
+    }
+    if args.force {
+        choice.file.take_over();
     }
     let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;

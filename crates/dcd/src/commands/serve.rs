@@ -29,6 +29,7 @@ use crate::memory::enough_memory;
 use crate::nbd_device;
 use crate::session::absent;
 use crate::session::devices::{Opener, Purpose, patiently};
+use crate::session::machine;
 use crate::session::open::reserve_space;
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::serving::admit::{
@@ -53,6 +54,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if file.serve.nbd_recovery || (file.serve.ublk.is_some() && file.serve.ublk_recovery) {
         file.outlive_server();
     }
+    machine::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {
         eprintln!("dcd: {what}");
     }

@@ -56,7 +56,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
     Ok(told)
 }
 
-fn lacks_leg(file: &StackFile) -> bool {
+pub fn lacks_leg(file: &StackFile) -> bool {
     file.mirrors().any(|(mirror, _)| mirror.kind.below_names().into_iter().any(|leg| !file.is_there(leg)))
 }
 

@@ -5,6 +5,7 @@ use dcd_stack::{LayerKind, StackFile};
 
 use super::below::stands_on_a_cache;
 use super::choice::CacheChoice;
+use super::machine::admit_machine;
 use super::open::{Inspection, attachment, inspect};
 use super::record::{
     Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_start, admit_told,
@@ -60,6 +61,9 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
         return Ok(Admitted { layer, record: None, unrecorded: None });
     }
     let Inspection { record, seen, superblock } = inspect(choice)?;
+    if let Some(superblock) = &superblock {
+        admit_machine(choice, superblock)?;
+    }
     let Some(record) = record else {
         if let LogSeen::Missing(why) = seen {
             return Err(Failure::refused(format!("there is no log: {why}"), NO_LOG));

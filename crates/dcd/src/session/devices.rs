@@ -13,6 +13,7 @@ use dcd_stack::{
 };
 
 use crate::failure::Failure;
+use crate::session::machine;
 use crate::session::system::carried_by;
 
 /// How long [`patiently`] tries. A second server must be refused within a second.
@@ -175,6 +176,10 @@ fn tell_rest(device: &DeviceSpec, opened: &Device) {
 }
 
 impl DeviceOpener for Opener<'_> {
+    fn machine(&self) -> Option<u64> {
+        (self.purpose != Purpose::Look).then(machine::this)
+    }
+
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
         let spec = self.spec(device);
         let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));

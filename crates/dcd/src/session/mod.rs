@@ -11,6 +11,7 @@
 //! | open              | starts parts of a stack, and looks at logs, records and members                          |
 //! | absent, admit     | what a start can do without; which log caches it may start                               |
 //! | overwrite, probe  | what must not be overwritten                                                             |
+//! | machine           | which machine this is, and how it takes over from another one                            |
 //! | system            | what the machine is started from                                                         |
 //! | tell              | what the members of an array tell of the caches on it                                    |
 //! | serving/          | what is admitted before a stack is served, the server's host, and its watch over devices |
@@ -22,6 +23,7 @@ pub mod admit;
 pub mod below;
 pub mod choice;
 pub mod devices;
+pub mod machine;
 pub mod members;
 pub mod open;
 pub mod overwrite;

@@ -22,6 +22,7 @@ use crate::session::admit::{admit_below, admit_running};
 use crate::session::below::{array_below, home_path, range};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
+use crate::session::machine::admit_machine;
 use crate::session::members::{Content, Devices, Found, newest};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
 use crate::session::running::RunningCaches;
@@ -45,6 +46,7 @@ impl Opened {
     /// Opens both parts of a cache.
     pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<Opened, Failure> {
         let create = purpose == Purpose::Create;
+        refuse_other_machine(choice, purpose)?;
         let log_array = if create { array_record(&choice.file, &choice.log)? } else { None };
         let data_array = array_record(&choice.file, &choice.data)?;
         let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], purpose)?;
@@ -103,8 +105,20 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
     Ok(start.contains(&0))
 }
 
+/// Nothing is changed that another machine may be serving, not even the labels of legs.
+fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
+    match purpose {
+        Purpose::Change if !choice.stands_on_a_cache() => match inspect(choice)?.superblock {
+            Some(superblock) => admit_machine(choice, &superblock),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
 /// Opens the log alone.
 pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
+    refuse_other_machine(choice, purpose)?;
     let (offline, parts) = start(&choice.file, &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }

@@ -352,58 +352,144 @@ fn qemu_nbd_and_nbdkit_are_servers_like_any_other() {
     }
 }
 
+/// Two machines with a leg each, and the data disk on a third.
+struct Pair {
+    disk: Place,
+    peer: Place,
+    first: Place,
+    second: Place,
+}
+
+impl Pair {
+    /// `timeout`: of the first machine's connection to the leg of the second.
+    fn new(timeout: &str) -> Pair {
+        let (disk, peer) = (far(16), far(8));
+        // No second dcd of one machine is let in by one address.
+        let text = fs::read_to_string(disk.stack()).unwrap();
+        let sockets = "[\"unix:nbd.sock\", \"unix:other.sock\"]";
+        fs::write(disk.stack(), text.replace("\"unix:nbd.sock\"", sockets)).unwrap();
+        let stack = |socket: &str, there: &str| {
+            format!(
+                "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+                 [device.data]\npath = \"nbd+unix:///disk?socket={}\"\n[device.here]\npath = \"log.img\"\n[device.there]\n{there}\n\
+                 [layer.cache]\nkind = \"log-cache\"\nlog = [\"here\", \"there\"]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
+                disk.path(socket).display()
+            )
+        };
+        let (first, second) = (
+            Place { machine: Some("first"), ..Place::new() },
+            Place { machine: Some("second"), ..Place::new() },
+        );
+        let there =
+            format!("path = \"nbd+unix:///disk?socket={}\"\n{timeout}", peer.path("nbd.sock").display());
+        fs::write(first.stack(), stack("nbd.sock", &there)).unwrap();
+        let there = format!("path = \"{}\"", peer.path("disk.img").display());
+        fs::write(second.stack(), stack("other.sock", &there)).unwrap();
+        fs::remove_file(second.path("log.img")).unwrap();
+        Pair { disk, peer, first, second }
+    }
+
+    fn leg(&self) -> Vec<u8> {
+        fs::read(self.peer.path("disk.img")).unwrap()
+    }
+}
+
+fn write_all(place: &Place, version: u64) {
+    let mut nbd = place.nbd();
+    for block in 0..64 {
+        nbd.write(block * BLOCK, &stamp(block, version)).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+}
+
+#[track_caller]
+fn holds_all(place: &Place, version: u64) {
+    let mut nbd = place.nbd();
+    for block in 0..64 {
+        assert_eq!(nbd.read(block * BLOCK, BLOCK as usize).unwrap(), stamp(block, version));
+    }
+    nbd.disconnect().unwrap();
+}
+
 #[test]
 fn the_other_machine_takes_over_from_its_leg() {
     let Some(nbdkit) = tool("the_other_machine_takes_over_from_its_leg", "nbdkit") else { return };
-    // The data disk, and the leg on the other machine, which has this one's place after it.
-    let (disk, peer) = (far(16), far(8));
+    let pair = Pair::new("timeout = \"5s\"");
+    let Pair { disk, peer, first, second } = &pair;
     let storage = disk.serve();
-    let export = Foreign::start(&nbdkit, &peer);
-    let stack = |here: &str, there: &str| {
-        format!(
-            "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
-             [device.data]\npath = \"nbd+unix:///disk?socket={}\"\n[device.here]\npath = \"{here}\"\n[device.there]\n{there}\n\
-             [layer.cache]\nkind = \"log-cache\"\nlog = [\"here\", \"there\"]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
-            disk.path("nbd.sock").display()
-        )
-    };
-    let first = Place::new();
-    let there =
-        format!("path = \"nbd+unix:///disk?socket={}\"\ntimeout = \"5s\"", peer.path("nbd.sock").display());
-    fs::write(first.stack(), stack("log.img", &there)).unwrap();
+    let export = Foreign::start(&nbdkit, peer);
     first.format();
     let server = first.serve();
-    let mut nbd = first.nbd();
-    for block in 0..64 {
-        nbd.write(block * BLOCK, &stamp(block, 1)).unwrap();
-    }
-    nbd.flush().unwrap();
+    write_all(first, 1);
     server.kill();
-    drop(export);
-    let second = Place::new();
-    fs::remove_file(second.path("log.img")).unwrap();
-    let there = format!("path = \"{}\"", peer.path("disk.img").display());
-    fs::write(second.stack(), stack("log.img", &there)).unwrap();
+    let leg = pair.leg();
     expect(&second.run("serve", &[]), 3, "\"there\" does not say that it failed");
-    let server = second.serve_with(&["--degraded"]);
-    let mut nbd = second.nbd();
-    for block in 0..64 {
-        assert_eq!(nbd.read(block * BLOCK, BLOCK as usize).unwrap(), stamp(block, 1));
-        nbd.write(block * BLOCK, &stamp(block, 2)).unwrap();
+    for command in [vec!["serve", "--degraded"], vec!["rescue"], vec!["detach", "--quiet"]] {
+        expect(&second.run(command[0], &command[1..]), 3, "");
     }
-    nbd.flush().unwrap();
-    nbd.disconnect().unwrap();
-    expect(&server.stop(), 0, "");
+    expect(&second.run("serve", &["--degraded"]), 3, "was served last by another machine");
+    drop(export);
+    expect(&second.run("serve", &["--take-over"]), 3, "add --other-is-off, or --fence COMMAND");
+    expect(&second.run("serve", &["--take-over", "--fence", "false"]), 3, "has failed (exit status: 1)");
+    assert!(pair.leg() == leg, "nothing was changed");
+    let fence = format!("test ${{#DCD_OTHER_MACHINE}} = 16 && touch '{}'", second.path("fenced").display());
+    let server = second.serve_with(&["--take-over", "--fence", &fence]);
+    assert!(second.path("fenced").exists());
+    holds_all(second, 1);
+    write_all(second, 2);
+    server.kill();
+    // It is its own now, and the leg that is not there is known to have failed.
+    let server = second.serve();
+    holds_all(second, 2);
+    server.kill();
     // The first machine comes back: its own leg is out of date, and does not count.
-    let export = Foreign::start(&nbdkit, &peer);
+    let export = Foreign::start(&nbdkit, peer);
+    expect(&first.run("serve", &[]), 3, "was served last by another machine");
+    drop(export);
+    expect(&second.serve().stop(), 0, "");
+    let export = Foreign::start(&nbdkit, peer);
     let server = first.serve();
-    let mut nbd = first.nbd();
-    for block in 0..64 {
-        assert_eq!(nbd.read(block * BLOCK, BLOCK as usize).unwrap(), stamp(block, 2));
-    }
-    nbd.disconnect().unwrap();
+    holds_all(first, 2);
     expect(&server.stop(), 0, "");
     drop(export);
+    expect(&storage.stop(), 0, "");
+}
+
+#[test]
+fn a_machine_that_was_taken_for_dead_writes_nothing_to_the_leg_that_was_taken_over() {
+    let name = "a_machine_that_was_taken_for_dead_writes_nothing_to_the_leg_that_was_taken_over";
+    let Some(nbdkit) = tool(name, "nbdkit") else { return };
+    let pair = Pair::new("");
+    let Pair { disk, peer, first, second } = &pair;
+    let storage = disk.serve();
+    let export = Foreign::start(&nbdkit, peer);
+    first.format();
+    let old = first.serve();
+    write_all(first, 1);
+    expect(&second.run("serve", &["--take-over", "--other-is-off"]), 3, "nbdkit (process");
+    // The link is cut. The first machine lives on, and its client waits.
+    drop(export);
+    until(first, "the loss is told", |status| connection(status, "there").starts_with("not connected"));
+    let mut nbd = first.nbd();
+    let waits = std::thread::spawn(move || nbd.write(0, &stamp(0, 3)).and_then(|()| nbd.flush()));
+    let server = second.serve_with(&["--take-over", "--other-is-off"]);
+    holds_all(second, 1);
+    write_all(second, 2);
+    expect(&server.stop(), 0, "");
+    let leg = pair.leg();
+    let export = Foreign::start(&nbdkit, peer);
+    until(first, "it sees that", |status| {
+        connection(status, "there").contains("another machine has written to it")
+    });
+    assert!(!waits.is_finished(), "nothing is answered that the leg has not");
+    old.kill();
+    assert!(waits.join().unwrap().is_err());
+    drop(export);
+    assert!(pair.leg() == leg, "nothing was written there");
+    let server = second.serve();
+    holds_all(second, 2);
+    expect(&server.stop(), 0, "");
     expect(&storage.stop(), 0, "");
 }
 

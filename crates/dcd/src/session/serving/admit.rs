@@ -185,6 +185,9 @@ fn admit_without_upper(choice: &CacheChoice) -> Result<(), Failure> {
 /// Discards every log cache of a stack, and returns the stack without them.
 pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failure> {
     let mut plain = file.clone();
+    if force {
+        plain.take_over();
+    }
     let mut records = Vec::new();
     let mut logs = Vec::new();
     // The lower ones first: what stands on them is looked at without them, as it is served.

@@ -22,12 +22,14 @@ pub fn dcd() -> Command {
 /// A directory with a log of 8 MiB, a data disk of 16 MiB full of known bytes, and a stack file for them.
 pub struct Place {
     pub dir: tempfile::TempDir,
+    /// The machine that its programs run on; none: this one.
+    pub machine: Option<&'static str>,
 }
 
 impl Place {
     pub fn new() -> Place {
         // Beside the build, as a RAM disk may not know O_DIRECT.
-        let place = Place { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        let place = Place { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), machine: None };
         File::create(place.path("log.img")).unwrap().set_len(8 * MIB).unwrap();
         fs::write(place.path("data.img"), original(16 * MIB)).unwrap();
         place.write_stack("");
@@ -75,6 +77,9 @@ impl Place {
     pub fn dcd(&self) -> Command {
         let mut dcd = dcd();
         dcd.env("DCD_STATE_DIR", self.path("state"));
+        if let Some(machine) = self.machine {
+            dcd.env("DCD_MACHINE", machine);
+        }
         dcd
     }
 

@@ -1,0 +1,204 @@
+//! Which machine this is, and how it takes the logs of a stack over from another one.
+//!
+//! A log says which machine serves it. Two that serve one cache would write over each other on the data disk, and no lock of this machine
+//! keeps the other one off. So a log that another machine has not stopped is taken over only where somebody answers for that machine:
+//! the operator, or a command that switches it off or shuts it out of the data disk.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use dcd_engine::log_cache::LogError;
+use dcd_engine::log_cache::format::Superblock;
+use dcd_stack::{DeviceSource, LayerKind, StackFile};
+
+use crate::advice::Advised;
+use crate::cli::TakeOver;
+use crate::failure::Failure;
+use crate::session::absent::lacks_leg;
+use crate::session::choice::CacheChoice;
+use crate::session::open::inspect;
+
+/// What a machine without an id, such as a container, is called.
+const NAME: &str = "DCD_MACHINE";
+const ID: &str = "/etc/machine-id";
+
+/// A number for this machine, from its name or its id, which itself is nobody's business; 0 where it has neither.
+pub fn this() -> u64 {
+    let id = || fs::read_to_string(ID).ok().filter(|id| id.trim() != "uninitialized");
+    let name = std::env::var(NAME).ok().or_else(id).unwrap_or_default();
+    match name.trim() {
+        "" => 0,
+        name => number(name),
+    }
+}
+
+/// FNV-1a.
+fn number(name: &str) -> u64 {
+    let hash = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, hash).max(1)
+}
+
+/// Refuses a log that another machine may be serving, unless the stack is taken over.
+pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<(), Failure> {
+    let kind = choice.file.layer(&choice.layer).map(|layer| &layer.kind);
+    let takes_over = matches!(kind, Some(LayerKind::LogCache { config, .. }) if config.take_over);
+    match superblock.other_machine(this()) {
+        Some(other) if !takes_over => {
+            Err(Failure::Refused(LogError::OtherMachine { other, this: this() }.refusal()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prepares a stack for being taken over, where there is anything to take over: no other machine serves it from now on.
+pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<(), Failure> {
+    if !asked.take_over {
+        return Ok(());
+    }
+    let others = others(file)?;
+    if others.is_empty() && !lacks_leg(file) {
+        eprintln!(
+            "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and all legs are there"
+        );
+        return Ok(());
+    }
+    for device in &file.devices {
+        if let (DeviceSource::Path { path, .. }, false) = (&device.source, device.read_only) {
+            refuse_writers(path)?;
+        }
+    }
+    match &asked.fence {
+        Some(command) => fence(command, file, others.first().copied())?,
+        None if asked.other_is_off => {}
+        None => {
+            return Err(Failure::refused(
+                "another machine may be serving this stack, and would go on writing to its data disk",
+                "make sure that it is off and stays off, or cannot reach the data disk; then add --other-is-off, or --fence COMMAND with a \
+                 command that makes sure of it. Nothing was changed",
+            ));
+        }
+    }
+    file.take_over();
+    file.degrade_mirrors();
+    Ok(())
+}
+
+/// The other machines that have not stopped a log of the stack.
+fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
+    // Legs that are not there say nothing of the others.
+    let mut looked_at = file.clone();
+    looked_at.degrade_mirrors();
+    let names: Vec<String> = file.log_caches().map(|layer| layer.name.clone()).collect();
+    let mut others = Vec::new();
+    for name in names {
+        let choice = CacheChoice::of(looked_at.clone(), Some(&name))?;
+        if !choice.stands_on_a_cache() {
+            let superblock = inspect(&choice)?.superblock;
+            others.extend(superblock.and_then(|superblock| superblock.other_machine(this())));
+        }
+    }
+    Ok(others)
+}
+
+/// Runs the command that keeps the other machine away. It gets the stack file and the other machine's number in its environment.
+fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Failure> {
+    eprintln!("dcd: keeping the other machine away: {command}");
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", command]).env("DCD_STACK", &file.path);
+    if let Some(other) = other {
+        shell.env("DCD_OTHER_MACHINE", format!("{other:016x}"));
+    }
+    let status = shell.status().map_err(|error| Failure::io("/bin/sh", error))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Failure::refused(
+            format!("the command that keeps the other machine away has failed ({status})"),
+            "see what it says, and try again. Nothing was changed",
+        )),
+    }
+}
+
+/// Refuses a device that another program of this machine has open for writing: the other machine may write through that, as through
+/// the server of its leg.
+fn refuse_writers(path: &Path) -> Result<(), Failure> {
+    let writers = writers(Path::new("/proc"), path);
+    match writers.as_slice() {
+        [] => Ok(()),
+        [first, ..] => Err(Failure::refused(
+            format!(
+                "{}: {first} has it open for writing, and the other machine may write through that",
+                path.display()
+            ),
+            "stop that, and try again. Nothing was changed",
+        )),
+    }
+}
+
+/// The programs that have a file or a block device open for writing, but for this one.
+fn writers(proc: &Path, path: &Path) -> Vec<String> {
+    let Ok(wanted) = fs::metadata(path) else { return Vec::new() };
+    let is_same = |found: &fs::Metadata| match wanted.file_type().is_block_device() {
+        true => found.file_type().is_block_device() && found.rdev() == wanted.rdev(),
+        false => (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()),
+    };
+    let has_it = |process: &Path| {
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.filter(|fd| fs::metadata(fd.path()).is_ok_and(|found| is_same(&found)))
+            .any(|fd| is_for_writing(&process.join("fdinfo").join(fd.file_name())))
+    };
+    let own = std::process::id().to_string();
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path());
+    let others = processes.filter(|process| {
+        let name = process.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.parse::<u32>().is_ok() && name != own
+    });
+    others.filter(|process| has_it(process)).map(|process| called(&process)).collect()
+}
+
+fn is_for_writing(fdinfo: &Path) -> bool {
+    let text = fs::read_to_string(fdinfo).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or_default();
+    // The access mode; 0 is for reading alone.
+    flags & 0o3 != 0
+}
+
+fn called(process: &Path) -> String {
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    format!("{} (process {})", name.trim(), process.file_name().unwrap_or_default().display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_machines_become_different_numbers() {
+        assert_ne!(number("one"), number("other"));
+        assert_eq!(number("one"), number("one"));
+        assert!(number("") > 0);
+    }
+
+    #[test]
+    fn a_program_that_has_a_file_open_for_writing_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (written, read) = (dir.path().join("written"), dir.path().join("read"));
+        for path in [&written, &read] {
+            fs::write(path, "").unwrap();
+        }
+        let script = format!("exec 5>>'{}' 6<'{}'; echo; read line", written.display(), read.display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut ready = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let found = writers(Path::new("/proc"), &written);
+        assert_eq!(found, [format!("sh (process {})", child.id())]);
+        assert!(writers(Path::new("/proc"), &read).is_empty());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(writers(Path::new("/proc"), &written).is_empty());
+    }
+}
