@@ -8,8 +8,10 @@
 #                reaches both through nbdfuse and a loop device.
 #   kills        kills each part of the storage, and qemu-nbd, KILLS times under writes that fio reads back and compares, and dcd KILLS times
 #                after writes that were flushed
+#   take-over    has a second dcd take over from its leg of the log while the first one is cut off and lives on, KILLS times in turns, with
+#                examples/ceph/fence between the first one and the image
 #
-# usage: volumes.sh measure|kills ceph|iscsi PROGRAM     KILLS=20 SECONDS_EACH=5 COMMITS=300 ROUNDS=3 PLACE=/dev/shm
+# usage: volumes.sh measure|kills ceph|iscsi PROGRAM, volumes.sh take-over ceph PROGRAM     KILLS=20 SECONDS_EACH=5 COMMITS=300 ROUNDS=3 PLACE=/dev/shm
 set -euo pipefail
 
 usage() { sed -n '/^# usage/s/^# //p' "$0" >&2; exit 2; }
@@ -198,21 +200,118 @@ kill_dcd() {
     echo "$kills kills of dcd after a flush: nothing lost"
 }
 
+# ---------------------------------------------------------------- take-overs
+
+# Two machines: each has a leg of the log, which nbdkit serves to the other, a qemu-nbd of its own, and a name.
+machine_stack() { # MACHINE OTHER
+    mkdir -p "$dir/machine$1"
+    cat > "$dir/machine$1/stack.toml" << END
+export = "cache"
+[serve]
+nbd = "unix:front.sock"
+control = "control.sock"
+[device.own]
+path = "leg.img"
+size = "64MiB"
+[device.other]
+path = "nbd+unix:///?socket=$dir/machine$2/leg.sock"
+[device.volume]
+path = "nbd+unix:///volume1?socket=$dir/machine$1/volume.sock"
+[layer.cache]
+kind = "log-cache"
+log = ["own", "other"]
+data = "volume"
+idle-empty = "100ms"
+END
+}
+
+machine_export() { # MACHINE: the command that serves the image to it
+    echo "qemu-nbd --persistent --shared=8 --format=raw --cache=none --export-name=volume1 --socket=$dir/machine$1/volume.sock" \
+        "--pid-file=$dir/qemu-nbd-m$1.pid --fork $("$storage" uri 1 "$dir")"
+}
+
+machine_leg() { # MACHINE: serves its leg to the other one
+    rm -f "$dir/machine$1/leg.sock"
+    nbdkit --unix "$dir/machine$1/leg.sock" --pidfile "$dir/leg$1.pid" file "$dir/machine$1/leg.img"
+}
+
+machine_dcd() { # MACHINE OPTIONS...
+    rm -f "$dir/machine$1/front.sock"
+    DCD_MACHINE=machine$1 DCD_STATE_DIR=$dir/machine$1/state "$dcd" serve --quiet "${@:2}" "$dir/machine$1/stack.toml" > "$dir/machine$1/said" 2>&1 &
+    echo $! > "$dir/dcd$1.pid"
+    disown
+    for _ in $(seq 2400); do
+        if [ -S "$dir/machine$1/front.sock" ]; then return; fi
+        kill -0 "$(cat "$dir/dcd$1.pid")" 2> /dev/null || break
+        sleep 0.05
+    done
+    cat "$dir/machine$1/said" >&2
+    exit 1
+}
+
+machine_fio() { # MACHINE ROUND OPTIONS...
+    fio --name=x --ioengine=nbd "--uri=nbd+unix:///?socket=$dir/machine$1/front.sock" --rw=randwrite --bs=4k --size=16M "--randseed=$2" --iodepth=8 \
+        --end_fsync=1 --verify=crc32c --verify_state_save=0 --output="$dir/fio" "${@:3}"
+}
+
+take_overs() {
+    local first=1 second=2 round
+    export CEPH_CONF=$dir/ceph.conf
+    machine_stack 1 2
+    machine_stack 2 1
+    truncate -s 64M "$dir/machine2/leg.img"
+    machine_leg 2
+    $(machine_export 1)
+    DCD_MACHINE=machine1 DCD_STATE_DIR=$dir/machine1/state "$dcd" format "$dir/machine1/stack.toml" > "$dir/formatted" 2>&1 || { cat "$dir/formatted" >&2; exit 1; }
+    machine_dcd 1
+    for round in $(seq "$kills"); do
+        machine_fio $first "$round" --do_verify=0
+        # It goes on writing elsewhere when the link is cut.
+        machine_fio $first 0 --offset=64M --do_verify=0 --time_based --runtime=100000 --output="$dir/fio.old" &
+        local old=$!
+        sleep 1
+        stop_pid leg$second
+        machine_dcd $second --take-over --fence "'$examples/ceph/fence' rbd/volume1 && $(machine_export $second)"
+        machine_fio $second "$round" --verify_only || { echo "round $round:" >&2; cat "$dir/fio" >&2; exit 1; }
+        # The first one lives, and the cluster does not let its server write.
+        if fio --name=old --ioengine=nbd "--uri=nbd+unix:///volume1?socket=$dir/machine$first/volume.sock" --rw=write --bs=4k --size=4k --offset=400M \
+            --end_fsync=1 --output="$dir/fio.fenced"; then
+            echo "round $round: the first machine still writes to the volume" >&2
+            exit 1
+        fi
+        kill -KILL $old
+        wait $old 2> /dev/null || true
+        stop_pid "dcd$first" KILL
+        stop_pid "qemu-nbd-m$first" KILL
+        # Its leg comes back, and is filled.
+        machine_leg $first
+        DCD_STATE_DIR=$dir/machine$second/state "$dcd" log add --quiet --force "$dir/machine$second/stack.toml" other > "$dir/added" 2>&1 ||
+            { cat "$dir/added" >&2; exit 1; }
+        machine_fio $second "$round" --verify_only || { echo "round $round:" >&2; cat "$dir/fio" >&2; exit 1; }
+        read -r first second <<< "$second $first"
+    done
+    echo "$kills take-overs while the other machine lived: nothing lost"
+}
+
 trap clean EXIT
 trap 'exit 130' INT TERM
 "$storage" up "$dir" > "$dir/up.said"
-start_export 1
-make_stack
-start_dcd
 case $command in
     measure)
+        start_export 1
+        make_stack
+        start_dcd
         start_export 2
         measure
         ;;
     kills)
+        start_export 1
+        make_stack
+        start_dcd
         under_fio qemu-nbd-1 start_export 1
         for part in $parts; do under_fio "$part" "$storage" start "$part" "$dir"; done
         kill_dcd
         ;;
+    take-over) take_overs ;;
     *) usage ;;
 esac

@@ -18,7 +18,7 @@ use crate::cli::TakeOver;
 use crate::failure::Failure;
 use crate::session::absent::lacks_leg;
 use crate::session::choice::CacheChoice;
-use crate::session::open::inspect;
+use crate::session::open::superblock_of;
 
 /// What a machine without an id, such as a container, is called.
 const NAME: &str = "DCD_MACHINE";
@@ -95,8 +95,7 @@ fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
     for name in names {
         let choice = CacheChoice::of(looked_at.clone(), Some(&name))?;
         if !choice.stands_on_a_cache() {
-            let superblock = inspect(&choice)?.superblock;
-            others.extend(superblock.and_then(|superblock| superblock.other_machine(this())));
+            others.extend(superblock_of(&choice)?.and_then(|superblock| superblock.other_machine(this())));
         }
     }
     Ok(others)

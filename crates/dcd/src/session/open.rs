@@ -105,10 +105,16 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
     Ok(start.contains(&0))
 }
 
+/// What counts in the log, where that is there and is one. The data disk is not opened.
+pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure> {
+    let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
+    Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))
+}
+
 /// Nothing is changed that another machine may be serving, not even the labels of legs.
 fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
     match purpose {
-        Purpose::Change if !choice.stands_on_a_cache() => match inspect(choice)?.superblock {
+        Purpose::Change if !choice.stands_on_a_cache() => match superblock_of(choice)? {
             Some(superblock) => admit_machine(choice, &superblock),
             None => Ok(()),
         },

@@ -10,7 +10,7 @@ use crate::session::admit::{admit_one, of_unknown_content};
 use crate::session::below::{array_below, is_read_only, stands_on_a_cache};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{array_record, mark, open_log, open_record, start, target};
+use crate::session::open::{array_record, mark, open_log, open_record, start, superblock_of, target};
 use crate::session::record::{
     Attachment, Attachments, Record, Refusal, admit_plain, admit_without_cache, admit_without_record,
     uuid_text,
@@ -160,16 +160,13 @@ fn unrecorded(
     if all.overlapping(record.extent()).is_some() || record.told().is_some() {
         return Ok(None);
     }
-    let Some(mut log) = Failure::unless_busy(open_log(choice, Purpose::Look))? else { return Ok(None) };
-    let superblock = read_superblock(&mut log).ok().filter(|superblock| !superblock.state.is_out_of_use());
+    let superblock = superblock_of(choice)?.filter(|superblock| !superblock.state.is_out_of_use());
     Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
 }
 
 /// A cache on another one has no record: whether it has dirty data is not known.
 fn admit_without_upper(choice: &CacheChoice) -> Result<(), Failure> {
-    let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
-    let seen = log.and_then(|mut log| read_superblock(&mut log).ok());
-    match seen {
+    match superblock_of(choice)? {
         Some(superblock) if superblock.state.is_out_of_use() => Ok(()),
         _ => Err(Failure::refused(
             format!(
