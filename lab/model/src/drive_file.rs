@@ -87,7 +87,7 @@ pub(crate) struct LayoutFile {
     pub spares: Vec<u32>,
     /// The zone, and the LBAs (from its first) where a bad sector was slipped over.
     pub slips: Vec<(usize, Vec<u64>)>,
-    /// The zone, and the tracks (from its first) that were slipped over.
+    /// The zone, and the tracks (from its first with data) that were slipped over.
     pub slipped_tracks: Vec<(usize, Vec<u64>)>,
 }
 
@@ -404,6 +404,9 @@ impl DriveFile {
             let first = track.saturating_sub(before).saturating_mul(per_track);
             slips.extend(std::iter::repeat_n(first, per_track as usize));
         }
+        // The file counts them from the first address, the geometry from the first place.
+        let reserved = self.layout.reserved_sectors.get(zone).copied().unwrap_or(0);
+        slips.iter_mut().for_each(|slip| *slip = slip.saturating_add(reserved));
         slips.sort_unstable();
         let range_sectors = range_places - u64::from(spares);
         for range in slips.chunk_by(|a, b| a / range_sectors == b / range_sectors) {

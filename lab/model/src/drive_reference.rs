@@ -72,7 +72,7 @@ const SECTIONS: [Section; 8] = [
             (
                 "slips",
                 "none",
-                "`[zone, [sectors]]`: bad sectors that were slipped over, counted from the zone's first",
+                "`[zone, [sectors]]`: bad sectors that were slipped over, counted from the zone's first address",
             ),
             ("slipped-tracks", "none", "`[zone, [tracks]]`: the same for whole tracks"),
         ],

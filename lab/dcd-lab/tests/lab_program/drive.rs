@@ -82,6 +82,7 @@ fn a_drive_is_as_good_as_its_distribution_of_response_times() {
     let shown = run(&["validate", "barracuda-1996", trace]);
     expect(&shown, 0, "demerit figure 0.000 ms, 0.0 % of the measured mean");
     expect(&shown, 0, "500 requests, 400 of them reads");
+    expect(&shown, 0, "100.0 % of the requests took as long as measured to 0.417 ms");
     let plot = std::fs::read_to_string(page).unwrap();
     assert!(plot.contains("<svg") && plot.contains("measured") && plot.contains("barracuda-1996"));
 }

@@ -32,10 +32,11 @@ fn every_number_comes_out_as_it_went_in() {
     // The first 60 sectors have no address: two tracks.
     let first = drive.locate(Lba(0));
     assert_eq!((first.cylinder, first.head, first.sector), (0, 2, 0));
-    // Track 17 was slipped over. It lies on the fifth cylinder, which is even: the heads go up.
-    let (before, after) = (drive.locate(Lba(15 * 30 - 1)), drive.locate(Lba(15 * 30)));
-    assert_eq!((before.cylinder, before.head), (4, 0));
-    assert_eq!((after.cylinder, after.head), (4, 2));
+    // Track 17 of the addresses was slipped over: the 19th with the two that are reserved, on the fifth cylinder, which is
+    // even. The heads of the sixth go down.
+    let (before, after) = (drive.locate(Lba(17 * 30 - 1)), drive.locate(Lba(17 * 30)));
+    assert_eq!((before.cylinder, before.head), (4, 2));
+    assert_eq!((after.cylinder, after.head), (5, 3));
     // 8 spare tracks of 800: the second zone follows, and its sector 7 is at the index.
     let second = Lba(200 * 4 * 30 - 8 * 30 - 60);
     assert_eq!(drive.zones()[1].first_lba, second);

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use dcd_engine::Nanos;
-use dcd_model::WriteCache;
 use dcd_model::measured::{self, Measured, Replay};
+use dcd_model::{Drive, WriteCache};
 use dcd_studies::{Axis, Plot, Series};
 use dcd_trace::{Inputs, by_name, inputs_of_trace, open};
 use serde::Serialize;
@@ -15,6 +15,8 @@ use crate::failure::Failure;
 
 /// Points of each distribution in the plot.
 const PLOTTED: usize = 400;
+/// Two times are close that differ by less than this part of a revolution.
+const CLOSE_PART: u64 = 20;
 const PERCENTILES: [f64; 5] = [10.0, 50.0, 90.0, 99.0, 100.0];
 
 pub fn run(args: &Validate) -> Result<(), Failure> {
@@ -34,7 +36,7 @@ pub fn run(args: &Validate) -> Result<(), Failure> {
     // A trace has no word for a write that must be durable, so "selective" is "on".
     let delays = args.write_cache != WriteCache::Off;
     let replay = measured::replay(&drive, &trace, delays).map_err(failed)?;
-    let comparison = Comparison::new(drive.name(), &trace, &replay);
+    let comparison = Comparison::new(&drive, &trace, &replay);
     if let Some(path) = &args.plots {
         inputs.write(path, page(drive.description(), &trace, &replay, &comparison))?;
     }
@@ -88,6 +90,9 @@ struct Comparison {
     requests: usize,
     reads: usize,
     demerit_ms: f64,
+    /// A twentieth of a revolution, and the requests whose two times differ by less.
+    close_ms: f64,
+    close: usize,
     measured: Times,
     model: Times,
     model_read_hits: usize,
@@ -97,14 +102,18 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn new(drive: &str, trace: &[Measured], replay: &Replay) -> Comparison {
+    fn new(drive: &Drive, trace: &[Measured], replay: &Replay) -> Comparison {
         let real: Vec<Nanos> = trace.iter().map(|request| request.response).collect();
         let mean = |total: Nanos| total.as_millis_f64() / trace.len() as f64;
+        let close = Nanos(drive.revolution().0 / CLOSE_PART);
+        let pairs = real.iter().zip(&replay.responses);
         Comparison {
-            drive: drive.to_owned(),
+            drive: drive.name().to_owned(),
             requests: trace.len(),
             reads: replay.reads,
             demerit_ms: measured::demerit_ms(&real, &replay.responses),
+            close_ms: close.as_millis_f64(),
+            close: pairs.filter(|(real, model)| real.0.abs_diff(model.0) < close.0).count(),
             measured: Times::new(trace, &real),
             model: Times::new(trace, &replay.responses),
             model_read_hits: replay.read_hits,
@@ -135,10 +144,13 @@ impl Comparison {
         }
         writeln!(
             text,
-            "demerit figure {:.3} ms, {:.1} % of the measured mean\nthe model: {:.1} % of the reads from its buffer; mean seek \
+            "demerit figure {:.3} ms, {:.1} % of the measured mean\n{:.1} % of the requests took as long as measured to {:.3} ms, a \
+             twentieth of a revolution\nthe model: {:.1} % of the reads from its buffer; mean seek \
              {:.3} ms, rotation {:.3} ms, transfer {:.3} ms",
             self.demerit_ms,
             self.share(),
+            100.0 * self.close as f64 / self.requests as f64,
+            self.close_ms,
             100.0 * self.model_read_hits as f64 / self.reads.max(1) as f64,
             self.model_mean_seek_ms,
             self.model_mean_rotation_ms,
