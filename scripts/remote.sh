@@ -1,147 +1,80 @@
 #!/usr/bin/env bash
-# A data disk on another machine: two network namespaces of this one, with nbdkit in the far one and dcd in the near one.
+# A data disk on another machine: two network namespaces under Debian's 6.12 kernel in qemu, with netem between them. nbdkit is in the far
+# namespace, over files in RAM; dcd is in the near one, and beside it the kernel's NBD client with dm-writecache. remote/guest.sh does the work.
 #
-# - "export" is fio on the remote export itself, "dcd" fio on a stack with a local log before it. Both are 4 KiB random writes: with an fsync after
-#   each ("fsync"), and with 32 in flight ("depth 32"). nbdkit's delay filter makes each read and write of the far disk wait.
-#   Log and far disk are files in RAM, so what is compared is a fast log here with a disk that is only as slow as its delay. netem is not
-#   used: few kernels of virtual machines have it.
-# - "cut" takes the link down for a time under writes that fio reads back and compares, and says how long after its return dcd is
-#   connected again. What is in no cache waits meanwhile; nothing may fail.
+# - "measure": requests of 4 KiB, to each way in turns: random writes with an fsync after each, random writes 32 in flight, and random reads of
+#   what is in no cache, one and 32 in flight. LINKS has the delay of a round trip, half of it in each direction, and how many packets are lost
+#   in each. All logs are null_blk in RAM, which takes 20 us for a request. All ways have four connections.
+# - "verify": fio reads back and compares what it writes through dcd, while packets are lost and reordered; and while the link is gone
+#   for CUT seconds, CUTS times switched off and as often with all packets lost. What is in no cache waits meanwhile; nothing may fail. Then the
+#   device and the far disk are compared, byte for byte, where fio wrote.
 #
-# Needs root, for the namespaces, and 600 MiB of /dev/shm. Four minutes.
+# Time is virtual: one processor, for both machines, executes 10^9 instructions a second, and nothing is waited for. So what else the host
+# does changes nothing.
 #
-# usage: remote.sh PROGRAM     DELAYS="0 1 5" (ms) SECONDS_EACH=3 CUT=30 ROUNDS=3
+# usage: remote.sh DCD     the program
+#   PARTS="measure verify" LINKS="0.5ms 5ms 0.5ms,1%" REQUESTS=1000 ROUNDS=3 CUT=30 CUTS=4 SECONDS_MAX=3000 (of the host)
+# Without qemu or the kernel's package it says "SKIPPED: REASON".
 set -euo pipefail
 
-dcd=$(realpath "${1:?usage: remote.sh PROGRAM}")
-delays=${DELAYS:-0 1 5}
-seconds=${SECONDS_EACH:-3}
-cut=${CUT:-30}
-rounds=${ROUNDS:-3}
+dcd=$(realpath "${1:?usage: remote.sh DCD}")
+here=$(realpath "$(dirname "$0")")
+# shellcheck disable=SC2034 # for host.sh
+seconds_max=${SECONDS_MAX:-3000}
+# shellcheck source=scripts/guest-kernel/host.sh
+. "$here/guest-kernel/host.sh"
+# shellcheck source=scripts/guest-kernel/qemu.sh
+. "$here/guest-kernel/qemu.sh"
 
-"$(dirname "$0")/packages.sh" fio nbdkit iproute2
-for tool in fio nbdkit ip; do
-    command -v $tool > /dev/null || { echo "NOT MEASURED: $tool is not installed" >&2; exit 1; }
-done
-near=dcd-near-$$ far=dcd-far-$$
-work=$(mktemp -d /dev/shm/dcd-remote.XXXXXX)
-pids=()
-clean() {
-    for pid in "${pids[@]}"; do kill -KILL "$pid" 2> /dev/null || true; done
-    ip netns del "$near" 2> /dev/null || true
-    ip netns del "$far" 2> /dev/null || true
-    rm -rf "$work"
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio dmsetup nbd-client nbdkit iproute2 >&2
+mapfile -t missing < <(missing_things 2000 fio modprobe depmod dmsetup nbd-client nbdkit ip tc qemu-system-x86_64 busybox cpio xz)
+release=
+have_kernel || missing+=("Debian's package of a 6.12 kernel")
+if [ ${#missing[@]} -gt 0 ]; then
+    (IFS=,; echo "SKIPPED: no remote disk is tried under a kernel that has netem; missing: ${missing[*]}")
+    exit 0
+fi
+
+begin_work remote
+mkdir "$work/bin"
+cp "$dcd" "$work/bin/dcd"
+cat > "$work/run" << RUN
+PARTS="${PARTS:-measure verify}" LINKS="${LINKS:-0.5ms 5ms 0.5ms,1%}"
+REQUESTS=${REQUESTS:-1000} ROUNDS=${ROUNDS:-3} CUT=${CUT:-30} CUTS=${CUTS:-4}
+RUN
+make_initramfs nbd ublk_drv dm-writecache null_blk veth sch_netem
+# shellcheck disable=SC2034,SC2054 # for qemu.sh
+emulation=(-accel tcg,thread=single -icount shift=0,sleep=off -smp 1)
+start_qemu "$here/remote/guest.sh" "HERE=$here"
+: > "$work/results"
+shown=0
+show_results() {
+    local lines
+    lines=$(wc -l < "$work/results")
+    [ "$lines" -gt $shown ] || return 0
+    tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
+    shown=$lines
 }
-trap clean EXIT
-trap 'exit 130' INT TERM
-export DCD_STATE_DIR=$work/state
-
-ip netns add "$near" 2> /dev/null || { echo "NOT MEASURED: network namespaces need root" >&2; exit 1; }
-ip netns add "$far"
-ip link add near0 netns "$near" type veth peer name far0 netns "$far"
-ip -n "$near" addr add 192.0.2.1/24 dev near0
-ip -n "$far" addr add 192.0.2.2/24 dev far0
-for name in near0:$near far0:$far lo:$near lo:$far; do ip -n "${name#*:}" link set "${name%:*}" up; done
-
-# The far disk, whose reads and writes take so many ms.
-start_far() {
-    truncate -s 256M "$work/far.img"
-    ip netns exec "$far" nbdkit --foreground --port 10809 --filter=delay file "$work/far.img" \
-        rdelay="$1ms" wdelay="$1ms" &
-    far_pid=$!
-    pids+=("$far_pid")
-    for _ in $(seq 100); do
-        ip netns exec "$near" bash -c '< /dev/tcp/192.0.2.2/10809' 2> /dev/null && return
-        sleep 0.05
-    done
-    echo "nbdkit does not start" >&2
-    exit 1
-}
-
-start_near() {
-    cat > "$work/stack.toml" <<END
-export = "cache"
-[serve]
-nbd = "unix:front.sock"
-control = "control.sock"
-[device.log]
-path = "log.img"
-size = "256MiB"
-[device.far]
-path = "nbd://192.0.2.2/"
-[layer.cache]
-kind = "log-cache"
-log = "log"
-data = "far"
-END
-    ip netns exec "$near" "$dcd" format "$work/stack.toml" > /dev/null 2>&1
-    ip netns exec "$near" "$dcd" serve --quiet "$work/stack.toml" > "$work/said" 2>&1 &
-    near_pid=$!
-    pids+=("$near_pid")
-    for _ in $(seq 100); do [ -S "$work/front.sock" ] && return; sleep 0.05; done
-    cat "$work/said" >&2
-    exit 1
-}
-
-stop() {
-    kill "$1" 2> /dev/null || true
-    wait "$1" 2> /dev/null || true
-}
-
-# Requests in a second: what, and further options of fio.
-fio_rate() {
-    local uri=$1
-    shift
-    ip netns exec "$near" fio --name=x --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --size=200M --time_based \
-        --runtime="$seconds" --output-format=json "$@" | awk -F'[:,]' '/"iops" :/ && $2 > most { most = $2 } END { printf "%.0f", most }'
-}
-
-median() { sort -n | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
-
-measure() { # uri, options
-    for _ in $(seq "$rounds"); do fio_rate "$@"; echo; done | median
-}
-
-printf '%8s  %-9s  %10s  %10s  %8s\n' "delay" "writes" "export" "dcd" "ratio"
-for delay in $delays; do
-    start_far "$delay"
-    export_fsync=$(measure nbd://192.0.2.2/ --iodepth=1 --fsync=1)
-    export_deep=$(measure nbd://192.0.2.2/ --iodepth=32)
-    rm -f "$work/log.img" "$work/front.sock"
-    rm -rf "$work/state"
-    start_near
-    dcd_fsync=$(measure "nbd+unix:///?socket=$work/front.sock" --iodepth=1 --fsync=1)
-    dcd_deep=$(measure "nbd+unix:///?socket=$work/front.sock" --iodepth=32)
-    stop "$near_pid"
-    stop "$far_pid"
-    printf '%5s ms  %-9s  %8s/s  %8s/s  %8s\n' "$delay" fsync "$export_fsync" "$dcd_fsync" \
-        "$(awk "BEGIN { printf \"%.1f\", $dcd_fsync / $export_fsync }")"
-    printf '%5s ms  %-9s  %8s/s  %8s/s  %8s\n' "$delay" "depth 32" "$export_deep" "$dcd_deep" \
-        "$(awk "BEGIN { printf \"%.1f\", $dcd_deep / $export_deep }")"
-done
-
-[ "$cut" -gt 0 ] || exit 0
-rm -f "$work/log.img" "$work/front.sock"
-rm -rf "$work/state"
-start_far 1
-start_near
-ip netns exec "$near" fio --name=verify --ioengine=nbd --uri="nbd+unix:///?socket=$work/front.sock" --rw=randwrite --bs=4k --size=200M \
-    --iodepth=8 --fsync=32 --verify=crc32c --verify_state_save=0 --verify_backlog=256 --time_based --runtime=$((cut + 30)) --output="$work/fio" &
-fio_pid=$!
-sleep 8
-ip -n "$far" link set far0 down
-sleep "$cut"
-connection() { ip netns exec "$near" "$dcd" status --json "$work/stack.toml" | grep -o '"connection": *"[^"]*"' || true; }
-away=$(connection)
-ip -n "$far" link set far0 up
-began=$(date +%s%N)
-while ! connection | grep -q '"connected\|connections'; do
-    [ $(($(date +%s%N) - began)) -lt 60000000000 ] || { echo "not connected again after a minute: $(connection)" >&2; exit 1; }
-    sleep 0.05
-done
-took=$((($(date +%s%N) - began) / 1000000))
-wait "$fio_pid" || { echo "fio found errors:" >&2; cat "$work/fio" >&2; exit 1; }
-echo "cut for $cut s: $away"
-echo "connected again $took ms after the link was back; fio compared what it wrote: no errors"
-stop "$near_pid"
-grep -o "lost its connection: [^;]*" "$work/said" | head -1
+watch_machine remote show_results
+show_results
+awk -F';' "$summary"'
+    $1 == "measured" {
+        row = $3 ";" $4
+        if (!(row in known)) { known[row] = 1; rows[++count] = row }
+        rate[row, $5, $2] = $6
+        if ($2 > rounds) rounds = $2
+    }
+    function column(row, way, base,    i, values) {
+        for (i = 1; i <= rounds; i++) values[i] = base ? rate[row, way, i] / rate[row, base, i] : rate[row, way, i]
+        return summary(values, rounds, base ? "%.2f" : "%.0f")
+    }
+    END {
+        if (!count) exit
+        print "\n| link | 4 KiB requests | nbd-client, dm-writecache: a second | nbd-client alone: times that | dcd: times that | dcd, ublk-recovery = false |"
+        print "|---|---|---|---|---|---|"
+        for (r = 1; r <= count; r++) {
+            split(rows[r], part, ";")
+            printf "| %s | %s | %s | %s | %s | %s |\n", part[1], part[2], column(rows[r], "writecache"), column(rows[r], "plain", "writecache"),
+                column(rows[r], "dcd", "writecache"), column(rows[r], "brief", "writecache")
+        }
+    }' "$work/results"

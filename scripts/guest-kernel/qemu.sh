@@ -6,6 +6,8 @@ packages=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")/target/guest-kernel
 mkdir -p "$packages"
 # Modules that are not of the kernel's package.
 more_modules=()
+# How the guest's processors are emulated.
+emulation=(-accel tcg,thread=multi -smp 2)
 # The serial numbers of disks, for /dev/disk/by-id.
 disk_names=()
 
@@ -75,7 +77,7 @@ start_qemu() { # SCRIPT VARIABLES DISK-FILE...: boots with these as virtio disks
         arguments+=(-blockdev "driver=file,node-name=disk$id,filename=$file,$options")
         arguments+=(-device "virtio-blk-pci,drive=disk$id,write-cache=on${disk_names[id - 1]:+,serial=${disk_names[id - 1]}}")
     done
-    start_machine qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1G -nodefaults -nographic -no-reboot -serial stdio \
+    start_machine qemu-system-x86_64 "${emulation[@]}" -cpu max -m 1G -nodefaults -nographic -no-reboot -serial stdio \
         -kernel "$packages/root/boot/vmlinuz-$release" -initrd "$work/initramfs.cpio" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off SCRIPT=$script WORK=$work SECONDS_MAX=$seconds_max $variables" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
