@@ -170,8 +170,8 @@ end_verify() {
     wait "$verify" || die "fio: $(tail -n 20 /tmp/verify.log)"
     grep -q 'err= 0' /tmp/verify.log || die "fio: $(tail -n 20 /tmp/verify.log)"
     written=$(sed -n 's/.*issued rwts: total=\([0-9]*,[0-9]*\).*/\1/p' /tmp/verify.log)
-    near_link
     clean dcd
+    near_link
     echo 3 > /proc/sys/vm/drop_caches
     cmp -n 33554432 /dev/ublkb0 /tmp/far/dcd > /tmp/cmp.log 2>&1 || die "device and far disk differ: $(cat /tmp/cmp.log)"
 }
@@ -185,10 +185,15 @@ cut_link() { # down|loss
     slow_link 0.5ms
     begin_verify $((CUT + 20)) 100
     sleep 5
+    # Destaging is at work when the link goes.
+    clean dcd &
+    destaging=$!
+    sleep "0.0$(od -An -N1 -tu1 /dev/urandom | tr -d ' ')"
     if [ "$1" = down ]; then ip -n far link set far0 down; else link loss 100%; fi
     # At another moment of dcd's attempts each time.
     sleep "$CUT.$(od -An -N1 -tu1 /dev/urandom | tr -d ' ')"
     away=$(connection)
+    grep -q '^State:.Z' "/proc/$destaging/status" || waited=$((waited + 1))
     connected && die "the link is cut, and status says $away"
     if [ "$1" = down ]; then ip -n far link set far0 up; else slow_link 0.5ms; fi
     begin=$(now)
@@ -197,15 +202,22 @@ cut_link() { # down|loss
         sleep 0.02
     done
     took=$(since "$begin")
+    wait $destaging
     end_verify
 }
 
 part_verify() {
     link delay 5ms loss 1% reorder 25%
     begin_verify 20 300
+    # Over that link, while fio goes on.
+    for _ in 1 2 3; do
+        sleep 5
+        clean dcd
+    done
     end_verify
     say "1 % of packets lost and a quarter reordered, 10 ms: fio found no error, and the far disk has the same bytes ($written reads, writes)"
     i=0
+    waited=0
     while [ $i -lt "$CUTS" ]; do
         for cut in down loss; do
             cut_link $cut
@@ -213,6 +225,7 @@ part_verify() {
         done
         i=$((i + 1))
     done
+    say "destaging was at work in $waited of these cuts"
 }
 
 make_link
