@@ -131,13 +131,8 @@ impl Core {
         if !self.sweeps(rule.failed) {
             let lines = Room::batch_lines(&self.config, self.log.geometry().rotational) as u64;
             let lap_lines = self.lap_lines();
-            let sectors = self.choose_segments(rule.failed, lines.min(lap_lines));
-            let max = self.destager.room.items_max;
-            self.scan_pieces(rule, |item, _| {
-                if items.len() < max {
-                    items.push(item)
-                }
-            });
+            self.choose_segments(rule.failed, lines.min(lap_lines));
+            let sectors = self.choose_whole_segments(rule, items);
             let segment_sectors = self.log.superblock().segment_sectors();
             return self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
         }
@@ -146,6 +141,34 @@ impl Core {
             self.choose_ahead(rule, items);
         }
         self.destager.sweep.pass(items);
+    }
+
+    /// The pieces of the chosen segments. Where those are more than a batch has room for, the last segments are left out as a whole: with a
+    /// few pieces left of each, no segment would be free. The sectors in the segments that stay.
+    fn choose_whole_segments(&mut self, rule: &Eligible, items: &mut Vec<Item>) -> u64 {
+        let max = self.destager.room.items_max;
+        let mut pieces = std::mem::take(&mut self.destager.room.pieces);
+        pieces.fill(0);
+        self.scan_pieces(rule, |item, segment| {
+            pieces[segment as usize] += 1;
+            if items.len() < max {
+                items.push(item);
+            }
+        });
+        let Room { parts, chosen, .. } = &mut self.destager.room;
+        let (mut sum, mut sectors) = (0, 0);
+        for part in parts.iter() {
+            let segment = self.log.ring().index(part.number) as usize;
+            sum += pieces[segment] as usize;
+            chosen[segment] &= sum <= max;
+            sectors += if chosen[segment] { part.dirty_sectors } else { 0 };
+        }
+        self.destager.room.pieces = pieces;
+        if sum > max {
+            items.clear();
+            self.scan_pieces(rule, |item, _| items.push(item));
+        }
+        sectors
     }
 
     /// Where the data disk seeks and the log does not, what is sorted further costs less, and may be read from anywhere.

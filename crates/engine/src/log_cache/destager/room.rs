@@ -137,8 +137,9 @@ pub struct Room {
     pub groups: VecDeque<Group>,
     pub runs: Vec<Run>,
     pub parts: Vec<what::Part>,
-    /// The segments of a batch, by index.
+    /// The segments of a batch, by index, and how many pieces of each segment it could take.
     pub chosen: Vec<bool>,
+    pub pieces: Vec<u32>,
     /// What is written in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
     /// in memory.
     memory: Buf,
@@ -175,6 +176,7 @@ impl Room {
             runs: Vec::with_capacity(blocks_max),
             parts: Vec::with_capacity(segments),
             chosen: vec![false; segments],
+            pieces: vec![0; segments],
             memory: Buf::zeroed(blocks_max * LINE_BYTES as usize),
             reads: (0..config.destage_depth).map(|_| Buf::zeroed(read_bytes)).collect(),
             read_bytes,

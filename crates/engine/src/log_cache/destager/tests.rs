@@ -69,6 +69,29 @@ fn who_waits_for_space_waits_for_the_tail_alone() {
     assert_eq!(written, [0], "three neighbours of the oldest segment, in one write");
 }
 
+/// Writes that are not aligned to lines leave more pieces in the log than lines. (The first version took as many as a batch has room for, in
+/// the order of the table: of each segment some were left, always the same ones, and nothing was free before the whole log was destaged.)
+#[test]
+fn a_batch_of_many_small_pieces_takes_whole_segments() {
+    let mut steps = spinning(9, LogCacheConfig { destage_memory: 8 * LINE_BYTES as usize, ..quiet() });
+    let room = steps.core.destager.room.items_max as u64;
+    let mut lines = 0;
+    while steps.core.log.ring().live() < 5 {
+        steps.write(lines * 7 % 509 * 8, 1, 1);
+        lines += 1;
+    }
+    steps.flush();
+    assert!(lines / 4 <= room && 2 * (lines / 4) > room, "a segment has room in a batch, two have not");
+    steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Flush));
+    steps.control(Control::Drain);
+    for batch in 1..=4 {
+        let flush = steps.held.iter().position(|held| held.port == DATA).expect("the end of a batch");
+        steps.carry_out(flush);
+        assert!(steps.core.log.ring().tail() >= batch, "batch {batch} has freed no segment");
+        steps.settle();
+    }
+}
+
 #[test]
 fn a_log_that_spins_is_read_through_what_is_not_needed() {
     for (spins, reads) in [(true, 1), (false, 2)] {
