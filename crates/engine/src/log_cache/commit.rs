@@ -95,6 +95,7 @@ impl Core {
         if let Err(error) = result.status {
             return self.log_failed(error, out);
         }
+        self.log_took(self.log.busy_since().map_or(Nanos::ZERO, |sent| now.since(sent)));
         match self.log.written(now, first) {
             Some(seq) => self.made_durable(now, seq, out),
             None => self.answer_waiters(now, out),

@@ -1,21 +1,12 @@
 //! A batch from its choice to its end: when it begins, its phases, and what is clean, lost or tried again after it.
 
+use super::depth::READER_RESTS;
 use super::room::Item;
 use super::{Phase, RETRY_FIRST, RETRY_MAX};
-use crate::destage::when::{self, WhenPolicy};
-use crate::layer::{ErrorKind, IoError, IoResult, Outbox, Port, Report, Unfinished};
-use crate::log_cache::core::{Core, DATA, LOG, Mode, Op, Stop};
+use crate::destage::when;
+use crate::layer::{ErrorKind, IoError, IoResult, Outbox, Report, Unfinished};
+use crate::log_cache::core::{Core, LOG, Mode, Op, Stop};
 use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
-
-/// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
-const READS_FIRST: u64 = 127;
-/// A client that has read nothing for so long does not wait for the disk now; and it does not come back soon.
-const READER_RESTS: Nanos = Nanos::from_millis(20);
-const READER_GONE: Nanos = Nanos::from_secs(1);
-/// Beside destaging, a write to the log that a client waits for may take so long.
-const LOG_WRITE_WAITS: Nanos = Nanos::from_millis(50);
-/// A client that has written nothing for so long needs no space soon.
-const WRITER_GONE: Nanos = Nanos::from_secs(1);
 
 /// A batch of so many sectors counts as much as all before it, when the time for a sector is learnt.
 const TIMED_SECTORS: f64 = 8192.0;
@@ -74,62 +65,6 @@ impl Core {
             idle_empty: self.config.idle_empty,
             idle_full: self.config.idle_full,
         })
-    }
-
-    /// How many operations may be in flight on a device.
-    ///
-    /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So while clients read, a number of reads go
-    /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
-    /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
-    /// disk for their and the readers' requests each time, and the log would be full.
-    pub(super) fn destage_depth(&self, port: Port) -> usize {
-        if self.log_is_held_up() {
-            return 0;
-        }
-        let spins =
-            if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
-        match self.readers_quiet() {
-            Some(quiet) if spins => {
-                let may = quiet >= READER_RESTS || self.data.readers.undisturbed() >= self.reads_first();
-                let depth = if self.has_writers() { self.config.destage_depth } else { 1 };
-                if may { depth.min(self.config.destage_depth) } else { 0 }
-            }
-            _ => self.config.destage_depth,
-        }
-    }
-
-    /// A client waits for a write to a log that spins, and has waited for long: it may be behind destaging, on the same disk. (A disk
-    /// that takes what is nearest first can leave it there for seconds.)
-    fn log_is_held_up(&self) -> bool {
-        let somebody_waits = self.queue.has_pending() || !self.queue.waiters().is_empty();
-        self.log.geometry().rotational
-            && self.mode == Mode::Serving
-            && somebody_waits
-            && !self.queue.wants_space()
-            && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
-    }
-
-    /// How long those clients have been quiet that destaging gives way to.
-    fn readers_quiet(&self) -> Option<Nanos> {
-        let gives_way = self.config.when == WhenPolicy::Idle
-            && self.mode == Mode::Serving
-            && self.stop == Stop::No
-            && !self.queue.wants_space()
-            && self.data.geometry().rotational;
-        self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
-    }
-
-    pub(super) fn has_writers(&self) -> bool {
-        self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE)
-    }
-
-    /// The reads that go undisturbed after each operation.
-    fn reads_first(&self) -> u64 {
-        if self.draining {
-            return 1;
-        }
-        let free = (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark) / 100.0);
-        if self.has_writers() { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
     }
 
     /// Goes on with destaging as far as it may; runs after every event.

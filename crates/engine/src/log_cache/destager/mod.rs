@@ -10,7 +10,7 @@
 //! | blocks | window by window: read from the log, check, write in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! `choose` chooses a batch (`stripes`: whole stripes of an array; `sweep`: the next part of a sweep over the disk), and this file begins it and notes what is clean; `plan` says what is
+//! `depth` says how many operations may be in flight. `choose` chooses a batch (`stripes`: whole stripes of an array; `sweep`: the next part of a sweep over the disk), and this file begins it and notes what is clean; `plan` says what is
 //! read and written for a part of it (`gaps`: also what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log is destaged, so the data disk is never ahead of what a crash leaves of the log.
@@ -18,6 +18,7 @@
 mod batch;
 mod carry;
 mod choose;
+mod depth;
 mod gaps;
 #[cfg(test)]
 mod gaps_tests;
@@ -43,6 +44,7 @@ use super::table::{Line, LookupTable, Place, RangeKind};
 use crate::layer::Geometry;
 use crate::slab::Slab;
 use crate::{Extent, LINE_SECTORS, Nanos};
+use depth::Patience;
 use lost::LostPieces;
 use ordered::Ordered;
 use room::{Flight, Room};
@@ -97,6 +99,7 @@ pub struct Destager {
     started: Nanos,
     suspended: bool,
     per_sector: f64,
+    patience: Patience,
     batch_sectors: u64,
     hold: u64,
     ordered: Option<Box<Ordered>>,
@@ -137,6 +140,7 @@ impl Destager {
             suspended: false,
             // Until the first batch has been timed: 1 ms, or 20 us, for a line.
             per_sector: if data.rotational { 125_000.0 } else { 2_500.0 },
+            patience: Patience::default(),
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: ordered.map(Box::new),

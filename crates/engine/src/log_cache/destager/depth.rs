@@ -1,0 +1,176 @@
+//! How many operations of destaging may be in flight, so that clients do not wait for them.
+
+use super::Phase;
+use crate::Nanos;
+use crate::destage::when::WhenPolicy;
+use crate::layer::Port;
+use crate::log_cache::core::{Core, DATA, Mode, Stop};
+
+/// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
+const READS_FIRST: u64 = 127;
+/// A client that has read nothing for so long does not wait for the disk now; and it does not come back soon.
+pub(super) const READER_RESTS: Nanos = Nanos::from_millis(20);
+const READER_GONE: Nanos = Nanos::from_secs(1);
+/// Beside destaging, a write to the log that a client waits for may take so long.
+const LOG_WRITE_WAITS: Nanos = Nanos::from_millis(50);
+/// One that took longer met too many operations. (With 50 ms writers wait less, and all of them together write a quarter less.)
+const LOG_WRITE_SLOW: Nanos = Nanos::from_millis(100);
+/// A client that has written nothing for so long needs no space soon.
+const WRITER_GONE: Nanos = Nanos::from_secs(1);
+
+/// How many operations of destaging writes of the log bear beside them. It begins with one: a queue of 32 would hold the first write up
+/// before anything is known.
+pub struct Patience {
+    depth: usize,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience { depth: 1 }
+    }
+}
+
+impl Patience {
+    fn learn(&mut self, took: Nanos, most: usize) {
+        self.depth = if took > LOG_WRITE_SLOW { self.depth / 2 } else { self.depth + 1 }.min(most).max(1);
+    }
+}
+
+impl Core {
+    /// How many operations may be in flight on a device.
+    ///
+    /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So while clients read, a number of reads go
+    /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
+    /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
+    /// disk for their and the readers' requests each time, and the log would be full.
+    pub(super) fn destage_depth(&self, port: Port) -> usize {
+        if self.log_is_held_up() {
+            return 0;
+        }
+        self.depth_beside_readers(port).min(self.depth_beside_writers())
+    }
+
+    fn depth_beside_readers(&self, port: Port) -> usize {
+        let spins =
+            if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
+        match self.readers_quiet() {
+            Some(quiet) if spins => {
+                let may = quiet >= READER_RESTS || self.data.readers.undisturbed() >= self.reads_first();
+                let depth = if self.has_writers() { self.config.destage_depth } else { 1 };
+                if may { depth.min(self.config.destage_depth) } else { 0 }
+            }
+            _ => self.config.destage_depth,
+        }
+    }
+
+    /// A log that spins may be on the disk that destaging keeps busy. So while clients write, as many operations are in flight as writes
+    /// of the log have borne. Above the high mark there are ever more in any case; who waits for space waits for all of them. While the
+    /// disk is idle there is nobody to give way to.
+    fn depth_beside_writers(&self) -> usize {
+        let most = self.config.destage_depth;
+        let high = f64::from(self.config.high_mark.min(99)) / 100.0;
+        let utilisation = self.log.ring().utilisation();
+        let is_idle = self.config.when == WhenPolicy::Idle && utilisation < high;
+        let gives_way = !is_idle
+            && self.log.geometry().rotational
+            && self.mode == Mode::Serving
+            && self.stop == Stop::No
+            && !self.queue.wants_space()
+            && self.has_writers();
+        if !gives_way {
+            return most;
+        }
+        let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
+        self.destager.patience.depth.max((most as f64 * over) as usize).min(most)
+    }
+
+    /// A write of the log has ended, or its flush.
+    pub fn log_took(&mut self, took: Nanos) {
+        if self.destager.running && self.destager.phase != Phase::Idle {
+            self.destager.patience.learn(took, self.config.destage_depth);
+        }
+    }
+
+    /// A client waits for a write to a log that spins, and has waited for long: it may be behind destaging, on the same disk. (A disk
+    /// that takes what is nearest first can leave it there for seconds.)
+    fn log_is_held_up(&self) -> bool {
+        let somebody_waits = self.queue.has_pending() || !self.queue.waiters().is_empty();
+        self.log.geometry().rotational
+            && self.mode == Mode::Serving
+            && somebody_waits
+            && !self.queue.wants_space()
+            && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
+    }
+
+    /// How long those clients have been quiet that destaging gives way to.
+    pub(super) fn readers_quiet(&self) -> Option<Nanos> {
+        let gives_way = self.config.when == WhenPolicy::Idle
+            && self.mode == Mode::Serving
+            && self.stop == Stop::No
+            && !self.queue.wants_space()
+            && self.data.geometry().rotational;
+        self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
+    }
+
+    pub(super) fn has_writers(&self) -> bool {
+        self.queue.last_write().is_some_and(|at| self.now.since(at) < WRITER_GONE)
+    }
+
+    /// The reads that go undisturbed after each operation.
+    fn reads_first(&self) -> u64 {
+        if self.draining {
+            return 1;
+        }
+        let free = (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark) / 100.0);
+        if self.has_writers() { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::core::LOG;
+    use super::super::super::steps::{Steps, quiet};
+    use super::super::super::{LogCacheConfig, Promise};
+    use super::*;
+    use crate::{Io, LINE_SECTORS};
+
+    #[test]
+    fn more_are_in_flight_while_writes_of_the_log_are_quick_and_half_as_many_after_a_slow_one() {
+        let mut patience = Patience::default();
+        let mut depth_after = |times: usize, millis| {
+            (0..times).for_each(|_| patience.learn(Nanos::from_millis(millis), 32));
+            patience.depth
+        };
+        assert_eq!(depth_after(5, 20), 6);
+        assert_eq!(depth_after(1, 110), 3);
+        assert_eq!(depth_after(9, 110), 1);
+        assert_eq!(depth_after(99, 2), 32);
+    }
+
+    /// A client that writes durably meets one operation at first, more when the log has little room left, and all while it waits for
+    /// space. (The first version sent 32 at once, whatever the policy: a log on the same disk stood still for seconds at the high mark.)
+    #[test]
+    fn on_a_log_that_spins_writers_meet_few_operations_until_it_is_nearly_full() {
+        for (spins, least, most) in [(true, 1, 2), (false, 8, 32)] {
+            let mut disks = Steps::new(33, quiet()).disks;
+            disks.0[LOG.0].rotational = spins;
+            let config = LogCacheConfig { promise: Promise::Always, high_mark: 50, ..quiet() };
+            let mut steps = Steps::start(disks, config).unwrap();
+            let flights = |steps: &Steps| steps.held.iter().filter(|held| held.port == DATA).count();
+            steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
+            let (mut line, mut first, mut last) = (0, None, 0);
+            while !steps.core.queue.wants_space() {
+                // Apart, so that each is a write of its own.
+                line += 1;
+                steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
+                if !steps.core.queue.wants_space() && flights(&steps) > 0 {
+                    last = flights(&steps);
+                    first = first.or(Some(last));
+                }
+            }
+            let first = first.expect("the high mark was reached");
+            assert!((least..=most).contains(&first), "{first} at the high mark");
+            assert!(last > 10, "{last} before it is full");
+        }
+    }
+}
