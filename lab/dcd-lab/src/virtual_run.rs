@@ -74,6 +74,8 @@ pub struct State {
     pub waiting: usize,
     pub dirty_bytes: Option<u64>,
     pub log_used_bytes: Option<u64>,
+    /// What a byte written has taken of the log.
+    pub log_space: Option<f64>,
 }
 
 /// Sees what happens in a run.
@@ -381,7 +383,7 @@ impl VirtualRun {
     /// What the caches hold now.
     pub fn state(&self, waiting: usize) -> State {
         let now = self.driver.now();
-        let mut state = State { now, waiting, dirty_bytes: None, log_used_bytes: None };
+        let mut state = State { now, waiting, ..State::default() };
         for cache in &self.caches {
             let status = self.stack.layer(*cache).status(now);
             let add = |sum: &mut Option<u64>, bytes: Option<u64>| {
@@ -389,6 +391,8 @@ impl VirtualRun {
             };
             add(&mut state.dirty_bytes, status.dirty_bytes());
             add(&mut state.log_used_bytes, status.log_cache().map(|cache| cache.used_bytes));
+            let space = status.log_cache().and_then(|cache| cache.statistics.log_space());
+            state.log_space = space.or(state.log_space);
         }
         state
     }

@@ -64,6 +64,14 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Bytes of the log for a byte that a client wrote there: with headers, and with what is left out for the rotation and at the end of
+    /// segments. None where nothing was written there.
+    pub fn log_space(&self) -> Option<f64> {
+        let taken = self.log_bytes + self.log_gap_bytes + self.log_rest_bytes;
+        let written = self.logged_sectors * SECTOR_BYTES;
+        (written > 0).then(|| taken as f64 / written as f64)
+    }
+
     pub fn count(&mut self, io: &Io) {
         let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);
         match io {

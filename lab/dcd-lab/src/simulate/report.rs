@@ -99,8 +99,12 @@ impl Report<'_> {
             Some(bytes) => format!(", {} dirty at the end", HumanBytes(bytes)),
             None => String::new(),
         };
+        let space = match ran.state.log_space {
+            Some(space) => format!(", a byte written took {space:.1} of the log"),
+            None => String::new(),
+        };
         let hash = ran.report["trace_hash"].as_str().unwrap_or("");
-        format!("{}: {:.3} s of virtual time{dirty}, trace hash {hash}", ran.name, ran.seconds)
+        format!("{}: {:.3} s of virtual time{dirty}{space}, trace hash {hash}", ran.name, ran.seconds)
     }
 
     /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
@@ -131,6 +135,7 @@ impl Report<'_> {
                 "seconds": ran.seconds,
                 "requests": { "read": ran.reads, "write": ran.writes, "flush": ran.flushes },
                 "dirty_bytes": ran.state.dirty_bytes,
+                "log_bytes_for_each_written": ran.state.log_space,
                 "layers": ran.report["layers"],
                 "events": ran.report["events"],
                 "trace_hash": ran.report["trace_hash"],

@@ -135,7 +135,7 @@ mod tests {
     /// A write a millisecond, answered at once, and a look whenever one is due.
     fn of(writes: u64, interval: Option<Nanos>) -> Vec<Row> {
         let mut series = Series::new(Nanos::from_secs(1), interval);
-        let state = |now| State { now, waiting: 2, dirty_bytes: Some(now.0), log_used_bytes: None };
+        let state = |now| State { now, waiting: 2, dirty_bytes: Some(now.0), ..State::default() };
         for ms in 0..writes {
             let now = Nanos::from_secs(1) + Nanos::from_millis(ms);
             while series.next_look() <= now {

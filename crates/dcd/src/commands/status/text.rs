@@ -259,6 +259,9 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         LogHead::NotShown => words.push_str(", the log follows no head: its disk shows none"),
         LogHead::DoesNotPay => words.push_str(", the log follows no head: it does not pay"),
     }
+    if let Some(space) = cache.statistics.log_space().filter(|_| cache.log_head == LogHead::Followed) {
+        let _ = write!(words, ", a byte takes {space:.1}");
+    }
     if let Some(trouble) = destage_trouble(cache) {
         let _ = write!(words, ", {trouble}");
     }

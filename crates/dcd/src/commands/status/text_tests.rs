@@ -1,6 +1,7 @@
 //! The screen, and the exit code that goes with it.
 
 use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
+use dcd_engine::log_cache::Statistics;
 use dcd_engine::raid::{ArrayState, PassStatus};
 use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState, RecentTimes};
 
@@ -89,6 +90,16 @@ stack: /etc/dcd/disk.toml, up for 6 h
 fn what_goes_on_is_named() {
     let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
     assert!(screen_of(&server(spins)).contains("of 64 MiB, the log follows no head: it does not pay\n"));
+    let mut gaps = LogCacheStatus { log_head: LogHead::Followed, ..log_cache(LogCacheState::Clean) };
+    gaps.statistics = Statistics {
+        logged_sectors: 8,
+        log_bytes: 4608,
+        log_gap_bytes: 11_264,
+        log_rest_bytes: 512,
+        ..Statistics::default()
+    };
+    let screen = screen_of(&server(gaps));
+    assert!(screen.contains("of 64 MiB, the log follows its disk's head, a byte takes 4.0\n"), "{screen}");
     assert!(screen_of(&ServerStatus::default()).contains("no cache"));
     let mut status = server(log_cache(LogCacheState::Clean));
     let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };
