@@ -26,6 +26,7 @@ mod config;
 mod disk;
 mod metrics;
 mod operation;
+mod order;
 mod pool;
 mod regions;
 mod status;
@@ -43,6 +44,7 @@ use crate::{LINE_BYTES, LayerStatus, Nanos, SECTOR_BYTES};
 
 pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 pub use metrics::Metrics;
+pub use order::Order;
 pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
 pub use status::{WriteCacheState, WriteCacheStatus};
@@ -168,7 +170,9 @@ impl WriteCache {
         for _ in 0..shares {
             let writes = blocks(self.config.write_bytes);
             let reads = blocks(self.config.read_bytes);
-            let pool = Pool::new(writes);
+            let maps = self.disks.iter().map(|disk| disk.map.regions.clone());
+            let order = Order::new(self.config.what, self.block_sectors(), maps);
+            let pool = Pool::new(writes).with_order(order);
             self.shares.push(Share {
                 writes: if self.config.single { pool.marking_targets() } else { pool },
                 write_bytes: Store::new(writes, block_bytes),

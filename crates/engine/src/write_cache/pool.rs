@@ -18,6 +18,9 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 
+use super::order::Order;
+use crate::destage::stow::Queue;
+
 /// No slot.
 const NIL: u32 = u32::MAX;
 
@@ -124,6 +127,12 @@ impl DirtyRegion {
     pub const fn waiting(&self) -> u32 {
         self.blocks - self.being_written
     }
+
+    /// Its queue for STOW: sequential where half of its sectors or more were written one block behind the other.
+    pub fn queue(&self, sectors: u64, block_sectors: u64) -> Queue {
+        let run = u64::from(self.run_longest);
+        Queue::of(run > 1 && run * block_sectors * 2 >= sectors)
+    }
 }
 
 /// See the module's documentation.
@@ -142,8 +151,11 @@ pub struct Pool {
     marks_targets: bool,
     stamp: u64,
     dirty: usize,
+    /// Blocks that are being written to the disk.
+    being_written: usize,
     regions: Vec<DirtyRegion>,
     region_index: HashTable<u32>,
+    order: Option<Order>,
 }
 
 impl Pool {
@@ -166,9 +178,21 @@ impl Pool {
             marks_targets: false,
             stamp: 0,
             dirty: 0,
+            being_written: 0,
             regions: Vec::new(),
             region_index: HashTable::new(),
+            order: None,
         }
+    }
+
+    /// Regions are kept in the order of a policy.
+    pub fn with_order(mut self, order: Order) -> Pool {
+        self.order = Some(order);
+        self
+    }
+
+    pub fn order(&self) -> Option<&Order> {
+        self.order.as_ref()
     }
 
     /// Dirty blocks that an eviction passes over are kept as targets for a purge (section 4.9).
@@ -191,6 +215,10 @@ impl Pool {
 
     pub fn dirty(&self) -> usize {
         self.dirty
+    }
+
+    pub fn being_written(&self) -> usize {
+        self.being_written
     }
 
     /// The regions that have dirty blocks, in no order.
@@ -310,6 +338,7 @@ impl Pool {
                 self.slots[head as usize].region_before = slot.0;
             }
         }
+        self.reorder(index);
     }
 
     /// The write of a dirty block to the disk begins.
@@ -320,6 +349,8 @@ impl Pool {
         entry.rewritten = 0;
         let index = self.find_region(region).expect("a dirty block's region is known");
         self.regions[index].being_written += 1;
+        self.being_written += 1;
+        self.reorder(index);
     }
 
     /// The write of a block has ended: the block is clean if that succeeded and nobody wrote it meanwhile.
@@ -335,6 +366,8 @@ impl Pool {
         }
         let index = self.find_region(region).expect("a dirty block's region is known");
         self.regions[index].being_written -= 1;
+        self.being_written -= 1;
+        self.reorder(index);
         match (safely, rewritten) {
             (false, _) => Settled::NOTHING,
             (true, 0) => {
@@ -384,6 +417,7 @@ impl Pool {
         if let Some(index) = self.find_region(region) {
             self.regions[index].referenced = false;
             self.regions[index].since = stamp;
+            self.reorder(index);
         }
     }
 
@@ -427,6 +461,8 @@ impl Pool {
         self.regions[index].blocks -= 1;
         if self.regions[index].blocks == 0 {
             self.forget_region(index);
+        } else {
+            self.reorder(index);
         }
         if self.hand == NIL || used < self.slots[self.hand as usize].used {
             self.clean_behind.push(Reverse((used, slot.0)));
@@ -538,6 +574,13 @@ impl Pool {
         index
     }
 
+    /// A region has changed.
+    fn reorder(&mut self, index: usize) {
+        if let Some(order) = &mut self.order {
+            order.changed(&self.regions[index], index);
+        }
+    }
+
     fn forget_region(&mut self, index: usize) {
         let id = self.regions[index].id;
         match self.region_index.find_entry(id.hash(), |&other| other as usize == index) {
@@ -545,6 +588,9 @@ impl Pool {
             Err(_) => unreachable!("a region is in the index"),
         }
         let last = self.regions.len() - 1;
+        if let Some(order) = &mut self.order {
+            order.forgotten(&self.regions[index], index, &self.regions[last]);
+        }
         if index != last {
             let moved = self.regions[last].id;
             let entry = self.region_index.find_mut(moved.hash(), |&other| other as usize == last);
@@ -567,6 +613,13 @@ impl Pool {
         }
         assert_eq!((seen, dirty), (self.len(), self.dirty), "all used slots are in the chain");
         assert!(self.len() <= self.capacity);
+        if let Some(order) = &self.order {
+            order.check(&self.regions);
+        }
+        assert_eq!(
+            self.being_written,
+            self.regions.iter().map(|region| region.being_written as usize).sum::<usize>()
+        );
         let mut blocks = 0;
         for region in &self.regions {
             let mut being_written = 0;

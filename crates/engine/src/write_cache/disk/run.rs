@@ -3,7 +3,7 @@
 use super::{Job, Queued};
 use crate::Nanos;
 use crate::destage::stow::Queue;
-use crate::destage::what::{self, Part, What, WhatPolicy};
+use crate::destage::what::{self, Chosen, Part, What, WhatPolicy};
 use crate::destage::when::{self, Choice, WhenPolicy};
 use crate::layer::Outbox;
 use crate::write_cache::WriteCache;
@@ -43,8 +43,7 @@ impl WriteCache {
 
     /// Writes wait for room: the purge that they need takes its turn among the reads.
     fn purge_for_room(&mut self, now: Nanos, share: usize, out: &mut Outbox) {
-        let under_way = self.shares[share].writes.regions().iter().any(|region| region.being_written > 0);
-        if self.shares[share].purging_now || under_way {
+        if self.shares[share].purging_now || self.shares[share].writes.being_written() > 0 {
             return;
         }
         let Some(region) = self.choose_for_room(now, share) else { return };
@@ -162,23 +161,24 @@ impl WriteCache {
         }
         let name = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
         let queue = (name == WhatPolicy::Stow).then(|| self.queue(index, share));
-        let asked = |region: &&DirtyRegion| region.id.disk == index && region.waiting() > 0;
-        let regions = self.shares[share].writes.regions().iter().filter(asked);
+        let disk = &self.disks[index as usize];
+        let writes = &self.shares[share].writes;
         let distance = |region| self.distance(region);
-        // Inlined, so that of each region only what the policy's key has is looked at.
-        let chosen = match queue {
-            None => {
-                let hand = self.disks[index as usize].hand;
-                let parts = regions.map(
-                    #[inline(always)]
-                    |region| (region.id, self.part(region, hand)),
-                );
-                what::choose(name, parts, distance)?
+        let chosen = match writes.order().filter(|order| order.what() == name) {
+            Some(order) => {
+                let hand = queue.map_or(disk.hand, |queue| disk.stow.hand(queue));
+                let (best, passed) = order.choose(index, queue, hand, disk.arm_at)?;
+                let best = &writes.regions()[best as usize];
+                let part = Part { distance: distance(best.id), ..self.part(best, hand) };
+                let passed = passed.iter().map(|&region| writes.regions()[region as usize].id).collect();
+                Chosen { best: best.id, key: what::policy(name).key(&part), passed }
             }
-            Some(queue) => {
-                let hand = self.disks[index as usize].stow.hand(queue);
-                let mine = regions.filter(|region| self.queue_of(region) == queue);
-                what::choose(name, mine.map(|region| (region.id, self.part(region, hand))), distance)?
+            // While somebody waits until everything is safe, whatever the policy is.
+            None => {
+                let asked = |region: &&DirtyRegion| region.id.disk == index && region.waiting() > 0;
+                let regions = writes.regions().iter().filter(asked);
+                let parts = regions.map(|region| (region.id, self.part(region, disk.hand)));
+                what::choose(name, parts, distance)?
             }
         };
         if in_turn && !self.is_its_turn(share, index, chosen.key, what::policy(name)) {
@@ -194,21 +194,17 @@ impl WriteCache {
         writes.region(chosen.best).copied()
     }
 
-    /// The queue of a region for STOW: sequential where half of it or more was written one block behind
-    /// the other.
+    /// The queue of a region for STOW.
     fn queue_of(&self, region: &DirtyRegion) -> Queue {
         let sectors = self.disks[region.id.disk as usize].map.regions.extent(region.id.number).sectors;
-        let run = u64::from(region.run_longest);
-        Queue::of(run > 1 && run * self.block_sectors() * 2 >= sectors)
+        region.queue(sectors, self.block_sectors())
     }
 
     /// The queue that STOW destages now.
     fn queue(&self, index: u32, share: usize) -> Queue {
-        let mut waiting = [0; 2];
-        for region in self.shares[share].writes.regions().iter().filter(|region| region.id.disk == index) {
-            waiting[self.queue_of(region) as usize] += u64::from(region.waiting());
-        }
-        self.disks[index as usize].stow.queue(waiting[0], waiting[1])
+        let order = self.shares[share].writes.order().expect("the policy's order is kept");
+        let [sequential, random] = order.waiting(index);
+        self.disks[index as usize].stow.queue(sequential, random)
     }
 
     /// The distance of the arm of its disk from a region.
@@ -218,7 +214,6 @@ impl WriteCache {
     }
 
     /// A region as a policy sees it, but for its distance, where the sweep has come to `hand`.
-    #[inline(always)]
     fn part(&self, region: &DirtyRegion, hand: u32) -> Part {
         let number = region.id.number;
         let ahead = || {
