@@ -15,7 +15,6 @@ mod demo;
 mod failure;
 mod jobs;
 mod load;
-mod page;
 mod simulate;
 mod tune;
 mod virtual_run;

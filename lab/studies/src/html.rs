@@ -1,104 +1,150 @@
-//! One self-contained page with everything that was run: tables, plots, verdicts.
+//! One self-contained page with everything that was run: first which claims hold, at a glance, and a small plot of each experiment; then
+//! plots, claims and tables.
 
 use std::fmt::Write;
 
-use crate::{Count, Outcome, Table, Verdict};
+use crate::page::{escaped, figure, page};
+use crate::{Claim, Count, Outcome, Table, Verdict};
 
-const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
-    table{border-collapse:collapse;margin:1em 0;font-size:14px}caption{text-align:left;font-weight:bold;padding:.3em 0}\
-    th,td{border-bottom:1px solid #ddd;padding:.25em .7em;text-align:right;vertical-align:top}\
-    th:first-child,td:first-child{text-align:left}.claims td{text-align:left}\
-    .holds{color:#2a7a2a}.differs{color:#b4452c;font-weight:bold}svg{max-width:100%;height:auto}\
-    .about{color:#555}h2{margin-top:2.5em;border-top:1px solid #ccc;padding-top:1em}";
+const STYLE: &str = "<style>.matrix td{padding:.15em .6em .15em 0;vertical-align:top}.matrix td:first-child{white-space:nowrap}.matrix td:last-child{line-height:0}\
+    .claim{display:inline-block;width:1.25em;height:1.25em;margin:0 2px 2px 0;line-height:1.25em;text-align:center;color:#fff;border-radius:3px}\
+    .holds{background:#2a7a2a}.differs{background:#b4452c}.chosen{background:#999}\
+    .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(19em,1fr));gap:1em;margin:1.5em 0}\
+    .plots a{color:inherit;text-decoration:none}.plots figure{margin:0}.plots figcaption{font-size:.8em}\
+    .about{color:#555}h2{margin-top:2.5em;border-top:1px solid #ccc;padding-top:1em}\
+    td,th{vertical-align:top}caption{text-align:left;font-weight:bold;padding:.3em 0}@media(max-width:600px){.matrix td:nth-child(2){display:none}}</style>\n";
 
 /// The page.
 pub fn report(outcomes: &[Outcome]) -> String {
     let count: Count = outcomes.iter().map(Outcome::count).sum();
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>dcd study</title>\
-         <style>{STYLE}</style></head><body>\n<h1>dcd study</h1>\n<p>{count}.</p>\n<ul>\n"
-    );
+    let mut body = format!("{STYLE}<p class=\"first\">{count}.</p>\n");
+    matrix(&mut body, outcomes);
+    small_plots(&mut body, outcomes);
     for outcome in outcomes {
-        let Count { holding, claims: all, .. } = outcome.count();
-        let _ = writeln!(
-            page,
-            "<li><a href=\"#{0}\">{0}</a>: {1} ({holding} of {all})</li>",
-            outcome.experiment,
-            escape(&outcome.title)
-        );
+        section(&mut body, outcome);
     }
-    page.push_str("</ul>\n");
-    for outcome in outcomes {
-        section(&mut page, outcome);
-    }
-    page.push_str("</body></html>\n");
-    page
+    page("dcd study", &body)
 }
 
-fn section(page: &mut String, outcome: &Outcome) {
+/// A row for each experiment, and in it a square for each claim.
+fn matrix(body: &mut String, outcomes: &[Outcome]) {
+    body.push_str("<div class=\"table\"><table class=\"matrix\">\n");
+    for outcome in outcomes {
+        let Count { holding, claims, .. } = outcome.count();
+        let _ = write!(
+            body,
+            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"number\">{holding} of {claims}<td>",
+            outcome.experiment,
+            escaped(&outcome.title)
+        );
+        outcome.findings.claims.iter().for_each(|claim| body.push_str(&square(claim)));
+        body.push('\n');
+    }
+    let legend = [
+        ("holds", "+", "holds"),
+        ("differs", "&#8722;", "differs"),
+        ("chosen", "&#183;", "chose a parameter, and is not counted"),
+    ];
+    body.push_str("</table></div>\n<p class=\"about\">Each square is a claim of a paper: ");
+    for (class, sign, meaning) in legend {
+        let _ = write!(body, "<span class=\"claim {class}\">{sign}</span> {meaning} ");
+    }
+    body.push_str("</p>\n");
+}
+
+/// A claim as a sign in a colour, with its text where the pointer rests.
+fn square(claim: &Claim) -> String {
+    let (class, sign) = match (&claim.verdict, &claim.chose) {
+        (_, Some(_)) => ("chosen", "&#183;"),
+        (Verdict::Holds, None) => ("holds", "+"),
+        (Verdict::Differs(_), None) => ("differs", "&#8722;"),
+    };
+    let text = format!("{}: {}, in the paper {}", claim.claim, claim.ours, claim.paper);
+    format!("<span class=\"claim {class}\" title=\"{}\">{sign}</span>", escaped(&text))
+}
+
+/// The first plot of each experiment that has one.
+fn small_plots(body: &mut String, outcomes: &[Outcome]) {
+    body.push_str("<div class=\"plots\">\n");
+    for outcome in outcomes {
+        if let Some(plot) = outcome.findings.plots.first() {
+            let _ = writeln!(
+                body,
+                "<a href=\"#{}\"><figure>{}<figcaption>{}</figcaption></figure></a>",
+                outcome.experiment,
+                plot.svg_narrow(),
+                escaped(&plot.title)
+            );
+        }
+    }
+    body.push_str("</div>\n");
+}
+
+fn section(body: &mut String, outcome: &Outcome) {
+    let _ = writeln!(body, "<h2 id=\"{0}\">{0}: {1}</h2>", outcome.experiment, escaped(&outcome.title));
+    outcome.findings.plots.iter().for_each(|plot| body.push_str(&figure(plot)));
     let _ = writeln!(
-        page,
-        "<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"about\">{2}; {3}. {4} Seed {5}.</p>",
-        outcome.experiment,
-        escape(&outcome.title),
-        escape(outcome.group.title()),
-        escape(&outcome.source),
-        escape(&outcome.about),
+        body,
+        "<p class=\"about\">{}; {}. {} Seed {}.</p>",
+        escaped(outcome.group.title()),
+        escaped(&outcome.source),
+        escaped(&outcome.about),
         outcome.seed
     );
     if !outcome.changed.is_empty() {
         let changed: Vec<String> = outcome.changed.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let _ = writeln!(page, "<p>With {}.</p>", escape(&changed.join(", ")));
+        let _ = writeln!(body, "<p>With {}.</p>", escaped(&changed.join(", ")));
     }
-    claims(page, outcome);
-    for plot in &outcome.findings.plots {
-        page.push_str(&plot.svg());
-        page.push('\n');
-    }
-    for table in &outcome.findings.tables {
-        rows(page, table);
-    }
+    claims(body, outcome);
+    outcome.findings.tables.iter().for_each(|table| rows(body, table));
 }
 
-fn claims(page: &mut String, outcome: &Outcome) {
-    page.push_str("<table class=\"claims\"><tr><th>claim<th>paper<th>ours<th>accepted<th>verdict</tr>\n");
+fn claims(body: &mut String, outcome: &Outcome) {
+    body.push_str("<div class=\"table\"><table><tr><th>claim<th>paper<th>ours<th>accepted<th>verdict</tr>\n");
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, &claim.chose) {
-            (_, Some(parameter)) => format!("not counted: it chose {}", escape(parameter)),
-            (Verdict::Holds, None) => "<span class=\"holds\">holds</span>".to_owned(),
+            (_, Some(parameter)) => format!("not counted: it chose {}", escaped(parameter)),
+            (Verdict::Holds, None) => "holds".to_owned(),
             (Verdict::Differs(how), None) => {
                 let reason = claim.reason.as_deref().unwrap_or("no reason found");
-                format!("<span class=\"differs\">differs</span>, {}: {}", escape(how), escape(reason))
+                format!("differs, {}: {}", escaped(how), escaped(reason))
             }
         };
         let _ = writeln!(
-            page,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{verdict}</tr>",
-            escape(&claim.claim),
-            escape(&claim.paper),
-            escape(&claim.ours),
-            escape(&claim.accepted)
+            body,
+            "<tr><td>{}<td>{}<td class=\"number\">{}<td class=\"number\">{}<td>{} {verdict}</tr>",
+            escaped(&claim.claim),
+            unbroken(&claim.paper),
+            escaped(&claim.ours),
+            escaped(&claim.accepted),
+            square(claim)
         );
     }
-    page.push_str("</table>\n");
+    body.push_str("</table></div>\n");
 }
 
-fn rows(page: &mut String, table: &Table) {
-    let _ = write!(page, "<table><caption>{}</caption>\n<tr>", escape(&table.title));
+/// A short text stays on one line, as a number does; a sentence may wrap.
+fn unbroken(text: &str) -> String {
+    const SHORT: usize = 24;
+    match text.chars().count() <= SHORT {
+        true => format!("<span class=\"number\">{}</span>", escaped(text)),
+        false => escaped(text),
+    }
+}
+
+fn rows(body: &mut String, table: &Table) {
+    let _ = write!(body, "<div class=\"table\"><table><caption>{}</caption>\n<tr>", escaped(&table.title));
     for column in &table.columns {
-        let _ = write!(page, "<th>{}", escape(column));
+        let _ = write!(body, "<th>{}", escaped(column));
     }
-    page.push_str("</tr>\n");
+    body.push_str("</tr>\n");
     for row in &table.rows {
-        page.push_str("<tr>");
-        for cell in row {
-            let _ = write!(page, "<td>{}", escape(cell));
+        body.push_str("<tr>");
+        for (index, cell) in row.iter().enumerate() {
+            let class = if index == 0 { "" } else { " class=\"number\"" };
+            let _ = write!(body, "<td{class}>{}", escaped(cell));
         }
-        page.push_str("</tr>\n");
+        body.push_str("</tr>\n");
     }
-    page.push_str("</table>\n");
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    body.push_str("</table></div>\n");
 }

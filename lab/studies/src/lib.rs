@@ -36,6 +36,7 @@ mod html;
 mod markdown;
 mod nuser;
 mod nv;
+pub mod page;
 mod params;
 mod plot;
 mod profile;

@@ -126,6 +126,28 @@ const AXIS_WIDTH: u32 = 84;
 const LEGEND_LINE: i32 = 16;
 /// A line of more points has no marks.
 const MARKED_MAX: usize = 64;
+/// Gives the series of one name one colour in all plots, but in those where two would get the same: there are only so many colours.
+pub fn one_colour_each(plots: &mut [Plot]) {
+    let mut names: Vec<String> = Vec::new();
+    for series in plots.iter().flat_map(|plot| &plot.series) {
+        if !names.contains(&series.name) {
+            names.push(series.name.clone());
+        }
+    }
+    for plot in plots {
+        let place = |series: &Series| names.iter().position(|name| *name == series.name);
+        let mut colours: Vec<usize> =
+            plot.series.iter().filter_map(place).map(|at| at % COLOURS_MAX).collect();
+        colours.sort_unstable();
+        colours.dedup();
+        if colours.len() == plot.series.len() {
+            for series in &mut plot.series {
+                series.colour = series.colour.or(names.iter().position(|name| *name == series.name));
+            }
+        }
+    }
+}
+
 /// Colours of their own, so many.
 pub const COLOURS_MAX: usize = COLOURS.len();
 const COLOURS: [RGBColor; 10] = [
@@ -339,6 +361,21 @@ mod tests {
         assert_eq!(svg, line.svg());
         let bars = plot(Axis::names("kind", ["a", "b"]), Style::Bars).svg();
         assert_eq!(bars.matches("#B4452C").count(), 4, "a bar for each point, and the legend");
+    }
+
+    #[test]
+    fn a_name_has_one_colour_in_all_plots_unless_two_would_look_alike() {
+        let plot = |names: &[usize]| {
+            let series = names.iter().map(|name| Series::bars(name.to_string(), [1.0]));
+            Plot::bars("", Axis::linear(""), Axis::linear(""), series)
+        };
+        let all: Vec<usize> = (0..=COLOURS_MAX).collect();
+        let mut plots = [plot(&[7, 8]), plot(&[8]), plot(&all)];
+        one_colour_each(&mut plots);
+        let colours = |plot: &Plot| plot.series.iter().map(|series| series.colour).collect::<Vec<_>>();
+        assert_eq!(colours(&plots[0]), [Some(0), Some(1)]);
+        assert_eq!(colours(&plots[1]), [Some(1)]);
+        assert!(colours(&plots[2]).iter().all(Option::is_none));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::experiments::{REGISTRY, find};
+use crate::plot::one_colour_each;
 use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
 
 /// A point that was measured: the place of its experiment among the chosen ones, its key, and what it gave.
@@ -84,6 +85,7 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
 
 fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> Result<Outcome, LabError> {
     let mut findings = (experiment.conclude)(settings, &samples)?;
+    one_colour_each(&mut findings.plots);
     let changed = settings.changed();
     if !changed.is_empty() {
         // Reasons were found with the experiment's own parameters.

@@ -8,7 +8,7 @@ use dcd_studies::{Axis, Plot, Series};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::page::{escaped, figure, page};
+use dcd_studies::page::{escaped, figure, page};
 
 /// What one phase on one disk took.
 #[derive(Clone, Debug)]
@@ -213,13 +213,16 @@ impl Results {
 
     /// The page: the same table, what the promises mean, and the histograms.
     pub fn html(&self, title: &str, setting: &str) -> String {
-        let mut body = format!("<p>{}</p>\n<table>\n", escaped(setting));
+        let mut body =
+            format!("{}<p>{}</p>\n<div class=\"table\"><table>\n", self.headline(), escaped(setting));
         for (index, row) in self.rows().iter().enumerate() {
             let tag = if index == 0 { "th" } else { "td" };
-            let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
-            let _ = writeln!(body, "<tr>{cells}</tr>");
+            let number = |column| if index > 0 && column > 0 { " class=\"number\"" } else { "" };
+            let cells = row.iter().enumerate();
+            let cells = cells.map(|(at, cell)| format!("<{tag}{}>{}</{tag}>", number(at), escaped(cell)));
+            let _ = writeln!(body, "<tr>{}</tr>", cells.collect::<String>());
         }
-        body.push_str("</table>\n");
+        body.push_str("</table></div>\n");
         if let Some(warning) = self.warning() {
             let _ = writeln!(body, "<p><b>{}</b></p>", escaped(&warning));
         }
@@ -234,6 +237,17 @@ impl Results {
             }
         }
         page(title, &body)
+    }
+
+    /// What each phase took on each disk.
+    fn headline(&self) -> String {
+        let seconds = |disk: &String| {
+            let of = |name: &String| self.get(disk, name).map_or(0.0, |phase| phase.seconds);
+            self.names.iter().map(of).collect::<Vec<f64>>()
+        };
+        let series = self.disks.iter().map(|disk| Series::bars(disk, seconds(disk)));
+        let x = Axis::names("", &self.names);
+        figure(&Plot::bars("Seconds that each phase takes", x, Axis::linear("s"), series))
     }
 
     /// For each doubling of the response time, the share of requests that took that long, on each disk; empty without requests.
@@ -365,9 +379,10 @@ mod tests {
         let html = results().html("T", "S");
         assert_eq!(
             html.matches("<svg").count(),
-            2 * 3,
-            "writes in all, untar, copy, each wide and narrow; there were no reads"
+            2 * 4,
+            "seconds, writes in all, untar, copy, each wide and narrow; there were no reads"
         );
+        assert!(html.find("<svg") < html.find("<table"), "the picture comes first");
         let html = html.replace("http://www.w3.org/2000/svg", "");
         for outside in ["http:", "https:", "src=", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");

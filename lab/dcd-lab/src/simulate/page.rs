@@ -6,7 +6,7 @@ use dcd_studies::{Axis, Plot, Series};
 use super::report::Report;
 use super::run::{Ran, Times};
 use super::series::Row;
-use crate::page::{escaped, figure};
+use dcd_studies::page::{escaped, figure};
 
 /// A logarithmic axis has no zero, and RAM takes no time.
 const MS_MIN: f64 = 1e-3;
@@ -32,7 +32,7 @@ pub fn page(report: &Report<'_>) -> String {
     for ran in report.ran {
         body += &format!("<h2>{}</h2>\n<pre>{}</pre>\n", escaped(&ran.name), escaped(&ran.text));
     }
-    crate::page::page("dcd simulate", &body)
+    dcd_studies::page::page("dcd simulate", &body)
 }
 
 fn plots(report: &Report<'_>) -> Vec<Plot> {

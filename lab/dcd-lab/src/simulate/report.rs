@@ -116,7 +116,7 @@ impl Report<'_> {
         html += "</tr>\n";
         for (kind, times) in self.kinds() {
             for (ran, times) in self.ran.iter().zip(times) {
-                let _ = write!(html, "<tr><td>{kind}<td>{}", crate::page::escaped(&ran.name));
+                let _ = write!(html, "<tr><td>{kind}<td>{}", dcd_studies::page::escaped(&ran.name));
                 for number in numbers(times) {
                     let _ = write!(html, "<td class=\"number\">{number}");
                 }

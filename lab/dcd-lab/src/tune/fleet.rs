@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::candidates::Medium;
 use super::search::Objective;
-use crate::page::{escaped, figure};
+use dcd_studies::page::{escaped, figure};
 
 /// A candidate, of what its report has of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -306,6 +306,6 @@ impl Fleet {
             }
             body += "</ul>\n";
         }
-        crate::page::page("dcd tune: traces compared", &body)
+        dcd_studies::page::page("dcd tune: traces compared", &body)
     }
 }

@@ -5,7 +5,7 @@ use dcd_studies::{Axis, Plot, Series};
 use super::candidates::{MEDIA, Medium, RAM_POLICIES};
 use super::report::Report;
 use super::search::{Objective, Tried};
-use crate::page::{escaped, figure};
+use dcd_studies::page::{escaped, figure};
 
 /// Of what is no cache, after those of the media.
 const COLOUR_PLAIN: usize = 5;
@@ -33,7 +33,7 @@ pub fn page(report: &Report<'_>, stack: &str) -> String {
     }
     body += "</ul>\n";
     body += &format!("<h2>Stack file</h2>\n<pre>{}</pre>\n", escaped(stack));
-    crate::page::page(&format!("dcd tune {}", report.trace), &body)
+    dcd_studies::page::page(&format!("dcd tune {}", report.trace), &body)
 }
 
 fn mib(tried: &Tried) -> f64 {

@@ -6,5 +6,6 @@ mod drive;
 mod fleet;
 mod modelled;
 mod simulate;
+mod study;
 mod trace;
 mod tune;

@@ -180,7 +180,10 @@ fn page(title: &str, trace: &[Measured], replay: &Replay, comparison: &Compariso
             Series::new(comparison.drive.clone(), distribution(&replay.responses)),
         ],
     );
-    let body =
-        format!("{}<pre>{}</pre>", crate::page::figure(&plot), crate::page::escaped(&comparison.text()));
-    crate::page::page(title, &body)
+    let body = format!(
+        "{}<pre>{}</pre>",
+        dcd_studies::page::figure(&plot),
+        dcd_studies::page::escaped(&comparison.text())
+    );
+    dcd_studies::page::page(title, &body)
 }

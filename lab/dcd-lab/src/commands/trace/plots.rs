@@ -4,8 +4,8 @@ use dcd_studies::{Axis, Plot, Series};
 use dcd_trace::{Characteristics, Distribution};
 
 pub fn page(title: &str, figures: &Characteristics) -> String {
-    let pictures: String = plots(figures).iter().map(crate::page::figure).collect();
-    crate::page::page(title, &pictures)
+    let pictures: String = plots(figures).iter().map(dcd_studies::page::figure).collect();
+    dcd_studies::page::page(title, &pictures)
 }
 
 fn plots(figures: &Characteristics) -> Vec<Plot> {

@@ -1,6 +1,6 @@
 //! One self-contained HTML page around plots and text.
 
-use dcd_studies::Plot;
+use crate::Plot;
 
 /// A plot: one picture for wide screens, and one with letters as large for a telephone.
 pub fn figure(plot: &Plot) -> String {
@@ -29,5 +29,5 @@ pub fn page(title: &str, body: &str) -> String {
 }
 
 pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
