@@ -7,6 +7,7 @@ use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
 use crate::session::admit::admit_log;
 use crate::session::choice::CacheChoice;
+use crate::session::machine::this;
 use crate::session::open::{Inspection, Log, inspect, is_log};
 use crate::session::record::Refusal;
 
@@ -58,6 +59,10 @@ fn describe(report: &CheckReport) -> String {
         report.segments,
         HumanBytes(u64::from(report.segment_bytes))
     );
+    if let Some(machine) = &report.machine {
+        let whose = if *machine == format!("{:016x}", this()) { "this one" } else { "not this one" };
+        text.push_str(&format!("served last by machine {machine}, {whose}\n"));
+    }
     for (index, copy) in report.copies.iter().enumerate() {
         match (&copy.generation, &copy.error) {
             (Some(generation), _) => text.push_str(&format!("superblock {index}: generation {generation}\n")),

@@ -33,6 +33,8 @@ pub struct CheckReport {
     /// "stopped", "active" or "detached".
     pub state: &'static str,
     pub epoch: u64,
+    /// Who serves the log, or served it last, in hexadecimal digits, where that is known.
+    pub machine: Option<String>,
     pub segments: u32,
     pub segment_bytes: u32,
     pub log_block_bytes: u32,
@@ -152,6 +154,7 @@ fn report(
         data_uuid: uuid(&superblock.data_uuid),
         state: super::state_name(superblock.state),
         epoch: superblock.epoch,
+        machine: (superblock.machine != 0).then(|| format!("{:016x}", superblock.machine)),
         segments: superblock.segments,
         segment_bytes: superblock.segment_bytes,
         log_block_bytes: superblock.log_block_bytes,
