@@ -9,7 +9,7 @@ use crate::{Claim, Count, Outcome, Table, Verdict};
 const STYLE: &str = "<style>.matrix td{padding:.15em .6em .15em 0;vertical-align:top}.matrix td:first-child{white-space:nowrap}.matrix td:last-child{line-height:0}\
     .claim{display:inline-block;width:1.25em;height:1.25em;margin:0 2px 2px 0;line-height:1.25em;text-align:center;color:#fff;border-radius:3px}\
     .holds{background:#2a7a2a}.differs{background:#b4452c}.chosen{background:#999}\
-    .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(19em,1fr));gap:1em;margin:1.5em 0}\
+    .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(350px,1fr));gap:1em 0;margin:1.5em 0}\
     .plots a{color:inherit;text-decoration:none}.plots figure{margin:0}.plots figcaption{font-size:.8em}\
     .about{color:#555}h2{margin-top:2.5em;border-top:1px solid #ccc;padding-top:1em}\
     td,th{vertical-align:top}caption{text-align:left;font-weight:bold;padding:.3em 0}@media(max-width:600px){.matrix td:nth-child(2){display:none}}</style>\n";
