@@ -696,7 +696,8 @@ mod tests {
     fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
-        let superblock = Superblock { kept_seq: 0, live_sector: 0, summaries_epoch: 0, ..superblock() };
+        let superblock =
+            Superblock { kept_seq: 0, live_sector: 0, machine: 0, summaries_epoch: 0, ..superblock() };
         let (spindle, calibration) = (Spindle::NotMeasured, None);
         let plain = Superblock { calibration, spindle, fingerprint, ..superblock };
         let bytes = plain.encode();

@@ -159,7 +159,7 @@ impl Core {
         let (mut sum, mut sectors) = (0, 0);
         for part in parts.iter() {
             let segment = self.log.ring().index(part.number) as usize;
-            sum += pieces[segment] as usize;
+            sum += usize::from(pieces[segment]);
             chosen[segment] &= sum <= max;
             sectors += if chosen[segment] { part.dirty_sectors } else { 0 };
         }

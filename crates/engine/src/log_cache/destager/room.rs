@@ -137,9 +137,9 @@ pub struct Room {
     pub groups: VecDeque<Group>,
     pub runs: Vec<Run>,
     pub parts: Vec<what::Part>,
-    /// The segments of a batch, by index, and how many pieces of each segment it could take.
+    /// The segments of a batch, by index, and how many pieces of each segment it could take: at most the 32,768 sectors of 16 MiB.
     pub chosen: Vec<bool>,
-    pub pieces: Vec<u32>,
+    pub pieces: Vec<u16>,
     /// What is written in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
     /// in memory.
     memory: Buf,
