@@ -20,7 +20,7 @@ use crate::session::absent::lacks_leg;
 use crate::session::choice::CacheChoice;
 use crate::session::open::superblock_of;
 
-/// What a machine without an id, such as a container, is called.
+/// The environment's name for a machine without an id, such as a container.
 const NAME: &str = "DCD_MACHINE";
 const ID: &str = "/etc/machine-id";
 

@@ -105,7 +105,7 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
     Ok(start.contains(&0))
 }
 
-/// What counts in the log, where that is there and is one. The data disk is not opened.
+/// The superblock that counts, where the log is there and has one. The data disk is not opened.
 pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure> {
     let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
     Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))

@@ -33,7 +33,7 @@ pub struct CheckReport {
     /// "stopped", "active" or "detached".
     pub state: &'static str,
     pub epoch: u64,
-    /// Who serves the log, or served it last, in hexadecimal digits, where that is known.
+    /// The machine that serves the log, or served it last, in hexadecimal digits; none where that is not known.
     pub machine: Option<String>,
     pub segments: u32,
     pub segment_bytes: u32,
