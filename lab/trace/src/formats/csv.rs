@@ -88,12 +88,17 @@ fn set(raw: &mut Raw, role: Role, field: &str) -> Result<(), String> {
         Role::IoType => raw.op = io_type("IOType", field)?,
         Role::Start(unit) => raw.start = bytes("place", unit)?,
         Role::Length(unit) => raw.length = bytes("length", unit)?,
-        Role::Response(_) | Role::ResponseOrZero(_) if field.is_empty() => {}
+        Role::Response(_) | Role::ResponseOrZero(_) if is_unknown(field) => {}
         Role::Response(unit) | Role::ResponseOrZero(unit) => {
             raw.response = Some(time("response time", unit)?)
         }
     }
     Ok(())
+}
+
+/// Databases write an unknown value as nothing or as NULL.
+fn is_unknown(field: &str) -> bool {
+    field.is_empty() || field.eq_ignore_ascii_case("null")
 }
 
 struct Printer;
@@ -125,6 +130,8 @@ mod tests {
         let text = "at_ns,device,op,lba,sectors,response_ns\n7,3,write,8,16,9\n8,3,flush,0,0,\n";
         assert_eq!(written(&FORMAT, &[write, flush]), text.as_bytes());
         assert_eq!(read_text(&FORMAT, text).unwrap(), [write, flush]);
+        let exported = text.replace("0,0,\n", "0,0,NULL\n");
+        assert_eq!(read_text(&FORMAT, &exported).unwrap(), [write, flush]);
     }
 
     #[test]
