@@ -362,7 +362,7 @@ impl<'a> Report<'a> {
     pub fn certainty(&self) -> String {
         let found = self.found;
         let run = found.runs;
-        let mut text = match found.sample {
+        let text = match found.sample {
             None => format!("How sure: every one of the {run} candidates was run with the whole trace."),
             Some(requests) => {
                 let doubts: Vec<String> = found
@@ -377,6 +377,20 @@ impl<'a> Report<'a> {
                     found.tried.len()
                 );
                 let unknown = found.tried.iter().filter(|tried| !tried.value.is_finite()).count();
+                if let Some(factor) = found.misled_by {
+                    let _ = write!(
+                        text,
+                        " The sample was off by a factor of {factor:.1} for one of those: requests come in bursts, and with fewer of them \
+                         they wait less. So nothing is guessed from it."
+                    );
+                    if unknown > 0 {
+                        let _ = write!(
+                            text,
+                            " The other {unknown} looked worse with the sample, and more is not known of them: raise --full-max to be surer."
+                        );
+                    }
+                    return text + &self.verification();
+                }
                 if unknown > 0 {
                     let _ = write!(
                         text,
@@ -398,19 +412,22 @@ impl<'a> Report<'a> {
                 text
             }
         };
-        if let Some(verified) = &found.verified {
+        text + &self.verification()
+    }
+
+    /// What --verify says.
+    fn verification(&self) -> String {
+        let Some(verified) = &self.found.verified else { return String::new() };
+        let mut text = format!(
+            " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse.",
+            verified.best, verified.worse_percent
+        );
+        if verified.guesses > 0 {
             let _ = write!(
                 text,
-                " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse.",
-                verified.best, verified.worse_percent
+                " Of {} guesses from the sample {} were right within their interval; the worst was off by {:.0} %.",
+                verified.guesses, verified.intervals_held, verified.guess_off_percent_max
             );
-            if verified.guesses > 0 {
-                let _ = write!(
-                    text,
-                    " Of {} guesses from the sample {} were right within their interval; the worst was off by {:.0} %.",
-                    verified.guesses, verified.intervals_held, verified.guess_off_percent_max
-                );
-            }
         }
         text
     }

@@ -4,7 +4,8 @@
 //! sample, times the ratio of the two in runs on the same medium. The ratios differ from run to run: a guess is an interval,
 //! from the least to the largest ratio, and as much wider as they differ. A candidate is run in full as long as it could be
 //! better than the best by more than the tolerance, or is cheaper than the one to recommend and as good by its guess. Where the
-//! sample saturated a candidate there is no guess: how long its queue is says nothing of a longer trace.
+//! sample saturated a candidate there is no guess: how long its queue is says nothing of a longer trace. Nor is there any where the
+//! sample misled about one that was run in full: bursts that are smaller wait less, by a factor that each candidate has for itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,8 @@ const DOUBT_MIN: f64 = 0.05;
 /// Over the square root of the requests in the sample, the least doubt. It was fitted to one synthetic trace of bursts (the test of
 /// intervals), where with 5 % alone 25 of 33 guesses were within theirs: no proof for other traces.
 const DOUBT_OF_CHANCE: f64 = 6.0;
+/// A sample that is off by more than this factor for one candidate, either way, says nothing of others.
+const MISLEADS: f64 = 1.5;
 /// Worse than the best by this share at most: another week, or half of this one, may put them in the other order.
 pub const ALIKE: f64 = 0.05;
 /// Worse by more is told apart even where the parts of the trace differ by as much: somebody would wait for it.
@@ -110,7 +113,7 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Sampling {
-        Sampling { exact_requests: 2_000_000, requests_min: 30_000 }
+        Sampling { exact_requests: 6_000_000, requests_min: 30_000 }
     }
 }
 
@@ -149,6 +152,8 @@ pub struct Found {
     pub left_open: usize,
     /// The largest relative differences of the sample's guesses that were seen, for each medium.
     pub doubts: BTreeMap<Medium, f64>,
+    /// The factor by which the sample misled, if it did.
+    pub misled_by: Option<f64>,
     pub verified: Option<Verified>,
 }
 
@@ -229,6 +234,7 @@ pub fn search(
     let (recommended, best) = search.decide();
     let (either, either_guessed) = search.either(best);
     let (doubts, runs) = (search.doubts(), search.tried.iter().filter(|tried| tried.full.is_some()).count());
+    let misled_by = search.misled_by();
     let guesses: Vec<(usize, Guess)> =
         all.iter().filter_map(|&index| Some((index, search.guess(index)?))).collect();
     let mut verified = None;
@@ -245,6 +251,7 @@ pub fn search(
     }
     Ok(Found {
         doubts,
+        misled_by,
         runs,
         tried: search.tried,
         recommended,
@@ -336,14 +343,31 @@ impl Search<'_> {
         self.tried[index].sampled.as_ref().is_some_and(|sampled| sampled.saturated)
     }
 
+    /// Full to sample, of one that ran in both.
+    fn ratio(&self, index: usize) -> Option<f64> {
+        let known = !self.saturated(index) && self.tried[index].sampled.is_some();
+        known.then(|| Some(self.full(index)? / self.sampled(index))).flatten()
+    }
+
+    /// The factor by which the sample was wrong about one that was run in full, if it is more than a sample may be.
+    fn misled_by(&self) -> Option<f64> {
+        let requests = self.tried.first()?.sampled.as_ref()?.requests;
+        // There are more writes, and more to do, with more requests, and the same response times.
+        let expected = match self.options.objective {
+            Objective::Mean | Objective::P95 => 1.0,
+            Objective::Writes | Objective::Busy => {
+                self.workload.requests.len() as f64 / requests.max(1) as f64
+            }
+        };
+        let ratios = (0..self.tried.len()).filter_map(|index| self.ratio(index));
+        let factors = ratios.map(|ratio| (ratio / expected).max(expected / ratio));
+        factors.max_by(f64::total_cmp).filter(|factor| *factor > MISLEADS)
+    }
+
     /// The smallest and the largest ratio of full to sample on a medium.
     fn ratios(&self, medium: Medium) -> Option<(f64, f64)> {
-        let of_medium =
-            (0..self.tried.len()).filter(|&index| self.medium(index) == medium && !self.saturated(index));
-        let ratios = of_medium.filter_map(|index| {
-            Some(self.full(index)? / self.tried[index].sampled.as_ref().map(|_| self.sampled(index))?)
-        });
-        ratios.fold(None, |range, ratio| {
+        let of_medium = (0..self.tried.len()).filter(|&index| self.medium(index) == medium);
+        of_medium.filter_map(|index| self.ratio(index)).fold(None, |range, ratio| {
             let (low, high) = range.unwrap_or((ratio, ratio));
             Some((f64::min(low, ratio), f64::max(high, ratio)))
         })
@@ -429,9 +453,9 @@ impl Search<'_> {
         mean.abs() <= STUDENT * (variance / count).sqrt()
     }
 
-    /// What the objective would be in full; none where it is known, or the sample saturated it.
+    /// What the objective would be in full; none where it is known, or the sample says nothing.
     fn guess(&self, index: usize) -> Option<Guess> {
-        if self.full(index).is_some() || self.saturated(index) {
+        if self.full(index).is_some() || self.saturated(index) || self.misled_by().is_some() {
             return None;
         }
         let medium = self.medium(index);

@@ -100,6 +100,22 @@ fn what_saturates_under_the_sample_is_not_scaled_up() {
     }
 }
 
+#[test]
+fn nothing_is_guessed_from_a_sample_that_misled() {
+    // Bursts of 400 requests at once, with time enough between them: an eighth of a burst waits an eighth of the time.
+    let mut records = office(16_000);
+    for (index, record) in records.iter_mut().enumerate() {
+        record.at = Nanos::from_secs(10 * (index as u64 / 400));
+    }
+    let sampling = Sampling { exact_requests: 0, requests_min: 2_000 };
+    let (found, text) = find(records, sampling, 2, true);
+    let verified = found.verified.as_ref().expect("it was asked for");
+    assert!(found.misled_by.is_some_and(|factor| factor > 4.0), "{text}");
+    assert_eq!(verified.guesses, 0, "{text}");
+    assert!(verified.worse_percent <= 5.0, "{text}");
+    assert!(text.contains("nothing is guessed from it"), "{text}");
+}
+
 /// The recommendation, and what would do as well.
 fn advice(records: Vec<Record>) -> (String, Vec<String>, String) {
     let (found, text) = find(records, Sampling::default(), 2, false);
