@@ -22,6 +22,9 @@ else
     echo "SKIPPED: DCD_TRACES is not a directory with DiskSim's ascii.trace.gz"
 fi
 echo
+echo "== policies of the write cache, beside libCacheSim"
+./scripts/bench-policies.sh
+echo
 echo "== where the instructions of a request go"
 ./scripts/profile-path.sh target/release/dcd
 echo

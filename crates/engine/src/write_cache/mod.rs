@@ -4,7 +4,9 @@
 //! | module    | what                                                                                |
 //! |-----------|-------------------------------------------------------------------------------------|
 //! | `config`  | what can be set                                                                     |
-//! | `pool`    | the blocks of one cache: recency, dirty ones by region                              |
+//! | `pool`    | the blocks of one cache: recency, evictions                                         |
+//! | `dirty`   | its dirty blocks by region                                                          |
+//! | `order`   | the dirty regions in the order of a policy, in chains (`chain`) or sorted (`sorted`) |
 //! | `store`   | their bytes                                                                         |
 //! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
 //! | `clients` | requests of clients: hits, misses, writes that wait for room, flushes               |
@@ -21,14 +23,17 @@
 //!
 //! A purge writes durably (FUA), so a block that became clean needs no flush of the disk.
 
+mod chain;
 mod clients;
 mod config;
+mod dirty;
 mod disk;
 mod metrics;
 mod operation;
 mod order;
 mod pool;
 mod regions;
+mod sorted;
 mod status;
 mod store;
 #[cfg(test)]
@@ -43,9 +48,10 @@ use crate::slab::Slab;
 use crate::{LINE_BYTES, LayerStatus, Nanos, SECTOR_BYTES};
 
 pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
+pub use dirty::{DirtyRegion, RegionId};
 pub use metrics::Metrics;
-pub use order::Order;
-pub use pool::{BlockId, DirtyRegion, Pool, RegionId, Settled, SlotIndex};
+pub use order::{Order, Position};
+pub use pool::{BlockId, Pool, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
 pub use status::{WriteCacheState, WriteCacheStatus};
 

@@ -2,6 +2,8 @@
 //!
 //! Everything here is a number on one disk; whoever knows the disk makes the map (`dcd-model` for drives).
 
+use std::ops::Range;
+
 use crate::{Extent, Lba, Nanos};
 
 /// Equal regions, one after the other.
@@ -30,7 +32,7 @@ pub struct Stretch {
     pub region_sectors: u64,
     /// The number of them that the arm reaches without moving: the tracks of a cylinder, 1 for cylinders and plain ranges.
     pub regions_per_step: u32,
-    /// The cylinder of the first of them, where that is known.
+    /// The cylinder of the first of them, where that is known; not below those of the stretch before.
     pub first_step: u64,
 }
 
@@ -38,10 +40,10 @@ impl Regions {
     /// A disk of these stretches.
     ///
     /// # Panics
-    /// For none, or an empty one.
+    /// For none, for an empty one, and where steps fall.
     pub fn new(stretches: &[Stretch]) -> Regions {
         assert!(!stretches.is_empty(), "a disk has regions");
-        let (mut lba, mut region) = (0, 0);
+        let (mut lba, mut region, mut step) = (0, 0, 0);
         let runs = stretches
             .iter()
             .map(|stretch| {
@@ -53,6 +55,8 @@ impl Regions {
                     regions_per_step: stretch.regions_per_step,
                     first_step: stretch.first_step,
                 };
+                assert!(stretch.first_step >= step, "steps rise with the addresses");
+                step = stretch.first_step + u64::from((stretch.regions - 1) / stretch.regions_per_step);
                 lba += u64::from(stretch.regions) * stretch.region_sectors;
                 region += stretch.regions;
                 run
@@ -92,6 +96,21 @@ impl Regions {
     /// The distance between two regions: in cylinders, where they are known.
     pub fn distance(&self, from: u32, to: u32) -> u64 {
         self.step(from).abs_diff(self.step(to))
+    }
+
+    /// The regions that are less far from `to` than `distance`.
+    pub fn nearer(&self, to: u32, distance: u64) -> Range<u32> {
+        let step = self.step(to);
+        let first = |reached: &dyn Fn(u64) -> bool| {
+            let (mut from, mut until) = (0, self.count);
+            while from < until {
+                let middle = from + (until - from) / 2;
+                if reached(self.step(middle)) { until = middle } else { from = middle + 1 }
+            }
+            from
+        };
+        let start = first(&|other| other + distance > step);
+        start..first(&|other| other >= step + distance).max(start)
     }
 
     fn step(&self, region: u32) -> u64 {
@@ -141,6 +160,10 @@ mod tests {
         assert_eq!((regions.region_of(Lba(59)), regions.region_of(Lba(60))), (5, 6));
         assert_eq!(regions.extent(7), Extent::new(Lba(67), 7));
         assert_eq!((regions.distance(0, 2), regions.distance(2, 3), regions.distance(14, 0)), (0, 1, 4));
+        for (to, distance) in (0..15).flat_map(|to| (0..7).map(move |distance| (to, distance))) {
+            let nearer: Vec<u32> = (0..15).filter(|&other| regions.distance(to, other) < distance).collect();
+            assert_eq!(regions.nearer(to, distance).collect::<Vec<_>>(), nearer, "{to}, {distance}");
+        }
     }
 
     #[test]

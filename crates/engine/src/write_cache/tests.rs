@@ -195,7 +195,9 @@ fn to_fill_a_region_is_no_second_chance_for_it() {
     let region = RegionId { disk: 0, number: 0 };
     let slots = [0, 1].map(|number| pool.insert(BlockId { disk: 0, number }).expect("there is room"));
     slots.iter().for_each(|&slot| pool.write(slot, region, 1));
-    let known = |pool: &Pool| (pool.regions()[0].referenced, pool.regions()[0].run_longest);
+    let known = |pool: &Pool| {
+        pool.regions().next().map(|region| (region.referenced, region.run_longest)).expect("it is dirty")
+    };
     assert_eq!(known(&pool), (false, 2));
     pool.write(slots[0], region, 2);
     assert_eq!(known(&pool), (true, 2), "but to write a block of it again is");

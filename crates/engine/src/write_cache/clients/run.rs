@@ -3,8 +3,7 @@
 use super::{Action, Piece, Unanswered, Waiter, WaitingFor};
 use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::write_cache::disk::{Job, Queued};
-use crate::write_cache::pool::{BlockId, Pool, RegionId, Settled};
-use crate::write_cache::{DYNAMIC_LOW, OnWrite, WriteCache};
+use crate::write_cache::{BlockId, DYNAMIC_LOW, OnWrite, Pool, RegionId, Settled, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl WriteCache {
@@ -172,7 +171,7 @@ impl WriteCache {
             share.write_bytes.put(slot, &request.buf, piece.at);
             if let Some(reads) = &mut share.reads {
                 match (self.config.on_write, reads.find(block)) {
-                    (OnWrite::WritePurge, Some(old)) => drop(reads.remove(old, region)),
+                    (OnWrite::WritePurge, Some(old)) => drop(reads.remove(old)),
                     (OnWrite::WriteUpdate | OnWrite::WriteAllocate, Some(old)) => {
                         reads.touch(old);
                         share.read_bytes.put(old, &request.buf, piece.at);
@@ -235,22 +234,18 @@ impl WriteCache {
         let numbers = self.blocks_of(piece);
         let share = &self.shares[index];
         for block in share.writes.blocks_among(piece.disk, &numbers) {
-            let region = self.region_of(block);
             let share = &mut self.shares[index];
             if let Some(slot) = share.writes.find(block)
                 && share.writes.written(slot) <= stamp
             {
-                let settled = share.writes.remove(slot, region);
+                let settled = share.writes.remove(slot);
                 self.settle(index, settled);
             }
         }
-        let Some(reads) = &self.shares[index].reads else { return };
+        let Some(reads) = &mut self.shares[index].reads else { return };
         for block in reads.blocks_among(piece.disk, &numbers) {
-            let region = self.region_of(block);
-            if let Some(reads) = &mut self.shares[index].reads
-                && let Some(slot) = reads.find(block)
-            {
-                reads.remove(slot, region);
+            if let Some(slot) = reads.find(block) {
+                reads.remove(slot);
             }
         }
     }

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use crate::Nanos;
 use crate::destage::stow::Stow;
 use crate::layer::Port;
-use crate::write_cache::DiskMap;
 use crate::write_cache::clients::Piece;
+use crate::write_cache::{DiskMap, Position};
 
 /// After a purge failed, the disk is left alone for so long: it would only fail again at once.
 pub(super) const BACK_OFF: Nanos = Nanos::from_secs(1);
@@ -86,6 +86,11 @@ impl Disk {
             writing_since: Nanos::ZERO,
             written_for: Nanos::ZERO,
         }
+    }
+
+    /// The position that policies see; `index`: the number of this disk.
+    fn position(&self, index: u32) -> Position {
+        Position { disk: index, hand: self.hand, arm_at: self.arm_at }
     }
 
     /// The time that the disk has been busy with writes.

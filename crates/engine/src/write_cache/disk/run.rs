@@ -3,12 +3,11 @@
 use super::{Job, Queued};
 use crate::Nanos;
 use crate::destage::stow::Queue;
-use crate::destage::what::{self, Chosen, Part, What, WhatPolicy};
+use crate::destage::what::WhatPolicy;
 use crate::destage::when::{self, Choice, WhenPolicy};
 use crate::layer::Outbox;
-use crate::write_cache::WriteCache;
 use crate::write_cache::operation::OperationKind;
-use crate::write_cache::pool::{DirtyRegion, RegionId};
+use crate::write_cache::{DirtyRegion, Position, RegionId, WriteCache};
 
 impl WriteCache {
     /// Starts all that the disk may start now.
@@ -159,39 +158,26 @@ impl WriteCache {
         if self.is_backing_off(now, index) {
             return None;
         }
-        let name = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
-        let queue = (name == WhatPolicy::Stow).then(|| self.queue(index, share));
-        let disk = &self.disks[index as usize];
-        let writes = &self.shares[share].writes;
-        let distance = |region| self.distance(region);
-        let chosen = match writes.order().filter(|order| order.what() == name) {
-            Some(order) => {
-                let hand = queue.map_or(disk.hand, |queue| disk.stow.hand(queue));
-                let (best, passed) = order.choose(index, queue, hand, disk.arm_at)?;
-                let best = &writes.regions()[best as usize];
-                let part = Part { distance: distance(best.id), ..self.part(best, hand) };
-                let passed = passed.iter().map(|&region| writes.regions()[region as usize].id).collect();
-                Chosen { best: best.id, key: what::policy(name).key(&part), passed }
-            }
-            // While somebody waits until everything is safe, whatever the policy is.
-            None => {
-                let asked = |region: &&DirtyRegion| region.id.disk == index && region.waiting() > 0;
-                let regions = writes.regions().iter().filter(asked);
-                let parts = regions.map(|region| (region.id, self.part(region, disk.hand)));
-                what::choose(name, parts, distance)?
-            }
-        };
-        if in_turn && !self.is_its_turn(share, index, chosen.key, what::policy(name)) {
+        // While somebody waits until everything is safe, the oldest goes first, whatever the policy is.
+        let policy = if self.is_wanted(share) { WhatPolicy::OldestFirst } else { self.config.what };
+        let writes = &mut self.shares[share].writes;
+        let stow = &mut self.disks[index as usize].stow;
+        let queue = (policy == WhatPolicy::Stow).then(|| {
+            let [sequential, random] = writes.waiting_by_queue(index);
+            stow.queue(sequential, random)
+        });
+        let hand = queue.map(|queue| stow.hand(queue));
+        let mut position = self.disks[index as usize].position(index);
+        position.hand = hand.unwrap_or(position.hand);
+        let best = *writes.choose(policy, queue, position)?;
+        if in_turn && !self.is_its_turn(share, &best, position) {
             return None;
         }
-        let writes = &mut self.shares[share].writes;
-        for &region in &chosen.passed {
-            writes.pass_over(region);
-            if let Some(queue) = queue {
-                self.disks[index as usize].stow.passed(queue);
-            }
+        let passed = self.shares[share].writes.pass_over(&best, policy, queue, position);
+        if let Some(queue) = queue {
+            (0..passed).for_each(|_| self.disks[index as usize].stow.passed(queue));
         }
-        writes.region(chosen.best).copied()
+        Some(best)
     }
 
     /// The queue of a region for STOW.
@@ -200,40 +186,10 @@ impl WriteCache {
         region.queue(sectors, self.block_sectors())
     }
 
-    /// The queue that STOW destages now.
-    fn queue(&self, index: u32, share: usize) -> Queue {
-        let order = self.shares[share].writes.order().expect("the policy's order is kept");
-        let [sequential, random] = order.waiting(index);
-        self.disks[index as usize].stow.queue(sequential, random)
-    }
-
-    /// The distance of the arm of its disk from a region.
-    fn distance(&self, region: RegionId) -> u64 {
-        let disk = &self.disks[region.disk as usize];
-        disk.map.regions.distance(disk.arm_at, region.number)
-    }
-
-    /// A region as a policy sees it, but for its distance, where the sweep has come to `hand`.
-    fn part(&self, region: &DirtyRegion, hand: u32) -> Part {
-        let number = region.id.number;
-        let ahead = || {
-            let count = self.disks[region.id.disk as usize].map.regions.count();
-            if number > hand { number - hand - 1 } else { number + count - hand - 1 }
-        };
-        Part {
-            number: region.since,
-            dirty_sectors: u64::from(region.waiting()),
-            written: region.written,
-            ahead: u64::from(ahead()),
-            distance: 0,
-            referenced: region.referenced,
-        }
-    }
-
     /// In a cache that several disks share, the controller purges the best region of all (section 4.7 has no other rule
     /// than that of 2.1). Disks purge at the same time, so each does what of it would be its part if purges went one
     /// after the other down to the mark.
-    fn is_its_turn(&self, share: usize, index: u32, best: (u64, u64), policy: &dyn What) -> bool {
+    fn is_its_turn(&mut self, share: usize, best: &DirtyRegion, position: Position) -> bool {
         let keep = match self.config.when {
             WhenPolicy::OneThreshold => self.high_mark,
             WhenPolicy::TwoThresholds | WhenPolicy::HighLow | WhenPolicy::Linear => self.low_mark,
@@ -242,19 +198,16 @@ impl WriteCache {
         if self.config.partitioned || self.disks.len() == 1 {
             return true;
         }
-        let writes = &self.shares[share].writes;
-        let (mut waiting, mut before) = (0, 0);
-        for region in writes.regions() {
-            waiting += u64::from(region.waiting());
-            let other = region.id.disk != index && self.disks[region.id.disk as usize].backing_off.is_none();
-            let hand = self.disks[region.id.disk as usize].hand;
-            let part = || Part { distance: self.distance(region.id), ..self.part(region, hand) };
-            if other && policy.key(&part()) < best {
-                before += u64::from(region.waiting());
+        let writes = &mut self.shares[share].writes;
+        let kept = (keep * writes.capacity() as f64) as u64;
+        let mut left = (writes.waiting() as u64).saturating_sub(kept);
+        let key = writes.key(best, position).expect("the policy's order is kept");
+        for (index, disk) in self.disks.iter().enumerate() {
+            if left > 0 && index as u32 != best.id.disk && disk.backing_off.is_none() {
+                left = left.saturating_sub(writes.before(disk.position(index as u32), key, left));
             }
         }
-        let kept = (keep * writes.capacity() as f64) as u64;
-        before < waiting.saturating_sub(kept)
+        left > 0
     }
 
     fn start_purge(

@@ -6,8 +6,8 @@ mod run;
 use std::ops::Range;
 
 use crate::layer::IoError;
+use crate::write_cache::SlotIndex;
 use crate::write_cache::clients::Piece;
-use crate::write_cache::pool::{RegionId, SlotIndex};
 use crate::{Buf, Extent, Nanos};
 
 pub(super) enum OperationKind {
@@ -25,7 +25,7 @@ pub(super) struct Operation {
     left: u32,
     error: Option<IoError>,
     /// Dirty blocks that are being written, in the order of the commands.
-    blocks: Vec<(SlotIndex, RegionId)>,
+    blocks: Vec<SlotIndex>,
 }
 
 enum Step {

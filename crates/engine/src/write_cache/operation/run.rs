@@ -5,8 +5,7 @@ use crate::destage::how::{self, Block};
 use crate::layer::{Durability, Io, IoResult, OpId, Outbox};
 use crate::write_cache::clients::{Action, Piece};
 use crate::write_cache::disk::{BACK_OFF, Queued};
-use crate::write_cache::pool::{BlockId, RegionId, SlotIndex};
-use crate::write_cache::{Piggyback, WriteCache};
+use crate::write_cache::{BlockId, Piggyback, RegionId, SlotIndex, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos};
 
 impl WriteCache {
@@ -42,8 +41,11 @@ impl WriteCache {
     pub(in crate::write_cache) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
         let writes = &self.shares[share].writes;
         let sectors = self.block_sectors();
-        let slots: Vec<SlotIndex> =
-            regions.iter().flat_map(|&region| writes.waiting_blocks(region)).collect();
+        let slots: Vec<SlotIndex> = regions
+            .iter()
+            .filter_map(|&id| writes.region(id))
+            .flat_map(|region| writes.waiting_blocks(region))
+            .collect();
         let mut blocks: Vec<Block> = slots
             .iter()
             .enumerate()
@@ -78,12 +80,12 @@ impl WriteCache {
                 cache.write_bytes.get(slot, &mut buf, index * self.config.block_bytes as usize);
             }
             let from = self.operations.get_mut(operation).blocks.len();
-            for slot in run.slots {
-                let region = self.region_of(self.shares[share].writes.block(slot));
-                self.shares[share].writes.begin_write(slot, region);
-                self.operations.get_mut(operation).blocks.push((slot, region));
+            for &slot in &run.slots {
+                cache.writes.begin_write(slot);
             }
-            let to = self.operations.get_mut(operation).blocks.len();
+            let blocks = &mut self.operations.get_mut(operation).blocks;
+            blocks.extend(run.slots);
+            let to = blocks.len();
             self.arrive_at(operation, run.extent);
             let io = Io::Write { at: run.extent.start, buf, durability: Durability::Durable };
             self.submit(operation, Step::Run(from..to), io, out);
@@ -270,8 +272,8 @@ impl WriteCache {
         match what {
             Step::Run(range) => {
                 let blocks: Vec<_> = operation.blocks[range].to_vec();
-                for (slot, region) in blocks {
-                    let settled = self.shares[share].writes.end_write(slot, region, error.is_none());
+                for slot in blocks {
+                    let settled = self.shares[share].writes.end_write(slot, error.is_none());
                     self.settle(share, settled);
                 }
                 if error.is_some() {
