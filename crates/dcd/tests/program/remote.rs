@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -126,7 +127,8 @@ impl Foreign {
         }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !socket.exists() {
+        // The socket's file is there before somebody listens.
+        while UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < deadline, "{} does not start", program.display());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -228,7 +228,10 @@ impl Order {
             for &(_, number, handle) in side {
                 let distance = map.distance(at.arm_at, number as u32);
                 if distance > nearest {
-                    break;
+                    if map.rises {
+                        break;
+                    }
+                    continue;
                 }
                 let as_near = best.filter(|_| distance == nearest);
                 nearest = distance;
@@ -318,7 +321,7 @@ impl Order {
                 let more = order.sorted().all(disk).take_while(move |entry| entry.0 < class);
                 let near = order.maps[disk as usize].nearer(position.arm_at, key.1);
                 let as_many = order.sorted().range(disk, class, u64::from(near.start)..u64::from(near.end));
-                Box::new(more.chain(as_many).map(handle))
+                Box::new(more.map(handle).chain(as_many.map(handle).filter(below)))
             }
             WhatPolicy::CScan | WhatPolicy::Wow | WhatPolicy::Stow => {
                 let sweep = move |class| {
@@ -441,8 +444,10 @@ mod tests {
             regions_per_step: 3,
             first_step,
         };
-        let map = Regions::new(&[stretch(12, 0), stretch(12, 4)]);
-        for what in ALL {
+        let rising = Regions::new(&[stretch(12, 0), stretch(12, 4)]);
+        let falling = Regions::new(&[stretch(12, 4), stretch(12, 0)]);
+        let all = ALL.map(|what| (what, &rising)).into_iter().chain([(WhatPolicy::MostDirty, &falling)]);
+        for (what, map) in all {
             let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(12);
             let maps = [map.clone(), map.clone()];
             let mut pool = Pool::new(64).with_order(Order::new(what, 1, maps.into_iter()));
@@ -479,7 +484,7 @@ mod tests {
                 let queue = (what == WhatPolicy::Stow).then(|| Queue::of(rng.random_bool(0.5)));
                 for name in [what, WhatPolicy::OldestFirst] {
                     let queue = queue.filter(|_| name == what);
-                    let expected = looked_up(&pool, name, &map, at, queue);
+                    let expected = looked_up(&pool, name, map, at, queue);
                     let chosen = pool.choose(name, queue, at).copied();
                     assert_eq!(
                         chosen.map(|best| best.id),
@@ -490,7 +495,7 @@ mod tests {
                     if name == what {
                         let key = pool.key(&best, at).expect("it has an order");
                         assert_eq!(key, expected.key);
-                        let before = looked_before(&pool, what, &map, other, key);
+                        let before = looked_before(&pool, what, map, other, key);
                         assert_eq!(pool.before(other, key, u64::MAX), before, "{what:?}, step {step}");
                         let enough = rng.random_range(1..64);
                         assert_eq!(pool.before(other, key, enough) >= enough, before >= enough);

@@ -23,6 +23,8 @@ pub struct Regions {
     runs: Vec<Run>,
     sectors: u64,
     count: u32,
+    /// No cylinder is below that of the region before. On a shingled drive some are.
+    pub rises: bool,
 }
 
 /// A stretch of equal regions, for [`Regions::new`].
@@ -32,7 +34,7 @@ pub struct Stretch {
     pub region_sectors: u64,
     /// The number of them that the arm reaches without moving: the tracks of a cylinder, 1 for cylinders and plain ranges.
     pub regions_per_step: u32,
-    /// The cylinder of the first of them, where that is known; not below those of the stretch before.
+    /// The cylinder of the first of them, where that is known.
     pub first_step: u64,
 }
 
@@ -40,10 +42,10 @@ impl Regions {
     /// A disk of these stretches.
     ///
     /// # Panics
-    /// For none, for an empty one, and where steps fall.
+    /// For none, and for an empty one.
     pub fn new(stretches: &[Stretch]) -> Regions {
         assert!(!stretches.is_empty(), "a disk has regions");
-        let (mut lba, mut region, mut step) = (0, 0, 0);
+        let (mut lba, mut region, mut step, mut rises) = (0, 0, 0, true);
         let runs = stretches
             .iter()
             .map(|stretch| {
@@ -55,14 +57,14 @@ impl Regions {
                     regions_per_step: stretch.regions_per_step,
                     first_step: stretch.first_step,
                 };
-                assert!(stretch.first_step >= step, "steps rise with the addresses");
+                rises &= stretch.first_step >= step;
                 step = stretch.first_step + u64::from((stretch.regions - 1) / stretch.regions_per_step);
                 lba += u64::from(stretch.regions) * stretch.region_sectors;
                 region += stretch.regions;
                 run
             })
             .collect();
-        Regions { runs, sectors: lba, count: region }
+        Regions { runs, sectors: lba, count: region, rises }
     }
 
     /// A disk whose tracks cannot be seen, in regions of one size.
@@ -98,8 +100,11 @@ impl Regions {
         self.step(from).abs_diff(self.step(to))
     }
 
-    /// The regions that are less far from `to` than `distance`.
+    /// A range with all regions that are less far from `to` than `distance`. Where cylinders fall, it has others, too.
     pub fn nearer(&self, to: u32, distance: u64) -> Range<u32> {
+        if !self.rises {
+            return 0..self.count;
+        }
         let step = self.step(to);
         let first = |reached: &dyn Fn(u64) -> bool| {
             let (mut from, mut until) = (0, self.count);
@@ -160,6 +165,7 @@ mod tests {
         assert_eq!((regions.region_of(Lba(59)), regions.region_of(Lba(60))), (5, 6));
         assert_eq!(regions.extent(7), Extent::new(Lba(67), 7));
         assert_eq!((regions.distance(0, 2), regions.distance(2, 3), regions.distance(14, 0)), (0, 1, 4));
+        assert!(regions.rises && !Regions::new(&[stretch(6, 10, 2), stretch(9, 7, 0)]).rises);
         for (to, distance) in (0..15).flat_map(|to| (0..7).map(move |distance| (to, distance))) {
             let nearer: Vec<u32> = (0..15).filter(|&other| regions.distance(to, other) < distance).collect();
             assert_eq!(regions.nearer(to, distance).collect::<Vec<_>>(), nearer, "{to}, {distance}");
