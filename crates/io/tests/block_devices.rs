@@ -1,4 +1,7 @@
 //! Real block devices: loop devices over files. Needs root and loop devices; says so and passes where there are none.
+//!
+//! These tests start programs. Between its fork and its exec such a child holds the locks of its whole process, so no test that opens a file
+//! again may be in the same process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
