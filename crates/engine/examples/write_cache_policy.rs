@@ -28,17 +28,6 @@ const REQUESTS: usize = 10_000_000;
 const CAPACITY: usize = OBJECTS / 10;
 const REGION: u64 = 8;
 const ROUNDS: usize = 3;
-const ALL: [WhatPolicy; 9] = [
-    WhatPolicy::OldestFirst,
-    WhatPolicy::LastWriteFirst,
-    WhatPolicy::LeastValidFirst,
-    WhatPolicy::LeastRecentlyWritten,
-    WhatPolicy::MostDirty,
-    WhatPolicy::CScan,
-    WhatPolicy::Clock,
-    WhatPolicy::Wow,
-    WhatPolicy::Stow,
-];
 
 /// Ranks drawn by inverting the cumulative sum of 1/k, as numbers of blocks scattered over the disk.
 fn zipf() -> Vec<u32> {
@@ -181,16 +170,16 @@ fn write_trace(path: &Path) -> std::io::Result<()> {
 
 fn all_policies() {
     let requests = zipf();
-    let mut rates: [Vec<f64>; ALL.len()] = Default::default();
-    let mut purges = [0; ALL.len()];
+    let mut rates: [Vec<f64>; WhatPolicy::ALL.len()] = Default::default();
+    let mut purges = [0; WhatPolicy::ALL.len()];
     for _ in 0..ROUNDS {
-        for (index, what) in ALL.into_iter().enumerate() {
+        for (index, what) in WhatPolicy::ALL.into_iter().enumerate() {
             let outcome = timed(|| purging(&requests, what));
             rates[index].push(requests.len() as f64 / outcome.seconds / 1e6);
             purges[index] = outcome.count;
         }
     }
-    for (index, what) in ALL.into_iter().enumerate() {
+    for (index, what) in WhatPolicy::ALL.into_iter().enumerate() {
         rates[index].sort_by(f64::total_cmp);
         let (low, median, high) = (rates[index][0], rates[index][ROUNDS / 2], rates[index][ROUNDS - 1]);
         let purges = purges[index];

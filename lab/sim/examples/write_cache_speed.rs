@@ -24,17 +24,6 @@ use dcd_sim::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
 const REQUESTS: usize = 1_000_000;
 const HOT: u64 = 2000;
 const ROUNDS: usize = 3;
-const ALL: [WhatPolicy; 9] = [
-    WhatPolicy::OldestFirst,
-    WhatPolicy::LastWriteFirst,
-    WhatPolicy::LeastValidFirst,
-    WhatPolicy::LeastRecentlyWritten,
-    WhatPolicy::MostDirty,
-    WhatPolicy::CScan,
-    WhatPolicy::Clock,
-    WhatPolicy::Wow,
-    WhatPolicy::Stow,
-];
 
 struct Arrival {
     at: Nanos,
@@ -46,16 +35,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let drive = drive::builtin("ra81")?;
     let arrivals = arrivals(drive.sectors());
     println!("{}, {} requests", drive.name(), arrivals.len());
-    let mut rates: [Vec<f64>; ALL.len()] = Default::default();
-    let mut traces = [0; ALL.len()];
+    let mut rates: [Vec<f64>; WhatPolicy::ALL.len()] = Default::default();
+    let mut traces = [0; WhatPolicy::ALL.len()];
     for _ in 0..ROUNDS {
-        for (index, what) in ALL.into_iter().enumerate() {
+        for (index, what) in WhatPolicy::ALL.into_iter().enumerate() {
             let (rate, trace) = run(&drive, what, &arrivals)?;
             rates[index].push(rate);
             traces[index] = trace;
         }
     }
-    for (index, what) in ALL.into_iter().enumerate() {
+    for (index, what) in WhatPolicy::ALL.into_iter().enumerate() {
         rates[index].sort_by(f64::total_cmp);
         let (low, median, high) = (rates[index][0], rates[index][ROUNDS / 2], rates[index][ROUNDS - 1]);
         let trace = traces[index];

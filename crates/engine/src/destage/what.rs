@@ -28,6 +28,21 @@ pub enum WhatPolicy {
     Stow,
 }
 
+impl WhatPolicy {
+    /// All of them.
+    pub const ALL: [WhatPolicy; 9] = [
+        WhatPolicy::OldestFirst,
+        WhatPolicy::LastWriteFirst,
+        WhatPolicy::LeastValidFirst,
+        WhatPolicy::LeastRecentlyWritten,
+        WhatPolicy::MostDirty,
+        WhatPolicy::CScan,
+        WhatPolicy::Clock,
+        WhatPolicy::Wow,
+        WhatPolicy::Stow,
+    ];
+}
+
 /// A part of a cache that can be chosen: a segment of a log, a track or a stripe of a write cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {

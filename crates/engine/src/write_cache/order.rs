@@ -273,12 +273,12 @@ impl Order {
         passed
     }
 
-    /// How far ahead of the sweep's hand a region is, in the direction of rising addresses and round again.
+    /// The distance from the sweep's hand to a region, in the direction of rising addresses and round again.
     fn ahead(&self, disk: u32, number: u32, hand: u32) -> u32 {
         if number > hand { number - hand - 1 } else { number + self.maps[disk as usize].count() - hand - 1 }
     }
 
-    /// What the policy compares of a region.
+    /// The numbers of a region that the policy compares.
     pub(super) fn key(&self, region: &DirtyRegion, position: Position) -> (u64, u64) {
         let number = region.id.number;
         let part = Part {
@@ -377,17 +377,6 @@ mod tests {
     use crate::destage::what::Chosen;
     use crate::write_cache::{BlockId, Pool, SlotIndex, Stretch};
 
-    const ALL: [WhatPolicy; 9] = [
-        WhatPolicy::OldestFirst,
-        WhatPolicy::LastWriteFirst,
-        WhatPolicy::LeastValidFirst,
-        WhatPolicy::LeastRecentlyWritten,
-        WhatPolicy::MostDirty,
-        WhatPolicy::CScan,
-        WhatPolicy::Clock,
-        WhatPolicy::Wow,
-        WhatPolicy::Stow,
-    ];
     const REGION: u64 = 4;
     const REGIONS: u32 = 24;
 
@@ -427,7 +416,7 @@ mod tests {
         what::choose(what, parts, |id| map.distance(at.arm_at, id.number))
     }
 
-    /// What looking at all regions says of those that go before a key.
+    /// The blocks of regions that go before a key, found by looking at all of them.
     fn looked_before(pool: &Pool, what: WhatPolicy, map: &Regions, at: Position, key: (u64, u64)) -> u64 {
         let goes = |region: &&DirtyRegion| {
             let distance = map.distance(at.arm_at, region.id.number);
@@ -446,7 +435,10 @@ mod tests {
         };
         let rising = Regions::new(&[stretch(12, 0), stretch(12, 4)]);
         let falling = Regions::new(&[stretch(12, 4), stretch(12, 0)]);
-        let all = ALL.map(|what| (what, &rising)).into_iter().chain([(WhatPolicy::MostDirty, &falling)]);
+        let all = WhatPolicy::ALL
+            .map(|what| (what, &rising))
+            .into_iter()
+            .chain([(WhatPolicy::MostDirty, &falling)]);
         for (what, map) in all {
             let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(12);
             let maps = [map.clone(), map.clone()];

@@ -11,7 +11,7 @@ const BLOCKS: u64 = 1 << 18;
 const TOGETHER_MAX: f64 = 96.0;
 const ALONE_MAX: f64 = 240.0;
 
-/// Fills a cache with dirty blocks in an order without order, asks its policy, and counts.
+/// Fills a cache with dirty blocks at scattered places, asks its policy now and then, and counts.
 fn bytes_per_block(what: WhatPolicy, region: u64) -> f64 {
     let before = ALLOCATED.get();
     let map = Regions::uniform(BLOCKS * 2, region);

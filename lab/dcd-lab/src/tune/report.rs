@@ -415,7 +415,7 @@ impl<'a> Report<'a> {
         text + &self.verification()
     }
 
-    /// What --verify says.
+    /// The outcome of --verify.
     fn verification(&self) -> String {
         let Some(verified) = &self.found.verified else { return String::new() };
         let mut text = format!(

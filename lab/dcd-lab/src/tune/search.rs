@@ -453,7 +453,7 @@ impl Search<'_> {
         mean.abs() <= STUDENT * (variance / count).sqrt()
     }
 
-    /// What the objective would be in full; none where it is known, or the sample says nothing.
+    /// The objective in full, guessed; none where it is known, or the sample says nothing.
     fn guess(&self, index: usize) -> Option<Guess> {
         if self.full(index).is_some() || self.saturated(index) || self.misled_by().is_some() {
             return None;

@@ -401,7 +401,7 @@ impl Pool {
         self.regions.pass_over(best, policy, queue, position, &mut self.stamp)
     }
 
-    /// What the policy of the pool's order compares of a region.
+    /// The numbers of a region that the policy of the pool's order compares.
     pub fn key(&self, region: &DirtyRegion, position: Position) -> Option<(u64, u64)> {
         self.regions.order.as_ref().map(|order| order.key(region, position))
     }
