@@ -158,6 +158,11 @@ impl Queue {
         self.wants_space = true;
     }
 
+    /// The first write has got in. The next one may wait for something else: its turn, or a buffer.
+    pub const fn got_space(&mut self) {
+        self.wants_space = false;
+    }
+
     /// Nobody waits for space where no write is pending.
     pub fn settle(&mut self) {
         self.wants_space &= self.has_pending();

@@ -36,6 +36,7 @@ impl Core {
                 self.queue.put_back(pending);
                 return;
             }
+            self.queue.got_space();
             if through {
                 self.around(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {

@@ -15,6 +15,8 @@ const READER_GONE: Nanos = Nanos::from_secs(1);
 const LOG_WRITE_WAITS: Nanos = Nanos::from_millis(50);
 /// One that took longer met too many operations. (With 50 ms writers wait less, and all of them together write a quarter less.)
 const LOG_WRITE_SLOW: Nanos = Nanos::from_millis(100);
+/// Few clients that each wait for an answer have no more requests on their way: more are a burst.
+const BURST: u64 = 8;
 /// A client that has written nothing for so long needs no space soon.
 const WRITER_GONE: Nanos = Nanos::from_secs(1);
 
@@ -66,6 +68,10 @@ impl Core {
     /// A log that spins may be on the disk that destaging keeps busy. So while clients write, as many operations are in flight as writes
     /// of the log have borne. Above the high mark there are ever more in any case; who waits for space waits for all of them. While the
     /// disk is idle there is nobody to give way to.
+    ///
+    /// A burst that the log has room for is over sooner without destaging: so there is none beside it at the high mark, and ever more
+    /// above it (with the square of what is used), until the log is full. This ends, as each request of the burst waits for a disk, or
+    /// for space, and then all operations are allowed. A drain goes on beside bursts: somebody waits for its end.
     fn depth_beside_writers(&self) -> usize {
         let most = self.config.destage_depth;
         let high = f64::from(self.config.high_mark.min(99)) / 100.0;
@@ -81,6 +87,9 @@ impl Core {
             return most;
         }
         let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
+        if self.queue.foreground() > BURST && !self.draining {
+            return (most as f64 * over * over) as usize;
+        }
         self.destager.patience.depth.max((most as f64 * over) as usize).min(most)
     }
 
@@ -172,5 +181,56 @@ mod tests {
             assert!((least..=most).contains(&first), "{first} at the high mark");
             assert!(last > 10, "{last} before it is full");
         }
+    }
+
+    /// Clients that have sent many requests at once meet no destaging while the log has room. (Destaging went on beside them, with ever
+    /// more operations in flight, as each single write of the log was quick enough: a burst waited for seconds, and the log was as full
+    /// after it as before.)
+    #[test]
+    fn nothing_is_destaged_beside_a_burst_that_the_log_has_room_for() {
+        let mut disks = Steps::new(100, quiet()).disks;
+        disks.0[LOG.0].rotational = true;
+        let config = LogCacheConfig { promise: Promise::Always, high_mark: 50, ..quiet() };
+        let mut steps = Steps::start(disks, config).unwrap();
+        steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
+        let mut line = 0;
+        let mut write = |steps: &mut Steps| {
+            line += 1;
+            steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
+        };
+        while steps.held.is_empty() {
+            write(&mut steps);
+        }
+        assert!(steps.core.destage_depth(DATA) > 0, "a client that waits for each answer");
+        steps.hold = Box::new(|_, io| matches!(io, Io::Write { .. }));
+        (0..=BURST).for_each(|_| write(&mut steps));
+        assert_eq!(steps.core.destage_depth(DATA), 0, "a burst");
+        steps.core.draining = true;
+        assert!(steps.core.destage_depth(DATA) > 0, "somebody waits for a drain");
+        steps.core.draining = false;
+        while !steps.core.queue.wants_space() {
+            steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
+            steps.settle();
+            write(&mut steps);
+        }
+        assert_eq!(steps.core.destage_depth(DATA), 32, "there is no room");
+    }
+
+    /// Only a write that finds no room waits for space. (Those behind it counted as well, although they waited for their turn: the
+    /// log was destaged until it was empty, with all operations in flight, while clients waited for the disk.)
+    #[test]
+    fn nobody_waits_for_space_once_the_first_write_has_got_it() {
+        let mut steps =
+            Steps::new(8, LogCacheConfig { promise: Promise::Always, segment_buffers: 2, ..quiet() });
+        steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Flush));
+        for line in 0..100 {
+            steps.write(line * LINE_SECTORS, LINE_SECTORS, 1);
+        }
+        assert!(steps.core.queue.wants_space(), "the log is full");
+        steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Write { at, .. } if at.0 >= 100));
+        steps.settle();
+        assert!(steps.core.queue.has_pending(), "writes wait for a buffer");
+        assert!(steps.core.log.ring().free() > 0);
+        assert!(!steps.core.queue.wants_space());
     }
 }
