@@ -192,16 +192,20 @@ pub(crate) fn slices(builder: &mut StackBuilder, below: Target, data: Extent) ->
     [slice("log", log), slice("data", data)]
 }
 
+/// The stack, and the same without the log. On disks that spin, the cache gives way to clients.
 fn builds(
     make: MakeCache,
     config: LogCacheConfig,
     log_sectors: u64,
     legs: Option<MirrorConfig>,
+    spins: bool,
 ) -> (Build, Build) {
     let legs_without = legs.clone();
     let with_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
-        let ports = ports(&mut builder, geometries, log_sectors, legs.as_ref());
+        let spinning = |geometry: &Geometry| Geometry { rotational: spins, ..*geometry };
+        let geometries: Vec<Geometry> = geometries.iter().map(spinning).collect();
+        let ports = ports(&mut builder, &geometries, log_sectors, legs.as_ref());
         let root = builder.layer("cache", make(config.clone()), &ports);
         builder.finish(root)
     };
@@ -333,6 +337,8 @@ fn rig_of(
     if config.grow {
         make_smaller(&mut log, &mut data, seed);
     }
+    let may_spin = canary.is_none() && config.reads == Reads::Pass;
+    let spins = may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200) && legs.is_none();
     let disks = match legs {
@@ -341,11 +347,12 @@ fn rig_of(
         None => vec![log, data],
     };
     let data_device = disks.len() - 1;
-    let about = format!("{config:?}, {spindle:?}");
+    let about = format!("{config:?}, {spindle:?}{}", if spins { ", disks that spin" } else { "" });
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
-    let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs.map(|legs| legs.config.clone()));
+    let legs = legs.map(|legs| legs.config.clone());
+    let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
     Rig {
         build_after_log_failure: Some(bare),
