@@ -15,8 +15,9 @@ use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
+use crate::device::{DeviceSource, DeviceSpec};
 use crate::error::StackFileError;
-use crate::file::{DeviceSource, DeviceSpec, StackFile};
+use crate::file::StackFile;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
 use crate::meter::Meter;
 use crate::output::Inputs;
@@ -144,12 +145,12 @@ impl StackFile {
         clients: Option<ForClients<'_>>,
         opener: &mut dyn DeviceOpener,
     ) -> Result<Built, StackFileError> {
-        let needed: Vec<&str> = parts_wanted.iter().flat_map(|part| self.needed(part)).collect();
+        let needed = self.needed_by(parts_wanted);
         let mut builder = StackBuilder::new();
         let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
         let mut devices = BTreeMap::new();
         let mut layers = BTreeMap::new();
-        for device in self.devices.iter().filter(|device| needed.contains(&device.name.as_str())) {
+        for device in self.devices.iter().filter(|device| needed.contains(&device.name)) {
             let index = DeviceIndex(devices.len());
             // What is wrong begins with the path, which says all where there is no file that names the device.
             let error = |why: OpenError| match self.path.as_os_str().is_empty() {
@@ -162,7 +163,7 @@ impl StackFile {
             parts.insert(&device.name, Part { target, sectors: geometry.sectors, place });
             devices.insert(device.name.clone(), index);
         }
-        for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name.as_str())) {
+        for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name)) {
             let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
             let (layer, sectors) = match &spec.kind {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
@@ -206,28 +207,6 @@ impl StackFile {
             DeviceSource::Remote(_) | DeviceSource::Memory { .. } => None,
         });
         Inputs::new(devices.chain([&self.path]))
-    }
-
-    /// The names of everything that `root` stands on, itself included.
-    fn needed(&self, root: &str) -> Vec<&str> {
-        let Some(name) = self.names().find(|name| *name == root) else { return Vec::new() };
-        let mut needed = vec![name];
-        if let Some(layer) = self.layer(root) {
-            for below in layer.kind.below() {
-                needed.extend(self.needed(&below.text));
-            }
-        }
-        needed
-    }
-
-    /// The same for several parts.
-    pub fn needed_by(&self, parts: &[&str]) -> Vec<String> {
-        parts.iter().flat_map(|part| self.needed(part)).map(str::to_owned).collect()
-    }
-
-    fn names(&self) -> impl Iterator<Item = &str> {
-        let devices = self.devices.iter().map(|device| device.name.as_str());
-        devices.chain(self.layers.iter().map(|layer| layer.name.as_str()))
     }
 
     /// Makes one layer, and says how large it will be.
@@ -323,5 +302,42 @@ impl StackFile {
                 self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
             })?;
         Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{LOGICAL, parse};
+
+    /// Devices of one size, and the order in which they were opened.
+    struct Sizes(u64, Vec<String>);
+
+    impl DeviceOpener for Sizes {
+        fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
+            assert_eq!(index.0, self.1.len());
+            self.1.push(device.name.clone());
+            if self.0 == 0 {
+                return Err("no such file: create it, or add a size".into());
+            }
+            Ok(Geometry::plain(self.0))
+        }
+    }
+
+    #[test]
+    fn slices_are_built_within_their_device() {
+        let text =
+            LOGICAL.split("[layer.data]").next().unwrap().replace("export = \"cache\"", "export = \"log\"");
+        let file = parse(&text).unwrap();
+        let mut opener = Sizes(1 << 20, Vec::new());
+        let built = file.build(&mut opener).unwrap();
+        assert_eq!(opener.1, ["file"]);
+        assert_eq!(built.parts.target("log"), Some(built.stack.root()));
+        assert_eq!(built.parts.place("log"), Some((DeviceIndex(0), Extent::new(Lba(0), 64 << 11))));
+        assert!(built.parts.target("nothing").is_none());
+        let error = file.build(&mut Sizes(8, Vec::new())).err().unwrap().to_string();
+        assert!(error.contains("make it smaller"), "{error}");
+        let error = file.build(&mut Sizes(0, Vec::new())).err().unwrap().to_string();
+        assert!(error.starts_with("/stacks/disk.toml:8:9: device \"file\": no such file"), "{error}");
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.error_here(format!("\"{name}\" is missing: add {name} = \"{example}\"")))
     }
 
-    pub fn is_list(&self, name: &str) -> bool {
+    pub(crate) fn is_list(&self, name: &str) -> bool {
         let mut named = self.table.iter().filter(|(key, _)| key.get_ref().as_ref() == name);
         named.next().is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Array(_)))
     }
@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
         parse(text).map(Some).map_err(|e| self.error(value.span(), format!("\"{name}\": {e}")))
     }
 
-    pub fn is_number(&self, name: &str) -> bool {
+    pub(crate) fn is_number(&self, name: &str) -> bool {
         let value = self.table.iter().find(|(key, _)| key.get_ref().as_ref() == name);
         value.is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Integer(_)))
     }

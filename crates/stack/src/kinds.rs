@@ -377,3 +377,6 @@ fn read_write_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, S
     }
     Ok(LayerKind::WriteCache(WriteCacheSpec { of, config, unit, region_bytes }))
 }
+
+#[cfg(test)]
+mod tests;

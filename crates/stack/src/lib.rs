@@ -25,29 +25,39 @@
 //! ```
 
 mod build;
+mod changes;
 pub mod compact;
+mod device;
 mod error;
 mod fields;
 mod file;
 mod kinds;
+mod memory;
 mod meter;
+mod order;
 mod output;
 mod raid;
 mod record;
 mod reference;
 mod registry;
+mod serve;
+mod sharing;
+#[cfg(test)]
+mod testing;
 mod trace_file;
 mod units;
 mod write_hole;
 
 pub use build::{Built, DeviceOpener, ForClients, METER, OpenError, Parts, RECORD};
+pub use device::{DeviceSource, DeviceSpec, RemoteSource};
 pub use error::StackFileError;
 pub use fields::{Fields, Located};
-pub use file::{Address, DeviceSource, DeviceSpec, RemoteSource, Serve, StackFile, UblkNumber};
+pub use file::StackFile;
 pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Op, Record};
 pub use registry::{Kind, ReadKind, RegisteredLayer, reference, register};
+pub use serve::{Address, Serve, UblkNumber};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

@@ -112,3 +112,57 @@ pub(crate) fn sectors(config: &RaidConfig, members: impl Iterator<Item = u64>) -
     let shape = config.level.shape(config.present.len()).expect("it was looked at when it was read");
     Layout::new(shape, config.strip_sectors, least, config.unit).sectors()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{AsStated, RAID, parse};
+
+    #[test]
+    fn an_array_stands_on_its_members_and_a_journal() {
+        let file = parse(RAID).unwrap();
+        let (layer, raid) = file.arrays().next().expect("an array");
+        assert_eq!(layer.kind.below_names(), ["a", "b", "d", "journal"]);
+        assert_eq!(raid.config.present, [true, true, false, true]);
+        assert_eq!((raid.config.strip_sectors, raid.config.journal), (128, true));
+        assert_eq!(
+            (raid.config.spares.len(), raid.config.calibrated, raid.config.pass_rate),
+            (0, true, 10 << 20)
+        );
+        assert_eq!((raid.config.contiguity.as_ref(), raid.config.low_mark), (None, 9));
+        let built = file.build(&mut AsStated).unwrap();
+        assert_eq!(built.stack.layer_count(), 4);
+        assert!(built.parts.place("array").is_none(), "it lies on several devices");
+    }
+
+    #[test]
+    fn spares_come_behind_the_members_and_before_the_journal() {
+        let text = RAID
+            .replacen("\"missing\", \"d\"]", "\"d\"]\nspares = [\"s\"]\npass-rate = \"1MiB\"", 1)
+            .replacen("level = \"raid6\"", "level = \"raid5\"\njournal-required = true", 1)
+            .replacen("low-mark = 9", "[device.s]\nmemory = \"2MiB\"", 1);
+        let file = parse(&text).unwrap();
+        let (layer, raid) = file.arrays().next().expect("an array");
+        assert_eq!(layer.kind.below_names(), ["a", "b", "d", "s", "journal"]);
+        let config = &raid.config;
+        assert_eq!((config.present.as_slice(), config.spares.len()), ([true; 3].as_slice(), 1));
+        assert_eq!((config.pass_rate, config.calibrated, config.journal_required), (1 << 20, true, true));
+    }
+
+    #[test]
+    fn mistakes_in_an_array_are_named() {
+        for (old, new, complaint) in [
+            ("low-mark = 9", "pass-rate = \"0\"", "would never end"),
+            ("low-mark = 9", "spares = [\"missing\"]", "only members may be missing"),
+            ("journal = \"journal\"", "journal-required = true", "it has no journal"),
+            ("\"b\", \"missing\", ", "", "from 4 to 64 make an array"),
+            ("strip = \"64KiB\"", "strip = \"1000\"", "\"strip\": a strip is a multiple of 4KiB"),
+            ("level = \"raid6\"", "level = \"raid4\"", "level"),
+            ("low-mark = 9", "low-mark = 10", "below \"high-mark\" (10)"),
+            ("of = [\"a\"", "of = [\"x\"", "\"x\""),
+        ] {
+            assert!(RAID.contains(old), "the test replaces something");
+            let error = parse(&RAID.replacen(old, new, 1)).expect_err(new).to_string();
+            assert!(error.contains(complaint), "{new}: {error}");
+        }
+    }
+}

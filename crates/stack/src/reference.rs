@@ -151,3 +151,54 @@ file = "PATH"               gets every operation, one JSON object a line; times 
                             Begun anew at each start, and never on a disk of this stack. Serving does
                             not wait for it: what cannot be written in time is left out and counted
 "#;
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::parse;
+
+    /// The fields that a table may have, from the error about one that it may not have.
+    fn known_fields(text: &str) -> Vec<String> {
+        let error = parse(text).expect_err(text).to_string();
+        let known = error.split_once("known here: ").expect(&error).1;
+        known.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_reference_has_every_field_and_no_other() {
+        let layer = |kind: &str| {
+            format!(
+                "export = \"x\"\n[device.d]\nmemory = \"1MiB\"\n[layer.x]\nkind = \"{kind}\"\nof = \"d\"\nlog = \"d\"\n\
+                 data = \"d\"\nunheard = 1\n"
+            )
+        };
+        // Every kind refuses the fields of the others, so only those that it has are given to it.
+        let only = |kind: &str, fields: &[&str]| {
+            let text = layer(kind);
+            let kept = text.lines().filter(|line| {
+                let name = line.split(' ').next().unwrap_or("");
+                !["of", "log", "data"].contains(&name) || fields.contains(&name)
+            });
+            kept.collect::<Vec<_>>().join("\n")
+        };
+        let mut known = vec!["export".to_owned()];
+        known.extend(known_fields("export = \"x\"\n[serve]\nunheard = 1\n"));
+        known.extend(known_fields("export = \"x\"\n[device.d]\nmemory = \"1MiB\"\nunheard = 1\n"));
+        known.extend(known_fields(&only("log-cache", &["log", "data"])));
+        known.extend(known_fields(&only("slice", &["of"])));
+        known.extend(known_fields(&only("fault", &["of"])));
+        known.extend(known_fields(&only("trace", &["of"])));
+        known.extend(known_fields(&only("read-ahead", &["of"])));
+        known.extend(known_fields(&only("write-cache", &["of"])));
+        known.extend(known_fields(
+            &only("raid", &["of"]).replace("of = \"d\"", "of = [\"d\", \"missing\", \"missing\"]"),
+        ));
+        let described: Vec<&str> =
+            crate::reference::REFERENCE.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+        for field in &known {
+            assert!(described.contains(&field.as_str()), "\"{field}\" is not described");
+        }
+        for field in described {
+            assert!(known.iter().any(|known| known == field), "\"{field}\" is described and does not exist");
+        }
+    }
+}

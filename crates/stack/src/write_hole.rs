@@ -2,9 +2,10 @@
 //! close the write hole. A destage leaves a row between two versions when the power is cut, and a member that is
 //! lost then takes blocks with it that were destaged long ago and are in no log.
 
+use crate::device::DeviceSpec;
 use crate::fields::Located;
-use crate::file::DeviceSpec;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
+use crate::order::needed;
 
 /// The journal, at the beginning of what the log is on. The same for all arrays, so that the log stays where it is when an
 /// array grows: a hundred stripes of five members with strips of 128 KiB. An array with stripes too large for it says so.
@@ -51,22 +52,6 @@ fn array_below(layers: &[LayerSpec], name: &str) -> Option<usize> {
     None
 }
 
-/// Everything that `name` stands on, itself included.
-fn needed<'a>(layers: &'a [LayerSpec], name: &'a str) -> Vec<&'a str> {
-    let mut found = vec![name];
-    let mut at = 0;
-    while let Some(name) = found.get(at) {
-        let layer = layers.iter().find(|layer| layer.name == *name);
-        for below in layer.iter().flat_map(|layer| layer.kind.below()) {
-            if !found.contains(&below.text.as_str()) {
-                found.push(&below.text);
-            }
-        }
-        at += 1;
-    }
-    found
-}
-
 fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
     let (journal, own_log) = (journal_of(&layers[array].name), log_of(&layers[cache].name));
     let span = layers[cache].span.clone();
@@ -108,5 +93,74 @@ fn of(layer: &LayerSpec) -> Option<String> {
     match &layer.kind {
         LayerKind::Slice(slice) => Some(slice.of.text.clone()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{AsStated, RAID, parse};
+
+    /// An array below a log cache, without a word of a journal.
+    fn silent(journal: &str) -> String {
+        RAID.replacen("[layer.journal]\nkind = \"slice\"\nof = \"ssd\"\nsize = \"4MiB\"\n", "", 1)
+            .replacen("journal = \"journal\"", journal, 1)
+            .replacen("memory = \"8MiB\"", "memory = \"80MiB\"", 1)
+    }
+
+    #[test]
+    fn an_array_below_a_log_cache_has_its_journal_before_the_log() {
+        let file = parse(&silent("")).unwrap();
+        let (layer, raid) = file.arrays().next().expect("an array");
+        assert_eq!(layer.kind.below_names(), ["a", "b", "d", "array.journal"]);
+        assert!(raid.config.journal);
+        let cache = file.log_caches().next().expect("a cache");
+        assert_eq!(cache.kind.below_names(), ["cache.log", "array"]);
+        let slices: Vec<_> = file
+            .layers
+            .iter()
+            .filter_map(|layer| match &layer.kind {
+                LayerKind::Slice(slice) => {
+                    Some((layer.name.as_str(), slice.of.text.as_str(), slice.first_bytes, slice.size_bytes))
+                }
+                _ => None,
+            })
+            .collect();
+        let journal = 64 << 20;
+        assert!(slices.contains(&("array.journal", "log", 0, Some(journal))), "{slices:?}");
+        assert!(slices.contains(&("cache.log", "log", journal, None)), "{slices:?}");
+
+        let alone = file.without_cache("cache");
+        let (layer, raid) = alone.arrays().next().expect("an array");
+        assert_eq!(layer.kind.below_names(), ["a", "b", "d"]);
+        assert!(!raid.config.journal && alone.export == "array");
+        assert!(
+            alone.layers.iter().all(|layer| !layer.name.contains('.')),
+            "nothing of the log is asked for"
+        );
+    }
+
+    #[test]
+    fn an_array_has_no_journal_that_the_file_does_not_want_or_that_would_be_on_the_array() {
+        let names = |text: &str| -> Vec<String> {
+            let file = parse(text).unwrap();
+            let layers: Vec<String> = file.layers.iter().map(|layer| layer.name.clone()).collect();
+            assert!(!file.arrays().next().expect("an array").1.config.journal);
+            layers
+        };
+        assert_eq!(names(&silent("journal = \"none\"")), ["log", "array", "cache"]);
+        let on_a_member = silent("")
+            .replacen("[device.ssd]\nmemory = \"80MiB\"\n", "", 1)
+            .replacen("of = \"ssd\"\nfirst = \"4MiB\"", "of = \"d\"\nfirst = \"2MiB\"", 1)
+            .replacen("\"missing\", \"d\"]", "\"missing\", \"rest\"]", 1);
+        let on_a_member = on_a_member + "[layer.rest]\nkind = \"slice\"\nof = \"d\"\nsize = \"2MiB\"\n";
+        assert_eq!(names(&on_a_member), ["log", "rest", "array", "cache"]);
+    }
+
+    #[test]
+    fn a_log_that_is_too_small_for_the_journal_says_so() {
+        let small = silent("").replacen("memory = \"80MiB\"", "memory = \"32MiB\"", 1);
+        let Err(error) = parse(&small).unwrap().build(&mut AsStated) else { panic!("32 MiB are not enough") };
+        assert!(error.to_string().contains("journal = \"none\""), "{error}");
     }
 }

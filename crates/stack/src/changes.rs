@@ -1,0 +1,155 @@
+//! Changes to a stack file after it is read: what options of a command ask for, and what it takes to go on without missing devices.
+
+use dcd_engine::log_cache::LogCacheConfig;
+
+use crate::fields::Located;
+use crate::file::StackFile;
+use crate::kinds::{LayerKind, MirrorSpec, RaidSpec};
+use crate::write_hole;
+
+impl StackFile {
+    fn log_caches_mut(&mut self) -> impl Iterator<Item = &mut LogCacheConfig> {
+        self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
+            LayerKind::LogCache { config, .. } => Some(&mut **config),
+            _ => None,
+        })
+    }
+
+    /// The arrays, with their names.
+    fn arrays_mut(&mut self) -> impl Iterator<Item = (&str, &mut RaidSpec)> {
+        self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
+            LayerKind::Raid(raid) => Some((layer.name.as_str(), raid)),
+            _ => None,
+        })
+    }
+
+    /// The mirrored logs, with their names.
+    fn mirrors_mut(&mut self) -> impl Iterator<Item = (&str, &mut MirrorSpec)> {
+        self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
+            LayerKind::Mirror(mirror) => Some((layer.name.as_str(), mirror)),
+            _ => None,
+        })
+    }
+
+    /// Lets every log cache start although acknowledged records of its log are damaged, and every array although its parity is
+    /// in doubt and members are missing.
+    pub fn accept_damage(&mut self) {
+        self.log_caches_mut().for_each(|config| config.accept_damage = true);
+        self.arrays_mut().for_each(|(_, raid)| raid.config.accept_damage = true);
+    }
+
+    /// Lets every log cache start although another machine has served its log last, and has not stopped it.
+    pub fn take_over(&mut self) {
+        self.log_caches_mut().for_each(|config| config.take_over = true);
+    }
+
+    /// Has every log cache take over what its data disk has grown by.
+    pub fn grow(&mut self) {
+        self.log_caches_mut().for_each(|config| config.grow = true);
+    }
+
+    /// Has log caches keep what they answer although the server may be killed.
+    pub fn outlive_server(&mut self) {
+        self.log_caches_mut().for_each(|config| config.outlives_server = true);
+    }
+
+    /// Lets mirrored logs start although legs are missing that are not known to have failed.
+    pub fn degrade_mirrors(&mut self) {
+        self.mirrors_mut().for_each(|(_, mirror)| mirror.degraded = true);
+    }
+
+    /// Takes all RAM for volatile, whatever the layers declare: for a process that relies on flushes.
+    pub fn without_non_volatile(&mut self) {
+        for layer in &mut self.layers {
+            match &mut layer.kind {
+                LayerKind::WriteCache(cache) => cache.config.non_volatile = false,
+                LayerKind::Raid(raid) => raid.config.non_volatile = false,
+                _ => {}
+            }
+        }
+    }
+
+    /// Lets no array begin a resync or a rebuild, and has no leg filled: for what is only looked at.
+    pub fn without_passes(&mut self) {
+        self.mirrors_mut().for_each(|(_, mirror)| mirror.only_looks = true);
+        self.arrays_mut().for_each(|(_, raid)| raid.config.pass_rate = 0);
+    }
+
+    /// Takes legs out of a mirrored log that are not there. One stays in any case: its start says what is wrong.
+    pub fn leave_out_legs(&mut self, mirror: &str, names: &[&str]) {
+        let Some((_, mirror)) = self.mirrors_mut().find(|(name, _)| *name == mirror) else { return };
+        let is_there = |leg: &Located| !names.contains(&leg.text.as_str());
+        if mirror.of.iter().any(is_there) {
+            mirror.of.retain(is_there);
+        }
+    }
+
+    /// Takes members and spares out of an array, as if they were not there: "missing" stands in the places of the members.
+    pub fn leave_out(&mut self, array: &str, names: &[&str]) {
+        let Some((_, raid)) = self.arrays_mut().find(|(name, _)| *name == array) else { return };
+        let is_there = |device: &Located| !names.contains(&device.text.as_str());
+        for (devices, places) in
+            [(&mut raid.of, &mut raid.config.present), (&mut raid.spares, &mut raid.config.spares)]
+        {
+            let there = places.iter_mut().filter(|there| **there);
+            there.zip(devices.iter()).for_each(|(there, device)| *there = is_there(device));
+            devices.retain(is_there);
+        }
+    }
+
+    /// Forgets all devices and layers that some parts do not stand on.
+    pub fn keep_only(&mut self, parts: &[&str]) {
+        let needed = self.needed_by(parts);
+        self.devices.retain(|device| needed.contains(&device.name));
+        self.layers.retain(|layer| needed.contains(&layer.name));
+    }
+
+    /// The same stack with these members in an array, in the order of their roles, none where one is missing; and without spares.
+    pub fn with_members(&self, array: &str, members: &[Option<&str>]) -> StackFile {
+        let mut file = self.clone();
+        if let Some((_, raid)) = file.arrays_mut().find(|(name, _)| *name == array) {
+            let known: Vec<Located> = raid.of.drain(..).chain(raid.spares.drain(..)).collect();
+            let located = |name: &&str| known.iter().find(|known| known.text == **name).cloned();
+            raid.of = members.iter().flatten().filter_map(located).collect();
+            raid.config.present = members.iter().map(Option::is_some).collect();
+            raid.config.spares.clear();
+        }
+        file
+    }
+
+    /// The same stack without a log cache: what stood on the cache stands on its data disk.
+    pub fn without_cache(&self, cache: &str) -> StackFile {
+        let mut file = self.clone();
+        let Some(LayerKind::LogCache { data, .. }) = self.layer(cache).map(|layer| &layer.kind) else {
+            return file;
+        };
+        file.layers.retain(|layer| layer.name != cache);
+        write_hole::open_again(&mut file.layers, cache);
+        let belows = file.layers.iter_mut().flat_map(|layer| layer.kind.below_mut());
+        for below in belows.filter(|below| below.text == cache) {
+            below.text.clone_from(&data.text);
+        }
+        if file.export == cache {
+            file.export.clone_from(&data.text);
+        }
+        file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::{DeviceIndex, Extent, Lba};
+
+    use crate::testing::{AsStated, LOGICAL, parse};
+
+    #[test]
+    fn without_its_cache_a_stack_serves_the_data_disk() {
+        let file = parse(LOGICAL).unwrap().without_cache("cache");
+        assert_eq!(file.export, "data");
+        assert_eq!(file.log_caches().count(), 0);
+        let built = file.build(&mut AsStated).unwrap();
+        assert_eq!(built.parts.layers.keys().collect::<Vec<_>>(), ["data"], "the log is not even opened");
+        let rest = Extent::new(Lba(64 << 11), (2 << 20) - (64 << 11));
+        assert_eq!(built.parts.place("data"), Some((DeviceIndex(0), rest)));
+    }
+}

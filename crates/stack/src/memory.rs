@@ -1,0 +1,51 @@
+//! How much RAM a stack takes.
+
+use dcd_engine::LINE_BYTES;
+use dcd_engine::log_cache::Reads;
+use dcd_engine::log_cache::table::LookupTable;
+
+use crate::device::DeviceSource;
+use crate::file::StackFile;
+use crate::kinds::LayerKind;
+
+impl StackFile {
+    /// The RAM that the stack will take when it is served, as far as the file says: caches, buffers, and disks in RAM.
+    pub fn memory_bytes(&self) -> u64 {
+        let devices = self.devices.iter().map(|device| match device.source {
+            DeviceSource::Memory { size } => size,
+            DeviceSource::Path { .. } | DeviceSource::Remote(_) => 0,
+        });
+        devices.fold(self.layers_memory_bytes(), u64::saturating_add)
+    }
+
+    /// The same of its layers alone.
+    pub fn layers_memory_bytes(&self) -> u64 {
+        let layers = self.layers.iter().map(|layer| match &layer.kind {
+            LayerKind::LogCache { log, config, .. } => {
+                // As much again for reading the log.
+                let buffers = 2 * config.destage_memory as u128;
+                let lines = u128::from(self.stated_bytes(&log.text)) / u128::from(LINE_BYTES);
+                let ghosts = if config.reads == Reads::Keep { lines } else { 0 };
+                let table = lines * u128::from(LookupTable::LINE_RAM_BYTES) + ghosts;
+                u64::try_from(buffers + table).unwrap_or(u64::MAX)
+            }
+            LayerKind::WriteCache(cache) => cache.config.write_bytes.saturating_add(cache.config.read_bytes),
+            LayerKind::Raid(raid) => raid.config.cache_bytes.saturating_add(raid.config.pass_bytes),
+            _ => 0,
+        });
+        layers.fold(0, u64::saturating_add)
+    }
+
+    /// The size of a part of the stack, where the file says it; else 0.
+    fn stated_bytes(&self, part: &str) -> u64 {
+        match (self.device(part).map(|device| &device.source), self.layer(part).map(|layer| &layer.kind)) {
+            (Some(DeviceSource::Memory { size }), _) => *size,
+            (Some(DeviceSource::Path { size, .. }), _) => size.unwrap_or(0),
+            (None, Some(LayerKind::Slice(slice))) => slice.size_bytes.unwrap_or(0),
+            (None, Some(LayerKind::Mirror(mirror))) => {
+                mirror.of.iter().map(|leg| self.stated_bytes(&leg.text)).max().unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+}

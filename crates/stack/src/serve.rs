@@ -1,0 +1,173 @@
+//! The front-ends of a stack file, `[serve]`: where clients, control commands and monitoring connect.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use crate::error::StackFileError;
+use crate::fields::Fields;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// The number of a ublk device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UblkNumber {
+    /// The device that the stack has had, or else one with a free number.
+    Any,
+    Is(u32),
+}
+
+/// ublk numbers devices by the minors of one major.
+const UBLK_NUMBER_MAX: u64 = (1 << 20) - 1;
+
+/// The front-ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serve {
+    pub nbd: Vec<Address>,
+    /// The name of the NBD export; clients that ask for no name get it too.
+    pub nbd_name: String,
+    /// The directory of the certificates that the TCP addresses among them are served with.
+    pub nbd_tls: Option<PathBuf>,
+    /// NBD clients may outlive the server: what it answers does too.
+    pub nbd_recovery: bool,
+    /// A directory on which one image file appears.
+    pub fuse: Option<PathBuf>,
+    /// A block device of the kernel, /dev/ublkbN.
+    pub ublk: Option<UblkNumber>,
+    /// It outlives its server.
+    pub ublk_recovery: bool,
+    /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
+    pub control: Option<PathBuf>,
+    /// Where a monitoring system fetches metrics.
+    pub metrics: Option<Address>,
+}
+
+pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileError> {
+    let addresses = fields.texts("nbd")?;
+    let nbd_tls = fields.text("nbd-tls")?.map(|path| dir.join(path.text));
+    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(nbd_tls.is_some());
+    let mut nbd = Vec::new();
+    for address in addresses {
+        let parsed = match parse_address(&address.text, dir) {
+            Ok(Address::Tcp(address)) if !address.ip().is_loopback() && !remote => {
+                Err(AddressError::Remote(address))
+            }
+            parsed => parsed,
+        };
+        nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
+    }
+    let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
+    let nbd_recovery = fields.flag("nbd-recovery")?.unwrap_or(false);
+    if nbd_recovery && nbd.is_empty() {
+        let span = fields.value_span("nbd-recovery");
+        return Err(fields.error(span, "\"nbd-recovery\" belongs to \"nbd\", which is not there"));
+    }
+    let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
+    let ublk = if fields.is_number("ublk") {
+        let number = fields.number_in("ublk", 0..=UBLK_NUMBER_MAX)?;
+        number.and_then(|number| u32::try_from(number).ok()).map(UblkNumber::Is)
+    } else {
+        match fields.flag("ublk") {
+            Ok(wanted) => wanted.unwrap_or(false).then_some(UblkNumber::Any),
+            Err(_) => {
+                let span = fields.value_span("ublk");
+                return Err(fields.error(span, "\"ublk\" must be true, false, or the number of the device"));
+            }
+        }
+    };
+    let ublk_recovery = fields.flag("ublk-recovery")?.unwrap_or(true);
+    let control = fields.text("control")?.map(|path| dir.join(path.text));
+    let metrics = match fields.text("metrics")? {
+        Some(address) => Some(
+            read_metrics(&address.text, dir)
+                .map_err(|why| fields.error(address.span, format!("\"metrics\": {why}")))?,
+        ),
+        None => None,
+    };
+    if nbd_tls.is_some() && !nbd.iter().any(|address| matches!(address, Address::Tcp(_))) {
+        let span = fields.value_span("nbd-tls");
+        return Err(fields.error(span, "\"nbd-tls\" belongs to a tcp: address of \"nbd\", and there is none"));
+    }
+    fields.finish()?;
+    Ok(Serve { nbd, nbd_name, nbd_tls, nbd_recovery, fuse, ublk, ublk_recovery, control, metrics })
+}
+
+fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
+    match parse_address(text, dir)? {
+        Address::Tcp(address) if !address.ip().is_loopback() => Err(AddressError::RemoteMetrics(address)),
+        address => Ok(address),
+    }
+}
+
+/// Something that is no address to serve on.
+#[derive(Debug, thiserror::Error)]
+enum AddressError {
+    #[error("there is no path behind unix:, like \"unix:disk.sock\"")]
+    NoPath,
+    #[error("\"{0}\" must start with unix: or tcp:, like \"unix:disk.sock\"")]
+    Kind(String),
+    #[error("\"{0}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\"")]
+    NoPort(String),
+    #[error(
+        "{0} can be reached from other hosts, and there is neither encryption nor a password: name certificates with nbd-tls = \"DIR\", use \
+         a unix socket through ssh, or accept that with nbd-allow-remote = true"
+    )]
+    Remote(SocketAddr),
+    #[error(
+        "{0} can be reached from other hosts, and there is neither encryption nor a password: use tcp:PORT, which is the loopback address, and \
+         let an agent or a proxy on this host pass the metrics on"
+    )]
+    RemoteMetrics(SocketAddr),
+}
+
+/// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback.
+fn parse_address(text: &str, dir: &Path) -> Result<Address, AddressError> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err(AddressError::NoPath);
+        }
+        return Ok(Address::Unix(dir.join(path)));
+    }
+    let Some(address) = text.strip_prefix("tcp:") else {
+        return Err(AddressError::Kind(text.to_owned()));
+    };
+    let address = match address.parse::<u16>() {
+        Ok(port) => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port),
+        Err(_) => address.parse().map_err(|_| AddressError::NoPort(address.to_owned()))?,
+    };
+    Ok(Address::Tcp(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{LOGICAL, parse};
+
+    #[test]
+    fn tcp_is_loopback_unless_spelled_out() {
+        let file = parse(&LOGICAL.replace("unix:disk.sock", "tcp:10809")).unwrap();
+        assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
+        let metrics = |address: &str| {
+            let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", &format!("metrics = \"{address}\""));
+            parse(&text).unwrap().serve.metrics.unwrap().to_string()
+        };
+        assert_eq!(metrics("tcp:9850"), "tcp:127.0.0.1:9850");
+        assert_eq!(metrics("tcp:[::1]:9850"), "tcp:[::1]:9850");
+        assert_eq!(metrics("unix:m.sock"), "unix:/stacks/m.sock");
+        let remote =
+            LOGICAL.replace("nbd = \"unix:disk.sock\"", "nbd = \"tcp:[::]:1\"\nnbd-allow-remote = true");
+        assert_eq!(parse(&remote).unwrap().serve.nbd[0].to_string(), "tcp:[::]:1");
+    }
+}
