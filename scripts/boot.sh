@@ -20,14 +20,10 @@ seconds_max=${SECONDS_MAX:-300}
 "$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod e2fsprogs systemd dpkg-dev >&2
 mapfile -t missing < <(missing_things 500 dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip modprobe depmod mkfs.ext4 e2fsck qemu-system-x86_64 busybox cpio xz)
 [ -x /usr/lib/systemd/systemd ] || missing+=(systemd)
-release=
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
 # Not installed, as this machine has no use for it.
 unpack udev || missing+=("Debian's package udev")
-if [ ${#missing[@]} -gt 0 ]; then
-    (IFS=,; echo "SKIPPED: no machine is started with a stack; missing: ${missing[*]}")
-    exit 0
-fi
+skip_if_missing "no machine is started with a stack"
 
 begin_work boot
 # Of the same program; the second one is an upgrade.

@@ -48,10 +48,7 @@ log_mib=512
 
 "$here/packages.sh" user-mode-linux mdadm kmod qemu-system-common fio fuse3 e2fsprogs
 mapfile -t missing < <(missing_things 6000 linux.uml mdadm modprobe qemu-storage-daemon fio fusermount3 mkfs.ext4)
-if [ ${#missing[@]} -gt 0 ]; then
-    (IFS=,; echo "SKIPPED: md is not compared; missing: ${missing[*]}")
-    exit 0
-fi
+skip_if_missing "md is not compared"
 
 begin_work compare
 

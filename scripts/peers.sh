@@ -111,7 +111,6 @@ build_writeboost() {
 "$here/packages.sh" user-mode-linux qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio fuse3 e2fsprogs dmsetup \
     nbd-client sqlite3 postmark dbench gcc make >&2
 mapfile -t missing < <(missing_things 3000 fio fusermount3 modprobe depmod mkfs.ext2 mkfs.ext4 sqlite3 awk tar)
-release=
 bed_reasons=()
 have_bed() { # BED
     local tool tools=(qemu-system-x86_64 busybox cpio xz)
@@ -127,10 +126,7 @@ case ${BED:-} in
     *) fail "there is no bed \"$BED\": use qemu or uml" ;;
 esac
 [ -n "$bed" ] || missing+=("a kernel to boot (${bed_reasons[*]})")
-if [ ${#missing[@]} -gt 0 ]; then
-    (IFS=,; echo "SKIPPED: dcd is not compared with its peers; missing: ${missing[*]}")
-    exit 0
-fi
+skip_if_missing "dcd is not compared with its peers"
 
 skipped=()
 skip() { # KIND NAME REASON: takes a setup or a workload out

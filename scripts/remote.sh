@@ -28,12 +28,8 @@ seconds_max=${SECONDS_MAX:-3000}
 
 "$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio dmsetup nbd-client nbdkit iproute2 >&2
 mapfile -t missing < <(missing_things 2000 fio modprobe depmod dmsetup nbd-client nbdkit ip tc qemu-system-x86_64 busybox cpio xz)
-release=
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
-if [ ${#missing[@]} -gt 0 ]; then
-    (IFS=,; echo "SKIPPED: no remote disk is tried under a kernel that has netem; missing: ${missing[*]}")
-    exit 0
-fi
+skip_if_missing "no remote disk is tried under a kernel that has netem"
 
 begin_work remote
 mkdir "$work/bin"
@@ -46,17 +42,7 @@ make_initramfs nbd ublk_drv dm-writecache null_blk veth sch_netem
 # shellcheck disable=SC2034,SC2054 # for qemu.sh
 emulation=(-accel tcg,thread=single -icount shift=0,sleep=off -smp 1)
 start_qemu "$here/remote/guest.sh" "HERE=$here"
-: > "$work/results"
-shown=0
-show_results() {
-    local lines
-    lines=$(wc -l < "$work/results")
-    [ "$lines" -gt $shown ] || return 0
-    tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
-    shown=$lines
-}
-watch_machine remote show_results
-show_results
+watch_results remote
 awk -F';' "$summary"'
     $1 == "measured" {
         row = $3 ";" $4

@@ -21,12 +21,8 @@ seconds_max=${SECONDS_MAX:-1200}
 
 "$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio e2fsprogs nbd-client stress-ng >&2
 mapfile -t missing < <(missing_things 700 fio stress-ng modprobe depmod mkfs.ext4 e2fsck blkdiscard qemu-system-x86_64 busybox cpio xz)
-release=
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
-if [ ${#missing[@]} -gt 0 ]; then
-    (IFS=,; echo "SKIPPED: ublk is not tried under a kernel that has it; missing: ${missing[*]}")
-    exit 0
-fi
+skip_if_missing "ublk is not tried under a kernel that has it"
 
 parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
     queues fsx stress}
@@ -57,17 +53,7 @@ SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
 make_initramfs ext4 nbd ublk_drv fuse loop null_blk
 start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/"{data,log,file,data2,log2}.img
-: > "$work/results"
-shown=0
-show_results() {
-    local lines
-    lines=$(wc -l < "$work/results")
-    [ "$lines" -gt $shown ] || return 0
-    tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
-    shown=$lines
-}
-watch_machine ublk show_results
-show_results
+watch_results ublk
 awk -F';' "$summary"'
     $1 == "measured" { seen[$3, $4]++; value["rate", $3, $4, seen[$3, $4]] = $5; value["cost", $3, $4, seen[$3, $4]] = $6; any = 1 }
     # Ratios to ublk in the same round.

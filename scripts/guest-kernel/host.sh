@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154,SC2034 # the caller sets and uses some
-# The host's half of a measurement under a kernel of its own, for compare-md.sh and peers.sh: the working directory, the servers of
-# modelled disks, the kernel as a process, and the end of all of them. guest.sh is the other half.
+# The host's half of what is tested or measured under a kernel of its own: the working directory, the servers of modelled disks, the
+# kernel as a process, and the end of all of them. guest.sh is the other half.
 #
 # The caller sets: dcd (a program that knows modelled disks), seconds_max (a run that takes longer has hung), and exports (the names of
 # the disks' servers).
@@ -32,6 +32,12 @@ missing_things() { # MIB TOOL...
     done
     room=$(df --output=avail --block-size=1M /dev/shm 2> /dev/null | tail -1)
     [ "${room:-0}" -ge "$mib" ] || echo "$mib MiB in /dev/shm"
+}
+
+skip_if_missing() { # WHAT-IS-NOT-DONE: ends the script if something is in $missing
+    [ ${#missing[@]} -gt 0 ] || return 0
+    (IFS=,; echo "SKIPPED: $1; missing: ${missing[*]}")
+    exit 0
 }
 
 stop_all() {
@@ -150,6 +156,22 @@ watch_machine() { # SETUP COMMAND
     done
     if [ -e "$work/failed" ]; then fail "$1: $(cat "$work/failed")"; fi
     [ -e "$work/done" ] || fail "$1: the kernel stopped: $(tail -n 5 "$work/machine.log")"
+}
+
+# As watch_machine, and shows each line that the guest writes to $work/results.
+watch_results() { # SETUP
+    : > "$work/results"
+    shown=0
+    watch_machine "$1" show_results
+    show_results
+}
+
+show_results() {
+    local lines
+    lines=$(wc -l < "$work/results")
+    [ "$lines" -gt $shown ] || return 0
+    tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
+    shown=$lines
 }
 
 # A run in which no flush came to a disk kept no promise.

@@ -4,6 +4,8 @@
 
 packages=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")/target/guest-kernel
 mkdir -p "$packages"
+# The kernel's release: have_kernel finds it.
+release=
 # Modules that are not of the kernel's package.
 more_modules=()
 # How the guest's processors are emulated.
