@@ -142,6 +142,8 @@ fn clients_do_not_see_that_the_server_of_the_data_disk_is_killed() {
     let mut other = Some(far.serve());
     // All that is written soon goes to the other machine.
     let near = near(&far, "data", "", "idle-empty = \"1ms\"\nbypass = \"0\"");
+    // A log that is full would have clients wait for the other machine.
+    File::options().write(true).open(near.path("log.img")).unwrap().set_len(64 * MIB).unwrap();
     near.format();
     let server = near.serve();
     let mut versions = vec![0; (16 * MIB / BLOCK) as usize];
