@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034 # the caller sets and uses some
 # The guest's half of a measurement under a kernel of its own, for the first programs that compare-md.sh and peers.sh boot. The host's
-# files are the root, read only; the host's working directory comes on /mnt, where "done" or "failed" ends the run.
+# files are the root, read only; the host's working directory comes on /mnt, where "begun" says that all is mounted, and "done" or "failed"
+# ends the run.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
 
 mount_all() { # TYPE SOURCE OPTIONS: how the working directory is mounted
@@ -15,6 +16,7 @@ mount_all() { # TYPE SOURCE OPTIONS: how the working directory is mounted
     mount -t "$1" "$2" /mnt -o "$3"
     # Where a user-mode kernel has its modules, modprobe does not look.
     ln -s /usr/lib/uml/modules /tmp/lib/lib/modules
+    : > /mnt/begun
 }
 
 power_off() {

@@ -10,6 +10,7 @@ work=
 servers=()
 storage=
 machine=
+booted=()
 # A subshell with servers and a machine of its own.
 running=
 exports=()
@@ -125,8 +126,9 @@ start_storage() { # ID FILE BLOCKDEV-OPTIONS, again and again
     fail "qemu-storage-daemon does not start: $(cat "$work/storage.log")"
 }
 
-start_machine() { # PROGRAM ARGUMENT...: boots a kernel that ends by writing "done" or "failed" to $work
-    rm -f "$work/done" "$work/failed" "$work/stuck"
+start_machine() { # PROGRAM ARGUMENT...: boots a kernel that writes "begun" to $work, and at the end "done" or "failed"
+    booted=("$@")
+    rm -f "$work/done" "$work/failed" "$work/stuck" "$work/begun"
     setsid "$@" > "$work/machine.log" 2>&1 < /dev/null &
     machine=$!
 }
@@ -146,8 +148,10 @@ hung() { # SETUP
     fail "$1 took more than $seconds_max s; which disks owe an answer, who waits, and what the servers know, is above"
 }
 
-# Waits for the machine's end; COMMAND runs again and again meanwhile.
+# Waits for the machine's end; COMMAND runs again and again meanwhile. An emulated kernel that stops before anything of ours has run in
+# it is booted once more.
 watch_machine() { # SETUP COMMAND
+    local again=${3:-}
     local end=$((SECONDS + seconds_max))
     while kill -0 "$machine" 2> /dev/null && [ ! -e "$work/done" ] && [ ! -e "$work/failed" ]; do
         [ $SECONDS -lt $end ] || hung "$1"
@@ -155,7 +159,14 @@ watch_machine() { # SETUP COMMAND
         sleep 0.02
     done
     if [ -e "$work/failed" ]; then fail "$1: $(cat "$work/failed")"; fi
-    [ -e "$work/done" ] || fail "$1: the kernel stopped: $(tail -n 5 "$work/machine.log")"
+    [ -e "$work/done" ] && return
+    if [ -z "$again" ] && [ ! -e "$work/begun" ]; then
+        echo "$1: the kernel stopped as it came up, and is booted once more: $(tail -n 40 "$work/machine.log")" >&2
+        start_machine "${booted[@]}"
+        watch_machine "$1" "$2" again
+        return
+    fi
+    fail "$1: the kernel stopped: $(tail -n 40 "$work/machine.log")"
 }
 
 # As watch_machine, and shows each line that the guest writes to $work/results.
@@ -169,7 +180,7 @@ watch_results() { # SETUP
 show_results() {
     local lines
     lines=$(wc -l < "$work/results")
-    [ "$lines" -gt $shown ] || return 0
+    [ "$lines" -gt "$shown" ] || return 0
     tail -n +$((shown + 1)) "$work/results" | head -n $((lines - shown))
     shown=$lines
 }
