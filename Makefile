@@ -30,6 +30,9 @@ help:
 build:
 	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-sim
 
+# For tests alone: partitions, and a browser that reports are shown in.
+test test-product: DEBIAN_PACKAGES += fdisk chromium
+
 test: packages
 	./scripts/test.sh
 
