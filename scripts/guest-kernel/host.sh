@@ -150,7 +150,7 @@ hung() { # SETUP
 
 # Waits for the machine's end; COMMAND runs again and again meanwhile. An emulated kernel that stops before anything of ours has run in
 # it is booted once more.
-watch_machine() { # SETUP COMMAND
+watch_machine() { # SETUP COMMAND [again]
     local again=${3:-}
     local end=$((SECONDS + seconds_max))
     while kill -0 "$machine" 2> /dev/null && [ ! -e "$work/done" ] && [ ! -e "$work/failed" ]; do

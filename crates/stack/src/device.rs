@@ -29,7 +29,7 @@ pub struct RemoteSource {
     /// The URI with whole paths: it stands for the device where others have a path.
     pub text: PathBuf,
     pub uri: Uri,
-    /// What the server has not answered for this long fails; none: it waits for ever.
+    /// A request fails that the server has not answered for so long; with none it waits for ever.
     pub timeout: Option<Duration>,
 }
 
@@ -45,7 +45,7 @@ impl RemoteSource {
 }
 
 impl DeviceSource {
-    /// What a path names: a file, a block device, or by a URI an export.
+    /// A path names a file or a block device, and a URI an export.
     ///
     /// # Errors
     /// What is wrong with the URI.
@@ -56,7 +56,7 @@ impl DeviceSource {
         }
     }
 
-    /// What a path that was typed names, wherever it is read: a relative one is completed.
+    /// A path or URI that was typed, with a relative path completed: it names the same in every directory.
     ///
     /// # Errors
     /// What is wrong with the URI, or that there is no current directory.
@@ -74,7 +74,7 @@ impl DeviceSource {
         }
     }
 
-    /// The same, wherever it is read: a relative path is completed.
+    /// The same, with a relative path completed: it names the same in every directory.
     ///
     /// # Errors
     /// Where there is no current directory.
@@ -134,7 +134,7 @@ fn is_without_medium(path: &Path) -> bool {
         }
 }
 
-/// How long it is waited for a server that may be gone.
+/// A server that may be gone has so long to take a connection.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.
