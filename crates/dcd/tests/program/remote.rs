@@ -15,7 +15,7 @@ use crate::common::{MIB, Nbd, Place, expect, tool};
 const BLOCK: u64 = 4096;
 
 /// The other machine: it serves `disk.img`, which has this size.
-fn far(mib: u64) -> Place {
+pub fn far(mib: u64) -> Place {
     let place = Place::new();
     File::create(place.path("disk.img")).unwrap().set_len(mib * MIB).unwrap();
     let text = "export = \"disk\"\n[serve]\nnbd = \"unix:nbd.sock\"\nnbd-name = \"disk\"\ncontrol = \"control.sock\"\n[device.disk]\npath = \"disk.img\"\n";
@@ -24,7 +24,7 @@ fn far(mib: u64) -> Place {
 }
 
 /// A stack whose part of this name, `log` or `data`, is on the other machine.
-fn near(far: &Place, part: &str, more_device: &str, more_cache: &str) -> Place {
+pub fn near(far: &Place, part: &str, more_device: &str, more_cache: &str) -> Place {
     let place = Place::new();
     let uri = format!("nbd+unix:///disk?socket={}", far.path("nbd.sock").display());
     let (log, data) = match part {
@@ -100,7 +100,7 @@ fn compare(file: &File, versions: &[u64]) {
 }
 
 /// A server that is killed when it is dropped.
-struct Foreign(Child);
+pub struct Foreign(pub Child);
 
 impl Drop for Foreign {
     fn drop(&mut self) {
@@ -111,7 +111,7 @@ impl Drop for Foreign {
 
 impl Foreign {
     /// Has another program than dcd serve the other machine's disk.
-    fn start(program: &Path, far: &Place) -> Foreign {
+    pub fn start(program: &Path, far: &Place) -> Foreign {
         let (socket, disk) = (far.path("nbd.sock"), far.path("disk.img"));
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(program);
