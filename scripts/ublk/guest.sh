@@ -67,7 +67,7 @@ report() {
 wait_ready() {
     looks=0
     until [ -s /tmp/ready ]; do
-        kill -0 $server 2> /dev/null || die "dcd serve: $(cat /tmp/server.log)"
+        kill -0 $server 2> /dev/null || die "dcd serve: $(report)"
         looks=$((looks + 1))
         [ $looks -lt 1200 ] || die "the server is not ready after 60 s: $(report)"
         sleep 0.05

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output};
 
 use crate::common::{Place, dcd, expect, skip};
 
@@ -12,18 +13,22 @@ const CONTROL: &str = "/dev/ublk-control";
 const PARTS: [&str; 9] =
     ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow", "queues", "removed_killed"];
 
+/// Where the driver waits for a request of a server that has ended. Nothing of dcd is left then that could answer it.
+const REQUEST_LOST: &str = "ublk_wait_tagset_rqs_idle";
+
 /// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery; what
 /// `dcd attach` makes of NBD, and kills below that; a data disk that grows below both;
 /// devices that are removed while their server is killed.
 #[test]
 fn ublk_and_nbd_under_a_kernel_that_has_them() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
-    let run = std::process::Command::new(script)
-        .arg(dcd().get_program())
-        .env("PARTS", PARTS.join(" "))
-        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("REMOVALS", "1"), ("SECONDS_MAX", "700")])
-        .output()
-        .unwrap();
+    let mut run = run_parts();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    if !run.status.success() && said.contains(REQUEST_LOST) {
+        println!(
+            "this kernel has lost a request, and is booted once more (docs/clients.md, limits of kernels):\n{said}"
+        );
+        run = run_parts();
+    }
     let said = String::from_utf8_lossy(&run.stdout);
     if let Some(reason) = said.lines().find_map(|line| line.strip_prefix("SKIPPED: ")) {
         return skip(reason);
@@ -32,6 +37,16 @@ fn ublk_and_nbd_under_a_kernel_that_has_them() {
     for part in PARTS {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: good"))), "{part}: {said}");
     }
+}
+
+fn run_parts() -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ublk.sh");
+    Command::new(script)
+        .arg(dcd().get_program())
+        .env("PARTS", PARTS.join(" "))
+        .envs([("KILLS", "2"), ("RECOVERIES", "1"), ("REMOVALS", "1"), ("SECONDS_MAX", "700")])
+        .output()
+        .unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Finding, Level, Machine};
 type Version = (u32, u32);
 
 /// Something that is known to be wrong with ublk in some versions: from the first, before the second. Seen by its users (their reports,
-/// 2025 and 2026).
+/// 2025 and 2026), or here.
 struct Known {
     from: Version,
     before: Version,
@@ -19,7 +19,7 @@ struct Known {
     level: Level,
 }
 
-const KNOWN: [Known; 4] = [
+const KNOWN: [Known; 5] = [
     Known {
         from: (6, 17),
         before: (6, 18),
@@ -43,6 +43,14 @@ const KNOWN: [Known; 4] = [
         found: "before 6.19 a start looks for partitions through the device itself: a server that is killed at that moment leaves tasks \
                 that hang",
         action: "nothing, unless that happens: then restart the machine",
+        level: Level::Note,
+    },
+    Known {
+        from: (6, 0),
+        before: (6, 16),
+        of: None,
+        found: "before 6.16 a request that comes just as a server ends may be lost in the kernel: then its device has no next server",
+        action: "nothing, unless that happens: then restart the machine; what was answered is in the log",
         level: Level::Note,
     },
     Known {
