@@ -62,14 +62,26 @@ impl Inputs {
         }
     }
 
-    /// Refuses a result that would be written over an input or over a disk. A long run asks before its work.
+    /// Refuses a result that would be written over an input or over a disk, or cannot be written. A long run asks before its work, and
+    /// what is there stays until there is something to take its place.
     pub fn check(&self, output: &Path) -> Result<(), OutputError> {
-        let (name, metadata) = match output == Path::new("-") {
-            true => ("standard output".to_owned(), of_descriptor(io::stdout().as_fd())),
-            false => (output.display().to_string(), std::fs::metadata(output)),
+        if output == Path::new("-") {
+            let metadata = of_descriptor(io::stdout().as_fd());
+            return metadata.map_or(Ok(()), |it| self.check_opened("standard output".to_owned(), &it));
+        }
+        let name = output.display().to_string();
+        let written = match std::fs::metadata(output) {
+            Ok(metadata) => {
+                self.check_opened(name.clone(), &metadata)?;
+                output
+            }
+            Err(_) => match output.parent() {
+                Some(parent) if parent != Path::new("") => parent,
+                _ => Path::new("."),
+            },
         };
-        // What is not there, or cannot be looked at, is told by opening it.
-        metadata.map_or(Ok(()), |metadata| self.check_opened(name, &metadata))
+        rustix::fs::access(written, rustix::fs::Access::WRITE_OK)
+            .map_err(|source| OutputError::Io { output: name, source: source.into() })
     }
 
     fn check_opened(&self, output: String, metadata: &Metadata) -> Result<(), OutputError> {

@@ -25,9 +25,8 @@ pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
         args.files.iter().cloned().chain(args.load.trace.iter().flat_map(|trace| inputs_of_trace(trace))),
     );
     let load = load(args)?;
-    // Before the work is done, and not where there is no trace.
-    let outputs = [&args.csv, &args.html];
-    outputs.into_iter().flatten().try_for_each(|output| inputs.create(output).map(drop))?;
+    // Before the work is done.
+    [&args.csv, &args.html].into_iter().flatten().try_for_each(|output| inputs.check(output))?;
     let bar = progress(args.reading.quiet, "requests");
     bar.set_length(load.requests() * args.files.len() as u64);
     let ran = run_all(args, &load, &bar)?;

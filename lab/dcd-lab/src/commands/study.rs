@@ -32,11 +32,7 @@ fn measure(args: &StudyRun) -> Result<(), Failure> {
     // A drive file may be named as the value of a parameter.
     let inputs =
         Inputs::new(args.set.iter().filter_map(|set| set.split_once('=')).map(|(_, value)| value.trim()));
-    if let Some(path) = &args.doc {
-        inputs.check(path)?;
-        let opened = std::fs::File::options().append(true).create(true).open(path);
-        opened.map_err(|e| Failure::io(path.display(), e))?;
-    }
+    args.doc.iter().try_for_each(|path| inputs.check(path))?;
     let outcomes = dcd_studies::run(&args.name, &options)?;
     for outcome in &outcomes {
         println!("{}", dcd_studies::text_report(outcome));

@@ -130,6 +130,13 @@ fn what_cannot_be_replayed_is_refused_with_advice() {
         "trace.csv is the same file as trace.csv, which is read",
     );
     expect(&both(&place, &["--html", "no/page.html"]), 1, "no/page.html: No such file");
+    fs::write(place.path("old.csv"), "older").unwrap();
+    expect(
+        &simulate(&place, &["none.toml", "--workload", "mixed", "--csv", "old.csv"]),
+        1,
+        "none.toml: cannot be read",
+    );
+    assert_eq!(fs::read_to_string(place.path("old.csv")).unwrap(), "older", "nothing has taken its place");
     expect(&both(&place, &["--interval", "0s"]), 2, "longer than nothing");
     let many = [&["plain.toml"; 11][..], &["--trace", "trace.csv"]].concat();
     expect(&simulate(&place, &many), 1, "name 10 at most");
