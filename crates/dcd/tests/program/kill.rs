@@ -152,9 +152,9 @@ type Request = fn(&mut Oracle, &mut Nbd) -> io::Result<()>;
 const WRITES: Request = |oracle, nbd| (0..16).try_for_each(|block| oracle.write(nbd, block));
 const WRITES_AND_FLUSH: Request = |oracle, nbd| WRITES(oracle, nbd).and_then(|()| oracle.flush(nbd));
 
-/// How many blocks are not what they may be after a kill, where the log has stopped taking writes before this request:
-/// what is answered then is in RAM alone, however fast or slow this machine is. The log is on another machine, whose
-/// server is stopped. A request that may not be `answered` is given a while.
+/// Kills a server whose log has stopped taking writes before `request`, and counts the blocks that are not what they may
+/// be. What the server answers to `request` is in its RAM alone, however fast or slow this machine is: the log is on
+/// another machine, whose own server is stopped. Where no answer may come, the kill comes after a while.
 fn wrong_where_the_log_stopped(
     near: &Place,
     far: &Place,

@@ -13,8 +13,9 @@ const CONTROL: &str = "/dev/ublk-control";
 const PARTS: [&str; 9] =
     ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow", "queues", "removed_killed"];
 
-/// Where the driver waits for a request of a server that has ended. Nothing of dcd is left then that could answer it.
-const REQUEST_LOST: &str = "ublk_wait_tagset_rqs_idle";
+/// The stack of a kernel that has lost a request. It waits so only after it has cancelled the commands of a server, which has ended: nothing
+/// of dcd is left that could answer.
+const REQUEST_LOST: &str = "ublk_wait_tagset_rqs_idle ublk_quiesce_work_fn";
 
 /// A short form of `make ublk`: the limits of the device, stops that leave it, kills of the server below ext4, and one inside a recovery; what
 /// `dcd attach` makes of NBD, and kills below that; a data disk that grows below both;

@@ -218,6 +218,9 @@ mod tests {
         assert!(told("5.10.0-28-amd64", "Linux", true).is_empty());
         assert!(told("6.19.1", "Linux", true).is_empty());
         assert!(told("nonsense", "Linux", true).is_empty());
+        let may_lose =
+            |release| told(release, "Linux", true).iter().any(|(_, found)| found.contains("may be lost"));
+        assert!(may_lose("6.12.117+deb12-amd64") && !may_lose("6.16.0"));
         let on_6_7 = told("6.7.12-amd64", "Linux (Debian)", true);
         assert!(on_6_7.iter().any(|(level, found)| *level == Level::Bad && found.contains("recovered")));
         assert!(!told("6.8.0", "Linux", true).iter().any(|(_, found)| found.contains("recovered")));
