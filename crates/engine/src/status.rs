@@ -124,7 +124,15 @@ pub struct LogCacheStatus {
     pub used_bytes: u64,
     /// The share of segments that are in use, 0 to 1.
     pub utilisation: f64,
+    /// Everything that the data disk lacks: data, discards and zeroes.
     pub dirty_bytes: u64,
+    /// Data alone. The data disk has to write this, and discards and zeroes are usually much faster.
+    #[serde(default)]
+    pub dirty_data_bytes: u64,
+    #[serde(default)]
+    pub dirty_discard_bytes: u64,
+    #[serde(default)]
+    pub dirty_zeroes_bytes: u64,
     /// Zeroes and discards that the data disk lacks.
     pub dirty_ranges: usize,
     pub cached_bytes: u64,

@@ -294,12 +294,9 @@ impl Core {
             self.stop = Stop::Done;
             return out.report(Report::Stopped);
         }
-        if !freed.is_empty() {
-            let tail = freed.end;
-            let segments: Vec<u32> = freed.map(|number| self.log.ring().index(number)).collect();
-            self.index.release(&segments);
-            self.log.keep_from(tail);
-        }
+        let (kept, ring) = (freed.end, self.log.ring());
+        self.index.release(self.log.superblock().tail_seq, freed.map(|number| ring.index(number)));
+        self.log.keep_from(kept);
         self.retry_pending(now, out);
     }
 
@@ -316,13 +313,21 @@ impl Core {
         }
         self.stop = Stop::Asked;
         self.draining = false;
-        // A request that is split and half in the log never happened; neither did those behind it.
-        while let Some(pending) = self.queue.pop() {
-            let error = IoError::new(crate::layer::ErrorKind::Shutdown);
-            self.finish(now, pending.id, IoResult::err(pending.buf, error), out);
+        // A request that is split and half in the log goes on: it began only where the log has space for all of it.
+        let half = self.log.chain().and_then(|_| self.queue.pop());
+        self.refuse_pending(now, out);
+        if let Some(half) = half {
+            self.queue.put_back(half);
         }
         while let Some((id, result)) = self.queue.pop_answer(Nanos(u64::MAX)) {
             out.reply(id, result);
+        }
+    }
+
+    fn refuse_pending(&mut self, now: Nanos, out: &mut Outbox) {
+        while let Some(pending) = self.queue.pop() {
+            let error = IoError::new(crate::layer::ErrorKind::Shutdown);
+            self.finish(now, pending.id, IoResult::err(pending.buf, error), out);
         }
     }
 
@@ -331,10 +336,17 @@ impl Core {
         if self.stop != Stop::Asked || !self.data.nothing_goes_around() || !self.readings.is_empty() {
             return;
         }
+        if self.log.chain().is_none() || self.queue.wants_space() {
+            // No space comes any more.
+            self.refuse_pending(now, out);
+        }
         if matches!(self.mode, Mode::LogFailed { .. }) {
             return self.stop_without_log(out);
         }
-        let settled = self.log.buffers().is_empty() && self.queue.waiters().is_empty();
+        let settled = self.log.buffers().is_empty()
+            && self.queue.waiters().is_empty()
+            && !self.queue.has_pending()
+            && self.queue.next_answer().is_none();
         if !settled || self.log.is_releasing() || !self.ops.is_empty() {
             return;
         }
@@ -373,8 +385,8 @@ impl Core {
                 masked_runs(line, piece.mask, |run| clean.push(run));
             }
         });
-        let ranges = self.index.destaged_ranges().filter(|(segment, _)| live(*segment));
-        clean.extend(ranges.map(|(_, extent)| extent).filter(|extent| !self.index.is_dirty_in(*extent)));
+        let destaged = self.index.destaged().since(self.oldest_live_seq());
+        clean.extend(destaged.filter(|extent| !self.index.is_dirty_in(*extent)));
         clean.sort_unstable();
         clean.dedup_by(|next, last| {
             let joins = next.start <= last.end();

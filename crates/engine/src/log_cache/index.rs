@@ -5,15 +5,14 @@
 //! - A segment's counts are the dirty sectors of the table and the dirty ranges that lie in it, after every call. So a segment with
 //!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
 //! - A piece or a range is clean only when [`Index::clean`] or [`Index::clean_range`] says so, or when something newer replaced it.
-//! - A destaged range is remembered until the segment with its record is released: recovery would repeat it (rule 7).
+//! - A destaged range counts as such until the record that brought it is released: recovery would repeat it (rule 7).
 //! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that goes around the log,
 //!   zeroes and discards drop it.
 
+use super::destaged::Destaged;
 use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
 use super::read::masked_runs;
-use super::table::{
-    Line, LookupTable, Lost, Piece, Place, RANGES_MAX, RangeInfo, RangeKind, RangePart, ZeroRanges,
-};
+use super::table::{Line, LookupTable, Lost, Piece, Place, RangeInfo, RangeKind, RangePart, ZeroRanges};
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
 
@@ -36,8 +35,7 @@ struct Holding {
 pub struct Index {
     table: LookupTable,
     ranges: ZeroRanges,
-    /// What is destaged, but recovery would still find in the log, and the table does not have: segment and extent.
-    destaged: Vec<(u32, Extent)>,
+    destaged: Destaged,
     range_id: u64,
     segments: Vec<Holding>,
     segment_sectors: u64,
@@ -51,7 +49,7 @@ impl Index {
         Index {
             table: LookupTable::with_capacity(lines_max),
             ranges: ZeroRanges::new(),
-            destaged: Vec::new(),
+            destaged: Destaged::default(),
             range_id: 0,
             segments: vec![Holding::default(); superblock.segments as usize],
             segment_sectors: superblock.segment_sectors(),
@@ -70,17 +68,22 @@ impl Index {
         &self.ranges
     }
 
-    pub fn destaged_ranges(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
-        self.destaged.iter().copied()
+    pub const fn destaged(&self) -> &Destaged {
+        &self.destaged
     }
 
     pub fn segment_of(&self, place: Place) -> u32 {
         ((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as u32
     }
 
-    /// Dirty data counts, and zeroes and discards, which are destaged too. (Data over zeroes counts twice, as both are destaged.)
+    /// Everything that the data disk lacks: data, zeroes and discards.
     pub fn dirty_bytes(&self) -> u64 {
-        (self.table.counts().dirty_sectors + self.ranges.sectors()) * SECTOR_BYTES
+        self.dirty_data_bytes() + (self.ranges.discarded() + self.ranges.zeroed()) * SECTOR_BYTES
+    }
+
+    /// Dirty data, without zeroes and discards. (Data over a range that is not destaged yet counts for both.)
+    pub fn dirty_data_bytes(&self) -> u64 {
+        self.table.counts().dirty_sectors * SECTOR_BYTES
     }
 
     pub fn is_dirty(&self) -> bool {
@@ -94,7 +97,7 @@ impl Index {
 
     /// Recovery would find nothing in the log that it would destage over the extent.
     pub fn is_silent_on(&self, extent: Extent) -> bool {
-        !self.is_dirty_in(extent) && !self.destaged.iter().any(|(_, range)| range.overlaps(extent))
+        !self.is_dirty_in(extent) && !self.destaged.touches(extent)
     }
 
     /// Recovery would find something of the extent in the log, dirty or clean.
@@ -112,7 +115,7 @@ impl Index {
     }
 
     pub fn has_room_for_range(&self) -> bool {
-        self.ranges.has_room() && self.destaged.len() < RANGES_MAX
+        self.ranges.has_room()
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -208,7 +211,7 @@ impl Index {
                     } else if self.table.has_room(1) {
                         self.insert_kept(entry.extent, Place(place), entry.crc, header.seq);
                     } else {
-                        self.destaged.push((segment, entry.extent));
+                        self.destaged.add(entry.extent, header.seq);
                     }
                     place += entry.extent.sectors;
                 }
@@ -255,6 +258,7 @@ impl Index {
     pub fn clear(&mut self) {
         self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 42), |_| {});
         self.ranges = ZeroRanges::new();
+        self.destaged = Destaged::default();
         self.segments.fill(Holding::default());
     }
 
@@ -268,8 +272,9 @@ impl Index {
 
     /// What is left of a range is durable on the data disk.
     pub fn clean_range(&mut self, id: u64) {
-        let parts = self.remove_range(id);
-        self.destaged.extend(parts.iter().map(|part| (part.info.segment, part.extent)));
+        for part in self.remove_range(id) {
+            self.destaged.add(part.extent, part.info.seq);
+        }
     }
 
     fn remove_range(&mut self, id: u64) -> Vec<RangePart> {
@@ -281,16 +286,15 @@ impl Index {
         parts
     }
 
-    /// A clean copy cannot be read. False where the copy is dirty: then there is no other. Recovery may find the copy again: until its
-    /// segment is released nothing goes around the log there.
-    pub fn drop_clean(&mut self, line: Line, place: Place) -> bool {
+    /// Forgets a clean copy that cannot be read. False where the copy is dirty: then there is no other. Recovery may find the copy again:
+    /// until all records up to `last_seq` are released, no write bypasses the log there.
+    pub fn drop_clean(&mut self, line: Line, place: Place, last_seq: u64) -> bool {
         let piece = self.table.lookup(line).iter().copied().find(|piece| piece.place == place);
         match piece {
             Some(piece) if piece.dirty => return false,
             Some(piece) => {
                 if self.is_visible(place) {
-                    let segment = self.segment_of(place);
-                    masked_runs(line, piece.mask, |run| self.destaged.push((segment, run)));
+                    masked_runs(line, piece.mask, |run| self.destaged.add(run, last_seq));
                 }
                 self.table.remove_sectors(line, piece.mask, |_| {});
             }
@@ -299,13 +303,13 @@ impl Index {
         true
     }
 
-    /// Recovery does not find the segments any more.
-    pub fn release(&mut self, segments: &[u32]) {
-        for &segment in segments {
+    /// Recovery reads the log from record `tail_seq` on, and does not find these segments any more.
+    pub fn release(&mut self, tail_seq: u64, segments: impl Iterator<Item = u32>) {
+        for segment in segments {
             assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
             self.segments[segment as usize].is_visible = false;
         }
-        self.destaged.retain(|(segment, _)| !segments.contains(segment));
+        self.destaged.release(tail_seq);
     }
 
     /// The segments are about to be written again: forgets the clean copies in them.

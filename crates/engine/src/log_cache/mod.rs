@@ -27,6 +27,7 @@ mod config;
 mod copies;
 mod core;
 mod data_disk;
+mod destaged;
 mod destager;
 mod error;
 mod failure;
@@ -38,6 +39,8 @@ mod log;
 mod nearer;
 pub mod offline;
 mod queue;
+#[cfg(test)]
+mod ranges_tests;
 mod read;
 pub mod recover;
 #[cfg(test)]
@@ -51,6 +54,8 @@ mod statistics;
 mod status;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod stop_tests;
 mod streams;
 pub mod summary;
 #[cfg(test)]

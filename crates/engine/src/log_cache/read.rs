@@ -368,7 +368,7 @@ impl Core {
         let mut again = false;
         let mut lost = None;
         for FromLog { line, piece } in bad {
-            match self.index.drop_clean(*line, piece.place) {
+            match self.index.drop_clean(*line, piece.place, self.log.last_seq()) {
                 true => again = true,
                 false => _ = lost.get_or_insert(*line),
             }

@@ -38,6 +38,8 @@ impl Core {
         // The segment that is being filled counts as soon as it has something that the data disk lacks.
         let head_is_used = self.index.is_dirty_segment(self.log.ring().index(self.log.ring().head()));
         let at_risk = self.data.at_risk();
+        let ranges = self.index.ranges();
+        let (discards, zeroes) = (ranges.discarded() * SECTOR_BYTES, ranges.zeroed() * SECTOR_BYTES);
         LogCacheStatus {
             state: self.state(),
             promise: self.config.promise,
@@ -45,7 +47,10 @@ impl Core {
             used_bytes: (self.log.ring().live() - u64::from(!head_is_used)) * segment,
             utilisation: self.log.ring().utilisation(),
             dirty_bytes: self.index.dirty_bytes(),
-            dirty_ranges: self.index.ranges().len(),
+            dirty_data_bytes: self.index.dirty_data_bytes(),
+            dirty_discard_bytes: discards,
+            dirty_zeroes_bytes: zeroes,
+            dirty_ranges: ranges.len(),
             cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
             lost_blocks: self.destager.lost_blocks(),
             destaging: !self.destager.is_idle(),

@@ -21,15 +21,16 @@ pub struct Trend {
     pub destaged_bytes_per_second: f64,
     /// None where dirty data does not get less.
     pub clean_in_seconds: Option<f64>,
-    /// None where the log does not fill.
+    /// None where the log does not fill, or the data disk takes at least as much as clients write.
     pub full_in_seconds: Option<f64>,
-    /// How long the data disk would take for what is dirty in a log cache, with nothing else to do.
+    /// Time the data disk would take for the dirty data of a log cache, with nothing else to do.
     pub drain_seconds: Option<f64>,
 }
 
 /// The state of a cache or array at an instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Amounts {
+    /// Dirty data. Discards and zeroes do not count: they take next to no time.
     pub dirty_bytes: u64,
     log: Option<LogAmounts>,
 }
@@ -38,6 +39,8 @@ pub struct Amounts {
 struct LogAmounts {
     used_bytes: u64,
     size_bytes: u64,
+    /// Written to the log, records and all.
+    logged_bytes: u64,
     destaged_bytes: u64,
     nanos_per_sector: u64,
 }
@@ -47,11 +50,15 @@ impl Amounts {
         let log = status.log_cache().map(|cache| LogAmounts {
             used_bytes: cache.used_bytes,
             size_bytes: cache.size_bytes,
-            destaged_bytes: (cache.statistics.destaged_sectors + cache.statistics.destaged_range_sectors)
-                * SECTOR_BYTES,
+            logged_bytes: cache.statistics.log_bytes,
+            destaged_bytes: cache.statistics.destaged_sectors * SECTOR_BYTES,
             nanos_per_sector: cache.destage_nanos_per_sector,
         });
-        Amounts { dirty_bytes: status.dirty_bytes().unwrap_or(0), log }
+        let dirty_bytes = match status.log_cache() {
+            Some(cache) => cache.dirty_data_bytes,
+            None => status.dirty_bytes().unwrap_or(0),
+        };
+        Amounts { dirty_bytes, log }
     }
 }
 
@@ -81,12 +88,25 @@ impl Trends {
         trend.clean_in_seconds = in_seconds(is.dirty_bytes, -trend.dirty_bytes_per_second);
         if let (Some(is), Some(was)) = (is.log, was.log) {
             // Counters may have started again meanwhile.
-            let destaged = is.destaged_bytes.checked_sub(was.destaged_bytes).unwrap_or(is.destaged_bytes);
-            trend.destaged_bytes_per_second = destaged as f64 / seconds;
+            let rate = |is: u64, was: u64| is.checked_sub(was).unwrap_or(is) as f64 / seconds;
+            trend.destaged_bytes_per_second = rate(is.destaged_bytes, was.destaged_bytes);
             let free_bytes = is.size_bytes.saturating_sub(is.used_bytes);
-            trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes));
+            // Destaging may only have begun: the log fills for good where more comes than the data disk can take.
+            let excess = rate(is.logged_bytes, was.logged_bytes) - is.destage_bytes_per_second();
+            trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes).min(excess));
         }
         trend
+    }
+}
+
+impl LogAmounts {
+    /// Rate at which the data disk takes data, when it does nothing else. Zero: it is not known.
+    fn destage_bytes_per_second(&self) -> f64 {
+        if self.nanos_per_sector == 0 {
+            0.0
+        } else {
+            SECTOR_BYTES as f64 * 1e9 / self.nanos_per_sector as f64
+        }
     }
 }
 
@@ -114,6 +134,8 @@ mod tests {
         let log = LogAmounts {
             used_bytes: used * MIB,
             size_bytes: 100 * MIB,
+            // Clients write far more than the data disk takes: 98 MiB/s.
+            logged_bytes: 1000 * used * MIB,
             destaged_bytes: destaged * MIB,
             nanos_per_sector: 5_000,
         };
@@ -142,5 +164,31 @@ mod tests {
         assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).full_in_seconds, Some(0.0));
         assert_eq!(trends.of(3, at(100), amounts(1, 1, 1)).clean_in_seconds, None, "it is not known");
         assert!(trends.samples.len() <= 62);
+    }
+
+    /// A log that gets fuller, as destaging waits for a pause or for the high mark, is never full where clients write less than the data
+    /// disk takes.
+    #[test]
+    fn a_log_fills_only_where_more_is_written_than_the_data_disk_takes() {
+        let mut trends = Trends::default();
+        let at = Nanos::from_secs;
+        let state = |second, rate: u64| {
+            let amounts = amounts(second, second, 0);
+            let log = amounts.log.map(|log| LogAmounts { logged_bytes: second * rate * MIB, ..log });
+            Amounts { log, ..amounts }
+        };
+        for (rate, full) in [(97, None), (99, Some(40.0))] {
+            (0..=60).for_each(|second| trends.note(at(second), vec![state(second, rate)]));
+            let told = trends.of(0, at(60), state(60, rate)).full_in_seconds;
+            assert_eq!(told.map(|seconds| seconds.round()), full, "{rate} MiB/s");
+            trends = Trends::default();
+        }
+    }
+
+    #[test]
+    fn discards_and_zeroes_are_not_counted_as_dirty_data() {
+        let cache =
+            dcd_engine::LogCacheStatus { dirty_bytes: 3 << 30, dirty_data_bytes: 4096, ..Default::default() };
+        assert_eq!(Amounts::of(&LayerStatus::LogCache(Box::new(cache))).dirty_bytes, 4096);
     }
 }

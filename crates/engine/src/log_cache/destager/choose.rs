@@ -1,5 +1,7 @@
 //! Choosing a batch: which discards and zeroes are destaged, which segments, and what of them.
 
+use std::collections::BTreeSet;
+
 use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
@@ -14,6 +16,8 @@ use crate::{Extent, LINE_SECTORS};
 /// them one by one, and for discards.
 const ZEROES_SECTORS_MAX: u64 = 2 << 10;
 const FAST_SECTORS_MAX: u64 = 2 << 20;
+/// Parts of discards and zeroes in a batch, at most: the oldest go first.
+const RANGES_AT_ONCE: usize = 1 << 10;
 /// What of a cache may be destaged.
 pub(super) struct Eligible {
     /// The log has failed, so that also what only RAM has is destaged.
@@ -37,21 +41,24 @@ impl Core {
     pub(super) fn choose_ranges(&mut self, safe: u64) {
         self.destager.range_ids.clear();
         self.destager.range_parts.clear();
-        let behind: Vec<u64> = self
-            .index
-            .ranges()
+        let oldest = self.index.ranges().oldest().take(RANGES_AT_ONCE);
+        let mut parts: Vec<RangePart> = oldest.take_while(|part| part.info.seq <= safe).collect();
+        // A range is destaged as a whole: also the last one.
+        if parts.len() == RANGES_AT_ONCE {
+            let last = parts.pop().expect("the batch is full").info.id;
+            parts.retain(|part| part.info.id != last);
+            parts.extend(self.index.ranges().parts_of(last));
+        }
+        let behind: BTreeSet<u64> = parts
             .iter()
             .filter(|part| self.data.is_going_around(part.extent))
             .map(|part| part.info.id)
             .collect();
         self.destager.behind_around = !behind.is_empty();
-        let ready = |part: &RangePart| part.info.seq <= safe && !behind.contains(&part.info.id);
-        let parts: Vec<RangePart> = self.index.ranges().iter().filter(ready).collect();
-        for part in parts {
+        for part in parts.into_iter().filter(|part| !behind.contains(&part.info.id)) {
             self.destager.range_ids.push(part.info.id);
             self.add_range(part);
         }
-        self.destager.range_ids.sort_unstable();
         self.destager.range_ids.dedup();
     }
 

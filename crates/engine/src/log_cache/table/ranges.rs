@@ -60,8 +60,9 @@ struct Span {
 #[derive(Default)]
 pub struct ZeroRanges {
     parts: BTreeMap<Lba, RangePart>,
-    /// Of all parts together.
-    sectors: u64,
+    /// Sectors of all parts together, of discards and of zeroes.
+    discarded: u64,
+    zeroed: u64,
     spans: BTreeMap<u64, Span>,
 }
 
@@ -79,9 +80,31 @@ impl ZeroRanges {
         self.parts.is_empty()
     }
 
-    /// How much reads as zeroes.
-    pub const fn sectors(&self) -> u64 {
-        self.sectors
+    /// Sectors to discard.
+    pub const fn discarded(&self) -> u64 {
+        self.discarded
+    }
+
+    /// Sectors to zero.
+    pub const fn zeroed(&self) -> u64 {
+        self.zeroed
+    }
+
+    const fn sectors_mut(&mut self, kind: RangeKind) -> &mut u64 {
+        match kind {
+            RangeKind::Discard => &mut self.discarded,
+            RangeKind::Zeroes { .. } => &mut self.zeroed,
+        }
+    }
+
+    fn put_part(&mut self, part: RangePart) {
+        *self.sectors_mut(part.info.kind) += part.extent.sectors;
+        self.parts.insert(part.extent.start, part);
+    }
+
+    fn take_part(&mut self, part: &RangePart) {
+        *self.sectors_mut(part.info.kind) -= part.extent.sectors;
+        self.parts.remove(&part.extent.start);
     }
 
     /// Whether one more `insert` or `cut` is sure to find room.
@@ -96,8 +119,7 @@ impl ZeroRanges {
         self.cut(extent, gone);
         let span = Span { extent, parts: 1 };
         assert!(self.spans.insert(info.id, span).is_none(), "range {} is there already", info.id);
-        self.parts.insert(extent.start, RangePart { extent, info });
-        self.sectors += extent.sectors;
+        self.put_part(RangePart { extent, info });
     }
 
     /// What of `extent` reads as zeroes, by address.
@@ -118,6 +140,11 @@ impl ZeroRanges {
         span.into_iter().flat_map(|span| self.touching(span)).filter(move |part| part.info.id == id)
     }
 
+    /// The parts of the oldest ranges, range by range.
+    pub fn oldest(&self) -> impl Iterator<Item = RangePart> + '_ {
+        self.spans.keys().flat_map(|id| self.parts_of(*id))
+    }
+
     /// Every part, by address.
     pub fn iter(&self) -> impl Iterator<Item = RangePart> + '_ {
         self.parts.values().copied()
@@ -125,10 +152,8 @@ impl ZeroRanges {
 
     /// Forgets a range: it is destaged. Returns whether anything of it was left.
     pub fn remove_by_id(&mut self, id: u64) -> bool {
-        let starts: Vec<Lba> = self.parts_of(id).map(|part| part.extent.start).collect();
-        for start in &starts {
-            self.sectors -= self.parts.remove(start).map_or(0, |part| part.extent.sectors);
-        }
+        let parts: Vec<RangePart> = self.parts_of(id).collect();
+        parts.iter().for_each(|part| self.take_part(part));
         self.spans.remove(&id).is_some()
     }
 
@@ -138,16 +163,14 @@ impl ZeroRanges {
         let touched: Vec<RangePart> =
             self.touching(extent).filter(|part| part.extent.overlaps(extent)).collect();
         for part in touched {
-            self.parts.remove(&part.extent.start);
-            self.sectors -= part.extent.sectors;
+            self.take_part(&part);
             let before = (part.extent.start, extent.start);
             let behind = (extent.end(), part.extent.end());
             let mut kept = 0;
             for (start, end) in [before, behind] {
                 if start < end {
                     let rest = Extent::new(start, end - start);
-                    self.parts.insert(start, RangePart { extent: rest, info: part.info });
-                    self.sectors += rest.sectors;
+                    self.put_part(RangePart { extent: rest, info: part.info });
                     kept += 1;
                 }
             }
@@ -196,6 +219,9 @@ impl ZeroRanges {
                 .eq(self.spans.iter().map(|(id, span)| (*id, span.parts)))
         );
         assert!(self.parts.len() <= RANGES_MAX);
-        assert_eq!(self.sectors, self.parts.values().map(|part| part.extent.sectors).sum::<u64>());
+        let (discards, zeroes): (Vec<_>, Vec<_>) =
+            self.parts.values().partition(|part| part.info.kind == RangeKind::Discard);
+        let sum = |parts: Vec<&RangePart>| parts.iter().map(|part| part.extent.sectors).sum::<u64>();
+        assert_eq!((self.discarded, self.zeroed), (sum(discards), sum(zeroes)));
     }
 }
