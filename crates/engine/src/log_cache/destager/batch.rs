@@ -14,33 +14,53 @@ const TIMED_SECTORS: f64 = 8192.0;
 /// Lines whose slots of the table are brought from memory side by side.
 const TOUCHED_AT_ONCE: usize = 32;
 
+/// Why destaging does nothing now. [`Core::destage_step`] and [`Core::destage_deadline`] both follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// It waits for nothing.
+    No,
+    /// Nothing is left to destage, or a stop leaves it in the log.
+    Rest,
+    /// The host has not recorded the failure of the log yet. Data that only RAM has would be a change that the log cannot explain,
+    /// should the next start still use it.
+    Record,
+    Until(Nanos),
+    /// The policy has no time to name: a request or a completion changes what it sees.
+    Event,
+}
+
 impl Core {
-    pub fn destage_deadline(&self) -> Option<Nanos> {
-        let rests = self.stop != Stop::No || self.destager.stalled || self.waits_for_record();
-        if rests || !self.flights_allowed() || !self.has_work() {
-            return None;
+    fn destage_wait(&self) -> Wait {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        if self.mode == (Mode::LogFailed { recorded: false }) && self.destager.is_idle() {
+            return Wait::Record;
         }
-        if let Some(at) = self.destager.retry_at {
-            return Some(at);
+        if self.stop != Stop::No && !failed || !self.has_work() {
+            return Wait::Rest;
+        }
+        if let Some(at) = self.destager.retry_at.filter(|at| *at > self.now) {
+            return Wait::Until(at);
         }
         match self.when() {
-            when::Choice::At(at) => Some(at),
-            // The end of a read that is on its way wakes it, too.
-            when::Choice::Run => {
+            when::Choice::Run => Wait::No,
+            when::Choice::At(at) => Wait::Until(at),
+            when::Choice::Wait => Wait::Event,
+        }
+    }
+
+    pub fn destage_deadline(&self) -> Option<Nanos> {
+        // A completion goes on with the batch in any case.
+        if !self.destager.flights.is_empty() || self.destager.epoch_flying {
+            return None;
+        }
+        match self.destage_wait() {
+            Wait::Rest | Wait::Record | Wait::Event => None,
+            Wait::Until(at) => Some(at),
+            Wait::No => {
                 let rests = self.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
                 self.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
             }
-            when::Choice::Wait => None,
         }
-    }
-
-    /// What only RAM has would be a change that the log cannot explain, should the next start still use it.
-    fn waits_for_record(&self) -> bool {
-        self.mode == (Mode::LogFailed { recorded: false }) && self.destager.phase == Phase::Idle
-    }
-
-    fn flights_allowed(&self) -> bool {
-        self.destager.flights.is_empty()
     }
 
     fn has_work(&self) -> bool {
@@ -70,28 +90,24 @@ impl Core {
     /// Goes on with destaging as far as it may; runs after every event.
     pub fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
         self.queue.settle();
-        if self.waits_for_record() {
-            return;
-        }
-        let may = self.stop == Stop::No || matches!(self.mode, Mode::LogFailed { .. });
-        if !may || !self.has_work() {
-            self.destager.running = false;
-            if matches!(self.mode, Mode::LogFailed { .. }) {
-                self.rescued(now, out);
-            }
-            return self.drained(now, out);
-        }
-        if self.destager.retry_at.is_some_and(|at| at > now) {
-            return;
-        }
-        self.destager.retry_at = None;
         let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
         let utilisation = self.log.ring().utilisation();
         self.destager.triggered = when::hysteresis(self.destager.triggered, utilisation, high, low);
-        self.destager.running = self.when() == when::Choice::Run;
-        if !self.destager.running {
-            self.destager.suspended = true;
-            return;
+        let wait = self.destage_wait();
+        self.destager.running = wait == Wait::No;
+        match wait {
+            Wait::No => self.destager.retry_at = None,
+            Wait::Until(_) | Wait::Event => {
+                self.destager.suspended = true;
+                return;
+            }
+            Wait::Record => return,
+            Wait::Rest => {
+                if matches!(self.mode, Mode::LogFailed { .. }) {
+                    self.rescued(now, out);
+                }
+                return self.drained(out);
+            }
         }
         loop {
             let phase = self.destager.phase;
@@ -256,8 +272,8 @@ impl Core {
     }
 
     /// Reports the end of a drain.
-    fn drained(&mut self, _now: Nanos, out: &mut Outbox) {
-        if !self.draining || self.index.is_dirty() {
+    fn drained(&mut self, out: &mut Outbox) {
+        if !self.draining || self.index.is_dirty() || self.queue.has_pending() {
             return;
         }
         if self.data.is_owed() {
