@@ -113,8 +113,9 @@ Examples:
       dcd tune /var/tmp/week.dcd then says which cache suits
   dcd attach disk.toml
       makes a block device of it, and prints its name
-  dcd serve --take-over --fence 'fence_ipmilan -a 10.0.0.7 -l admin -p secret -o off' disk.toml
-      goes on where another machine has died")]
+  dcd serve --take-over --fence 'fence_ipmilan -a 10.0.0.7 -l admin -S /root/fence-password -o off' disk.toml
+      goes on where another machine has died. /root/fence-password is a script that prints the password: all users of the
+      machine can read the command line")]
 pub struct Serve {
     /// Stack file
     #[arg(value_name = "STACK")]
@@ -136,6 +137,9 @@ pub struct Serve {
     /// (default: 0s)
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "0s", value_parser = time)]
     pub degraded: Option<Nanos>,
+    /// Wait up to TIME for local devices that another process has, such as a server that is still ending (default: 0s)
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub wait_busy: Option<Nanos>,
     #[command(flatten)]
     pub take_over: TakeOver,
     /// Record the clients' requests in this file, on another disk, for dcd trace and dcd tune (default: none)
@@ -157,7 +161,7 @@ pub struct TakeOver {
     #[arg(long, requires = "take_over", conflicts_with = "fence")]
     pub other_is_off: bool,
     /// This command of the shell switches the other machine off, or keeps it from the data disk, before anything is written, and fails if
-    /// it cannot
+    /// it cannot. All users can read it as long as the server runs: keep secrets in files that it reads
     #[arg(long, value_name = "COMMAND", requires = "take_over")]
     pub fence: Option<String>,
 }

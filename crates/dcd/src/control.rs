@@ -43,9 +43,19 @@ pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     if !files.is_empty() {
         return files.iter().map(|file| socket(file)).collect();
     }
-    let found = sockets(Path::new(STACKS), Path::new(SOCKETS));
-    let runs = |socket: &PathBuf| !matches!(Client::connect(socket), Err(ClientError::NotServed { .. }));
-    Ok(found.into_iter().filter(runs).collect())
+    let found: Vec<PathBuf> = sockets(Path::new(STACKS), Path::new(SOCKETS)).into_iter().collect();
+    let runs =
+        at_once(&found, |socket| !matches!(Client::connect(socket), Err(ClientError::NotServed { .. })));
+    Ok(found.into_iter().zip(runs).filter_map(|(socket, runs)| runs.then_some(socket)).collect())
+}
+
+/// Has a thread for each, so that those that do not answer cost the time of one.
+fn at_once<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.iter().map(|one| scope.spawn(|| each(one))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 fn explained(error: ClientError) -> Failure {
@@ -61,16 +71,37 @@ fn explained(error: ClientError) -> Failure {
 const STACKS: &str = "/etc/dcd";
 const SOCKETS: &str = "/run/dcd";
 
-/// The servers of these stack files; without any, those that run, as far as they can be found: by the stack files in /etc/dcd, and the
-/// control sockets in /run/dcd.
-pub fn named_or_running(files: &[PathBuf]) -> Vec<Result<Client, Failure>> {
-    match files {
-        [] => match sockets_of(&[]) {
-            Ok(sockets) => sockets.iter().map(|socket| connect_to(socket)).collect(),
-            Err(failure) => vec![Err(failure)],
-        },
-        files => files.iter().map(|file| connect(file)).collect(),
+/// Asks the servers of these stack files, all at once; without any, those that run, as far as they can be found: by the stack files in
+/// /etc/dcd, and the control sockets in /run/dcd.
+pub fn ask_all<T: Send>(
+    files: &[PathBuf],
+    ask: impl Fn(&mut Client) -> Result<T, Failure> + Sync,
+) -> Vec<Result<T, Failure>> {
+    if !files.is_empty() {
+        return at_once(files, |file| ask(&mut connect(file)?));
     }
+    let found: Vec<PathBuf> = sockets(Path::new(STACKS), Path::new(SOCKETS)).into_iter().collect();
+    let asked = at_once(&found, |socket| match Client::connect(socket) {
+        Err(ClientError::NotServed { .. }) => None,
+        client => Some(client.map_err(explained).and_then(|mut client| ask(&mut client))),
+    });
+    asked.into_iter().flatten().collect()
+}
+
+/// The answers, and the last failure. The others are told of here.
+pub fn told_apart<T>(answers: Vec<Result<T, Failure>>) -> (Vec<T>, Result<(), Failure>) {
+    let (mut found, mut failed) = (Vec::new(), Ok(()));
+    for answer in answers {
+        match answer {
+            Ok(answer) => found.push(answer),
+            Err(failure) => {
+                if let Err(before) = std::mem::replace(&mut failed, Err(failure)) {
+                    eprintln!("dcd: {before}");
+                }
+            }
+        }
+    }
+    (found, failed)
 }
 
 /// The name of a stack in /dev/dcd: that of its file in /etc/dcd, where systemd writes it as it is. It writes others with escapes, and would

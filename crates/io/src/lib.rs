@@ -9,6 +9,7 @@ mod command;
 mod device;
 mod driver;
 mod listen;
+mod lock_file;
 mod protect;
 mod remote;
 mod ring;

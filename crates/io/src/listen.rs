@@ -1,13 +1,15 @@
 //! Listening sockets: unix sockets that only their owner reaches, and TCP where it was asked for.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use crate::lock_file::{LockFile, NotLocked};
 
 /// The longest path of a unix socket: `sun_path` without its end.
 const SOCKET_PATH_MAX: usize = 107;
@@ -15,8 +17,8 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Why nobody can connect there.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    #[error("{}: a server answers on this socket: stop it first, or choose another path", path.display())]
-    InUse { path: PathBuf },
+    #[error("{}: a server{} has this socket: stop it first, or choose another path", path.display(), process(*pid))]
+    InUse { path: PathBuf, pid: Option<u32> },
     #[error("{}: it exists and is no socket: remove it, or choose another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("{}: longer than the {SOCKET_PATH_MAX} bytes that a socket's path may have: choose a shorter one",
@@ -39,6 +41,12 @@ struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+    /// Keeps other servers off the socket. Its file is beside that of the socket.
+    _lock: LockFile,
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
 
 impl Socket {
@@ -57,16 +65,14 @@ impl Socket {
             .mode(0o700)
             .create(parent)
             .map_err(failed("making its directory"))?;
-        // Held until the socket is there: of two servers that start together, one sees the other's.
-        let directory = File::open(parent).map_err(failed("opening its directory"))?;
-        // SAFETY: a plain system call on an open descriptor.
-        if unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            return Err(failed("locking its directory")(io::Error::last_os_error()));
-        }
+        let lock = LockFile::take(&beside(path)).map_err(|error| match error {
+            NotLocked::Held(pid) => ListenError::InUse { path: path.to_owned(), pid },
+            NotLocked::Failed(source) => failed("locking it")(source),
+        })?;
         remove_stale(path)?;
         let listener = bind_private(path).map_err(failed("listening"))?;
         let about = fs::symlink_metadata(path).map_err(failed("looking at the socket"))?;
-        let file = SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino() };
+        let file = SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino(), _lock: lock };
         Ok(Socket { fd: listener.into(), file: Some(file), address: None })
     }
 
@@ -99,6 +105,41 @@ impl Drop for Socket {
     }
 }
 
+/// The lock file of a socket.
+fn beside(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// True where a server listens on a socket. One that is stopped, and has as many callers as the kernel lets wait, is not waited for.
+fn answers(path: &Path) -> io::Result<bool> {
+    // SAFETY: plain data; all zeroes is an address without a path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, byte) in address.sun_path.iter_mut().zip(path.as_os_str().as_bytes()) {
+        *to = *byte as libc::c_char;
+    }
+    let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, flags, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address lives for the call, and its size is told. Its path is shorter than its place and ends with zeroes.
+    if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        error => Err(error),
+    }
+}
+
 /// Removes a socket on which nobody listens.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
@@ -110,12 +151,9 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed("removing an old socket"))
-        }
-        Ok(_) => Err(ListenError::InUse { path: path.to_owned() }),
-        Err(e) => Err(failed("trying an old socket")(e)),
+    match answers(path).map_err(failed("trying an old socket"))? {
+        false => fs::remove_file(path).map_err(failed("removing an old socket")),
+        true => Err(ListenError::InUse { path: path.to_owned(), pid: None }),
     }
 }
 

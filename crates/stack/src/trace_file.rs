@@ -12,8 +12,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufWriter, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -210,7 +211,9 @@ fn begin(path: &Path, beginning: &[u8]) -> Result<File, OutputError> {
     let output = || path.display().to_string();
     let failed = |source| OutputError::Io { output: output(), source };
     let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    // It tells what clients write, and where.
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(OutputError::NoFile { output: output() });
     }
@@ -223,6 +226,7 @@ fn begin(path: &Path, beginning: &[u8]) -> Result<File, OutputError> {
     if !head.is_empty() && head != beginning {
         return Err(OutputError::NoTrace { output: output() });
     }
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
     file.set_len(0).map_err(failed)?;
     file.rewind().map_err(failed)?;
     Ok(file)

@@ -6,11 +6,9 @@ use crate::failure::Failure;
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::status::ServerStatus;
 
+/// Prints the metrics of the servers that answer. Those that do not are told of, and hide nobody's.
 pub fn run(args: &Metrics) -> Result<(), Failure> {
-    let mut stacks = Vec::new();
-    for client in control::named_or_running(&args.files) {
-        stacks.push(ServerStatus::ask(&mut client?)?);
-    }
+    let (stacks, failed) = control::told_apart(control::ask_all(&args.files, ServerStatus::ask));
     print!("{}", openmetrics(&stacks));
-    Ok(())
+    failed
 }

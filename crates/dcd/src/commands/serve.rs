@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::nbd_device;
 use crate::session::absent;
-use crate::session::devices::{Opener, Purpose, patiently};
+use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::machine;
 use crate::session::open::reserve_space;
 use crate::session::running::{Admitted, RunningCaches};
@@ -53,6 +53,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     if file.serve.nbd_recovery || (file.serve.ublk.is_some() && file.serve.ublk_recovery) {
         file.outlive_server();
+    }
+    if let Some(wait) = args.wait_busy {
+        wait_while_in_use(&file, Duration::from_nanos(wait.0));
     }
     machine::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {

@@ -19,6 +19,9 @@ use crate::session::system::carried_by;
 /// How long [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
 
+/// How often [`wait_while_in_use`] looks.
+const IN_USE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// What a command does with devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -182,14 +185,14 @@ impl DeviceOpener for Opener<'_> {
 
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
         let spec = self.spec(device);
-        let opened = patiently(|| Device::open(&spec), |error| matches!(error, DeviceError::Busy { .. }));
+        let opened = patiently(|| Device::open(&spec), DeviceError::is_in_use);
         let opened = opened.map_err(|error| {
-            if let DeviceError::Busy { path, .. } = &error {
-                if let Some(mount) = carried_by(path) {
-                    return OpenError::from(of_the_system(path, mount));
-                }
-                self.busy = true;
+            if let DeviceError::Busy { path, .. } = &error
+                && let Some(mount) = carried_by(path)
+            {
+                return OpenError::from(of_the_system(path, mount));
             }
+            self.busy |= error.is_in_use();
             match error {
                 DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)).into(),
                 _ => OpenError::from(error),
@@ -226,6 +229,27 @@ pub fn patiently<T, E>(
             Err(error) if in_use(&error) && began.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 20),
             ended => return ended,
         }
+    }
+}
+
+/// Waits until nobody else has the devices of a stack, or for `wait`: a server that was killed keeps them as long as the kernel has its
+/// operations in hand, which a disk with errors may have for minutes. Exports of other machines are not asked.
+pub fn wait_while_in_use(file: &StackFile, wait: Duration) {
+    let until = Instant::now() + wait;
+    let opener = Opener::new(file, Purpose::Look);
+    let in_use = || {
+        let local = file.devices.iter().filter(|device| matches!(device.source, DeviceSource::Path { .. }));
+        local
+            .map(|device| Device::open(&opener.spec(device)))
+            .find_map(|opened| opened.err().filter(DeviceError::is_in_use))
+    };
+    let mut told = false;
+    // What is in use then, the start itself says.
+    while let Some(why) = in_use().filter(|_| Instant::now() < until) {
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("dcd: {why}; it is waited for, {} s at most", wait.as_secs());
+        }
+        std::thread::sleep(IN_USE_INTERVAL);
     }
 }
 

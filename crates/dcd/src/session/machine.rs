@@ -103,7 +103,9 @@ fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
 
 /// Runs the command that keeps the other machine away. It gets the stack file and the other machine's number in its environment.
 fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Failure> {
-    eprintln!("dcd: keeping the other machine away: {command}");
+    // Its arguments may be secrets, and standard error goes to the journal.
+    let program = command.split_whitespace().next().unwrap_or_default();
+    eprintln!("dcd: keeping the other machine away: {program} ...");
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).env("DCD_STACK", &file.path);
     if let Some(other) = other {

@@ -22,6 +22,8 @@ pub enum DeviceError {
         path.display()
     )]
     Busy { path: PathBuf, what: String },
+    #[error("{}: in use by another dcd of this machine{}: stop that one first", path.display(), pid.map_or_else(String::new, |pid| format!(" (process {pid})")))]
+    Claimed { path: PathBuf, pid: Option<u32> },
     #[error("{}: there is no such file or device: check the path", path.display())]
     NotFound { path: PathBuf },
     #[error("{}: permission denied: run as root, or as a user who may open it", path.display())]
@@ -41,6 +43,11 @@ pub enum DeviceError {
 impl DeviceError {
     pub(crate) fn system(path: &Path, doing: &'static str, source: io::Error) -> DeviceError {
         DeviceError::System { path: path.to_owned(), doing, source }
+    }
+
+    /// True where something has the device that may let go of it.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, DeviceError::Busy { .. } | DeviceError::Claimed { .. })
     }
 
     fn unsuitable(path: &Path, what: impl Into<String>) -> DeviceError {

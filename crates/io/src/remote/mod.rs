@@ -11,9 +11,9 @@ mod connect;
 mod thread;
 mod tls;
 
+use std::fs::DirBuilder;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
@@ -23,10 +23,11 @@ use dcd_nbd::{Offer, Server, Uri, protocol as p};
 
 use crate::bell::Bell;
 use crate::device::{Backing, Device, DeviceError, Failures};
+use crate::lock_file::{LockFile, NotLocked};
 use thread::Keeper;
 
-/// The longest name of an abstract socket.
-const CLAIM_BYTES_MAX: usize = 100;
+/// The longest name of a lock file; file systems take 255.
+const LOCK_NAME_BYTES_MAX: usize = 200;
 /// How long the end of a connection is waited for.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -78,19 +79,16 @@ pub(crate) struct Remote {
     /// Its other end goes with the thread.
     ended: mpsc::Receiver<()>,
     /// Keeps others on this machine from opening the export.
-    _claim: UnixListener,
+    _claim: LockFile,
 }
 
 /// Opens an export.
 pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     let path = PathBuf::from(&spec.text);
     let unsuitable = |what: String| DeviceError::Unsuitable { path: path.clone(), what };
-    let claim = claim(&spec.uri).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => DeviceError::Busy {
-            path: path.clone(),
-            what: "another process of this machine has it, or another part of this one".to_owned(),
-        },
-        _ => DeviceError::System { path: path.clone(), doing: "claiming it", source: error },
+    let claim = claim(&spec.uri).map_err(|error| match error {
+        NotLocked::Held(pid) => DeviceError::Claimed { path: path.clone(), pid },
+        NotLocked::Failed(source) => DeviceError::system(&path, "locking it", source),
     })?;
     let connected = connect::connect(&spec.uri, connect::CONNECTIONS_MAX);
     let (wires, offer) = connected.map_err(|error| unsuitable(error.to_string()))?;
@@ -111,23 +109,52 @@ pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     Ok(Device { name: spec.text.clone(), geometry, backing, failures: Failures::default() })
 }
 
-/// Takes a name that the kernel gives away once, and that goes with the process: the server itself cannot be locked.
-fn claim(uri: &Uri) -> io::Result<UnixListener> {
+/// Locks an export for this machine: the server itself cannot be locked. The name is that of the URI, and not one that it is found by.
+fn claim(uri: &Uri) -> Result<LockFile, NotLocked> {
     let place = match &uri.server {
         Server::Tcp { host, port } => format!("{host}:{port}"),
         Server::Unix(path) => {
             std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
         }
     };
-    let mut name = format!("dcd:{place}/{}", uri.export);
-    if name.len() > CLAIM_BYTES_MAX {
-        let sum = dcd_nbd::checksum(name.as_bytes());
-        name = format!(
-            "dcd:{sum:08x}:{}",
-            String::from_utf8_lossy(&name.as_bytes()[name.len() - CLAIM_BYTES_MAX / 2..])
-        );
+    let directory = lock_directory().map_err(NotLocked::Failed)?;
+    LockFile::take(&directory.join(lock_name(&format!("{place}/{}", uri.export))))
+}
+
+/// The name of the lock file of an export: each export has its own, but for very long names.
+fn lock_name(export: &str) -> String {
+    let mut name = String::from("remote-");
+    for byte in export.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' => name.push(char::from(byte)),
+            byte => name += &format!("%{byte:02x}"),
+        }
     }
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes())?)
+    if name.len() > LOCK_NAME_BYTES_MAX {
+        let sum = dcd_nbd::checksum(name.as_bytes());
+        name = format!("remote-{sum:08x}-{}", &name[name.len() - LOCK_NAME_BYTES_MAX / 2..]);
+    }
+    name
+}
+
+/// The directory of the locks: one for all dcd of a user, which no other user can write. Root's is that of the sockets.
+fn lock_directory() -> io::Result<PathBuf> {
+    // SAFETY: a plain system call.
+    let user = unsafe { libc::geteuid() };
+    let directory = match (user, std::env::var_os("XDG_RUNTIME_DIR")) {
+        (0, _) => PathBuf::from("/run/dcd"),
+        (_, Some(runtime)) => PathBuf::from(runtime).join("dcd"),
+        (user, None) => std::env::temp_dir().join(format!("dcd-{user}")),
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let about = std::fs::symlink_metadata(&directory)?;
+    if !about.is_dir() || about.uid() != user || about.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "{} is for locks, and other users can write it: have it belong to the user of dcd, with mode 0700",
+            directory.display()
+        )));
+    }
+    Ok(directory)
 }
 
 /// What the export is as a device; or why it can be none.
@@ -205,4 +232,19 @@ impl Drop for Remote {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics while holding it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_export_has_its_own_lock() {
+        let names =
+            ["nas:10809/a", "nas:10809/b", "nas:10809/a_", "nas:10809/a/", "nas_10809/a", "/run/x.sock/a"];
+        let all: std::collections::BTreeSet<String> = names.iter().map(|name| lock_name(name)).collect();
+        assert_eq!(all.len(), names.len());
+        let long = ["x", "y"].map(|first| lock_name(&format!("{first}{}", "/".repeat(4096))));
+        assert!(long[0] != long[1] && long[0].len() < 255 && !long[0].contains('/'));
+    }
 }

@@ -2,15 +2,18 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
 /// The longest answer that is read: a status of very many layers is far below it.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// How long a server may take until it says the first thing of a call that it answers, or reports on, at once.
+/// How long a server may take to let a caller in, and until it says the first thing of a call that it answers, or reports on, at once.
 const FIRST_ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The verb that is answered when the members of an array have recorded something: slow disks take their time.
 const ARRAY: &str = "array";
@@ -49,18 +52,21 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+        Client::connect_within(path, FIRST_ANSWER_PATIENCE)
+    }
+
+    fn connect_within(path: &Path, patience: Duration) -> Result<Client, ClientError> {
+        let stream = connected(path, patience).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ClientError::NotServed { path: path.to_owned() }
             }
+            // The server has as many callers as the kernel lets wait, and lets none in.
+            io::ErrorKind::WouldBlock => {
+                ClientError::Silent { path: path.to_owned(), seconds: patience.as_secs() }
+            }
             _ => ClientError::Io { path: path.to_owned(), source },
         })?;
-        Ok(Client {
-            path: path.to_owned(),
-            stream: BufReader::new(stream),
-            next_id: 1,
-            patience: FIRST_ANSWER_PATIENCE,
-        })
+        Ok(Client { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1, patience })
     }
 
     /// Makes one call and waits for its end. `progress` sees what the server reports until then; where it breaks, the
@@ -75,7 +81,11 @@ impl Client {
         self.next_id += 1;
         let mut line = json!({ "id": id, "verb": verb, "args": args }).to_string();
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes()).map_err(|source| self.io(source))?;
+        match self.stream.get_mut().write_all(line.as_bytes()) {
+            // The server has closed the connection: it may have said why.
+            Err(error) if is_closed(&error) => {}
+            written => written.map_err(|source| self.io(source))?,
+        }
         self.wait_at_most((verb != ARRAY).then_some(self.patience))?;
         loop {
             let mut answer = self.answer()?;
@@ -114,11 +124,9 @@ impl Client {
     fn answer(&mut self) -> Result<Value, ClientError> {
         let mut line = Vec::new();
         let read = (&mut self.stream).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
-        read.map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                ClientError::Silent { path: self.path.clone(), seconds: self.patience.as_secs() }
-            }
-            _ => self.io(source),
+        read.map_err(|source| match is_closed(&source) {
+            true => ClientError::Closed { path: self.path.clone() },
+            false => self.io(source),
         })?;
         if line.is_empty() {
             return Err(ClientError::Closed { path: self.path.clone() });
@@ -127,12 +135,30 @@ impl Client {
     }
 
     fn io(&self, source: io::Error) -> ClientError {
-        ClientError::Io { path: self.path.clone(), source }
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Silent { path: self.path.clone(), seconds: self.patience.as_secs() }
+            }
+            _ => ClientError::Io { path: self.path.clone(), source },
+        }
     }
 
     fn malformed(&self, detail: &str) -> ClientError {
         ClientError::Malformed { path: self.path.clone(), detail: detail.to_owned() }
     }
+}
+
+/// A socket that waits for the server's other callers, and for room for what is sent, only so long.
+fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 #[cfg(test)]
@@ -196,6 +222,35 @@ mod tests {
             });
             assert_eq!(client.call(verb, json!({}), |_| ControlFlow::Continue(())).unwrap(), 2, "{verb}");
             server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_server_that_lets_nobody_in_is_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        let late = Client::connect_within(&path, Duration::from_millis(50));
+        assert!(matches!(late, Err(ClientError::Silent { .. })), "{late:?}");
+    }
+
+    #[test]
+    fn a_server_that_turns_a_client_away_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        for words in ["{\"error\":\"too many\"}\n", ""] {
+            let mut client = Client::connect(&path).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(words.as_bytes()).unwrap();
+            drop(stream);
+            match client.call("status", json!({}), |_| ControlFlow::Continue(())) {
+                Err(ClientError::Refused(why)) => assert_eq!(why, "too many"),
+                Err(ClientError::Closed { .. }) => assert_eq!(words, ""),
+                other => panic!("{other:?}"),
+            }
         }
     }
 

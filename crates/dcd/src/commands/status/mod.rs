@@ -34,7 +34,7 @@ impl<'a> Report<'a> {
 pub fn run(args: &Status) -> Result<(), Failure> {
     match args.files.as_slice() {
         [one] => one_stack(one, args),
-        files => several(control::named_or_running(files), args),
+        files => several(control::ask_all(files, |client| ask(client, args.reset)), args),
     }
 }
 
@@ -58,18 +58,8 @@ fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdi
 }
 
 /// A line for each. One that does not answer is told of, and keeps nobody else from being shown.
-fn several(clients: Vec<Result<control::Client, Failure>>, args: &Status) -> Result<(), Failure> {
-    let mut found = Vec::new();
-    let mut failed = Ok(());
-    for client in clients {
-        match client.and_then(|mut client| ask(&mut client, args.reset)) {
-            Ok(answer) => found.push(answer),
-            Err(failure) => {
-                eprintln!("dcd: {failure}");
-                failed = Err(failure);
-            }
-        }
-    }
+fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status) -> Result<(), Failure> {
+    let (found, failed) = control::told_apart(answers);
     if args.json {
         let reports: Vec<Report> =
             found.iter().map(|(status, verdict)| Report::new(status, verdict)).collect();

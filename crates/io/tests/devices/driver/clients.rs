@@ -230,6 +230,28 @@ fn sockets_are_private_and_stale_ones_are_replaced() {
     drop(second);
     assert!(!stale.exists(), "a socket's file goes with its server");
     assert!(path.exists(), "and only its own");
+    // A server that is stopped, with as many callers as the kernel lets wait: nobody waits for it, and its socket stays its own.
+    let deaf = server.dir.path().join("deaf");
+    let listener = std::os::unix::net::UnixListener::bind(&deaf).unwrap();
+    // SAFETY: a plain system call on an open descriptor.
+    assert_eq!(unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) }, 0);
+    let _caller = std::os::unix::net::UnixStream::connect(&deaf).unwrap();
+    let mut third = dcd_io::Driver::new().unwrap();
+    let error = listen(&mut third, &deaf).expect_err("a server listens there");
+    assert!(matches!(error, dcd_io::ListenError::InUse { .. }), "{error}");
+    // Nor for somebody who has locked the directory, or the lock.
+    let locked = |file: std::fs::File| {
+        // SAFETY: a plain system call on an open descriptor.
+        assert_eq!(unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&file), libc::LOCK_EX) }, 0);
+        file
+    };
+    let _directory = locked(std::fs::File::open(server.dir.path()).unwrap());
+    listen(&mut third, &stale).expect("a directory is not locked");
+    let held = server.dir.path().join("held");
+    let _lock = locked(std::fs::File::create(server.dir.path().join("held.lock")).unwrap());
+    let error = listen(&mut third, &held).expect_err("somebody has the lock");
+    assert!(matches!(error, dcd_io::ListenError::InUse { .. }), "{error}");
+    drop(third);
     assert!(server.stop().is_clean());
 }
 
