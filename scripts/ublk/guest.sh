@@ -437,7 +437,7 @@ part_attach() {
     dmesg -c > /dev/null
     # TCP, where the kernel learns of the server's end in another way.
     ip link set lo up || die "there is no loopback"
-    stack nbd 'nbd = "tcp:10809"' 'nbd-recovery = true'
+    stack nbd 'nbd = "tcp:10809"' 'nbd-allow-local-users = true' 'nbd-recovery = true'
     serve nbd
     node=$("$dcd" attach /tmp/nbd.toml) || die "attach over TCP fails"
     fresh_ext4

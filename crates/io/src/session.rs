@@ -59,6 +59,29 @@ pub trait Session {
         false
     }
 
+    /// True while it waits for memory that other sessions hold: the driver calls [`Session::go_on`] when they may have given some back.
+    fn waits_for_memory(&self) -> bool {
+        false
+    }
+
+    /// True while it holds memory for which others may wait.
+    fn has_wanted_memory(&self) -> bool {
+        false
+    }
+
+    /// Takes up what waited for memory. False where there is still too little.
+    fn go_on(&mut self, _actions: &mut Actions) -> bool {
+        false
+    }
+
+    /// The client is gone. Only the ends of its requests follow, which still hold memory.
+    fn client_gone(&mut self) {}
+
+    /// Returns once, in words, why the client cannot be served, where its handshake has failed.
+    fn take_trouble(&mut self) -> Option<String> {
+        None
+    }
+
     /// True while the rest of a request that has begun is missing: it is on its way, and worth a moment's wait.
     fn is_mid_request(&self) -> bool {
         false
@@ -88,6 +111,11 @@ pub trait Session {
 /// Makes a session for each client of a listening socket.
 pub trait SessionFactory {
     fn connect(&mut self) -> Box<dyn Session>;
+
+    /// The bytes that tell a client that there are `clients_max` others; none where the protocol has no words for it.
+    fn refusal(&self, _clients_max: usize) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 /// A front-end with a thread of its own (FUSE): it signals an eventfd when it has requests.

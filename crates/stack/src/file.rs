@@ -298,6 +298,18 @@ mod tests {
                 "use tcp:PORT, which is the loopback",
             ),
             ("nbd = \"unix:disk.sock\"", "metrics = \"9850\"", "\"9850", "must start with unix: or tcp:"),
+            (
+                "nbd = \"unix:disk.sock\"",
+                "nbd = \"unix:disk.sock\"\nnbd-tls-clients = \"anyone\"",
+                "\"anyone",
+                "belongs to \"nbd-tls\"",
+            ),
+            (
+                "nbd = \"unix:disk.sock\"",
+                "nbd = \"tcp:1\"\nnbd-tls = \"t\"\nnbd-tls-clients = \"all\"",
+                "\"all",
+                "anyone",
+            ),
             ("nbd = \"unix:disk.sock\"", "nbd = [\"unix:a\", 7]", "7", "text in quotes"),
             ("[serve]", "[serves]", "serves", "did you mean \"serve\"?"),
             ("export = \"cache\"", "export = \"cache", "\n\n[serve]", "string"),

@@ -11,8 +11,12 @@ export = "NAME"             the device or layer that is served
 [serve]
 nbd = "unix:PATH"           where NBD clients connect: unix:PATH, tcp:PORT (loopback),
                             tcp:ADDRESS:PORT; or a list of those
-nbd-tls = "DIR"             TLS for the tcp addresses: DIR has server-cert.pem and server-key.pem; with
-                            ca-cert.pem, clients need a certificate that it signed
+nbd-allow-local-users = false
+                            needed without nbd-tls for tcp: each user of this machine, and each container
+                            on its network, can then read and write the disk
+nbd-tls = "DIR"             TLS for the tcp addresses: DIR has server-cert.pem, server-key.pem, and
+                            ca-cert.pem, the authority whose clients are served
+nbd-tls-clients = "signed"  signed: clients need a certificate; anyone: all who can connect are served
 nbd-allow-remote = false    needed without nbd-tls for an address that other hosts can reach: there
                             is no encryption and no password
 nbd-name = ""               name of the NBD export

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use crate::error::StackFileError;
 use crate::fields::Fields;
 
@@ -41,6 +43,10 @@ pub struct Serve {
     pub nbd_name: String,
     /// The directory of the certificates that the TCP addresses among them are served with.
     pub nbd_tls: Option<PathBuf>,
+    /// Clients over TLS need no certificate.
+    pub nbd_tls_anyone: bool,
+    /// Programs of all users of this machine may connect to the loopback addresses among them, without TLS.
+    pub nbd_allow_local_users: bool,
     /// NBD clients may outlive the server: what it answers does too.
     pub nbd_recovery: bool,
     /// A directory on which one image file appears.
@@ -58,11 +64,13 @@ pub struct Serve {
 pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileError> {
     let addresses = fields.texts("nbd")?;
     let nbd_tls = fields.text("nbd-tls")?.map(|path| dir.join(path.text));
-    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(nbd_tls.is_some());
+    let nbd_tls_anyone = tls_clients(&mut fields)? == TlsClients::Anyone;
+    let remote = fields.flag("nbd-allow-remote")?.unwrap_or(false);
+    let nbd_allow_local_users = fields.flag("nbd-allow-local-users")?.unwrap_or(false) || remote;
     let mut nbd = Vec::new();
     for address in addresses {
         let parsed = match parse_address(&address.text, dir) {
-            Ok(Address::Tcp(address)) if !address.ip().is_loopback() && !remote => {
+            Ok(Address::Tcp(address)) if !address.ip().is_loopback() && !remote && nbd_tls.is_none() => {
                 Err(AddressError::Remote(address))
             }
             parsed => parsed,
@@ -101,8 +109,47 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFil
         let span = fields.value_span("nbd-tls");
         return Err(fields.error(span, "\"nbd-tls\" belongs to a tcp: address of \"nbd\", and there is none"));
     }
+    if nbd_tls.is_none() && nbd_tls_anyone {
+        let span = fields.value_span("nbd-tls-clients");
+        return Err(fields.error(span, "\"nbd-tls-clients\" belongs to \"nbd-tls\", which is missing"));
+    }
     fields.finish()?;
-    Ok(Serve { nbd, nbd_name, nbd_tls, nbd_recovery, fuse, ublk, ublk_recovery, control, metrics })
+    Ok(Serve {
+        nbd,
+        nbd_name,
+        nbd_tls,
+        nbd_tls_anyone,
+        nbd_allow_local_users,
+        nbd_recovery,
+        fuse,
+        ublk,
+        ublk_recovery,
+        control,
+        metrics,
+    })
+}
+
+/// Clients that are let in over TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TlsClients {
+    Signed,
+    Anyone,
+}
+
+fn tls_clients(fields: &mut Fields<'_>) -> Result<TlsClients, StackFileError> {
+    Ok(fields.word("nbd-tls-clients")?.unwrap_or(TlsClients::Signed))
+}
+
+impl Serve {
+    /// The address of NBD, if any, by which each user of this machine reaches the disk, although the stack file does not say that they may.
+    pub fn open_to_local_users(&self) -> Option<SocketAddr> {
+        let is_open = self.nbd_tls.is_none() && !self.nbd_allow_local_users;
+        self.nbd.iter().find_map(|address| match address {
+            Address::Tcp(address) if is_open => Some(*address),
+            _ => None,
+        })
+    }
 }
 
 fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
@@ -153,12 +200,15 @@ fn parse_address(text: &str, dir: &Path) -> Result<Address, AddressError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use crate::testing::{LOGICAL, parse};
 
     #[test]
     fn tcp_is_loopback_unless_spelled_out() {
         let file = parse(&LOGICAL.replace("unix:disk.sock", "tcp:10809")).unwrap();
         assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
+        assert_eq!(file.serve.open_to_local_users(), Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
         let metrics = |address: &str| {
             let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", &format!("metrics = \"{address}\""));
             parse(&text).unwrap().serve.metrics.unwrap().to_string()
@@ -169,5 +219,23 @@ mod tests {
         let remote =
             LOGICAL.replace("nbd = \"unix:disk.sock\"", "nbd = \"tcp:[::]:1\"\nnbd-allow-remote = true");
         assert_eq!(parse(&remote).unwrap().serve.nbd[0].to_string(), "tcp:[::]:1");
+    }
+
+    #[test]
+    fn a_tcp_address_is_open_to_local_users_unless_tls_or_a_word_says_otherwise() {
+        let open = |lines: &str| {
+            let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", lines);
+            parse(&text).unwrap().serve.open_to_local_users().is_some()
+        };
+        assert!(open("nbd = \"tcp:1\"") && open("nbd = [\"unix:disk.sock\", \"tcp:[::1]:1\"]"));
+        for allowed in [
+            "nbd = \"unix:disk.sock\"",
+            "nbd = \"tcp:1\"\nnbd-allow-local-users = true",
+            "nbd = \"tcp:1\"\nnbd-allow-remote = true",
+            "nbd = \"tcp:1\"\nnbd-tls = \"certificates\"",
+            "nbd = \"tcp:1\"\nnbd-tls = \"certificates\"\nnbd-tls-clients = \"anyone\"",
+        ] {
+            assert!(!open(allowed), "{allowed}");
+        }
     }
 }

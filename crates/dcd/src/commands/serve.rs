@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
+use dcd_io::tls::{self, ServerConfig, TlsClients};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
@@ -48,6 +49,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
             args.file.display()
         )));
     }
+    admit_local_users(&file)?;
     if file.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
     }
@@ -250,11 +252,11 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
-    let tls = file.serve.nbd_tls.as_deref().map(dcd_io::tls::server).transpose();
-    let tls = tls.map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))?.map(Arc::new);
+    let tls = certificates(file)?;
+    // The sockets of all addresses share its memory for requests.
+    let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
+    let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
     for address in &file.serve.nbd {
-        let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
-        let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
         let place = listen_at(driver, address, || match (address, &tls) {
             (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),
             _ => Box::new(NbdFactory::new(exports.clone())),
@@ -270,6 +272,17 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         make_ublk(file, number, geometry, driver)?;
     }
     Ok(places)
+}
+
+/// What TLS needs, where the stack has it. A certificate that has expired is told of: clients do not believe it.
+fn certificates(file: &StackFile) -> Result<Option<Arc<ServerConfig>>, Failure> {
+    let Some(directory) = &file.serve.nbd_tls else { return Ok(None) };
+    let clients = if file.serve.nbd_tls_anyone { TlsClients::Anyone } else { TlsClients::Signed };
+    let tls = tls::server(directory, clients).map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))?;
+    for warning in tls.warnings {
+        eprintln!("dcd: {warning}");
+    }
+    Ok(Some(Arc::new(tls.config)))
 }
 
 /// The device of the kernel; it is told of when clients can use it.
@@ -349,6 +362,19 @@ fn outlives(file: &StackFile, may_go_on: bool) -> Outlives {
         true if file.keeps_answered() => Outlives::Answered,
         true => Outlives::Durable,
     }
+}
+
+/// Refuses to serve the disk to every user of the machine without a word.
+pub fn admit_local_users(file: &StackFile) -> Result<(), Failure> {
+    let Some(address) = file.serve.open_to_local_users() else { return Ok(()) };
+    Err(Failure::refused(
+        format!(
+            "{}: nbd = \"tcp:{address}\" gives each user of this machine, and each container on its network, the disk to read and write",
+            file.path.display()
+        ),
+        "use a unix socket (nbd = \"unix:PATH\"), which its owner alone can open, or TLS (nbd-tls = \"DIR\"); or accept that with \
+         nbd-allow-local-users = true",
+    ))
 }
 
 fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {

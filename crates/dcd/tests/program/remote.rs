@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 
-use crate::common::{MIB, Nbd, Place, expect, tool};
+use crate::common::{MIB, Nbd, Place, Server, expect, tool};
 
 const BLOCK: u64 = 4096;
 
@@ -527,6 +527,11 @@ fn over_tls_both_sides_know_each_other_and_nobody_else_is_served() {
     let text = fs::read_to_string(far.stack()).unwrap();
     let tls = format!("[\"unix:nbd.sock\", \"tcp:{port}\"]\nnbd-tls = \"tls\"");
     fs::write(far.stack(), text.replace("\"unix:nbd.sock\"", &tls)).unwrap();
+    let authority = right.join("ca-cert.pem");
+    fs::rename(&authority, far.path("away")).unwrap();
+    let refused = Server::start(&far, &[]).err().expect("all clients would be served");
+    expect(&refused, 1, "nbd-tls-clients = \"anyone\"");
+    fs::rename(far.path("away"), &authority).unwrap();
     let mut other = far.serve();
     let near = near(&far, "data", "", "idle-empty = \"1ms\"");
     let text = fs::read_to_string(near.stack()).unwrap();
@@ -561,6 +566,8 @@ fn over_tls_both_sides_know_each_other_and_nobody_else_is_served() {
         fs::write(near.stack(), text.replace(&unix, &uri)).unwrap();
         expect(&near.run("format", &[]), 1, said);
     }
+    expect(&other.stop(), 0, "is not served: its TLS handshake has failed: ");
+    other = far.serve();
     fs::write(near.stack(), text.replace(&unix, &over_tls(&right))).unwrap();
     near.format();
     let server = near.serve();

@@ -12,7 +12,7 @@ use crate::common::{MIB, Nbd, Place, Server, SmallFs, dcd, expect, original};
 fn plain(more: &str) -> Place {
     let place = Place::new();
     let text = format!(
-        "export = \"data\"\n[serve]\nnbd = [\"unix:nbd.sock\", \"tcp:0\"]\ncontrol = \"control.sock\"\n\
+        "export = \"data\"\n[serve]\nnbd = [\"unix:nbd.sock\", \"tcp:0\"]\nnbd-allow-local-users = true\ncontrol = \"control.sock\"\n\
          [device.data]\npath = \"data.img\"\n{more}"
     );
     fs::write(place.stack(), text).unwrap();
@@ -39,6 +39,21 @@ fn a_plain_disk_is_served_and_stops_cleanly() {
     assert!(place.bare()[65536..][..512] == [8; 512]);
     assert!(!place.path("nbd.sock").exists(), "sockets are taken away");
     assert!(!place.record().exists(), "a disk without a cache has no record");
+}
+
+#[test]
+fn the_disk_is_not_given_to_every_user_of_the_machine_without_a_word() {
+    let place = plain("");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("nbd-allow-local-users = true\n", "")).unwrap();
+    for command in ["serve", "doctor"] {
+        let refused = place.run(command, &[]);
+        let said = [refused.stdout, refused.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!refused.status.success() && said.contains("gives each user of this machine"), "{said}");
+        assert!(said.contains("nbd-allow-local-users = true"), "{said}");
+    }
+    assert_eq!(place.run("serve", &[]).status.code(), Some(3), "the unit does not try again");
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn the_kernel_asks_after_silent_clients_on_tcp() {
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(
         place.stack(),
-        text.replace("\"unix:nbd.sock\"", "\"tcp:127.0.0.1:0\""),
+        text.replace("\"unix:nbd.sock\"", "\"tcp:127.0.0.1:0\"\nnbd-allow-local-users = true"),
     )
     .unwrap();
     let mut child =

@@ -43,6 +43,9 @@ pub trait Host {
     /// A client was turned away: its socket has as many as it takes.
     fn client_refused(&mut self, _clients_max: usize, _context: &mut Context<'_>) {}
 
+    /// A client is not served any more, or never was, for this reason.
+    fn client_failed(&mut self, _who: &str, _why: &str, _context: &mut Context<'_>) {}
+
     fn report(&mut self, _layer: LayerIndex, _report: &Report, _context: &mut Context<'_>) {}
 
     /// The end of [`Context::open_device`].

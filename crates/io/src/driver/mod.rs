@@ -21,7 +21,7 @@ mod outgoing;
 mod peers;
 mod stop;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ use alarms::Alarms;
 use commanded::Commanded;
 use disks::DeviceOp;
 use host::Calls;
-use network::{Connection, Listener};
+use network::{Connection, Listener, Orphan};
 use stop::Stopping;
 
 /// How long a turn goes on with operations that are done at once before it looks at the ring again.
@@ -82,7 +82,7 @@ pub struct Statistics {
     pub enters: u64,
     /// System calls that sent replies.
     pub sends: u64,
-    /// Clients that found all places taken.
+    /// Clients that found all places taken, or had to make a place before their handshake had ended.
     pub connections_refused: u64,
 }
 
@@ -137,6 +137,11 @@ pub struct Driver {
     refused: VecDeque<(usize, IoResult)>,
     listeners: Slab<Listener>,
     connections: Slab<Connection>,
+    orphans: BTreeMap<ClientId, Orphan>,
+    /// Connections whose sessions wait for memory.
+    crowded: Vec<(usize, ClientId)>,
+    /// When one of them went on last, or the first of them began to wait.
+    crowded_since: Nanos,
     listed: Vec<usize>,
     clients: u64,
     sweep_at: Option<Nanos>,
@@ -179,6 +184,9 @@ impl Driver {
             refused: VecDeque::new(),
             listeners: Slab::default(),
             connections: Slab::default(),
+            orphans: BTreeMap::new(),
+            crowded: Vec::new(),
+            crowded_since: Nanos::ZERO,
             listed: Vec::new(),
             clients: 0,
             sweep_at: None,
@@ -234,6 +242,9 @@ impl Driver {
             }
             if self.arrived.is_empty() {
                 self.serve_listed(stack, host);
+                while self.serve_crowded(stack, host) {
+                    self.serve_listed(stack, host);
+                }
             } else {
                 self.send_listed(stack, host);
             }

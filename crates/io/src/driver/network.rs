@@ -25,6 +25,8 @@ const CONNECTIONS_MAX: usize = 100;
 const PATIENCE: Nanos = Nanos::from_secs(10);
 /// How long to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
 const REST_PATIENCE: Nanos = Nanos::from_micros(10);
+/// How long a client may leave what it has begun as it is, while it holds memory for which others wait.
+const HOLD_PATIENCE: Nanos = Nanos::from_secs(30);
 /// How long to wait with the next client when descriptors or memory are short.
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -54,8 +56,14 @@ pub(super) struct Connection {
     pub outgoing: Outgoing,
     /// Requests and calls that are not answered.
     pub unanswered: usize,
+    /// Requests among them.
+    requests: usize,
     /// When something came from it last.
     pub heard: Nanos,
+    /// When it last took something that was sent to it.
+    took: Nanos,
+    /// Its session waits for memory.
+    crowded: bool,
     established: bool,
     saturated: bool,
     /// The client sends no more.
@@ -86,10 +94,26 @@ impl Connection {
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
     }
 
+    /// True where it holds memory for which others may wait, and has not gone on with what it has begun since `since`.
+    fn is_stuck(&self, since: Nanos) -> bool {
+        let holds = |session: &dyn Session| {
+            let takes_nothing = !self.outgoing.is_empty() && self.took <= since;
+            let sends_nothing = session.is_mid_request() && !self.saturated && self.heard <= since;
+            session.has_wanted_memory() && (takes_nothing || sends_nothing)
+        };
+        !self.dead && self.session.as_deref().is_some_and(holds)
+    }
+
     fn is_finished(&self) -> bool {
-        let over = self.closing || (self.ended && self.unanswered == 0);
+        let over = self.closing || (self.ended && self.unanswered == 0 && !self.crowded);
         !self.dead && over && self.outgoing.is_empty()
     }
+}
+
+/// The session of a client that is gone, with requests that are not answered.
+pub(super) struct Orphan {
+    session: Box<dyn Session>,
+    requests: usize,
 }
 
 impl Driver {
@@ -149,12 +173,15 @@ impl Driver {
     }
 
     fn connect(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, fd: OwnedFd) {
-        let listener = self.listeners.get_mut(index).expect("a listener that has accepted");
-        if listener.connections >= CONNECTIONS_MAX {
+        if self.listeners[index].connections >= CONNECTIONS_MAX {
             self.statistics.connections_refused += 1;
-            drop(fd);
-            return host.client_refused(CONNECTIONS_MAX, &mut Context { driver: self, stack });
+            host.client_refused(CONNECTIONS_MAX, &mut Context { driver: self, stack });
+            match self.slowest_handshake(index) {
+                Some(slowest) => self.disconnect(stack, host, slowest),
+                None => return refuse(&fd, self.listeners[index].factory.refusal(CONNECTIONS_MAX)),
+            }
         }
+        let listener = self.listeners.get_mut(index).expect("a listener that has accepted");
         if listener.socket.address.is_some() {
             let (options, fd) = (tcp_options(), fd.as_raw_fd());
             options.into_iter().for_each(|(level, option, value)| set_option(fd, level, option, value));
@@ -172,7 +199,10 @@ impl Driver {
             receiving: false,
             outgoing: Outgoing::default(),
             unanswered: 0,
+            requests: 0,
             heard: self.now,
+            took: self.now,
+            crowded: false,
             established: false,
             saturated: false,
             ended: false,
@@ -183,6 +213,19 @@ impl Driver {
         });
         self.sweep_by(deadline);
         self.with_session(stack, host, connection, |session, actions| session.start(actions));
+    }
+
+    /// The client of a listener that has been in its handshake for longest: clients that never end theirs keep nobody out.
+    fn slowest_handshake(&self, listener: usize) -> Option<usize> {
+        let in_handshake = |c: &Connection| c.listener == listener && !c.dead && !c.established;
+        let found = self.connections.iter().filter(|(_, connection)| in_handshake(connection));
+        found.min_by_key(|(_, connection)| connection.deadline).map(|(index, _)| index)
+    }
+
+    /// Tells the host why a client is not served.
+    fn trouble(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, what: &str) {
+        let who = self.connections[index].remote().unwrap_or_else(|| "a client".to_owned());
+        host.client_failed(&who, what, &mut Context { driver: self, stack });
     }
 
     /// Calls the session of a connection, if it is open, and carries out what it wants.
@@ -202,7 +245,19 @@ impl Driver {
             connection.established = true;
             connection.deadline = None;
         }
+        if session.waits_for_memory() && !std::mem::replace(&mut connection.crowded, true) {
+            self.crowded.push((index, connection.client));
+            if self.crowded.len() == 1 {
+                self.crowded_since = self.now;
+                self.sweep_by(self.now + HOLD_PATIENCE);
+            }
+        }
+        let trouble = session.take_trouble();
+        let connection = self.connections.get_mut(index).expect("looked at above");
         connection.session = Some(session);
+        if let Some(what) = trouble {
+            self.trouble(stack, host, index, &what);
+        }
         self.carry_out(stack, host, index, &mut actions);
         self.spare_actions.push(actions);
     }
@@ -217,6 +272,7 @@ impl Driver {
         {
             actions.requests.clear();
         }
+        connection.requests += actions.requests.len();
         if std::mem::take(&mut actions.close) && !connection.closing {
             connection.closing = true;
             let deadline = self.now + PATIENCE;
@@ -251,8 +307,11 @@ impl Driver {
         match self.origins.remove(id) {
             Origin::Session { connection, client, token } => {
                 if self.is_client(connection, client) {
+                    self.connections[connection].requests -= 1;
                     self.answered(connection);
                     self.with_session(stack, host, connection, |s, actions| s.reply(token, result, actions));
+                } else {
+                    self.answer_orphan(client, token, result);
                 }
             }
             Origin::Source { source, token } => {
@@ -262,6 +321,38 @@ impl Driver {
             Origin::Commanded { token } => self.answer_command(token, result),
             Origin::LastFlush => self.last_flush_ended(result.status),
         }
+    }
+
+    fn answer_orphan(&mut self, client: ClientId, token: u64, result: IoResult) {
+        let Some(orphan) = self.orphans.get_mut(&client) else { return };
+        // There is nobody to send anything to.
+        orphan.session.reply(token, result, &mut Actions::default());
+        orphan.requests -= 1;
+        if orphan.requests == 0 {
+            self.orphans.remove(&client);
+        }
+    }
+
+    /// Lets sessions go on that wait for memory, as far as others have given some back. True where one did.
+    pub(super) fn serve_crowded(&mut self, stack: &mut Stack, host: &mut dyn Host) -> bool {
+        let mut any = false;
+        for at in (0..self.crowded.len()).rev() {
+            let (index, client) = self.crowded[at];
+            if self.is_client(index, client) {
+                self.with_session(stack, host, index, |session, actions| any |= session.go_on(actions));
+            }
+            let waits = |c: &Connection| c.session.as_ref().is_some_and(|session| session.waits_for_memory());
+            if !self.is_client(index, client) || !self.connections.get(index).is_some_and(waits) {
+                self.crowded.swap_remove(at);
+                if self.is_client(index, client) {
+                    self.connections[index].crowded = false;
+                }
+            }
+        }
+        if any {
+            self.crowded_since = self.now;
+        }
+        any
     }
 
     pub(super) fn is_client(&self, connection: usize, client: ClientId) -> bool {
@@ -335,6 +426,9 @@ impl Driver {
         let mut gone = std::mem::take(&mut self.spare_bufs);
         connection.outgoing.sent(result.max(0) as usize, &mut gone);
         let dead = connection.dead;
+        if result > 0 {
+            connection.took = self.now;
+        }
         match -result {
             _ if result >= 0 => connection.outgoing.waits = connection.outgoing.bytes() > 0,
             libc::EAGAIN => connection.outgoing.waits = true,
@@ -433,7 +527,10 @@ impl Driver {
         }
         // SAFETY: a plain system call on a descriptor that is open.
         unsafe { libc::shutdown(connection.fd.as_raw_fd(), libc::SHUT_RDWR) };
-        connection.session = None;
+        if let (Some(mut session), requests @ 1..) = (connection.session.take(), connection.requests) {
+            session.client_gone();
+            self.orphans.insert(connection.client, Orphan { session, requests });
+        }
         connection.deadline = None;
         let (client, listener) = (connection.client, connection.listener);
         if let Some(listener) = self.listeners.get_mut(listener) {
@@ -470,6 +567,7 @@ impl Driver {
                 None => {}
             }
         }
+        self.end_stuck(stack, host);
         for index in keys(&self.listeners) {
             let listener = self.listeners.get_mut(index).expect("a key in use");
             match listener.paused_until {
@@ -484,6 +582,37 @@ impl Driver {
             }
         }
     }
+
+    /// Ends connections that hold memory for which others have waited too long, and do not go on.
+    fn end_stuck(&mut self, stack: &mut Stack, host: &mut dyn Host) {
+        if self.crowded.is_empty() {
+            return;
+        }
+        let until = self.crowded_since + HOLD_PATIENCE;
+        if until > self.now {
+            return self.sweep_by(until);
+        }
+        for index in keys(&self.connections) {
+            let since = Nanos(self.now.0.saturating_sub(HOLD_PATIENCE.0));
+            if self.connections.get(index).is_some_and(|connection| connection.is_stuck(since)) {
+                self.trouble(
+                    stack,
+                    host,
+                    index,
+                    "it holds memory for which others wait, and has not gone on with its requests for 30 s",
+                );
+                self.disconnect(stack, host, index);
+            }
+        }
+        self.sweep_by(self.now + HOLD_PATIENCE);
+    }
+}
+
+/// Tells a client why it is not served, as far as its socket takes that.
+fn refuse(fd: &OwnedFd, words: Vec<u8>) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes live for the call.
+    unsafe { libc::send(fd.as_raw_fd(), words.as_ptr().cast(), words.len(), flags) };
 }
 
 /// Replies are gathered here, and the kernel must not hold them back to gather more. A client whose machine has gone without a word keeps

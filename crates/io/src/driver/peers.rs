@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// The address of a client on TCP.
-    fn remote(&self) -> Option<String> {
+    pub(super) fn remote(&self) -> Option<String> {
         let stream = TcpStream::from(self.fd().try_clone_to_owned().ok()?);
         stream.peer_addr().ok().map(|address| address.to_string())
     }

@@ -42,6 +42,13 @@ impl SessionFactory for ControlFactory {
     fn connect(&mut self) -> Box<dyn Session> {
         Box::new(ControlSession::default())
     }
+
+    fn refusal(&self, clients_max: usize) -> Vec<u8> {
+        let error = format!(
+            "the server has {clients_max} other control connections, and takes no more: try again when some have ended"
+        );
+        format!("{}\n", json!({ "error": error })).into_bytes()
+    }
 }
 
 impl Session for ControlSession {

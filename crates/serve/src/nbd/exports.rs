@@ -3,9 +3,11 @@
 //! A name is a key and nothing else; it never becomes a path. All names lead to the same data, some read only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
+use super::budget::Budget;
 use super::protocol as p;
 use crate::Outlives;
 
@@ -61,12 +63,14 @@ impl Export {
     }
 }
 
-/// The table of exports. The empty name is the default export of the protocol: the first that was added.
+/// The table of exports. The empty name is the default export of the protocol: the first that was added. Copies of a table are for the
+/// sockets of one server, and share its memory for requests.
 #[derive(Clone, Debug, Default)]
 pub struct NbdExports {
     table: BTreeMap<String, Export>,
     default: Option<String>,
     outlives: Outlives,
+    budget: Arc<Budget>,
 }
 
 impl NbdExports {
@@ -88,6 +92,10 @@ impl NbdExports {
 
     pub fn outlives(&self) -> Outlives {
         self.outlives
+    }
+
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Adds a name. A name that is there already is replaced.

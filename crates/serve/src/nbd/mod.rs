@@ -10,6 +10,7 @@
 //!
 //! [`kernel`] gives a connection to the kernel, whose device it serves.
 
+mod budget;
 mod exports;
 mod flight;
 #[cfg(test)]
@@ -20,8 +21,7 @@ mod session;
 mod tls;
 mod transmission;
 
+pub use budget::{Budget, CONNECTION_BYTES_MAX, OWN_BYTES, POOL_BYTES};
 pub use dcd_nbd::protocol;
 pub use exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
-pub use session::{
-    FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX,
-};
+pub use session::{FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX};

@@ -13,10 +13,10 @@
 //! | `Ended` | nothing; bytes are ignored | |
 //!
 //! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
-//! [`FLIGHT_REQUESTS_MAX`] and [`FLIGHT_BYTES_MAX`]. Bytes that arrive beyond that wait in a backlog, which is no
-//! longer than what the driver reads at once, since [`Session::is_saturated`] holds while there is one. What was read
-//! for the client counts until the driver says that it has gone out, so that a client that does not take its replies
-//! is not read from either.
+//! [`FLIGHT_REQUESTS_MAX`], and their payload by the connection's share of the server's [`super::Budget`]. A request that has to wait for
+//! memory is *parked*. Bytes that arrive behind it wait in a backlog, which is no longer than what the driver reads at once, since
+//! [`Session::is_saturated`] holds meanwhile. What was read for the client counts until the driver says that it has gone out, so that a
+//! client that does not take its replies is not read from either.
 
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ use dcd_engine::{Buf, Durability, Io, IoResult};
 use dcd_io::{Actions, Piece, Session, SessionFactory};
 use rustls::ServerConfig;
 
+use super::budget::Share;
 use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
 use super::flight::{Flight, Kind, Pending};
 use super::negotiation::{self, ClientFlags, Outcome, Tls};
@@ -39,8 +40,6 @@ pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 pub const OPTIONS_MAX: u32 = 1024;
 /// Requests of one connection in the engine; clients keep 16 to 128.
 pub const FLIGHT_REQUESTS_MAX: usize = 512;
-/// Bytes of one connection in the engine or on their way to the client, exceeded by at most one request.
-pub const FLIGHT_BYTES_MAX: usize = 64 << 20;
 /// Buffers that are kept for the next requests, and the bytes in all of them: clients keep to one length for long, and a
 /// fresh buffer costs more than all else that a session does.
 const SPARE_BUFS_MAX: usize = 64;
@@ -77,8 +76,10 @@ pub struct NbdSession {
     backlog: Vec<u8>,
     backlog_start: usize,
     flight: Flight,
-    /// Bytes of reads that are answered and have not gone out.
-    unsent_bytes: usize,
+    /// The memory that its requests hold.
+    share: Share,
+    /// A request that waits for memory.
+    parked: Option<RequestHeader>,
     spare: Vec<Buf>,
 }
 
@@ -126,7 +127,8 @@ impl Session for NbdSession {
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
         if matches!(self.phase, Phase::Ended) {
             // The client broke the protocol while this was in flight, and is not listened or spoken to any more.
-            self.flight.remove(token);
+            let bytes = self.flight.remove(token).bytes;
+            self.share.give_back(bytes);
             return;
         }
         if self.answer(token, result, actions) {
@@ -138,9 +140,33 @@ impl Session for NbdSession {
     }
 
     fn sent(&mut self, buf: Buf, actions: &mut Actions) {
-        self.unsent_bytes -= buf.len();
+        self.share.give_back(buf.len());
         self.keep(buf);
         self.consume_backlog(actions);
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        self.share.waits()
+    }
+
+    fn has_wanted_memory(&self) -> bool {
+        self.share.has_of_pool()
+    }
+
+    fn go_on(&mut self, actions: &mut Actions) -> bool {
+        let Some(header) = self.parked.take() else { return false };
+        self.request(header, actions);
+        let goes_on = self.parked.is_none();
+        if goes_on {
+            self.consume_backlog(actions);
+        }
+        goes_on
+    }
+
+    /// What is in the engine keeps its memory until then.
+    fn client_gone(&mut self) {
+        self.phase = Phase::Ended;
+        self.share.shrink_to(self.flight.bytes());
     }
 
     fn is_saturated(&self) -> bool {
@@ -175,6 +201,7 @@ impl Session for NbdSession {
 impl NbdSession {
     pub fn new(exports: Arc<NbdExports>) -> NbdSession {
         NbdSession {
+            share: Share::of(exports.budget()),
             exports,
             phase: Phase::ClientFlags,
             flags: ClientFlags { fixed_newstyle: false, no_zeroes: false },
@@ -186,7 +213,7 @@ impl NbdSession {
             backlog: Vec::new(),
             backlog_start: 0,
             flight: Flight::default(),
-            unsent_bytes: 0,
+            parked: None,
             spare: Vec::new(),
         }
     }
@@ -213,8 +240,7 @@ impl NbdSession {
     /// True between two requests while too much is in flight. In the middle of a payload it is false: the rest of a
     /// request that was let in must be read.
     fn must_wait(&self) -> bool {
-        let bytes = self.flight.bytes() + self.unsent_bytes;
-        let full = self.flight.requests() >= FLIGHT_REQUESTS_MAX || bytes >= FLIGHT_BYTES_MAX;
+        let full = self.parked.is_some() || self.flight.requests() >= FLIGHT_REQUESTS_MAX;
         full && matches!(self.phase, Phase::RequestHeader)
     }
 
@@ -269,6 +295,9 @@ impl NbdSession {
     }
 
     fn consume_backlog(&mut self, actions: &mut Actions) {
+        if let Some(header) = self.parked.take() {
+            self.request(header, actions);
+        }
         if !self.has_backlog() || self.must_wait() {
             return;
         }
@@ -336,14 +365,22 @@ impl NbdSession {
             return self.end(actions);
         }
         let transmission = self.transmission.as_ref().expect("requests come after an export was chosen");
-        match transmission.check(&header) {
+        let work = transmission.check(&header);
+        let bytes = match &work {
+            Ok(Work::Write { .. } | Work::Read { .. }) => header.length as usize,
+            _ => 0,
+        };
+        if !self.share.take(bytes) {
+            self.parked = Some(header);
+            return;
+        }
+        match work {
             Ok(Work::Write { durability }) => {
-                let buf = self.buf(payload as usize);
+                let buf = self.buf(bytes);
                 let (cookie, offset) = (header.cookie, header.offset);
                 self.phase = Phase::Payload { cookie, offset, durability, buf, filled: 0 };
             }
             Ok(Work::Read { at }) => {
-                let bytes = header.length as usize;
                 let token = self.flight.insert(Pending { cookie: header.cookie, bytes, kind: Kind::Read });
                 let buf = self.buf(bytes);
                 actions.requests.push((token, Io::Read { at, buf }));
@@ -393,11 +430,11 @@ impl NbdSession {
         } else {
             push_reply(actions, 0, cookie);
             if kind == Kind::Read {
-                self.unsent_bytes += bytes;
                 actions.send.push(Piece::Buf(result.buf));
                 return true;
             }
         }
+        self.share.give_back(bytes);
         self.keep(result.buf);
         true
     }

@@ -2,7 +2,8 @@
 //!
 //! It begins in the clear, as the protocol has it: the client asks for TLS by an option, and nothing else is granted before.
 
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{IoSlice, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Buf, IoResult};
@@ -11,46 +12,101 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::session::NbdSession;
 
+/// Encrypted bytes that may be on their way to the client. What is beyond that stays as it is, in memory that the session below counts.
+const SEALED_BYTES_MAX: usize = 1 << 20;
+/// Pieces that are encrypted together.
+const VECTORS_MAX: usize = 64;
+
 /// See the module's documentation.
 pub(super) struct TlsSession {
     inner: NbdSession,
     config: Arc<ServerConfig>,
     /// None before the client has asked for it.
     tls: Option<ServerConnection>,
-    /// The client has broken TLS: nothing is listened to any more.
+    /// Pieces of the session below that are not encrypted, or not all of them.
+    plain: VecDeque<Piece>,
+    /// Bytes of the first piece that are encrypted.
+    skip: usize,
+    /// Lengths of the encrypted messages that have not gone out. An empty buffer follows each, which the driver brings back by then.
+    sealed: VecDeque<usize>,
+    sealed_bytes: usize,
+    /// The session below wants no more.
+    closing: bool,
+    /// The client has broken TLS, or was told of the end: nothing is listened to any more.
     ended: bool,
+    /// Why its handshake has failed.
+    trouble: Option<String>,
 }
 
 impl TlsSession {
     /// `inner` must grant nothing without TLS.
     pub fn new(inner: NbdSession, config: Arc<ServerConfig>) -> TlsSession {
-        TlsSession { inner, config, tls: None, ended: false }
+        TlsSession {
+            inner,
+            config,
+            tls: None,
+            plain: VecDeque::new(),
+            skip: 0,
+            sealed: VecDeque::new(),
+            sealed_bytes: 0,
+            closing: false,
+            ended: false,
+            trouble: None,
+        }
     }
 
     /// Has the session below do something, and encrypts what it sends.
     fn with_inner(&mut self, actions: &mut Actions, call: impl FnOnce(&mut NbdSession, &mut Actions)) {
-        let Some(tls) = &mut self.tls else { return call(&mut self.inner, actions) };
+        if self.tls.is_none() {
+            return call(&mut self.inner, actions);
+        }
+        self.call_inner(actions, call);
+        self.seal(actions);
+    }
+
+    /// Has the session below do something, and queues what it sends.
+    fn call_inner(&mut self, actions: &mut Actions, call: impl FnOnce(&mut NbdSession, &mut Actions)) {
         let mut plain = Actions::default();
         call(&mut self.inner, &mut plain);
-        while !plain.send.is_empty() {
-            for piece in std::mem::take(&mut plain.send) {
-                let bytes = match &piece {
-                    Piece::Bytes(bytes) => bytes,
-                    Piece::Buf(buf) => buf.bytes(),
-                };
-                tls.writer().write_all(bytes).expect("its buffer has no limit");
-                if let Piece::Buf(buf) = piece {
-                    // It is copied, and may be used again.
-                    self.inner.sent(buf, &mut plain);
+        self.plain.extend(plain.send);
+        actions.requests.append(&mut plain.requests);
+        self.closing |= plain.close;
+    }
+
+    /// Encrypts what the session below has sent, as far as the client takes it.
+    fn seal(&mut self, actions: &mut Actions) {
+        while self.sealed_bytes < SEALED_BYTES_MAX && !self.plain.is_empty() {
+            let tls = self.tls.as_mut().expect("what is sent before TLS is not encrypted");
+            let mut skip = self.skip;
+            let slices = self.plain.iter().take(VECTORS_MAX);
+            let slices: Vec<IoSlice<'_>> =
+                slices.map(|piece| IoSlice::new(&bytes_of(piece)[std::mem::take(&mut skip)..])).collect();
+            self.skip += tls.writer().write_vectored(&slices).expect("it writes to memory");
+            let message = drain(tls);
+            self.sealed_bytes += message.len();
+            self.sealed.push_back(message.len());
+            actions.send.extend([Piece::Bytes(message), Piece::Buf(Buf::none())]);
+            while let Some(len) = self.plain.front().map(|piece| bytes_of(piece).len())
+                && len <= self.skip
+            {
+                self.skip -= len;
+                if let Some(Piece::Buf(buf)) = self.plain.pop_front() {
+                    self.call_inner(actions, |inner, actions| inner.sent(buf, actions));
                 }
             }
         }
-        if plain.close {
-            tls.send_close_notify();
+        if self.closing && self.plain.is_empty() && !self.ended {
+            self.end(actions);
         }
-        actions.requests.append(&mut plain.requests);
-        actions.close |= plain.close;
-        push_out(tls, actions);
+    }
+
+    fn end(&mut self, actions: &mut Actions) {
+        self.ended = true;
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            push_out(tls, actions);
+        }
+        actions.close = true;
     }
 
     /// Begins TLS if the client has just asked for that.
@@ -59,21 +115,43 @@ impl TlsSession {
             return;
         }
         match ServerConnection::new(Arc::clone(&self.config)) {
-            Ok(mut tls) => {
-                tls.set_buffer_limit(None);
-                self.tls = Some(tls);
-            }
+            Ok(tls) => self.tls = Some(tls),
             Err(_) => actions.close = true,
         }
     }
+
+    /// Ends a connection whose client does not keep to TLS, or whose certificate is not believed.
+    fn fail(&mut self, error: &rustls::Error, actions: &mut Actions) {
+        let tls = self.tls.as_mut().expect("it has just been read from");
+        if tls.is_handshaking() {
+            self.trouble = Some(format!("its TLS handshake has failed: {}", dcd_io::tls::explained(error)));
+        }
+        // The client is told why.
+        push_out(tls, actions);
+        self.ended = true;
+        actions.close = true;
+    }
 }
 
-/// Sends what TLS has to send.
-fn push_out(tls: &mut ServerConnection, actions: &mut Actions) {
+fn bytes_of(piece: &Piece) -> &[u8] {
+    match piece {
+        Piece::Bytes(bytes) => bytes,
+        Piece::Buf(buf) => buf.bytes(),
+    }
+}
+
+/// The bytes that TLS has to send.
+fn drain(tls: &mut ServerConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while tls.wants_write() {
         tls.write_tls(&mut out).expect("a vector takes everything");
     }
+    out
+}
+
+/// Sends what TLS says for itself.
+fn push_out(tls: &mut ServerConnection, actions: &mut Actions) {
+    let out = drain(tls);
     if !out.is_empty() {
         actions.send.push(Piece::Bytes(out));
     }
@@ -91,23 +169,15 @@ impl Session for TlsSession {
         }
         while !bytes.is_empty() && !self.ended {
             let tls = self.tls.as_mut().expect("looked at above");
-            let taken = tls.read_tls(&mut bytes);
-            match taken
-                .map_err(|e| rustls::Error::General(e.to_string()))
-                .and_then(|_| tls.process_new_packets())
-            {
+            let taken = tls.read_tls(&mut bytes).map_err(|e| rustls::Error::General(e.to_string()));
+            match taken.and_then(|_| tls.process_new_packets()) {
                 Ok(state) => {
                     let mut plain = vec![0; state.plaintext_bytes_to_read()];
                     tls.reader().read_exact(&mut plain).expect("so much is there");
                     push_out(tls, actions);
                     self.with_inner(actions, |inner, actions| inner.receive(&plain, actions));
                 }
-                Err(_) => {
-                    // The client is told why.
-                    push_out(tls, actions);
-                    self.ended = true;
-                    actions.close = true;
-                }
+                Err(error) => self.fail(&error, actions),
             }
         }
     }
@@ -116,13 +186,38 @@ impl Session for TlsSession {
         self.with_inner(actions, |inner, actions| inner.reply(token, result, actions));
     }
 
-    /// Before TLS has begun; later buffers are copied.
-    fn sent(&mut self, buf: Buf, actions: &mut Actions) {
-        self.with_inner(actions, |inner, actions| inner.sent(buf, actions));
+    /// An encrypted message has gone out.
+    fn sent(&mut self, _end: Buf, actions: &mut Actions) {
+        let bytes = self.sealed.pop_front().expect("each message is followed by one empty buffer");
+        self.sealed_bytes -= bytes;
+        self.seal(actions);
     }
 
     fn is_saturated(&self) -> bool {
-        self.inner.is_saturated()
+        self.inner.is_saturated() || !self.plain.is_empty()
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        self.inner.waits_for_memory()
+    }
+
+    fn has_wanted_memory(&self) -> bool {
+        self.inner.has_wanted_memory()
+    }
+
+    fn go_on(&mut self, actions: &mut Actions) -> bool {
+        let mut goes_on = false;
+        self.with_inner(actions, |inner, actions| goes_on = inner.go_on(actions));
+        goes_on
+    }
+
+    fn client_gone(&mut self) {
+        self.plain.clear();
+        self.inner.client_gone();
+    }
+
+    fn take_trouble(&mut self) -> Option<String> {
+        self.trouble.take()
     }
 
     fn is_mid_request(&self) -> bool {

@@ -5,3 +5,4 @@ mod control_socket;
 mod fuse_image;
 mod nbd_clients;
 mod nbd_protocol;
+mod nbd_tls;

@@ -6,6 +6,7 @@ use dcd_serve::control::{Client, ClientError};
 use dcd_stack::StackFile;
 
 use super::{Finding, Level};
+use crate::commands::serve::admit_local_users;
 use crate::commands::status::verdict::Verdict;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
@@ -21,7 +22,12 @@ pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
         Err(error) => {
             Finding::new(Level::Bad, about, error.as_str()).with("\"dcd stack-file\" describes every field")
         }
-        Ok(file) => served(file, &about).unwrap_or_else(|| not_served(file, about)),
+        Ok(file) => match admit_local_users(file) {
+            Err(Failure::Refused(refusal)) => {
+                Finding::new(Level::Bad, about, refusal.reason).with(refusal.action)
+            }
+            _ => served(file, &about).unwrap_or_else(|| not_served(file, about)),
+        },
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Served {
     opening: BTreeMap<OpenId, (CallId, Value)>,
     /// When it was last said that clients are turned away, and how many there were by then.
     refused: Option<(Nanos, u64)>,
+    /// When it was last said that a client is not served, and for how many it was not said since.
+    failed: Option<(Nanos, u64)>,
     /// Tells that clients can connect, once the last front-end is there.
     announce: Option<Announce>,
     /// A front-end cannot serve.
@@ -72,6 +74,7 @@ impl Served {
             watch: DeviceWatch::default(),
             opening: BTreeMap::new(),
             refused: None,
+            failed: None,
             announce: None,
             front_end_failed: None,
         }
@@ -283,6 +286,20 @@ impl dcd_io::Host for Served {
                 format!("{} clients were", count - before)
             }
         );
+    }
+
+    fn client_failed(&mut self, who: &str, why: &str, context: &mut Context<'_>) {
+        let now = context.now();
+        let untold = match &mut self.failed {
+            Some((told, untold)) if now < *told + REFUSED_INTERVAL => {
+                *untold += 1;
+                return;
+            }
+            last => last.map_or(0, |(_, untold)| untold),
+        };
+        self.failed = Some((now, 0));
+        let more = if untold > 0 { format!(" (and {untold} others before)") } else { String::new() };
+        eprintln!("dcd: {who} is not served: {why}{more}");
     }
 
     fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {

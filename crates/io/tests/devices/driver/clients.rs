@@ -193,6 +193,29 @@ fn the_hundred_and_first_client_is_turned_away() {
     assert!(server.stop().is_clean());
 }
 
+/// Without a certificate anybody can begin a handshake.
+#[test]
+fn handshakes_that_never_end_keep_nobody_out() {
+    let server =
+        Server::start(ToyFactory { needs_hello: true, ..ToyFactory::default() }, LIMIT, |_, device| device);
+    let mut idle: Vec<Client> = (0..99).map(|_| server.client()).collect();
+    let mut first = server.client();
+    first.send(&header(super::common::HELLO, 0, 0, 0));
+    for _ in 0..20 {
+        let mut client = server.client();
+        client.send(&header(super::common::HELLO, 0, 0, 0));
+        client.send(&header(READ, 1, 0, 1));
+        assert!(client.receive().is_some());
+    }
+    assert_eq!(
+        idle[0].stream.read(&mut [0; HEADER]).unwrap_or(0),
+        0,
+        "the one that has idled for longest made a place"
+    );
+    first.send(&header(READ, 1, 0, 1));
+    assert!(first.receive().is_some(), "who has ended the handshake stays");
+}
+
 #[test]
 fn a_handshake_that_never_ends_is_ended() {
     let server =

@@ -2,7 +2,7 @@
 
 use dcd_engine::{ErrorKind, IoError};
 use dcd_serve::Outlives;
-use dcd_serve::nbd::{FLIGHT_BYTES_MAX, FLIGHT_REQUESTS_MAX, PAYLOAD_BYTES_MAX};
+use dcd_serve::nbd::{CONNECTION_BYTES_MAX, FLIGHT_REQUESTS_MAX, PAYLOAD_BYTES_MAX};
 
 use super::*;
 
@@ -312,7 +312,7 @@ fn flight_is_bounded_by_bytes() {
         (0..100u64).flat_map(|cookie| request(0, p::CMD_READ, cookie, 0, PAYLOAD_BYTES_MAX)).collect();
     peer.give(&burst);
     assert!(peer.session.is_saturated());
-    assert_eq!(peer.requests.len(), FLIGHT_BYTES_MAX / PAYLOAD_BYTES_MAX as usize);
+    assert_eq!(peer.requests.len(), CONNECTION_BYTES_MAX / PAYLOAD_BYTES_MAX as usize);
     // In the middle of a payload the driver must go on reading, or it would never end.
     let mut peer = Peer::transmitting(big, false);
     let largest =
@@ -321,6 +321,7 @@ fn flight_is_bounded_by_bytes() {
     peer.give(&largest[..largest.len() - 1]);
     assert!(!peer.session.is_saturated());
     peer.give(&largest[largest.len() - 1..]);
+    peer.give(&largest[..4096]);
     assert!(peer.session.is_saturated() && peer.requests.len() == 2);
 }
 
@@ -339,7 +340,7 @@ fn a_client_that_does_not_read_is_not_served_without_end() {
         peer.reply(token, IoResult::ok(io.take_buf()));
         finished += 1;
     }
-    assert_eq!(finished, FLIGHT_BYTES_MAX / length as usize, "no more than the limit is held");
+    assert_eq!(finished, CONNECTION_BYTES_MAX / length as usize, "no more than the limit is held");
     assert!(peer.session.is_saturated());
     // It reads, and is served again.
     peer.reads_replies = true;
@@ -363,4 +364,42 @@ fn buffers_of_finished_writes_are_used_again_without_mixing_data() {
         let (error, data) = peer.ask(0, p::CMD_READ, offset, bytes, &[]);
         assert!(error == 0 && data == vec![value; bytes as usize], "round {round}");
     }
+}
+
+/// All connections of a server share its memory: what some hold, others wait for, in their order, and small requests go on.
+#[test]
+fn a_request_that_finds_no_memory_waits_until_others_give_some_back() {
+    let exports = NbdExports::single("disk", Geometry { sectors: 1 << 30, ..geometry() }, false);
+    let large = |cookie| request(0, p::CMD_READ, cookie, 0, PAYLOAD_BYTES_MAX);
+    let mut greedy: Vec<Peer> = (0..4).map(|_| Peer::transmitting_to(exports.clone())).collect();
+    for peer in &mut greedy {
+        peer.reads_replies = false;
+        peer.give(&[large(1), large(2)].concat());
+        assert!(peer.requests.len() == 2 && peer.session.has_wanted_memory());
+    }
+    let mut waits = Peer::transmitting_to(exports.clone());
+    waits.give(&large(3));
+    assert!(waits.requests.is_empty() && waits.session.is_saturated() && waits.session.waits_for_memory());
+    let mut small = Peer::transmitting_to(exports);
+    small.give(&request(0, p::CMD_READ, 4, 0, 65536));
+    assert_eq!(small.requests.len(), 1);
+    let go_on = |peer: &mut Peer| {
+        let mut actions = Actions::default();
+        peer.session.go_on(&mut actions);
+        peer.absorb(actions);
+        peer.requests.len()
+    };
+    // An answer that has not gone out is still held, and so is what the engine does for a client that is gone.
+    let (token, io) = greedy[0].requests.remove(0);
+    let Io::Read { buf, .. } = io else { panic!("a read") };
+    greedy[0].reply(token, IoResult::ok(buf));
+    greedy[1].session.client_gone();
+    assert_eq!(go_on(&mut waits), 0);
+    let (token, io) = greedy[1].requests.remove(0);
+    greedy[1].reply(token, IoResult::ok(io.take_buf()));
+    assert_eq!(go_on(&mut waits), 1);
+    assert!(!waits.session.waits_for_memory() && !waits.session.is_saturated());
+    drop(greedy);
+    waits.give(&large(5));
+    assert_eq!(waits.requests.len(), 2);
 }
